@@ -1,0 +1,191 @@
+"""The federation port: what a server may ask of its clients, and all that it may ask.
+
+Everything that crosses is a ``Request`` with tasks or a ``Reply`` with one result a task. Data never crosses. Questions of
+one stage travel together, so that a round costs as few exchanges as the mechanism allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+__all__ = [
+    "Answered",
+    "Ask",
+    "ClientInfo",
+    "Confused",
+    "Confusion",
+    "Derived",
+    "Federation",
+    "Gradient",
+    "Reply",
+    "Request",
+    "Result",
+    "Score",
+    "Scored",
+    "Task",
+    "Train",
+    "Trained",
+]
+
+
+@dataclass(frozen=True)
+class ClientInfo:
+    """A present client: ``id`` 0..N-1 by registration, display name, key, *reported* number of samples, profile."""
+
+    id: int
+    name: str
+    key: str
+    num_samples: int
+    profile: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train one seat from ``start [P]``: ``F(theta) + mu/2 |theta - centre|^2 + <tilt, theta>``.
+
+    ``seat`` is the seat's position in the round and ``row`` the table row it starts from (it keys the seat's random stream).
+    ``epochs`` replaces the experiment's number of local epochs, ``None`` keeps it.
+    """
+
+    seat: int
+    row: int
+    start: Tensor
+    centre: Tensor | None = None
+    mu: float = 0.0
+    tilt: Tensor | None = None
+    epochs: int | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """Report the loss and accuracy of ``models [C, P]`` on a share: "train", "validation" or "test".
+
+    ``limit`` bounds the samples used (the first ``limit`` of a random order keyed by round and client).
+    """
+
+    name: str
+    models: Tensor
+    share: str = "train"
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Report the mean loss gradient ``[C, P]`` of ``models [C, P]`` on a share."""
+
+    name: str
+    models: Tensor
+    share: str = "train"
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Report the confusion counts ``[C, classes, classes]`` (true, predicted) of ``models [C, P]`` on a share."""
+
+    name: str
+    models: Tensor
+    share: str = "train"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Ask the client's own policy a named question ("bid", "declare", "stay"), with plain values and models."""
+
+    name: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    models: Tensor | None = None
+
+
+Task = Train | Score | Gradient | Confusion | Ask
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One seat's update: ``row [P]``, *reported* samples, mean loss of the last epoch, steps, named extras."""
+
+    seat: int
+    row: Tensor
+    num_samples: float
+    loss: float
+    steps: int
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Mean ``loss`` and ``accuracy`` of each model (``[C]``) on ``num_samples`` samples."""
+
+    name: str
+    loss: Tensor
+    accuracy: Tensor
+    num_samples: int
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Gradients ``[C, P]`` and the number of samples behind them."""
+
+    name: str
+    gradients: Tensor
+    num_samples: int
+
+
+@dataclass(frozen=True)
+class Confused:
+    """Confusion counts ``[C, classes, classes]``."""
+
+    name: str
+    counts: Tensor
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What the client's policy said: plain values by name."""
+
+    name: str
+    values: Mapping[str, Any]
+
+
+Result = Trained | Scored | Derived | Confused | Answered
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that the server asks one client at one stage of a round."""
+
+    client: int
+    tasks: tuple[Task, ...]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A client's answers. ``refused`` says why there are none; ``authorise`` is the most it agrees to pay this round.
+
+    A reply is untrusted input: :mod:`hanse.federation.check` refuses what is wrong before anything uses it.
+    ``bytes_down`` and ``bytes_up`` count what the request and the reply weighed on the wire.
+    """
+
+    client: int
+    results: tuple[Result, ...] = ()
+    refused: str | None = None
+    authorise: int | None = None
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+
+class Federation(Protocol):
+    """One engine behind the port: clients in this process, on Flower's network, or in its simulation."""
+
+    def present(self, round: int) -> Sequence[ClientInfo]:
+        """Return the clients that can be asked this round, by ascending id."""
+        ...
+
+    def exchange(
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, min_replies: int
+    ) -> Sequence[Reply]:
+        """Send each request, return the replies that came in time, in any order; silence is no reply."""
+        ...
