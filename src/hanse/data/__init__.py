@@ -1,0 +1,1 @@
+"""Sources of samples and how they are split over clients."""

@@ -1,0 +1,1 @@
+"""The port between server and clients, and what stands behind it."""

@@ -1,0 +1,1 @@
+"""Models, local training by several engines that agree, evaluation of many models at once."""

@@ -1,0 +1,1 @@
+"""Parts by decision, and one short module for each published system that composes them."""
