@@ -1,0 +1,141 @@
+"""Utilities of coalitions: what the values of :mod:`hanse.games.shapley` are computed from.
+
+A *utility* (or characteristic function) gives a coalition, a ``frozenset`` of players ``0..n-1``, its worth.
+A utility may also have a method ``many(coalitions) -> sequence of floats``; every algorithm here then hands
+over whole batches, so that an expensive utility (a model's loss) is evaluated for many coalitions in one go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["BatchUtility", "Coalition", "Memo", "Utility", "evaluate", "generator", "players", "subsets"]
+
+Coalition = frozenset[int]
+Utility = Callable[[Coalition], float]
+Floats = NDArray[np.float64]
+
+
+@runtime_checkable
+class BatchUtility(Protocol):
+    """A utility that can also evaluate many coalitions in one call."""
+
+    def __call__(self, coalition: Coalition, /) -> float:
+        """Return the worth of one coalition."""
+        ...
+
+    def many(self, coalitions: Sequence[Coalition], /) -> Sequence[float]:
+        """Return the worth of each coalition, in the order given."""
+        ...
+
+
+def evaluate(value: Utility, coalitions: Sequence[Coalition]) -> Floats:
+    """Return ``value`` of every coalition, ``[len(coalitions)]``; in one ``many`` call if it has that.
+
+    Raises:
+        ValueError: a utility is not finite, or ``many`` returned the wrong number of them.
+    """
+    if not coalitions:
+        return np.zeros(0)
+    if isinstance(value, BatchUtility):
+        answer: Any = value.many(coalitions)
+        # One transfer for a tensor, instead of one an element.
+        numbers = answer.tolist() if hasattr(answer, "tolist") else list(answer)
+        if not isinstance(numbers, list) or len(numbers) != len(coalitions):
+            got = len(numbers) if isinstance(numbers, list) else "a single number"
+            raise ValueError(
+                f"value.many returned {got} for {len(coalitions)} coalitions; allowed: one float each"
+            )
+    else:
+        numbers = [value(coalition) for coalition in coalitions]
+    worth = np.array([float(number) for number in numbers], dtype=np.float64)
+    bad = np.flatnonzero(~np.isfinite(worth))
+    if bad.size:
+        members = sorted(coalitions[bad[0]])
+        raise ValueError(f"value of coalition {members} is {worth[bad[0]]}; allowed: a finite number")
+    return worth
+
+
+class Memo:
+    """A utility that remembers: each coalition is evaluated once, however often it is asked for.
+
+    ``requests`` counts the coalitions asked for, ``distinct`` those that were evaluated. Only evaluated
+    numbers are
+    kept: a value that an algorithm carries forward by truncation never enters the memory.
+    """
+
+    def __init__(self, value: Utility) -> None:
+        self._value = value
+        self._known: dict[Coalition, float] = {}
+        self.requests = 0
+
+    @property
+    def distinct(self) -> int:
+        """The number of different coalitions evaluated so far."""
+        return len(self._known)
+
+    def __call__(self, coalition: Coalition) -> float:
+        """Return the worth of one coalition; evaluates it if it is new."""
+        return self.many([coalition])[0]
+
+    def many(self, coalitions: Sequence[Coalition]) -> list[float]:
+        """Return the worth of each coalition; those not known yet are evaluated together."""
+        new = [c for c in dict.fromkeys(coalitions) if c not in self._known]
+        self._known.update(zip(new, evaluate(self._value, new).tolist(), strict=True))
+        self.requests += len(coalitions)
+        return [self._known[c] for c in coalitions]
+
+
+def players(n: int) -> int:
+    """Return ``n`` if it is a number of players; raises ``ValueError`` otherwise."""
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise ValueError(f"n is {n!r}; allowed: a whole number of players, at least 1")
+    return int(n)
+
+
+def subsets(n: int, chunk_bits: int = 12) -> Iterator[list[Coalition]]:
+    """Yield all ``2**n`` coalitions by bit mask, in lists of at most ``2**chunk_bits``."""
+    low: list[Coalition] = [frozenset()]
+    low_bits = min(n, chunk_bits)
+    for i in range(low_bits):
+        low += [c | {i} for c in low]
+    for mask in range(2 ** (n - low_bits)):
+        high = frozenset(low_bits + b for b in range(n - low_bits) if mask >> b & 1)
+        yield [c | high for c in low] if high else list(low)
+
+
+def generator(seed: int | np.random.Generator, purpose: str) -> np.random.Generator:
+    """Return a generator keyed by ``(seed, purpose)``, or ``seed`` itself if it is a generator already."""
+    if isinstance(seed, np.random.Generator):
+        return seed
+    key = hashlib.blake2b(f"{int(seed)}|{purpose}".encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.Philox(key=np.frombuffer(key, dtype=np.uint64)))
+
+
+def permutation_rows(permutations: Sequence[Sequence[int]], n: int) -> NDArray[np.int64]:
+    """Return permutations of ``0..n-1`` as rows ``[count, n]``; ``ValueError`` names one that is not."""
+    rows = [[int(player) for player in permutation] for permutation in permutations]
+    for row, given in zip(rows, permutations, strict=True):
+        if sorted(row) != list(range(n)) or any(a != b for a, b in zip(row, given, strict=True)):
+            raise ValueError(f"permutation {list(given)} is not allowed: each of 0..{n - 1} exactly once")
+    return np.array(rows, dtype=np.int64).reshape(len(rows), n)
+
+
+def positive_or_zero(name: str, number: float) -> float:
+    """Return ``number`` as a float if it is finite and not negative; raises ``ValueError`` otherwise."""
+    if not (math.isfinite(number) and number >= 0):
+        raise ValueError(f"{name} is {number}; allowed: a finite number, at least 0")
+    return float(number)
+
+
+def whole_number(name: str, number: int) -> int:
+    """Return ``number`` if it is a whole number of at least 1; raises ``ValueError`` otherwise."""
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
+        raise ValueError(f"{name} is {number!r}; allowed: a whole number, at least 1")
+    return int(number)

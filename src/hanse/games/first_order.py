@@ -1,0 +1,63 @@
+"""PI-FL's first-order estimate of every client's Shapley value, from one gradient of the test loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from hanse.games.coalitions import Floats
+
+__all__ = ["first_order"]
+
+
+def first_order(gradient: Any, params: Any, weights: Any, normalized: bool = True) -> Floats:
+    """Return PI-FL's first-order Shapley values, ``[S]``: Alg. 2, eq. (2) or, unless ``normalized``, eq. (1).
+
+    Eq. (2) sums to 0: it ranks clients, and does not share out a gain. Eq. (1) depends on the origin of the
+    parameters (it sums to ``-gradient . W_M``) and ranks worse.
+
+    Args:
+        gradient: ``[P]``, the mean gradient of the test loss at the aggregate ``W_M = sum_s weights[s]
+            params[s]``.
+        params: ``[S, P]``, the clients' models.
+        weights: ``[S]``, the aggregation weights lambda, not negative; for eq. (2) they sum to 1.
+        normalized: eq. (2) rather than eq. (1).
+
+    The arrays may be numpy, torch or lists; sums are taken in float64.
+
+    Raises:
+        ValueError: shapes that do not fit, numbers that are not finite, or weights that are not allowed.
+    """
+    grad, models, share = (_tensor(a) for a in (gradient, params, weights))
+    if models.ndim != 2 or models.shape[0] < 1 or grad.shape != models.shape[1:]:
+        raise ValueError(
+            f"gradient has shape {tuple(grad.shape)}, params {tuple(models.shape)}; allowed: (P,) and (S, P)"
+        )
+    if share.shape != models.shape[:1]:
+        raise ValueError(
+            f"weights has shape {tuple(share.shape)}; allowed: ({models.shape[0]},), one a client"
+        )
+    lam = share.double().cpu().numpy()
+    if not (np.isfinite(lam).all() and (lam >= 0).all()):
+        raise ValueError(f"weights are {lam.tolist()}; allowed: finite numbers, at least 0")
+    if normalized and abs(lam.sum() - 1) > 1e-5:
+        raise ValueError(f"weights sum to {lam.sum()}; allowed for the normalized form, PI-FL eq. (2): 1")
+    slope = grad.double()
+    # A row at a time, so that only one model is ever held in float64.
+    dots = torch.stack([row.double() @ slope for row in models]).cpu().numpy()
+    if not np.isfinite(dots).all():
+        client = int(np.flatnonzero(~np.isfinite(dots))[0])
+        raise ValueError(f"gradient . params[{client}] is {dots[client]}; allowed: finite numbers")
+    if not normalized:
+        return np.asarray(-lam * dots)  # PI-FL eq. (1)
+    return np.asarray(-lam * (dots - lam @ dots / lam.sum()))  # PI-FL eq. (2), with W_M of eq. (15)
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    return (
+        array.detach()
+        if isinstance(array, torch.Tensor)
+        else torch.as_tensor(np.asarray(array, dtype=np.float64))
+    )

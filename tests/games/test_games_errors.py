@@ -1,0 +1,156 @@
+"""Mistakes are named in one line: the value and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from games_cases import game
+
+from hanse.games import shapley
+from hanse.games.cumulative import update_cumulative
+
+SUM = game([0.0, 1.0, 2.0, 3.0])
+
+
+class Wrong:
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def __call__(self, coalition: frozenset[int]) -> float:
+        return 0.0
+
+    def many(self, coalitions: Sequence[frozenset[int]]) -> Any:
+        return self.answer
+
+
+def line(act: Callable[[], object]) -> str:
+    with pytest.raises(ValueError, match="allowed") as caught:
+        act()
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize("n", [0, -1, 2.0, True, "3", None])
+def test_number_of_players(n: Any) -> None:
+    rules = [shapley.exact, shapley.banzhaf, shapley.leave_one_out, shapley.gtg]
+    for rule in [*rules, lambda value, n: shapley.monte_carlo(value, n, 3)]:
+        assert f"n is {n!r}" in line(lambda rule=rule: rule(SUM, n))
+
+
+def test_exact_refuses_large_games_with_their_price() -> None:
+    assert "2**21 = 2,097,152 evaluations" in line(lambda: shapley.exact(SUM, 21))
+    assert "at most 20" in line(lambda: shapley.banzhaf(SUM, 40))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_utilities_must_be_finite(bad: float) -> None:
+    def value(c: frozenset[int]) -> float:
+        return bad if c == {1} else float(len(c))
+
+    for act in (
+        lambda: shapley.exact(value, 2),
+        lambda: shapley.banzhaf(value, 2),
+        lambda: shapley.leave_one_out(value, 2),
+        lambda: shapley.monte_carlo(value, 2, [[1, 0]]),
+        lambda: shapley.gtg(value, 2),
+    ):
+        assert f"value of coalition [1] is {bad}" in line(act)
+    assert "entry 1 is" in line(lambda: shapley.shapley_from_table([0.0, bad]))
+
+
+@pytest.mark.parametrize("answer", [[1.0], [1.0] * 5, np.ones(3), torch.ones(7)])
+def test_many_must_answer_for_every_coalition(answer: Any) -> None:
+    assert f"returned {len(answer)} for 4 coalitions" in line(lambda: shapley.exact(Wrong(answer), 2))
+
+
+def test_many_may_answer_with_any_array() -> None:
+    for answer in ([0, 1, 2, 3], np.arange(4), torch.arange(4), (0.0, 1.0, 2.0, 3.0)):
+        assert shapley.exact(Wrong(answer), 2).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("rows", [[[0]], [[0, 0]], [[0, 2]], [[1, 0], [0, 1, 1]], [[0.5, 1]]])
+def test_permutations(rows: Any) -> None:
+    assert "permutation [" in line(lambda: shapley.monte_carlo(SUM, 2, rows))
+
+
+@pytest.mark.parametrize("count", [0, -3, True])
+def test_numbers_of_permutations(count: Any) -> None:
+    assert f"permutations is {count!r}" in line(lambda: shapley.monte_carlo(SUM, 2, count))
+    assert f"max_permutations is {count!r}" in line(lambda: shapley.gtg(SUM, 2, max_permutations=count))
+    assert "permutations is empty" in line(lambda: shapley.monte_carlo(SUM, 2, []))
+
+
+@pytest.mark.parametrize("sweep", [[[0, 1]], [[1, 0], [0, 1]], [[0, 1], [1, 0], [0, 1]], [[], []]])
+def test_sweeps(sweep: Any) -> None:
+    assert "sweeps[1]" in line(lambda: shapley.gtg(SUM, 2, sweeps=[[[0, 1], [1, 0]], sweep]))
+
+
+def test_options_of_gtg() -> None:
+    assert "permutation [0, 0]" in line(lambda: shapley.gtg(SUM, 2, sweeps=[[[0, 0], [1, 0]]]))
+    assert "sweeps is empty" in line(lambda: shapley.gtg(SUM, 2, sweeps=[]))
+    assert "eps is -1" in line(lambda: shapley.gtg(SUM, 2, eps=-1))
+    assert "eps is nan" in line(lambda: shapley.gtg(SUM, 2, eps=float("nan")))
+    assert "running is 'mean'" in line(lambda: shapley.gtg(SUM, 2, running="mean"))  # type: ignore[arg-type]
+
+
+def test_tables() -> None:
+    for v in ([], [1.0], [1.0] * 3, [[0.0, 1.0]]):
+        assert "the table has shape" in line(lambda v=v: shapley.shapley_from_table(v))
+    assert "weights has shape (1,)" in line(lambda: shapley.semivalue_from_table([0.0] * 4, [1.0]))
+
+
+def test_first_order() -> None:
+    g, W, lam = np.ones(3), np.ones((2, 3)), np.array([0.5, 0.5])
+    assert "params (3,)" in line(lambda: shapley.first_order(g, W[0], lam))
+    assert "gradient has shape (2,)" in line(lambda: shapley.first_order(g[:2], W, lam))
+    assert "weights has shape (1,)" in line(lambda: shapley.first_order(g, W, [1.0]))
+    assert "at least 0" in line(lambda: shapley.first_order(g, W, [1.5, -0.5]))
+    assert "weights sum to 5.0" in line(lambda: shapley.first_order(g, W, [2, 3]))
+    assert "params[1]" in line(lambda: shapley.first_order(g, [[0, 0, 0], [0, np.nan, 0]], lam))
+    # The unnormalised form does not ask for shares.
+    assert shapley.first_order(g, W, [2, 3], normalized=False).tolist() == [-6.0, -9.0]
+
+
+def test_first_order_of_float32_models_is_summed_in_float64() -> None:
+    # A common offset of 1e4 cancels in eq. (2) to far better than float32's 1e-7 of it.
+    draw = torch.Generator().manual_seed(0)
+    W = (1e4 + torch.randn(4, 500, generator=draw)).requires_grad_()
+    g, lam = torch.randn(500, generator=draw), torch.full((4,), 0.25)
+    W64 = W.detach().numpy().astype(np.float64)
+    expected = -0.25 * (W64 - W64.mean(axis=0)) @ g.numpy().astype(np.float64)
+    assert np.abs(shapley.first_order(g, W, lam) - expected).max() < 1e-8
+
+
+def test_cumulative() -> None:
+    zeros, counts = np.zeros(3), np.zeros(3, dtype=np.int64)
+    assert "contains 3" in line(lambda: update_cumulative(zeros, counts, [3], [1.0]))
+    assert "contains -1" in line(lambda: update_cumulative(zeros, counts, [-1], [1.0]))
+    assert "once a round" in line(lambda: update_cumulative(zeros, counts, [1, 1], [1.0, 2.0]))
+    assert "value of client 2" in line(lambda: update_cumulative(zeros, counts, [0, 2], [1.0, np.nan]))
+    assert "values (2,)" in line(lambda: update_cumulative(zeros, counts, [1], [1.0, 2.0]))
+    assert "counts (2,)" in line(lambda: update_cumulative(zeros, counts[:2], [1], [1.0]))
+    for alpha in (-0.1, 1.0, float("nan")):
+        assert "alpha is" in line(lambda a=alpha: update_cumulative(zeros, counts, [1], [1.0], alpha=a))
+
+
+def test_memo_counts_and_evaluates_once() -> None:
+    seen: list[frozenset[int]] = []
+
+    def value(c: frozenset[int]) -> float:
+        seen.append(c)
+        return float(len(c))
+
+    memo = shapley.Memo(value)
+    assert memo(frozenset({1})) == 1.0
+    assert memo.many([frozenset({1}), frozenset(), frozenset({1}), frozenset()]) == [1.0, 0.0, 1.0, 0.0]
+    assert seen == [frozenset({1}), frozenset()]
+    assert (memo.requests, memo.distinct) == (5, 2)
+    # A memo is a utility: several rules share what is known.
+    shapley.exact(memo, 2)
+    shapley.gtg(memo, 2)
+    assert len(seen) == memo.distinct == 4
