@@ -21,8 +21,8 @@ def update_cumulative(
 ) -> tuple[Floats, NDArray[np.int64]]:
     """Fold one round's values into every client's cumulative value: GreedyFed Alg. 1, lines 8, 12 and 13.
 
-    Line 13 leaves open what the exponential average starts from. By default a client's first value is taken as
-    it is; with ``first_as_is=False`` the average starts from 0, as printed, which shrinks first values by
+    Line 13 leaves open what the exponential average starts from. By default a client's first value is taken
+    as it is; with ``first_as_is=False`` the average starts from 0, as printed, which shrinks first values by
     ``1 - alpha``.
 
     Args:
