@@ -11,7 +11,9 @@ __all__ = ["Samples"]
 
 @dataclass(frozen=True)
 class Samples:
-    """``x [n, ...]`` (float32, or int64 tokens) and ``y [n]`` (int64 classes) or ``[n]``/``[n, d]`` (float32 targets)."""
+    """``x [n, ...]`` (float32, or int64 tokens) and ``y [n]`` (int64 classes) or ``[n]``/``[n, d]`` (float32
+    targets).
+    """
 
     x: Tensor
     y: Tensor

@@ -1,0 +1,119 @@
+"""A data set: train and test samples with what a model and a partition need to know about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hanse.data.samples import Samples
+from hanse.errors import UserError
+
+__all__ = ["Dataset", "image_samples", "largest_remainder", "stratified_split"]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Train and test samples of one source.
+
+    ``num_classes``: labels are int64 0..num_classes-1; ``None`` for regression (float32 targets).
+    ``input_shape``: the shape of one input, without the sample axis.
+    ``note``: what a reader of the results must know, such as "the split is not the official one".
+    ``client_of [n_train]``: the client of each train sample, int64, if the source comes with clients.
+
+    Raises :class:`hanse.errors.UserError` where these contradict each other.
+    """
+
+    name: str
+    train: Samples
+    test: Samples
+    num_classes: int | None
+    input_shape: tuple[int, ...]
+    note: str = ""
+    client_of: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        for share, samples in (("train", self.train), ("test", self.test)):
+            self._check(share, samples)
+        if len(self.train) == 0:
+            raise UserError(f"source '{self.name}': no train samples; at least 1 is needed")
+        if self.client_of is not None and self.client_of.shape != (len(self.train),):
+            raise UserError(
+                f"source '{self.name}': client_of has shape {self.client_of.shape}; "
+                f"one client id for each of the {len(self.train)} train samples is needed"
+            )
+
+    def _check(self, share: str, samples: Samples) -> None:
+        where = f"source '{self.name}': {share}"
+        if samples.x.shape[0] != samples.y.shape[0]:
+            raise UserError(f"{where} has {samples.x.shape[0]} inputs and {samples.y.shape[0]} targets")
+        if tuple(samples.x.shape[1:]) != self.input_shape:
+            raise UserError(
+                f"{where} inputs have shape {tuple(samples.x.shape[1:])}; {self.input_shape} was announced"
+            )
+        if self.num_classes is None:
+            if not samples.y.is_floating_point():
+                raise UserError(f"{where} targets are {samples.y.dtype}; regression needs float32")
+            return
+        if samples.y.dtype != torch.int64 or samples.y.ndim != 1:
+            raise UserError(
+                f"{where} labels are {samples.y.dtype} of shape {tuple(samples.y.shape)}; int64 of shape "
+                "(n,) is needed"
+            )
+        if len(samples) and not 0 <= int(samples.y.min()) <= int(samples.y.max()) < self.num_classes:
+            raise UserError(
+                f"{where} labels span {int(samples.y.min())}..{int(samples.y.max())}; "
+                f"allowed: 0..{self.num_classes - 1}"
+            )
+
+
+def image_samples(
+    images: NDArray[np.uint8], labels: NDArray[np.integer], mean: tuple[float, ...], std: tuple[float, ...]
+) -> Samples:
+    """Return images ``[n, H, W]`` or ``[n, H, W, C]`` (0..255) as float32 ``[n, C, H, W]``, (x / 255 - mean)
+    / std.
+    """
+    x = torch.from_numpy(np.ascontiguousarray(images))
+    x = x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2).contiguous()
+    # in place: one float32 copy of the images at most is held
+    out = x.to(torch.float32).div_(255.0)
+    shape = (1, len(mean), 1, 1)
+    out.sub_(torch.tensor(mean).view(shape)).div_(torch.tensor(std).view(shape))
+    return Samples(out, torch.from_numpy(labels.astype(np.int64)))
+
+
+def largest_remainder(weights: NDArray[np.float64], total: int) -> NDArray[np.int64]:
+    """Return non-negative integers that sum to ``total`` and are nearest to ``total * weights /
+    sum(weights)``.
+
+    Remainders are given to the largest fractions, ties to the lower index. ``weights [m]`` must have a
+    positive sum.
+    """
+    exact = weights / weights.sum() * total
+    whole = np.floor(exact).astype(np.int64)
+    missing = total - int(whole.sum())
+    order = np.argsort(whole - exact, kind="stable")
+    whole[order[:missing]] += 1
+    return whole
+
+
+def stratified_split(
+    labels: NDArray[np.int64] | None, n: int, size: int, draw: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Split 0..n-1 into two sorted index arrays ``(rest [n - size], cut [size])``.
+
+    The cut takes the same share of every class, up to rounding; with ``labels`` ``None`` it is a plain random
+    cut.
+    """
+    groups: list[NDArray[np.int64]]
+    groups = [np.arange(n)] if labels is None else [np.flatnonzero(labels == c) for c in np.unique(labels)]
+    if size == 0 or n == 0:
+        return np.arange(n), np.arange(0)
+    counts = largest_remainder(np.array([len(g) for g in groups], dtype=np.float64), size)
+    cut: NDArray[np.int64] = np.sort(
+        np.concatenate([draw.permutation(g)[:m] for g, m in zip(groups, counts, strict=True)])
+    )
+    rest: NDArray[np.int64] = np.setdiff1d(np.arange(n), cut, assume_unique=True)
+    return rest, cut

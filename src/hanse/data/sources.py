@@ -1,0 +1,227 @@
+"""Sources of samples by name: bundled, from a local folder, downloaded once, or from the user's own function.
+
+Image sources are looked for as ``<name>.npz`` in the folder given, in the folder that the environment
+variable ``HANSE_DATA`` names, and in the user's cache directory, then downloaded from where they are
+published.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pooch
+import torch
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+
+from hanse.data.dataset import Dataset, image_samples, stratified_split
+from hanse.data.download import fetch
+from hanse.data.samples import Samples
+from hanse.errors import UserError, nearest
+from hanse.streams import stream
+
+__all__ = ["GENERATED", "SOURCES", "Loader", "cache_dir", "load"]
+
+GENERATED = ("synthetic",)
+"""Sources that make each client's samples on demand: not a :class:`Dataset`, see :mod:`hanse.data.synthetic`.
+"""
+
+
+class Loader(Protocol):
+    """What a source is: a function of keywords to a :class:`Dataset`."""
+
+    def __call__(self, *, root: Path | None, seed: int, download: bool) -> Dataset:
+        """Return the data set; ``root``: a folder to look in first, ``download``: whether the network may be
+        used.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class _Images:
+    """What is known of an image source.
+
+    ``mean`` and ``std``: per channel over the official train pixels scaled to [0, 1], the figures in common
+    use.
+    ``first_labels``: of the official test set, in its order; enough to tell the official split from another
+    one.
+    """
+
+    sizes: tuple[int, int]
+    shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    first_labels: str
+
+
+_IMAGES: Mapping[str, _Images] = {
+    "mnist": _Images((60_000, 10_000), (28, 28), (0.1307,), (0.3081,), "7210414959"),
+    "fashion_mnist": _Images((60_000, 10_000), (28, 28), (0.2860,), (0.3530,), "9211614657"),
+    "cifar10": _Images(
+        (50_000, 10_000),
+        (32, 32, 3),
+        (0.4914, 0.4822, 0.4465),
+        (0.2470, 0.2435, 0.2616),
+        "3880661631",
+    ),
+}
+
+
+def load(source: str, *, root: Path | None = None, seed: int = 0, download: bool = True) -> Dataset:
+    """Return the data set of a source: a name of :data:`SOURCES`, or ``"package.module:function"``.
+
+    ``root`` is a folder to look in before ``HANSE_DATA``. ``seed`` only reaches sources that draw (the
+    bundled ones do not depend on it). Raises :class:`hanse.errors.UserError` for an unknown name, a file that
+    cannot be read, or a download that failed.
+    """
+    if source in SOURCES:
+        return SOURCES[source](root=root, seed=seed, download=download)
+    if source in GENERATED:
+        raise UserError(f"source '{source}' is generated client by client: use hanse.data.build, not load")
+    if ":" not in source:
+        allowed = (*SOURCES, *GENERATED)
+        raise UserError(
+            f"source = '{source}': no such source{nearest(source, allowed)} (or 'package.module:function')"
+        )
+    dataset = _import(source)(root=root, seed=seed, download=download)
+    if not isinstance(dataset, Dataset):
+        raise UserError(
+            f"source = '{source}': it returned {type(dataset).__name__}; a hanse.data.Dataset is needed"
+        )
+    return dataset
+
+
+def cache_dir() -> Path:
+    """Return the user's cache directory for downloaded data (it may not exist yet)."""
+    return Path(pooch.os_cache("hanse"))
+
+
+def _import(source: str) -> Loader:
+    module, _, name = source.partition(":")
+    try:
+        loader = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"source = '{source}': {error}; needed: 'package.module:function' on the Python path"
+        ) from error
+    try:
+        inspect.signature(loader).bind(root=None, seed=0, download=True)
+    except TypeError as error:
+        raise UserError(
+            f"source = '{source}': cannot be called with root=, seed=, download= ({error})"
+        ) from error
+    found: Loader = loader
+    return found
+
+
+def _digits(*, root: Path | None, seed: int, download: bool) -> Dataset:
+    """Scikit-learn's 1,797 8x8 digits (UCI optical recognition, test part): 1,297 train, 500 test, always the
+    same.
+    """
+    del root, seed, download
+    bunch = load_digits()
+    x = torch.from_numpy((bunch.images / 16.0).astype(np.float32)).unsqueeze(1)
+    labels: NDArray[np.int64] = bunch.target.astype(np.int64)
+    samples = Samples(x, torch.from_numpy(labels))
+    train, test = stratified_split(labels, len(labels), 500, stream(0, "digits"))
+    return Dataset(
+        "digits", samples.take(torch.from_numpy(train)), samples.take(torch.from_numpy(test)), 10, (1, 8, 8)
+    )
+
+
+def _image_source(name: str, *, root: Path | None, seed: int, download: bool) -> Dataset:
+    del seed
+    arrays, path = _find(name, root, download)
+    facts = _IMAGES[name]
+    train = image_samples(arrays["x_train"], arrays["y_train"], facts.mean, facts.std)
+    test = image_samples(arrays["x_test"], arrays["y_test"], facts.mean, facts.std)
+    return Dataset(name, train, test, 10, tuple(train.x.shape[1:]), note=_note(arrays, facts, path))
+
+
+def _note(arrays: Mapping[str, NDArray[np.uint8]], facts: _Images, path: Path) -> str:
+    """Say whether a file's split is the official one: by its sizes, then by the first test labels."""
+    sizes = (len(arrays["y_train"]), len(arrays["y_test"]))
+    first = "".join(str(v) for v in arrays["y_test"][: len(facts.first_labels)])
+    if sizes == facts.sizes and first == facts.first_labels:
+        return ""
+    return (
+        f"split is not the official one: {sizes[0]:,} train and {sizes[1]:,} test samples as in {path.name}"
+    )
+
+
+def _find(name: str, root: Path | None, download: bool) -> tuple[dict[str, NDArray[np.uint8]], Path]:
+    env = os.environ.get("HANSE_DATA")
+    cache = cache_dir()
+    folders = [f for f in (root, Path(env).expanduser() if env else None, cache) if f is not None]
+    paths = [folder / f"{name}.npz" for folder in folders]
+    for path in paths:
+        if path.is_file():
+            return _read_npz(path, _IMAGES[name]), path
+    looked = f"looked for {', '.join(map(str, paths))}"
+    remedy = f"set HANSE_DATA to a folder that holds {name}.npz"
+    if not download:
+        raise UserError(
+            f"source '{name}' was not found and download is off; {looked}; {remedy}, or allow download"
+        )
+    try:
+        arrays = fetch(name, cache)
+        _write_npz(paths[-1], arrays)
+    except (OSError, ValueError) as error:
+        raise UserError(f"source '{name}' could not be downloaded ({error}); {looked}; {remedy}") from error
+    return _read_npz(paths[-1], _IMAGES[name]), paths[-1]
+
+
+def _read_npz(path: Path, facts: _Images) -> dict[str, NDArray[np.uint8]]:
+    keys = ("x_train", "y_train", "x_test", "y_test")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            missing = [key for key in keys if key not in file.files]
+            if missing:
+                raise ValueError(f"no array {', '.join(missing)}")
+            arrays = {key: np.asarray(file[key]) for key in keys}
+        for share in ("train", "test"):
+            images, labels = arrays[f"x_{share}"], arrays[f"y_{share}"]
+            if images.dtype != np.uint8 or images.shape[1:] != facts.shape:
+                raise ValueError(
+                    f"x_{share} is {images.dtype} {images.shape}; uint8 (n, {facts.shape}) is needed"
+                )
+            if labels.dtype.kind not in "ui" or labels.size != len(images):
+                raise ValueError(
+                    f"y_{share} is {labels.dtype} {labels.shape}; {len(images)} integers are needed"
+                )
+            arrays[f"y_{share}"] = labels.reshape(-1)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{path} is not a readable data file: {error}") from error
+    return arrays
+
+
+def _write_npz(path: Path, arrays: Mapping[str, NDArray[np.uint8]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # written beside and renamed: another process sees the whole file or none
+    handle, part = tempfile.mkstemp(dir=path.parent, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez_compressed(file, x_train=arrays["x_train"], y_train=arrays["y_train"],
+                                x_test=arrays["x_test"], y_test=arrays["y_test"])  # fmt: skip
+        os.replace(part, path)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise
+
+
+SOURCES: Mapping[str, Loader] = {
+    "digits": _digits,
+    **{name: partial(_image_source, name) for name in _IMAGES},
+}
+"""The named sources; a name maps to its loader."""
