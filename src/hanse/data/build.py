@@ -69,9 +69,7 @@ def _total(spec: DataSpec) -> int | None:
 
 def _iid(dataset: Dataset, labels: _Labels, spec: DataSpec) -> _Indices:
     law = spec.sizes or "equal"
-    return iid(
-        labels, spec.clients, seed=spec.seed, sizes=law, min_samples=spec.min_samples, total=_total(spec)
-    )
+    return iid(labels, spec.clients, seed=spec.seed, sizes=law, min_samples=spec.min_samples, total=_total(spec))
 
 
 def _dirichlet(dataset: Dataset, labels: _Labels, spec: DataSpec) -> _Indices:

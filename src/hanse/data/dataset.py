@@ -50,17 +50,14 @@ class Dataset:
         if samples.x.shape[0] != samples.y.shape[0]:
             raise UserError(f"{where} has {samples.x.shape[0]} inputs and {samples.y.shape[0]} targets")
         if tuple(samples.x.shape[1:]) != self.input_shape:
-            raise UserError(
-                f"{where} inputs have shape {tuple(samples.x.shape[1:])}; {self.input_shape} was announced"
-            )
+            raise UserError(f"{where} inputs have shape {tuple(samples.x.shape[1:])}; {self.input_shape} was announced")
         if self.num_classes is None:
             if not samples.y.is_floating_point():
                 raise UserError(f"{where} targets are {samples.y.dtype}; regression needs float32")
             return
         if samples.y.dtype != torch.int64 or samples.y.ndim != 1:
             raise UserError(
-                f"{where} labels are {samples.y.dtype} of shape {tuple(samples.y.shape)}; int64 of shape "
-                "(n,) is needed"
+                f"{where} labels are {samples.y.dtype} of shape {tuple(samples.y.shape)}; int64 of shape (n,) is needed"
             )
         if len(samples) and not 0 <= int(samples.y.min()) <= int(samples.y.max()) < self.num_classes:
             raise UserError(
@@ -85,14 +82,12 @@ def image_samples(
 
 
 def largest_remainder(weights: NDArray[np.float64], total: int) -> NDArray[np.int64]:
-    """Return non-negative integers that sum to ``total`` and are nearest to ``total * weights /
-    sum(weights)``.
+    """Return non-negative integers in proportion to ``weights [m]`` that sum to ``total``.
 
-    Remainders are given to the largest fractions, ties to the lower index. ``weights [m]`` must have a
-    positive sum.
+    Remainders are given to the largest fractions, ties to the lower index. The weights must have a positive sum.
     """
     exact = weights / weights.sum() * total
-    whole = np.floor(exact).astype(np.int64)
+    whole: NDArray[np.int64] = np.floor(exact).astype(np.int64)
     missing = total - int(whole.sum())
     order = np.argsort(whole - exact, kind="stable")
     whole[order[:missing]] += 1

@@ -142,8 +142,7 @@ def niid(
         best = max(best, smallest)
         if smallest >= min_samples:
             parts = [
-                np.split(draw.permutation(s), np.cumsum(row)[:-1])
-                for s, row in zip(by_class, counts, strict=True)
+                np.split(draw.permutation(s), np.cumsum(row)[:-1]) for s, row in zip(by_class, counts, strict=True)
             ]
             return [np.sort(np.concatenate([p[k] for p in parts])) for k in range(clients)]
     raise UserError(
@@ -189,12 +188,9 @@ def _check_alpha(alpha: float) -> float:
 def _num_classes(labels: NDArray[np.int64], num_classes: int | None) -> int:
     if labels.dtype.kind not in "ui" or labels.ndim != 1:
         raise UserError(
-            f"labels are {labels.dtype} of shape {labels.shape}; a partition by label needs integer "
-            "classes (n,)"
+            f"labels are {labels.dtype} of shape {labels.shape}; a partition by label needs integer classes (n,)"
         )
     found = int(labels.max()) + 1 if len(labels) else 1
     if len(labels) and (labels.min() < 0 or (num_classes is not None and found > num_classes)):
-        raise UserError(
-            f"labels span {labels.min()}..{labels.max()}; allowed: 0..{(num_classes or found) - 1}"
-        )
+        raise UserError(f"labels span {labels.min()}..{labels.max()}; allowed: 0..{(num_classes or found) - 1}")
     return num_classes if num_classes is not None else found

@@ -207,8 +207,7 @@ class GeneratedData(FederatedData):
         if self.num_clients > _COUNTED_CLIENTS:
             return None
         rows = [
-            np.bincount(self._samples(k).y[: self.sizes[k]].numpy(), minlength=CLASSES)
-            for k in range(self.num_clients)
+            np.bincount(self._samples(k).y[: self.sizes[k]].numpy(), minlength=CLASSES) for k in range(self.num_clients)
         ]
         return np.stack(rows).astype(np.int64)
 
@@ -246,9 +245,7 @@ def share_ends(sizes: NDArray[np.int64], client_test: float, client_validation: 
         if not 0 <= value < 1:
             raise UserError(f"{name} = {value!r}; allowed: at least 0 and less than 1")
     if client_test + client_validation >= 1:
-        raise UserError(
-            f"client_test + client_validation = {client_test + client_validation:g}; allowed: less than 1"
-        )
+        raise UserError(f"client_test + client_validation = {client_test + client_validation:g}; allowed: less than 1")
     test = np.floor(sizes * client_test).astype(np.int64)
     validation = np.floor(sizes * client_validation).astype(np.int64)
     return np.stack([sizes - test - validation, sizes - test, sizes], axis=1)

@@ -53,9 +53,7 @@ class Partition:
         if (used[1:] == used[:-1]).any():
             raise UserError("a partition may not give a sample to a client twice, or to two clients")
         if used[0] < 0 or (self.labels is not None and used[-1] >= len(self.labels)):
-            raise UserError(
-                f"a partition's indices span {used[0]}..{used[-1]}, beyond the data set's samples"
-            )
+            raise UserError(f"a partition's indices span {used[0]}..{used[-1]}, beyond the data set's samples")
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -88,9 +86,7 @@ def iid(
     return [np.sort(part) for part in np.split(order[: wanted.sum()], np.cumsum(wanted)[:-1])]
 
 
-def pathological(
-    labels: NDArray[np.int64], clients: int, *, classes_per_client: int = 2, seed: int = 0
-) -> Indices:
+def pathological(labels: NDArray[np.int64], clients: int, *, classes_per_client: int = 2, seed: int = 0) -> Indices:
     """Give every client exactly ``classes_per_client`` classes, in shards of one class each.
 
     After McMahan et al. 2017, whose shards of label-sorted samples give most clients two classes. Here a
@@ -146,8 +142,7 @@ def natural(
         check_count("clients", clients)
         if clients > len(owners):
             raise UserError(
-                f"clients = {clients}: the source has {len(owners)} natural clients; allowed: "
-                f"1..{len(owners)}"
+                f"clients = {clients}: the source has {len(owners)} natural clients; allowed: 1..{len(owners)}"
             )
         chosen = stream(seed, "partition", start=6).permutation(len(owners))[:clients]
         owners = owners[np.sort(chosen)]

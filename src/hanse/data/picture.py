@@ -62,9 +62,7 @@ def counts_figure(counts: NDArray[np.int64], *, title: str = "") -> Figure:
     _bars(bars, part.sum(axis=1), few)
     norm = PowerNorm(0.5, vmin=0, vmax=max(1, int(part.max())))
     image = cells.imshow(part.T, aspect="auto", cmap="Greys", norm=norm, interpolation="nearest")
-    cells.set_xlabel(
-        "client" if clients <= _MANY else f"client ({_MANY} of {clients:,} shown, evenly spaced)"
-    )
+    cells.set_xlabel("client" if clients <= _MANY else f"client ({_MANY} of {clients:,} shown, evenly spaced)")
     cells.set_ylabel("class")
     cells.yaxis.set_major_locator(MaxNLocator(nbins=min(classes, 20), integer=True))
     if few:

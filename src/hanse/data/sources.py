@@ -91,14 +91,10 @@ def load(source: str, *, root: Path | None = None, seed: int = 0, download: bool
         raise UserError(f"source '{source}' is generated client by client: use hanse.data.build, not load")
     if ":" not in source:
         allowed = (*SOURCES, *GENERATED)
-        raise UserError(
-            f"source = '{source}': no such source{nearest(source, allowed)} (or 'package.module:function')"
-        )
+        raise UserError(f"source = '{source}': no such source{nearest(source, allowed)} (or 'package.module:function')")
     dataset = _import(source)(root=root, seed=seed, download=download)
     if not isinstance(dataset, Dataset):
-        raise UserError(
-            f"source = '{source}': it returned {type(dataset).__name__}; a hanse.data.Dataset is needed"
-        )
+        raise UserError(f"source = '{source}': it returned {type(dataset).__name__}; a hanse.data.Dataset is needed")
     return dataset
 
 
@@ -118,9 +114,7 @@ def _import(source: str) -> Loader:
     try:
         inspect.signature(loader).bind(root=None, seed=0, download=True)
     except TypeError as error:
-        raise UserError(
-            f"source = '{source}': cannot be called with root=, seed=, download= ({error})"
-        ) from error
+        raise UserError(f"source = '{source}': cannot be called with root=, seed=, download= ({error})") from error
     found: Loader = loader
     return found
 
@@ -135,9 +129,7 @@ def _digits(*, root: Path | None, seed: int, download: bool) -> Dataset:
     labels: NDArray[np.int64] = bunch.target.astype(np.int64)
     samples = Samples(x, torch.from_numpy(labels))
     train, test = stratified_split(labels, len(labels), 500, stream(0, "digits"))
-    return Dataset(
-        "digits", samples.take(torch.from_numpy(train)), samples.take(torch.from_numpy(test)), 10, (1, 8, 8)
-    )
+    return Dataset("digits", samples.take(torch.from_numpy(train)), samples.take(torch.from_numpy(test)), 10, (1, 8, 8))
 
 
 def _image_source(name: str, *, root: Path | None, seed: int, download: bool) -> Dataset:
@@ -155,9 +147,7 @@ def _note(arrays: Mapping[str, NDArray[np.uint8]], facts: _Images, path: Path) -
     first = "".join(str(v) for v in arrays["y_test"][: len(facts.first_labels)])
     if sizes == facts.sizes and first == facts.first_labels:
         return ""
-    return (
-        f"split is not the official one: {sizes[0]:,} train and {sizes[1]:,} test samples as in {path.name}"
-    )
+    return f"split is not the official one: {sizes[0]:,} train and {sizes[1]:,} test samples as in {path.name}"
 
 
 def _find(name: str, root: Path | None, download: bool) -> tuple[dict[str, NDArray[np.uint8]], Path]:
@@ -171,9 +161,7 @@ def _find(name: str, root: Path | None, download: bool) -> tuple[dict[str, NDArr
     looked = f"looked for {', '.join(map(str, paths))}"
     remedy = f"set HANSE_DATA to a folder that holds {name}.npz"
     if not download:
-        raise UserError(
-            f"source '{name}' was not found and download is off; {looked}; {remedy}, or allow download"
-        )
+        raise UserError(f"source '{name}' was not found and download is off; {looked}; {remedy}, or allow download")
     try:
         arrays = fetch(name, cache)
         _write_npz(paths[-1], arrays)
@@ -193,13 +181,9 @@ def _read_npz(path: Path, facts: _Images) -> dict[str, NDArray[np.uint8]]:
         for share in ("train", "test"):
             images, labels = arrays[f"x_{share}"], arrays[f"y_{share}"]
             if images.dtype != np.uint8 or images.shape[1:] != facts.shape:
-                raise ValueError(
-                    f"x_{share} is {images.dtype} {images.shape}; uint8 (n, {facts.shape}) is needed"
-                )
+                raise ValueError(f"x_{share} is {images.dtype} {images.shape}; uint8 (n, {facts.shape}) is needed")
             if labels.dtype.kind not in "ui" or labels.size != len(images):
-                raise ValueError(
-                    f"y_{share} is {labels.dtype} {labels.shape}; {len(images)} integers are needed"
-                )
+                raise ValueError(f"y_{share} is {labels.dtype} {labels.shape}; {len(images)} integers are needed")
             arrays[f"y_{share}"] = labels.reshape(-1)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path} is not a readable data file: {error}") from error

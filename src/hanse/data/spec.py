@@ -31,12 +31,9 @@ class DataSpec(BaseModel):
     clients: int = Field(
         20,
         ge=1,
-        description="number of registered clients; natural: a random choice of this many; pooled: not "
-        "used, always 1",
+        description="number of registered clients; natural: a random choice of this many; pooled: not used, always 1",
     )
-    seed: int = Field(
-        0, ge=0, description="seed of the split and of generated data; run.seed is for the rest"
-    )
+    seed: int = Field(0, ge=0, description="seed of the split and of generated data; run.seed is for the rest")
     alpha: float = Field(
         0.5,
         ge=0,
@@ -46,8 +43,7 @@ class DataSpec(BaseModel):
     beta: float = Field(0.5, ge=0, description="synthetic: variance of the inputs' means")
     sampler: Sampler = Field(
         "log",
-        description="dirichlet: 'log' is exact at any alpha; 'float32-clamped' draws as GreedyFed's "
-        "published code did",
+        description="dirichlet: 'log' is exact at any alpha; 'float32-clamped' draws as GreedyFed's published code did",
     )
     min_samples: int = Field(
         10,

@@ -1,0 +1,217 @@
+"""What the federation is given: disjoint shares, the server's sets, synthetic clients on demand, the spec."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hanse.data import DataSpec, build, counts_figure, counts_table, parse_spec
+from hanse.data.federated import GeneratedData
+from hanse.data.synthetic import TEST_SAMPLES, Synthetic
+from hanse.errors import UserError
+
+
+def test_shares_are_disjoint_and_make_up_each_client() -> None:
+    whole = build(DataSpec(clients=12, seed=4))
+    cut = build(DataSpec(clients=12, seed=4, client_test=0.25, client_validation=0.1))
+    everyone = range(12)
+    own = whole.pool(everyone)[1]
+    shares = {s: cut.pool(everyone, s)[1] for s in ("train", "validation", "test")}
+    for client in everyone:
+        n = len(own[client])
+        parts = [shares[s][client] for s in shares]
+        assert [len(p) for p in parts] == [n - n // 4 - int(n * 0.1), int(n * 0.1), n // 4]
+        assert torch.equal(torch.cat(parts).sort().values, own[client])
+        assert len(parts[0]) == cut.sizes[client]
+    assert torch.equal(cut.pool([7], "test")[1][0], shares["test"][7])
+
+
+def test_the_pool_is_the_whole_data_set_without_a_copy() -> None:
+    data = build(DataSpec(clients=5))
+    first, second = data.pool([0])[0], data.pool([1, 2], "test")[0]
+    assert first.x.data_ptr() == second.x.data_ptr()
+    assert [len(i) for i in data.pool([1, 2], "test")[1]] == [0, 0]
+    counts = data.class_counts()
+    assert counts is not None
+    for client, index in enumerate(data.pool(range(5))[1]):
+        assert index.dtype == torch.int64
+        assert np.array_equal(counts[client], np.bincount(first.y[index].numpy(), minlength=10))
+    assert np.array_equal(counts.sum(axis=1), data.sizes)
+
+
+def test_the_servers_sets_are_stratified_disjoint_and_seeded() -> None:
+    data = build(DataSpec(clients=3, validation=0.4))
+    validation, test = data.server_validation, data.server_test
+    assert validation is not None
+    assert test is not None
+    assert (len(validation), len(test)) == (200, 300)
+    gap = torch.bincount(validation.y) / 200 - torch.bincount(test.y) / 300
+    assert gap.abs().max() < 0.01
+    rows = torch.cat([validation.x, test.x]).flatten(1)
+    assert len(torch.unique(rows, dim=0)) >= 499  # two digits may look alike
+    other = build(DataSpec(clients=3, validation=0.4, seed=1)).server_validation
+    assert other is not None
+    assert not torch.equal(other.x, validation.x)
+    bare = build(DataSpec(clients=3, validation=0.0))
+    assert bare.server_validation is None
+    assert bare.server_test is not None
+    assert len(bare.server_test) == 500
+
+
+def test_pooled_is_one_client_with_everything() -> None:
+    data = build(DataSpec(partition="pooled"))
+    assert data.num_clients == 1
+    assert data.sizes.tolist() == [1297]
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet", "niid", "pathological"])
+def test_every_partition_builds_the_same_twice(partition: Any) -> None:
+    spec = DataSpec(partition=partition, clients=8, alpha=1.0)
+    one, two = build(spec), build(spec)
+    assert one.num_clients == 8
+    assert one.sizes.sum() == 1297
+    for a, b in zip(one.pool(range(8))[1], two.pool(range(8))[1], strict=True):
+        assert torch.equal(a, b)
+
+
+def test_samples_per_client_bounds_what_is_used() -> None:
+    data = build(DataSpec(clients=8, samples_per_client=50, alpha=1e-4))
+    assert data.sizes.sum() == 400
+    equal = build(DataSpec(clients=8, samples_per_client=50, partition="iid"))
+    assert equal.sizes.tolist() == [50] * 8
+
+
+def test_natural_reads_ids_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "ids.npy"
+    np.save(path, np.arange(1297) % 6)
+    data = build(DataSpec(partition="natural", clients=6, ids=str(path)))
+    assert data.sizes.sum() == 1297
+    np.save(path, np.arange(7))
+    with pytest.raises(UserError, match="1297"):
+        build(DataSpec(partition="natural", clients=6, ids=str(path)))
+    np.save(path, np.array([{}], dtype=object))
+    with pytest.raises(UserError, match=r"not a readable \.npy"):
+        build(DataSpec(partition="natural", clients=6, ids=str(path)))
+    with pytest.raises(UserError, match=r"give data\.ids"):
+        build(DataSpec(partition="natural", clients=6))
+
+
+def test_synthetic_makes_only_the_clients_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = build(DataSpec(source="synthetic", clients=20_000, samples_per_client=30, alpha=1.0, beta=1.0))
+    made: list[int] = []
+    client = Synthetic.client
+
+    def spy(self: Synthetic, k: int, size: int) -> Any:
+        made.append(k)
+        return client(self, k, size)
+
+    monkeypatch.setattr(Synthetic, "client", spy)
+    assert data.num_clients == 20_000
+    assert data.sizes.sum() == 600_000
+    pool, index = data.pool([19_999, 5, 19_999])
+    assert made == [19_999, 5]
+    assert len(pool) == 60
+    assert torch.equal(index[0], index[2])
+    again, own = data.pool([5])
+    assert made == [19_999, 5]  # kept
+    assert torch.equal(again.x[own[0]], pool.x[index[1]])
+    assert data.class_counts() is None
+
+
+def test_synthetic_does_not_depend_on_order_or_on_the_number_of_clients() -> None:
+    few = build(DataSpec(source="synthetic", clients=120, seed=3))
+    many = build(DataSpec(source="synthetic", clients=5_000, seed=3))
+    assert np.array_equal(few.sizes, many.sizes[:120])
+    many.pool([7])
+    a, (i,) = few.pool([100])
+    b, (_, j) = many.pool([4, 100])
+    assert torch.equal(a.x[i], b.x[j])
+    assert torch.equal(a.y[i], b.y[j])
+    assert few.server_test is not None
+    assert many.server_test is not None
+    assert torch.equal(few.server_test.x, many.server_test.x)
+    other, (k,) = build(DataSpec(source="synthetic", clients=120, seed=4)).pool([100])
+    assert not torch.equal(other.x[k][:20], a.x[i][:20])
+
+
+def test_synthetic_shares_and_counts() -> None:
+    spec = DataSpec(source="synthetic", clients=30, samples_per_client=40, client_test=0.2, client_validation=0.1)
+    data = build(spec)
+    assert isinstance(data, GeneratedData)
+    rows = [data.pool([3], share)[0].x for share in ("train", "validation", "test")]
+    assert [len(r) for r in rows] == [28, 4, 8]
+    assert torch.equal(torch.cat(rows), data.source.client(3, 40).x)
+    counts = data.class_counts()
+    assert counts is not None
+    assert counts.sum(axis=1).tolist() == [28] * 30
+    assert data.server_test is not None
+    assert len(data.server_test) == 30 * TEST_SAMPLES // 2
+    assert len(data.pool([])[0]) == 0
+
+
+def test_synthetic_inputs_follow_the_paper() -> None:
+    x = Synthetic(0.0, 0.0).client(0, 20_000).x.double()
+    assert x.std(dim=0).numpy() == pytest.approx(np.arange(1, 61) ** -0.6, rel=0.03)
+    # a client's mean is around its B_k with variance 1; B_k has variance beta
+    near = torch.stack([Synthetic(0.0, 0.0).client(k, 50).x.mean() for k in range(150)])
+    far = torch.stack([Synthetic(0.0, 4.0).client(k, 50).x.mean() for k in range(150)])
+    assert float(near.var()) == pytest.approx(1 / 60, rel=0.5)
+    assert float(far.var()) == pytest.approx(4.0, rel=0.5)
+    sizes = Synthetic(1.0, 1.0).sizes(5_000)
+    assert sizes.min() >= 50
+    assert float(np.log(sizes - 49).mean()) == pytest.approx(4.0, abs=0.15)
+
+
+def test_unknown_shares_and_clients_are_refused() -> None:
+    for data in (build(DataSpec(clients=3)), build(DataSpec(source="synthetic", clients=3))):
+        with pytest.raises(UserError, match="share = 'tset'; allowed: train, validation, test"):
+            data.pool([0], "tset")
+        for client in (-1, 3):
+            with pytest.raises(UserError, match=rf"client {client} .* 0\.\.2"):
+                data.pool([client])
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"clients": 0}, "data.clients = 0: input should be greater than or equal to 1"),
+        ({"clients": "3"}, "data.clients = '3': input should be a valid integer"),
+        ({"alfa": 1}, "data.alfa: no such key; did you mean 'alpha'?"),
+        ({"source": "mist"}, "data.source = 'mist': no such source; did you mean 'mnist'?"),
+        ({"alpha": float("nan")}, "data.alpha = nan: input should be a finite number"),
+        ({"alpha": 0}, "data: alpha = 0 with partition = 'dirichlet'; allowed: a number above 0"),
+        ({"validation": 1.0}, "data.validation = 1.0: input should be less than 1"),
+        ({"sampler": "x"}, "data.sampler = 'x': input should be 'log' or 'float32-clamped'"),
+        ({"client_test": 0.5, "client_validation": 0.5}, "client_test + client_validation = 1"),
+        ({"source": "synthetic", "partition": "iid"}, "partition = 'iid'"),
+    ],
+)
+def test_mistakes_in_the_spec_name_field_value_and_what_is_allowed(values: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError) as error:
+        parse_spec(values)
+    assert len(error.value.lines) == 1
+    assert line in str(error.value)
+
+
+def test_all_mistakes_are_listed_and_a_spec_survives_a_round_trip() -> None:
+    with pytest.raises(UserError) as error:
+        parse_spec({"clients": 0, "seed": -1, "partitoin": "iid"})
+    assert len(error.value.lines) == 3
+    for spec in (DataSpec(), DataSpec(source="synthetic", clients=7)):
+        assert parse_spec(spec.model_dump(exclude_none=True)) == spec
+    assert all(field.description for field in DataSpec.model_fields.values())
+
+
+@pytest.mark.parametrize("clients", [1, 10, 300, 1_200])
+def test_table_and_picture_take_any_number_of_clients(clients: int, tmp_path: Path) -> None:
+    counts = np.random.default_rng(0).integers(0, 9, (clients, 10))
+    table = counts_table(counts)
+    assert table.row_count == min(clients, 30) + 1 + (clients > 30)
+    figure = counts_figure(counts, title="who has what")
+    figure.savefig(tmp_path / "counts.png")
+    label = figure.axes[1].get_xlabel()
+    assert label == ("client" if clients <= 500 else "client (500 of 1,200 shown, evenly spaced)")

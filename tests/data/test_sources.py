@@ -1,0 +1,260 @@
+"""Sources: the bundled digits, files looked up, published formats parsed, downloads that fail."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import sys
+import tarfile
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pooch
+import pytest
+import requests
+import torch
+
+from hanse.data import Dataset, Samples, load
+from hanse.data import sources as sources_module
+from hanse.data.download import REMOTES, Remote, fetch
+from hanse.data.parsers import parse_cifar10, parse_idx, read_cifar10_archive, read_idx_gz
+from hanse.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def _no_user_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HANSE_DATA", raising=False)
+    monkeypatch.setattr(sources_module, "cache_dir", lambda: tmp_path / "cache")
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise requests.ConnectionError("no route")
+
+    monkeypatch.setattr(pooch.HTTPDownloader, "__call__", refuse)
+
+
+def idx(array: np.ndarray[Any, Any]) -> bytes:
+    head = bytes([0, 0, 8, array.ndim]) + b"".join(int(n).to_bytes(4, "big") for n in array.shape)
+    return head + array.astype(np.uint8).tobytes()
+
+
+def made_npz(folder: Path, name: str, shape: tuple[int, ...], train: int = 40, test: int = 20) -> None:
+    draw = np.random.default_rng(0)
+    arrays: dict[str, Any] = {
+        "x_train": draw.integers(0, 256, (train, *shape), dtype=np.uint8),
+        "y_train": (np.arange(train) % 10).astype(np.uint8),
+        "x_test": draw.integers(0, 256, (test, *shape), dtype=np.uint8),
+        "y_test": (np.arange(test) % 10).astype(np.uint8),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / f"{name}.npz", **arrays)
+
+
+def test_digits_are_the_same_for_every_seed() -> None:
+    first, other = load("digits", seed=0), load("digits", seed=9)
+    assert first.train.x.shape == (1297, 1, 8, 8)
+    assert len(first.test) == 500
+    assert first.train.x.dtype == torch.float32
+    assert float(first.train.x.min()) == 0
+    assert float(first.train.x.max()) == 1
+    assert torch.equal(first.train.x, other.train.x)
+    share = torch.bincount(first.test.y) / 500 - torch.bincount(first.train.y) / 1297
+    assert share.abs().max() < 0.003
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "tensor", "mean", "std"),
+    [
+        ("mnist", (28, 28), (1, 28, 28), 0.1307, 0.3081),
+        ("fashion_mnist", (28, 28), (1, 28, 28), 0.2860, 0.3530),
+        ("cifar10", (32, 32, 3), (3, 32, 32), 0.4914, 0.2470),
+    ],
+)
+def test_hanse_data_is_looked_in(
+    name: str,
+    shape: tuple[int, ...],
+    tensor: tuple[int, ...],
+    mean: float,
+    std: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made_npz(tmp_path / "data", name, shape)
+    monkeypatch.setenv("HANSE_DATA", str(tmp_path / "data"))
+    found = load(name)
+    assert found.input_shape == tensor
+    assert found.train.x.shape == (40, *tensor)
+    assert found.note == f"split is not the official one: 40 train and 20 test samples as in {name}.npz"
+    raw = np.load(tmp_path / "data" / f"{name}.npz")["x_train"]
+    first = raw[5, 3, 4] if len(shape) == 2 else raw[5, 3, 4, 0]
+    assert float(found.train.x[5, 0, 3, 4]) == pytest.approx((first / 255 - mean) / std, abs=1e-5)
+
+
+def test_root_comes_before_hanse_data_and_the_cache_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_npz(tmp_path / "cache", "mnist", (28, 28), train=10)
+    assert len(load("mnist").train) == 10
+    made_npz(tmp_path / "env", "mnist", (28, 28), train=20)
+    monkeypatch.setenv("HANSE_DATA", str(tmp_path / "env"))
+    assert len(load("mnist").train) == 20
+    made_npz(tmp_path / "root", "mnist", (28, 28), train=30)
+    assert len(load("mnist", root=tmp_path / "root").train) == 30
+
+
+def test_a_failed_download_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANSE_DATA", str(tmp_path / "data"))
+    with pytest.raises(UserError) as error:
+        load("cifar10")
+    line = str(error.value)
+    assert "\n" not in line
+    assert "source 'cifar10' could not be downloaded" in line
+    assert "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz: no connection" in line
+    assert str(tmp_path / "data" / "cifar10.npz") in line
+    assert "set HANSE_DATA" in line
+    with pytest.raises(UserError, match="download is off"):
+        load("mnist", download=False)
+
+
+def test_fetched_files_are_parsed_and_cached_as_npz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "cache" / "mnist"
+    folder.mkdir(parents=True)
+    files = {}
+    for prefix, n in (("train", 12), ("t10k", 5)):
+        for kind, array in (
+            ("images-idx3", np.full((n, 28, 28), n)),
+            ("labels-idx1", np.arange(n) % 10),
+        ):
+            data = gzip.compress(idx(array))
+            name = f"{prefix}-{kind}-ubyte.gz"
+            (folder / name).write_bytes(data)
+            files[name] = hashlib.md5(data).hexdigest()
+    # files that are there with the right checksum are not fetched again
+    remote = Remote(("https://example.invalid/",), files, REMOTES["mnist"].read)
+    monkeypatch.setattr(sources_module, "fetch", lambda name, cache: fetch(name, cache, {"mnist": remote}))
+    assert len(load("mnist").train) == 12
+    assert (tmp_path / "cache" / "mnist.npz").is_file()
+    assert [p.name for p in (tmp_path / "cache").iterdir() if p.suffix == ".part"] == []
+    monkeypatch.setattr(sources_module, "fetch", None)
+    assert load("mnist").test.y.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_file_with_a_wrong_checksum_is_not_used(tmp_path: Path) -> None:
+    name = "cifar-10-binary.tar.gz"
+    (tmp_path / "cifar10").mkdir()
+    (tmp_path / "cifar10" / name).write_bytes(b"something else")
+    with pytest.raises(OSError, match="no connection"):
+        fetch("cifar10", tmp_path)
+
+
+def test_idx_is_parsed_and_checked(tmp_path: Path) -> None:
+    array = np.arange(24).reshape(2, 3, 4)
+    assert np.array_equal(parse_idx(idx(array)), array)
+    for bad, word in (
+        (b"", "two zero bytes"),
+        (b"\x01\x00\x08\x01", "two zero bytes"),
+        (b"\x00\x00\x0d\x01\x00\x00\x00\x00", "0x0d"),
+        (b"\x00\x00\x08\x03\x00\x00", "cut short"),
+        (idx(array)[:-1], "needs 24 bytes"),
+        (idx(array) + b"x", "needs 24 bytes"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            parse_idx(bad)
+    (tmp_path / "bad.gz").write_bytes(b"not gzip")
+    with pytest.raises(ValueError, match=r"bad\.gz"):
+        read_idx_gz(tmp_path / "bad.gz")
+
+
+def cifar_rows(labels: list[int]) -> bytes:
+    return b"".join(bytes([v]) + bytes([1]) * 1024 + bytes([2]) * 1024 + bytes([3]) * 1024 for v in labels)
+
+
+def test_cifar_binary_is_parsed_and_checked(tmp_path: Path) -> None:
+    images, labels = parse_cifar10(cifar_rows([3, 9]))
+    assert images.shape == (2, 32, 32, 3)
+    assert images[0, 5, 6].tolist() == [1, 2, 3]
+    assert labels.tolist() == [3, 9]
+    for bad in (b"", b"123", cifar_rows([10])):
+        with pytest.raises(ValueError, match="CIFAR-10"):
+            parse_cifar10(bad)
+    names = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]
+    for count in (6, 5):
+        path = tmp_path / f"{count}.tar.gz"
+        with tarfile.open(path, "w:gz") as archive:
+            for i, name in enumerate(names[:count]):
+                info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+                data = cifar_rows([i, i])
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    found = read_cifar10_archive(tmp_path / "6.tar.gz")
+    assert found["y_train"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert found["x_test"].shape == (2, 32, 32, 3)
+    with pytest.raises(ValueError, match=r"no test_batch\.bin"):
+        read_cifar10_archive(tmp_path / "5.tar.gz")
+    path.write_bytes(b"junk")
+    with pytest.raises(ValueError, match=r"5\.tar\.gz"):
+        read_cifar10_archive(path)
+
+
+@pytest.mark.parametrize("kind", ["junk", "missing", "object", "shape", "labels"])
+def test_a_bad_local_file_is_refused_by_name(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "mnist.npz"
+    x, y = np.zeros((3, 28, 28), dtype=np.uint8), np.zeros(3, dtype=np.uint8)
+    arrays: dict[str, Any] = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
+    if kind == "missing":
+        del arrays["y_test"]
+    elif kind == "object":
+        arrays["y_test"] = np.array([{}, {}, {}], dtype=object)
+    elif kind == "shape":
+        arrays["x_test"] = x[:, :5]
+    elif kind == "labels":
+        arrays["y_test"] = y[:2]
+    np.savez(path, **arrays)
+    if kind == "junk":
+        path.write_bytes(b"junk")
+    with pytest.raises(UserError, match=r"mnist\.npz is not a readable data file"):
+        load("mnist", root=tmp_path)
+
+
+def test_labels_out_of_range_are_refused(tmp_path: Path) -> None:
+    x, y = np.zeros((3, 28, 28), dtype=np.uint8), np.array([0, 1, 10], dtype=np.uint8)
+    np.savez(tmp_path / "mnist.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    with pytest.raises(UserError, match=r"labels span 0\.\.10; allowed: 0\.\.9"):
+        load("mnist", root=tmp_path)
+
+
+def test_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("hanse_test_source")
+    samples = Samples(torch.zeros(4, 2), torch.zeros(4))
+    made = Dataset("mine", samples, samples, None, (2,))
+    module.good = lambda **options: made  # type: ignore[attr-defined]
+    module.none = lambda **options: None  # type: ignore[attr-defined]
+    module.bare = lambda: made  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "hanse_test_source", module)
+    assert load("hanse_test_source:good") is made
+    for name, words in (
+        ("hanse_test_source:none", "returned NoneType"),
+        ("hanse_test_source:bare", "cannot be called with root="),
+        ("hanse_test_source:nothing", "package.module:function"),
+        ("no_such_module_here:f", "package.module:function"),
+        ("mnits", "did you mean 'mnist'"),
+        ("synthetic", "client by client"),
+    ):
+        with pytest.raises(UserError, match=words):
+            load(name)
+
+
+def test_a_data_set_that_contradicts_itself_is_refused() -> None:
+    x, y = torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64)
+    good = Samples(x, y)
+    for train, classes, shape, ids in (
+        (Samples(x, y[:3]), 2, (2,), None),
+        (good, 2, (3,), None),
+        (good, None, (2,), None),
+        (Samples(x, y.float()), 2, (2,), None),
+        (Samples(x, y - 1), 2, (2,), None),
+        (Samples(x[:0], y[:0]), 2, (2,), None),
+        (good, 2, (2,), np.zeros(3, dtype=np.int64)),
+    ):
+        with pytest.raises(UserError, match="source 'bad'"):
+            Dataset("bad", train, good, classes, shape, client_of=ids)
