@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-__all__ = ["UserError", "nearest"]
+__all__ = ["UserError", "import_path", "nearest"]
 
 
 class UserError(ValueError):
@@ -21,3 +23,26 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     names = sorted(allowed)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else f"; allowed: {', '.join(names)}"
+
+
+def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., Any]:
+    """Return what ``"package.module:name"`` names. Raises UserError that says what could not be found.
+
+    ``where`` is the key that held the path, ``allowed`` the built-in names that it could have been instead.
+    """
+    module, colon, name = path.partition(":")
+    if not colon:
+        hint = nearest(path, allowed)
+        raise UserError(f"{where}: '{path}': no such name{hint} (or an import path 'package.module:name')")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not (module + ".").startswith(missing.name + "."):
+            raise  # the user's module is there, but something that it imports is not
+        raise UserError(f"{where}: '{path}': there is no module '{missing.name}'") from None
+    except AttributeError:
+        raise UserError(f"{where}: '{path}': module '{module}' has no '{name}'") from None
+    if not callable(found):
+        raise UserError(f"{where}: '{path}': is {type(found).__name__}, not something to call")
+    result: Callable[..., Any] = found
+    return result

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-import torch
 
 __all__ = ["stream", "torch_seed"]
 
@@ -15,9 +14,7 @@ def _key(seed: int, purpose: str, round: int, client: int, start: int) -> bytes:
     return hashlib.blake2b(text, digest_size=16).digest()
 
 
-def stream(
-    seed: int, purpose: str, *, round: int = -1, client: int = -1, start: int = -1
-) -> np.random.Generator:
+def stream(seed: int, purpose: str, *, round: int = -1, client: int = -1, start: int = -1) -> np.random.Generator:
     """Return the random generator keyed by ``(seed, purpose, round, client, start)``.
 
     Two calls with the same key give the same numbers, on any machine and in any order; different keys give

@@ -100,8 +100,8 @@ class Seats:
     """The places at one round's training, S of them; a client may hold several.
 
     ``client``, ``start`` and ``target`` are ``[S]`` int64: who trains, from which row, and which row its update goes
-    to (the group that averaging acts in; by default where it started). ``R [S, K]`` with ``mu [S]`` is the proximal pull
-    ``mu/2 |theta - R M|^2`` and ``L [S, K]`` the tilt ``<L M, theta>``; ``None`` means absent.
+    to (the group that averaging acts in; by default where it started). ``R [S, K]`` with ``mu [S]`` is the proximal
+    pull ``mu/2 |theta - R M|^2`` and ``L [S, K]`` the tilt ``<L M, theta>``; ``None`` means absent.
     """
 
     client: Ints
@@ -126,7 +126,8 @@ class Seats:
         def part(a: NDArray[np.generic] | None) -> NDArray[np.generic] | None:
             return None if a is None else a[keep]
 
-        return Seats(*(part(a) for a in (self.client, self.start, self.target, self.R, self.mu, self.L)))  # type: ignore[arg-type]
+        return Seats(*(part(a) for a in (self.client, self.start, self.target, self.R, self.mu, self.L)))  # type:
+        ignore[arg - type]
 
     def groups(self) -> dict[int, Ints]:
         """Return, by target row in ascending order, the positions of the seats that train it."""
@@ -152,8 +153,8 @@ class Updates:
 
 @dataclass(frozen=True)
 class Mix:
-    """The proposed table ``M' = W [U; M]``: ``W [K', S + K]`` float64, its rows' ``owner [K']``, and ``home [N]``, the row
-    that each client starts from next. Keeping row k is the unit column ``S + k``; K' may differ from K.
+    """The proposed table ``M' = W [U; M]``: ``W [K', S + K]`` float64, its rows' ``owner [K']``, and ``home [N]``, the
+    row that each client starts from next. Keeping row k is the unit column ``S + k``; K' may differ from K.
     """
 
     W: Floats

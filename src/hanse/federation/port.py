@@ -1,15 +1,18 @@
 """The federation port: what a server may ask of its clients, and all that it may ask.
 
-Everything that crosses is a ``Request`` with tasks or a ``Reply`` with one result a task. Data never crosses. Questions of
-one stage travel together, so that a round costs as few exchanges as the mechanism allows.
+Everything that crosses is a ``Request`` with tasks or a ``Reply`` with one result a task. Data never crosses. Questions
+of one stage travel together, so that a round costs as few exchanges as the mechanism allows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 __all__ = [
@@ -24,6 +27,7 @@ __all__ = [
     "Reply",
     "Request",
     "Result",
+    "Roster",
     "Score",
     "Scored",
     "Task",
@@ -43,12 +47,27 @@ class ClientInfo:
     profile: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Roster(tuple[ClientInfo, ...]):
+    """The present clients by ascending id. A federation that hands out the same roster again saves its arrays too."""
+
+    @cached_property
+    def ids(self) -> NDArray[np.int64]:
+        """Client ids ``[n]``."""
+        return np.array([c.id for c in self], dtype=np.int64)
+
+    @cached_property
+    def num_samples(self) -> NDArray[np.int64]:
+        """Reported numbers of samples ``[n]``, in the order of the ids."""
+        return np.array([c.num_samples for c in self], dtype=np.int64)
+
+
 @dataclass(frozen=True)
 class Train:
     """Train one seat from ``start [P]``: ``F(theta) + mu/2 |theta - centre|^2 + <tilt, theta>``.
 
-    ``seat`` is the seat's position in the round and ``row`` the table row it starts from (it keys the seat's random stream).
-    ``epochs`` replaces the experiment's number of local epochs, ``None`` keeps it.
+    ``seat`` is the seat's position in the round and ``row`` the table row it starts from (it keys the seat's random
+    stream). ``work`` replaces the number of local epochs (or of steps, where the recipe counts steps); ``None`` keeps
+    it.
     """
 
     seat: int
@@ -57,7 +76,7 @@ class Train:
     centre: Tensor | None = None
     mu: float = 0.0
     tilt: Tensor | None = None
-    epochs: int | None = None
+    work: int | None = None
 
 
 @dataclass(frozen=True)
@@ -180,7 +199,7 @@ class Reply:
 class Federation(Protocol):
     """One engine behind the port: clients in this process, on Flower's network, or in its simulation."""
 
-    def present(self, round: int) -> Sequence[ClientInfo]:
+    def present(self, round: int) -> Roster:
         """Return the clients that can be asked this round, by ascending id."""
         ...
 

@@ -1,0 +1,114 @@
+"""Checkpoints: everything that a run needs to go on, in one safetensors file with a checksum, written atomically."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from hanse.mechanisms.part import State
+from hanse.rounds import LoopState
+from hanse.table import Table
+
+__all__ = ["CorruptCheckpointError", "Snapshot", "load", "store"]
+
+VERSION = 1
+
+
+class CorruptCheckpointError(Exception):
+    """The file is not what was written: torn, truncated or changed."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A loop state, and how many bytes of each line file belong to the rounds before it."""
+
+    state: LoopState
+    lengths: Mapping[str, int]
+
+
+def _digest(tensors: Mapping[str, Tensor], notes: str) -> str:
+    hasher = hashlib.blake2b(notes.encode(), digest_size=20)
+    for name in sorted(tensors):
+        array = tensors[name].numpy()
+        hasher.update(f"{name}|{array.dtype}|{array.shape}|".encode())
+        hasher.update(np.ascontiguousarray(array).data if array.size else b"")
+    return hasher.hexdigest()
+
+
+def _split(states: Mapping[str, State]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the states' arrays and tensors by "state/slot/name", and their plain values by the same names."""
+    tensors: dict[str, Tensor] = {}
+    plain: dict[str, Any] = {}
+    for slot, state in states.items():
+        for name, value in state.items():
+            key = f"state/{slot}/{name}"
+            if isinstance(value, Tensor):
+                tensors[key] = value.detach().cpu().contiguous()
+            elif isinstance(value, np.ndarray):
+                plain[f"numpy:{key}"] = True
+                tensors[key] = torch.from_numpy(np.ascontiguousarray(value))
+            elif value is None or isinstance(value, bool | int | float | str):
+                plain[key] = value
+            else:
+                raise TypeError(
+                    f"{key}: a state holds tensors, arrays, numbers and strings, not {type(value).__name__}"
+                )
+    return tensors, plain
+
+
+def store(path: Path, snapshot: Snapshot) -> None:
+    """Write a snapshot to ``path``: to a temporary file first, flushed to the disk, then renamed."""
+    state = snapshot.state
+    tensors, plain = _split(state.states)
+    tensors["table/rows"] = state.table.rows.detach().cpu().contiguous()
+    tensors["table/owner"] = torch.from_numpy(state.table.owner)
+    tensors["table/home"] = torch.from_numpy(np.ascontiguousarray(state.home))
+    slots = list(state.states)
+    notes = json.dumps(
+        {"version": VERSION, "round": state.round, "slots": slots, "plain": plain, "lengths": dict(snapshot.lengths)},
+        sort_keys=True,
+    )
+    blob = save(tensors, {"notes": notes, "digest": _digest(tensors, notes)})
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.write(blob)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def load(path: Path, device: torch.device) -> Snapshot:
+    """Read a snapshot. Raises CorruptCheckpointError if its checksum or form is wrong, UserError-free otherwise."""
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except (SafetensorError, OSError) as wrong:
+        raise CorruptCheckpointError(f"{path.name}: {wrong}") from None
+    notes = metadata.get("notes", "")
+    if metadata.get("digest") != _digest(tensors, notes):
+        raise CorruptCheckpointError(f"{path.name}: the checksum does not match")
+    known = json.loads(notes)
+    states: dict[str, dict[str, Any]] = {slot: {} for slot in known["slots"]}
+    for key, value in known["plain"].items():
+        if not key.startswith("numpy:"):
+            _, slot, name = key.split("/", 2)
+            states[slot][name] = value
+    for key, tensor in tensors.items():
+        if key.startswith("state/"):
+            _, slot, name = key.split("/", 2)
+            states[slot][name] = tensor.numpy() if f"numpy:{key}" in known["plain"] else tensor.to(device)
+    table = Table(tensors["table/rows"].to(device), tensors["table/owner"].numpy())
+    state = LoopState(known["round"], table, tensors["table/home"].numpy(), states)
+    return Snapshot(state, known["lengths"])

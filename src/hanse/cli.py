@@ -1,0 +1,176 @@
+"""The ``hanse`` command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from hanse.errors import UserError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="hanse",
+    help="Federated learning as an economy: who trains, whose model counts, what each contribution is worth.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+out, err = Console(), Console(stderr=True)
+
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run directory; default runs/<name of the file>.")]
+Track = Annotated[list[str] | None, typer.Option("--track", help="Also record to: tensorboard.")]
+Dirs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
+
+
+@app.command(
+    epilog="Examples:  hanse run exp.toml   |   hanse run exp.toml --set train.lr=0.1 --set mechanism.weigh=uniform"
+)
+def run(
+    file: Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment.", show_default=False)],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace section.key in the file.")
+    ] = None,
+    out_dir: Out = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an existing run directory first.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Say which training engine was chosen, and why.")] = False,
+    recalibrate: Annotated[
+        bool, typer.Option("--recalibrate", help="Measure the engines again instead of reusing the last result.")
+    ] = False,
+    track: Track = None,
+) -> None:
+    """Run an experiment and leave a run directory."""
+    from hanse import experiment as running
+    from hanse.config import Experiment
+    from hanse.progress import ProgressBar, make_trackers
+
+    experiment = Experiment.read(file, set_ or [])
+    folder = out_dir or Path("runs") / file.stem
+    bar = ProgressBar(out, experiment.mechanism.name, explain=explain)
+    trackers = make_trackers(track or [], folder)
+    result = running.run(
+        experiment, out=folder, observers=[bar, *trackers], overwrite=overwrite, recalibrate=recalibrate
+    )
+    _finish(result)
+
+
+@app.command(epilog="Example:  hanse resume runs/exp")
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)],
+    explain: Annotated[bool, typer.Option("--explain", help="Say which training engine is used, and why.")] = False,
+    track: Track = None,
+) -> None:
+    """Go on with a run that was stopped or killed, from its last checkpoint."""
+    from hanse import experiment as running
+    from hanse.progress import ProgressBar, make_trackers
+
+    bar = ProgressBar(out, folder.name, explain=explain)
+    _finish(running.resume(folder, observers=[bar, *make_trackers(track or [], folder)]))
+
+
+def _finish(result: object) -> None:
+    from hanse.experiment import Run
+
+    assert isinstance(result, Run)
+    if result.interrupted:
+        out.print(f"Stopped after round {len(result.metrics)} of {result.experiment.run.rounds}. Go on with:")
+        out.print(f"  hanse resume {result.path}", markup=False)
+        raise typer.Exit(1)
+    last = result.metrics[-1] if result.metrics else {}
+    figures = [f"{k} {v:.4f}" for k, v in last.items() if k.startswith(("test/", "client/")) and v is not None]
+    out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)
+    out.print(f"in {result.path}; a picture of it: hanse report {result.path}", highlight=False, markup=False)
+
+
+@app.command(epilog="Example:  hanse compare runs/greedyfed runs/fedavg")
+def compare(
+    dirs: Dirs,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Put runs side by side: final and best accuracy, time a round, bytes."""
+    from hanse.reports.compare import compare_runs
+
+    rows = compare_runs(dirs)
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    columns = list(rows[0])
+    table = RichTable(*columns)
+    for row in rows:
+        table.add_row(*(_cell(row[c]) for c in columns))
+    out.print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@app.command(epilog="Examples:  hanse report runs/exp   |   hanse report runs/a runs/b --out both")
+def report(
+    dirs: Dirs,
+    out_dir: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the report; default the first run directory.")
+    ] = None,
+) -> None:
+    """Write report.html (one file, works offline) and a PNG of each figure."""
+    from hanse.reports.report import write_report
+
+    page = write_report(dirs, out_dir or dirs[0])
+    out.print(f"wrote {page}", highlight=False, markup=False)
+
+
+@app.command(name="list", epilog="Example:  hanse list --combinations")
+def list_(
+    combinations: Annotated[
+        bool, typer.Option("--combinations", help="Which part can replace which in each mechanism.")
+    ] = False,
+) -> None:
+    """Show mechanisms, parts, data sources, models and behaviours."""
+    from hanse.listing import combination_table, name_table
+
+    out.print(combination_table() if combinations else name_table())
+
+
+@app.command(epilog="Example:  hanse demo --out runs/demo")
+def demo(
+    out_dir: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs and the report.")] = Path(
+        "runs/demo"
+    ),
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each mechanism.")] = 3,
+) -> None:
+    """Train a federation on real handwritten digits, value every client, compare, and write a report."""
+    from hanse.demo import run_demo
+
+    run_demo(out_dir, seeds, out)
+
+
+def main() -> None:
+    """Run the command line; mistakes of the user end with 2 and one line each, anything else with 1."""
+    try:
+        app(standalone_mode=False)
+    except UserError as wrong:
+        for line in wrong.lines:
+            err.print(f"hanse: {line}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except typer.Exit as stop:
+        sys.exit(stop.exit_code)
+    except typer.Abort:
+        err.print("hanse: stopped")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        err.print("hanse: stopped at once; 'hanse resume DIR' goes on from the last checkpoint")
+        sys.exit(1)
+    except Exception as wrong:
+        if type(wrong).__module__.startswith(("click", "typer")) and hasattr(wrong, "format_message"):
+            err.print(f"hanse: {wrong.format_message()}", markup=False, highlight=False, soft_wrap=True)
+            sys.exit(2)
+        raise

@@ -1,0 +1,219 @@
+"""The experiment's schema: what the TOML file may say, with every default, checked all at once."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hanse import toml
+from hanse.data.spec import DataSpec
+from hanse.errors import UserError, nearest
+from hanse.learning.job import Recipe
+from hanse.mechanisms.registry import MECHANISMS, build_mechanism, defaults
+
+__all__ = ["EngineSection", "EvalSection", "Experiment", "FederationSection", "RunSection", "TrainSection"]
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """One table of the file: unknown keys are mistakes, values are not changed after checking."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ModelSection(BaseModel):
+    """``[model]``: the model's name or import path; every other key is an option of that model."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str = "mlp"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keys beside ``name``."""
+        return dict(self.model_extra or {})
+
+
+class MechanismSection(BaseModel):
+    """``[mechanism]``: its name or import path, its options, and replaced parts by decision."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """All keys as one dictionary."""
+        return {"name": self.name} | dict(self.model_extra or {})
+
+
+class TrainSection(Section):
+    """``[train]``: local SGD; ``batch_size`` (32 if nothing is said), ``batches_per_epoch``, or ``steps`` of
+    batches.
+    """
+
+    epochs: Positive = 1
+    batch_size: Positive | None = None
+    batches_per_epoch: Positive | None = None
+    steps: Positive | None = None
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _batches(cls, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            if given.get("batches_per_epoch") is None and given.get("batch_size") is None:
+                return {**given, "batch_size": 32}
+            if given.get("batches_per_epoch") is not None and given.get("batch_size") is not None:
+                raise ValueError("give batch_size or batches_per_epoch, not both")
+            if given.get("batches_per_epoch") is not None and given.get("steps") is not None:
+                raise ValueError("give steps with batch_size, not with batches_per_epoch")
+        return given
+
+    @property
+    def recipe(self) -> Recipe:
+        """The same as the learning module's recipe."""
+        return Recipe(**self.model_dump())
+
+
+class FederationSection(Section):
+    """``[federation]``: where the clients are, and how long a round waits for how many of them."""
+
+    engine: Literal["local"] = "local"
+    deadline_s: Annotated[float, Field(gt=0)] | None = None
+    min_replies: Annotated[int, Field(ge=0)] = 0
+
+
+class EngineSection(Section):
+    """``[engine]``: how the local federation trains; "auto" is measured once and then written here."""
+
+    train: Literal["auto", "stacked", "vmapped", "sequential", "processes"] = "auto"
+    threads: Positive | None = None
+    workers: Positive | None = None
+    device: str = "auto"
+    precision: Literal["float32", "bf16"] = "float32"
+
+
+class EvalSection(Section):
+    """``[eval]``: test every this many rounds (and after the last); how many clients test on their own test share."""
+
+    every: Positive = 1
+    clients: Annotated[int, Field(ge=0)] | Literal["all"] = "all"
+
+
+class RunSection(Section):
+    """``[run]``: rounds, the seed of everything but the split, checkpoints every this many rounds."""
+
+    rounds: Annotated[int, Field(ge=0)] = 20
+    seed: int = 0
+    checkpoint_every: Positive = 1
+
+
+class Experiment(BaseModel):
+    """A whole experiment. Every key but ``mechanism.name`` is optional.
+
+    Build it from keywords (``Experiment(mechanism={"name": "fedavg"})``), from a file (:meth:`read`) or from a nested
+    dictionary. Raises UserError with a line for each mistake.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    data: DataSpec = DataSpec()
+    model: ModelSection = ModelSection()
+    mechanism: MechanismSection
+    train: TrainSection = TrainSection()
+    behaviour: dict[str, dict[str, Any]] = {}
+    federation: FederationSection = FederationSection()
+    engine: EngineSection = EngineSection()
+    eval: EvalSection = EvalSection()
+    run: RunSection = RunSection()
+
+    def __init__(self, **sections: Any) -> None:
+        lines: list[str] = []
+        try:
+            super().__init__(**sections)
+        except ValidationError as wrong:
+            lines += [_line(error, self) for error in wrong.errors()]
+        lines += _mechanism_lines(sections.get("mechanism"))
+        if lines:
+            raise UserError(*dict.fromkeys(lines))
+
+    @classmethod
+    def read(cls, path: str | Path, overrides: Sequence[str] = ()) -> Self:
+        """Read a TOML file, with ``section.key=value`` overrides on top. Raises UserError."""
+        path = Path(path)
+        try:
+            sections = tomllib.loads(path.read_text())
+        except FileNotFoundError:
+            raise UserError(f"{path}: there is no such file") from None
+        except IsADirectoryError:
+            raise UserError(f"{path}: is a folder; an experiment is a TOML file") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
+            raise UserError(f"{path}: not valid TOML: {wrong}") from None
+        for override in overrides:
+            _apply(sections, override)
+        return cls(**sections)
+
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """Return every section with every default, mechanism options included, as plain values."""
+        found: dict[str, dict[str, Any]] = self.model_dump(mode="json")
+        make = MECHANISMS.get(self.mechanism.name)
+        known = {k: v for k, v in defaults(make).items() if v is not None} if make else {}
+        found["mechanism"] = {"name": self.mechanism.name} | known | self.mechanism.table
+        return found
+
+    def to_toml(self) -> str:
+        """Return the experiment as TOML, with every default."""
+        return toml.dumps(self.sections())
+
+
+def _apply(sections: dict[str, Any], override: str) -> None:
+    """Set one ``a.b=value`` in nested dictionaries."""
+    name, equals, text = override.partition("=")
+    keys = [k.strip() for k in name.split(".")]
+    if not equals or not all(keys) or len(keys) < 2:
+        raise UserError(f"--set {override}: must be section.key=value, as in --set train.lr=0.1")
+    for key in keys[:-1]:
+        below = sections.setdefault(key, {})
+        if isinstance(below, str):  # a part given by name gets options: weigh.strength=0.5
+            below = sections[key] = {"name": below}
+        if not isinstance(below, dict):
+            raise UserError(f"--set {override}: '{key}' is {below!r}, not a section")
+        sections = below
+    sections[keys[-1]] = toml.parse_value(text.strip())
+
+
+def _mechanism_lines(given: Any) -> list[str]:
+    """Return what is wrong with the mechanism's options and parts."""
+    if isinstance(given, MechanismSection):
+        given = given.table
+    if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
+        return []  # the schema has said so already
+    try:
+        build_mechanism(given)
+    except UserError as wrong:
+        return list(wrong.lines)
+    return []
+
+
+def _line(error: Any, experiment: Experiment) -> str:
+    """Return one line for one of pydantic's errors: the key, the value, what is allowed."""
+    where = [str(part) for part in error["loc"]]
+    name = ".".join(where)
+    if error["type"] == "extra_forbidden":
+        fields: Mapping[str, Any] = type(experiment).model_fields
+        for part in where[:-1]:
+            kind = fields[part].annotation
+            fields = kind.model_fields if kind is not None else {}
+        return f"{name}: no such key{nearest(where[-1], fields)}"
+    if error["type"] == "missing":
+        return f"{name}: is required"
+    if error["type"] == "value_error":
+        return f"{name}: {error['ctx']['error']}"
+    message = error["msg"]
+    return f"{name}: {error['input']!r}: {message[0].lower()}{message[1:]}"

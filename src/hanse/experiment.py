@@ -1,0 +1,204 @@
+"""Runs an experiment: builds what it names, plays its rounds, keeps what they leave."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hanse.config import Experiment
+from hanse.errors import UserError
+from hanse.learning.job import Problem
+from hanse.records import evaluate, metrics_of, seats_of
+from hanse.rounds import LoopState, Played, first_state, play_round
+from hanse.rundir import RunDir
+from hanse.setup import World, build, settle_engine
+from hanse.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Observer", "Run", "resume", "run"]
+
+
+class Observer(Protocol):
+    """Watches a run. Every method may be left as it is."""
+
+    def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
+        """See the resolved experiment, the first round to be played, and what the engine said of itself."""
+
+    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
+        """See a finished round."""
+
+    def on_end(self, result: Run) -> None:
+        """See the finished run."""
+
+
+@dataclass
+class Run:
+    """A finished (or interrupted) run.
+
+    ``metrics`` has a dictionary a round, ``clients`` one a seat, ``table`` the final models and ``home [N]`` each
+    client's row. ``path`` is the run directory, if there is one.
+    """
+
+    experiment: Experiment
+    problem: Problem
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    clients: list[dict[str, Any]] = field(default_factory=list)
+    table: Table = field(default_factory=lambda: Table.of(torch.zeros(0, 0)))
+    home: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    path: Path | None = None
+    interrupted: bool = False
+
+    def model(self, client: int = 0) -> nn.Module:
+        """Return the model that a client holds at the end, as a new module."""
+        return self.model_of(self.table.rows[int(self.home[client])])
+
+    def model_of(self, row: Tensor) -> nn.Module:
+        """Return a row ``[P]`` as a new module."""
+        import copy
+
+        module = copy.deepcopy(self.problem.module)
+        self.problem.layout.load(module, row.cpu())
+        return module
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the metrics as a pandas frame, indexed by round. Raises UserError if pandas is not installed."""
+        return _frame(self.metrics).set_index("round")
+
+    def clients_to_pandas(self) -> pd.DataFrame:
+        """Return the seats as a pandas frame, a row a seat."""
+        return _frame(self.clients)
+
+
+def _frame(lines: list[dict[str, Any]]) -> pd.DataFrame:
+    try:
+        import pandas as pd
+    except ModuleNotFoundError:
+        raise UserError("pandas is not installed; 'pip install pandas', or use Run.metrics as it is") from None
+    return pd.DataFrame(lines)
+
+
+def run(
+    experiment: Experiment | str | Path,
+    *,
+    out: str | Path | None = None,
+    observers: Sequence[Observer] = (),
+    overwrite: bool = False,
+    recalibrate: bool = False,
+) -> Run:
+    """Run an experiment (an :class:`Experiment`, or the path of a TOML file) and return the :class:`Run`.
+
+    With ``out`` it leaves a run directory and can be resumed; without, nothing is written. ``recalibrate`` measures
+    the engines again instead of using what this machine found before. Raises UserError for what cannot be run, before
+    round 0.
+    """
+    if not isinstance(experiment, Experiment):
+        experiment = Experiment.read(experiment)
+    experiment, world, said = settle_engine(experiment, build(experiment), fresh=recalibrate)
+    try:
+        folder = None if out is None else RunDir.create(Path(out), experiment, overwrite=overwrite)
+        return _play(world, experiment, first_state(world.setup), folder, observers, said)
+    finally:
+        world.engine.close()
+
+
+def resume(path: str | Path, *, observers: Sequence[Observer] = ()) -> Run:
+    """Go on with the run in a directory from its last sound checkpoint. Raises UserError if it is no run directory."""
+    path = Path(path)
+    if not (path / "config.toml").exists():
+        raise UserError(f"{path}: is not a run directory (it has no config.toml)")
+    experiment = Experiment.read(path / "config.toml")
+    experiment, world, said = settle_engine(experiment, build(experiment), fresh=False)
+    try:
+        folder, snapshot, warnings = RunDir.reopen(path, world.device)
+        state = first_state(world.setup) if snapshot is None else snapshot.state
+        return _play(world, experiment, state, folder, observers, [*said, *warnings])
+    finally:
+        world.engine.close()
+
+
+def _play(
+    world: World,
+    experiment: Experiment,
+    state: LoopState,
+    folder: RunDir | None,
+    observers: Sequence[Observer],
+    said: Sequence[str],
+) -> Run:
+    """Play the rounds that are left."""
+    result = Run(experiment, world.problem, table=state.table, home=state.home)
+    if folder is not None:
+        result.path, result.metrics, result.clients = folder.path, folder.metrics(), list(folder.clients())
+    for observer in observers:
+        observer.on_start(experiment, state.round, said)
+    rounds, every = experiment.run.rounds, experiment.run.checkpoint_every
+    with _interruptible() as stop:
+        while state.round < rounds and not stop.asked:
+            begun = time.perf_counter()
+            played = play_round(world.setup, state)
+            state = played.state
+            seconds = {"play": time.perf_counter() - begun}
+            tested = _test(world, experiment, played)
+            seconds["test"] = time.perf_counter() - begun - seconds["play"]
+            seats = seats_of(played)
+            metrics = metrics_of(played, tested, seconds | {"round": time.perf_counter() - begun})
+            if folder is not None:
+                folder.append(metrics, seats, played)
+                if state.round % every == 0 or state.round == rounds or stop.asked:
+                    folder.checkpoint(state)
+            result.metrics.append(metrics)
+            result.clients.extend(seats)
+            for observer in observers:
+                observer.on_round(metrics, played)
+    if folder is not None:
+        folder.close()
+    result.table, result.home, result.interrupted = state.table, state.home, state.round < rounds
+    for observer in observers:
+        observer.on_end(result)
+    return result
+
+
+def _test(world: World, experiment: Experiment, played: Played) -> dict[str, float | None]:
+    number = played.state.round
+    if number % experiment.eval.every and number != experiment.run.rounds:
+        return {}
+    deployment = played.view.deployment
+    rows = played.state.home if deployment is None else deployment.rows
+    return evaluate(world.engine, world.data, played.state.table, rows, world.tested_clients)
+
+
+@dataclass
+class _Stop:
+    asked: bool = False
+
+
+@contextmanager
+def _interruptible() -> Iterator[_Stop]:
+    """Let the first Ctrl-C end the run after its round; a second one ends it at once. Only in the main thread."""
+    stop = _Stop()
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.asked = True
+
+    try:
+        old = signal.signal(signal.SIGINT, ask)
+    except ValueError:  # not the main thread: signals stay with whoever owns them
+        yield stop
+        return
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, old)

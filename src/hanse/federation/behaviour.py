@@ -1,0 +1,119 @@
+"""What a client does to what it is asked and to what it sends: honest unless one of these wraps it.
+
+Behaviours act at the port, so they are the same in every engine. Each is a frozen dataclass; who is affected and how
+much comes from keyed streams, so that it does not depend on the order of work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Annotated, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hanse.federation.port import Reply, Request, Train, Trained
+from hanse.learning.job import Recipe
+from hanse.streams import stream
+
+__all__ = ["BEHAVIOURS", "Behaviour", "DropOut", "Me", "Noisy", "Straggler"]
+
+
+@dataclass(frozen=True)
+class Me:
+    """The client that a behaviour wraps: its ``id`` among ``num_clients``, the run's ``seed``, the local training
+    ``recipe``, and how many columns of a model are parameters.
+    """
+
+    id: int
+    num_clients: int
+    seed: int
+    recipe: Recipe
+    num_parameters: int
+
+
+class Behaviour(Protocol):
+    """Wraps a client: may change what it does and what it sends, or fall silent."""
+
+    def on_request(self, me: Me, round: int, request: Request) -> Request | None:
+        """Return the request as the client takes it; None: it does not answer."""
+        return request
+
+    def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
+        """Return the reply to ``request`` as the client sends it."""
+        return reply
+
+
+@lru_cache(maxsize=8)
+def _places(seed: int, purpose: str, num_clients: int) -> NDArray[np.int64]:
+    return np.argsort(stream(seed, purpose).permutation(num_clients))
+
+
+def _place(me: Me, purpose: str) -> int:
+    """Return the client's place 0..N-1 in a random permutation that all clients of a run share."""
+    return int(_places(me.seed, purpose, me.num_clients)[me.id])
+
+
+@dataclass(frozen=True)
+class Straggler(Behaviour):
+    """A ``fraction`` of the clients completes only 1..E epochs, uniformly at random (GreedyFed sec. IV; with a recipe
+    in steps, 1..steps). ``redraw`` is every "round", or "once" per client as the authors' code does.
+    """
+
+    fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
+    redraw: Literal["round", "once"] = "round"
+
+    def on_request(self, me: Me, round: int, request: Request) -> Request:
+        """Shorten the training of a straggler."""
+        if _place(me, "stragglers") >= self.fraction * me.num_clients:
+            return request
+        most = me.recipe.steps if me.recipe.steps is not None else me.recipe.epochs
+        key = round if self.redraw == "round" else -1
+        work = int(stream(me.seed, "straggler", round=key, client=me.id).integers(1, most + 1))
+        tasks = tuple(replace(t, work=work) if isinstance(t, Train) else t for t in request.tasks)
+        return replace(request, tasks=tasks)
+
+
+@dataclass(frozen=True)
+class Noisy(Behaviour):
+    """Client k of a random permutation adds N(0, sigma_k^2) to each parameter that it sends, ``sigma_k = (k-1)
+    sigma/N`` with k = 1..N (GreedyFed sec. IV, privacy heterogeneity).
+    """
+
+    sigma: Annotated[float, Field(ge=0)] = 0.1
+
+    def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
+        """Add the client's noise to its updates."""
+        level = _place(me, "noisy") * self.sigma / me.num_clients
+        if level == 0:
+            return reply
+        start = {task.seat: task.row for task in request.tasks if isinstance(task, Train)}
+
+        def add(result: Trained) -> Trained:
+            draw = stream(me.seed, "noise", round=round, client=me.id, start=start[result.seat])
+            noise = torch.from_numpy(draw.standard_normal(me.num_parameters, dtype="float32")) * level
+            row = result.row.clone()
+            row[: me.num_parameters] += noise.to(row.device)
+            return replace(result, row=row)
+
+        results = tuple(add(r) if isinstance(r, Trained) else r for r in reply.results)
+        return replace(reply, results=results)
+
+
+@dataclass(frozen=True)
+class DropOut(Behaviour):
+    """A client does not answer with probability ``rate``, drawn anew each round."""
+
+    rate: Annotated[float, Field(ge=0, le=1)] = 0.1
+
+    def on_request(self, me: Me, round: int, request: Request) -> Request | None:
+        """Fall silent now and then."""
+        silent = stream(me.seed, "drop-out", round=round, client=me.id).random() < self.rate
+        return None if silent else request
+
+
+BEHAVIOURS: Mapping[str, type[Behaviour]] = {"straggler": Straggler, "noisy": Noisy, "dropout": DropOut}

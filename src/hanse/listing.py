@@ -1,0 +1,71 @@
+"""What there is to choose from, as tables: names by kind, and which part fits into which mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from rich.table import Table as RichTable
+
+from hanse.data.sources import GENERATED, SOURCES
+from hanse.federation.behaviour import BEHAVIOURS
+from hanse.learning.models import MODELS
+from hanse.mechanisms.registry import MECHANISMS, PARTS, REASONS, SLOTS
+
+__all__ = ["Combination", "combination_table", "combinations", "name_table"]
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One replaced part of one mechanism: what is ``missing`` (empty: it fits)."""
+
+    mechanism: str
+    slot: str
+    part: str
+    missing: tuple[str, ...]
+
+
+def combinations() -> Iterator[Combination]:
+    """Yield every mechanism with every one part replaced, and the needs that nothing would meet.
+
+    The experiment is taken to give whatever an experiment can: a validation set, and pooled data where it is asked for.
+    """
+    for name, make in MECHANISMS.items():
+        own = make()
+        given = frozenset({"validation"}) | ({"pooled"} if name == "centralised" else set())
+        for slot in SLOTS:
+            for part, make_part in PARTS[slot].items():
+                if isinstance(own.parts().get(slot), make_part) if isinstance(make_part, type) else False:
+                    continue
+                changed = replace(own, **{slot: make_part()})
+                there = frozenset(given).union(*(p.gives for p in changed.parts().values()))
+                needs = [need for p in changed.parts().values() for need in sorted(p.needs - there)]
+                yield Combination(name, slot, part, tuple(dict.fromkeys(needs)))
+
+
+def name_table() -> RichTable:
+    """Return a table of everything that has a name."""
+    table = RichTable("kind", "names (or an import path 'package.module:name')")
+    table.add_row("mechanism.name", ", ".join(MECHANISMS))
+    for slot, parts in PARTS.items():
+        if parts:
+            table.add_row(f"mechanism.{slot}", ", ".join(parts))
+    table.add_row("data.source", ", ".join([*SOURCES, *GENERATED]))
+    table.add_row("model.name", ", ".join(MODELS))
+    table.add_row("behaviour", ", ".join(BEHAVIOURS))
+    return table
+
+
+def combination_table() -> RichTable:
+    """Return a table of which part can replace which, with the reason where it cannot."""
+    table = RichTable("mechanism", "decision", "fits", "does not fit, because it needs")
+    found = list(combinations())
+    for name in MECHANISMS:
+        for slot in SLOTS:
+            here = [c for c in found if c.mechanism == name and c.slot == slot]
+            if not here:
+                continue
+            fits = ", ".join(c.part for c in here if not c.missing)
+            wrong = "\n".join(f"{c.part}: {'; '.join(REASONS.get(m, m) for m in c.missing)}" for c in here if c.missing)
+            table.add_row(name, slot, fits or "-", wrong or "-")
+    return table

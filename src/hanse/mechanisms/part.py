@@ -1,0 +1,269 @@
+"""What a mechanism is made of: the decisions of a round, and the parts that make them.
+
+A part is a frozen dataclass of hyper-parameters with pure methods: state goes in and comes out, nothing is hidden. The
+loop (:mod:`hanse.rounds`) calls them in this order::
+
+    present -> ASK -> SELECT -> TRAIN -> WEIGH -> VALUE -> SETTLE -> MIX -> DEPLOY -> record
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hanse.federation.port import Request, Result, Roster
+from hanse.learning.coalitions import Coalitions
+from hanse.learning.job import Recipe, Scores
+from hanse.streams import stream
+from hanse.table import Layout, Mix, Seats, Table, Updates
+
+__all__ = [
+    "Choice",
+    "Context",
+    "Decision",
+    "Deployment",
+    "Mechanism",
+    "Part",
+    "Server",
+    "Settlement",
+    "Stage",
+    "State",
+    "Transaction",
+    "Values",
+    "View",
+]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+State = Mapping[str, Any]  # tensors, numpy arrays, numbers and strings only: it is checkpointed
+Stage = Literal["open", "train", "close"]
+NO_METRICS: Mapping[str, float] = {}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """SELECT: ``clients [S]`` int64 who sit, and the table row each ``start [S]``s from (None: its home row)."""
+
+    clients: Ints
+    start: Ints | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Values:
+    """VALUE: each accepted seat's worth to its own target row this round, ``per_seat [S]`` float64, with the standard
+    errors of the estimate ``[S]`` where there are any.
+    """
+
+    per_seat: Floats
+    standard_errors: Floats | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """One zero-sum movement: ``postings`` are (account, amount in the smallest unit); ``step`` makes it unique in its
+    round.
+    """
+
+    step: str
+    postings: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """SETTLE: the round's transactions, and the table rows withheld from those who did not pay (they stay as they
+    were).
+    """
+
+    transactions: tuple[Transaction, ...] = ()
+    withheld: frozenset[int] = frozenset()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """DEPLOY: the row of the new table that each client holds, ``rows [N]`` int64."""
+
+    rows: Ints
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+Decision = Choice | Seats | Mix | Values | Settlement | Deployment
+
+
+class Server(Protocol):
+    """What the server can do alone: score models on the validation set that it holds."""
+
+    def score(self, rows: Tensor) -> Scores:
+        """Score ``rows [C, P]`` on the validation set."""
+        ...
+
+    def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str) -> Coalitions:
+        """Return the utility of coalitions of ``updates [S, P]`` with ``weights [S]``; the empty one is ``base
+        [P]``.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a part knows before round 0. ``initial(k)`` draws the k-th initial model ``[P]``."""
+
+    num_clients: int
+    rounds: int
+    seed: int
+    recipe: Recipe
+    layout: Layout
+    initial: Callable[[int], Tensor]
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything that is known at this point of a round; decisions appear in it as they are made.
+
+    ``roster`` are the present clients, ``home [N]`` the row that each client starts from, ``answers`` the replies so
+    far by (client, question), ``authorised`` the most that each client agrees to pay this round (smallest unit),
+    ``refusals`` what was refused and why.
+    """
+
+    context: Context
+    round: int
+    stage: Stage
+    roster: Roster
+    table: Table
+    home: Ints
+    server: Server
+    answers: Mapping[tuple[int, str], Result] = field(default_factory=dict)
+    authorised: Mapping[int, int] = field(default_factory=dict)
+    refusals: tuple[tuple[int, str], ...] = ()
+    choice: Choice | None = None
+    seats: Seats | None = None
+    updates: Updates | None = None
+    mix: Mix | None = None
+    values: Values | None = None
+    settlement: Settlement | None = None
+    deployment: Deployment | None = None
+
+    def draw(self, purpose: str, *, client: int = -1, start: int = -1) -> np.random.Generator:
+        """Return this round's random stream for a purpose (see :mod:`hanse.streams`)."""
+        return stream(self.context.seed, purpose, round=self.round, client=client, start=start)
+
+    @property
+    def present(self) -> Ints:
+        """The ids of the present clients, ascending, ``[n]``."""
+        return self.roster.ids
+
+    @property
+    def trained(self) -> Updates:
+        """The accepted updates. Raises RuntimeError before training."""
+        if self.updates is None:
+            raise RuntimeError("no updates yet: this part was asked before TRAIN")
+        return self.updates
+
+    @property
+    def mixed(self) -> Mix:
+        """The proposed mix. Raises RuntimeError before WEIGH."""
+        if self.mix is None:
+            raise RuntimeError("no mix yet: this part was asked before WEIGH")
+        return self.mix
+
+
+class Part(Protocol):
+    """One decision of a mechanism. Subclass it for the defaults: no needs, no state, no questions.
+
+    ``needs`` names what must be there ("validation", "values", "groups", ...): unmet needs are refused before round 0.
+    ``gives`` names what this part brings to the others.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    gives: ClassVar[frozenset[str]] = frozenset()
+
+    def init(self, context: Context) -> State:
+        """Return the state before round 0."""
+        return {}
+
+    def asks(self, view: View, state: State) -> Sequence[Request]:
+        """Return what to ask of clients at ``view.stage``: "open" (before selection), "train" (beside training),
+        "close" (once the updates are here). The loop merges the questions of all parts into one exchange.
+        """
+        return ()
+
+    def learn(self, outcome: View, state: State) -> State:
+        """Digest the finished round into the next state."""
+        return state
+
+
+class SelectPart(Part, Protocol):
+    """Decides who sits at this round's training, and where."""
+
+    def decide(self, view: View, state: State) -> Choice:
+        """Return the clients that train, without repeats per start row."""
+        ...
+
+
+class TrainPart(Part, Protocol):
+    """Lays out the model table, and turns the choice into seats: start, pull, tilt."""
+
+    def table(self, context: Context) -> tuple[Table, Ints]:
+        """Return the initial table and each client's home row ``[N]``."""
+        ...
+
+    def decide(self, view: View, state: State) -> Seats:
+        """Return this round's seats from ``view.choice``."""
+        ...
+
+
+class WeighPart(Part, Protocol):
+    """Proposes the next table from the accepted updates."""
+
+    def decide(self, view: View, state: State) -> Mix:
+        """Return the mix of ``[U; M]``."""
+        ...
+
+
+class ValuePart(Part, Protocol):
+    """Says what each update was worth."""
+
+    def decide(self, view: View, state: State) -> Values:
+        """Return one value a seat."""
+        ...
+
+
+class SettlePart(Part, Protocol):
+    """Says who pays whom, and what is withheld."""
+
+    def decide(self, view: View, state: State) -> Settlement:
+        """Return this round's transactions."""
+        ...
+
+
+class DeployPart(Part, Protocol):
+    """Says which model each client holds after the round."""
+
+    def decide(self, view: View, state: State) -> Deployment:
+        """Return each client's row of the new table."""
+        ...
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """A published system, or a new one: one part a decision. ``dataclasses.replace`` makes another of it."""
+
+    name: str
+    select: SelectPart
+    train: TrainPart
+    weigh: WeighPart
+    value: ValuePart | None = None
+    settle: SettlePart | None = None
+    deploy: DeployPart | None = None
+
+    def parts(self) -> dict[str, Part]:
+        """Return the parts that are there, by decision, in the order of a round."""
+        slots = ("select", "train", "weigh", "value", "settle", "deploy")
+        return {slot: getattr(self, slot) for slot in slots if getattr(self, slot) is not None}

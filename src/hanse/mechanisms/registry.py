@@ -1,0 +1,139 @@
+"""Finds parts and mechanisms by name or import path, and checks their hyper-parameters."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from hanse.errors import UserError, import_path, nearest
+from hanse.mechanisms import deploy, select, train, value, weigh
+from hanse.mechanisms.baselines import centralised, fedavg, fedprox, local
+from hanse.mechanisms.greedyfed import greedyfed
+from hanse.mechanisms.part import Mechanism, Part
+
+__all__ = ["MECHANISMS", "PARTS", "SLOTS", "build_mechanism", "call", "defaults", "unmet_needs"]
+
+MECHANISMS: dict[str, Callable[..., Mechanism]] = {
+    "fedavg": fedavg,
+    "fedprox": fedprox,
+    "greedyfed": greedyfed,
+    "local": local,
+    "centralised": centralised,
+}
+PARTS: dict[str, dict[str, Callable[..., Any]]] = {
+    "select": {
+        "everyone": select.Everyone,
+        "uniform": select.Uniform,
+        "round_robin": select.RoundRobin,
+        "greedy": select.Greedy,
+    },
+    "train": {"shared": train.SharedModel, "proximal": train.Proximal, "own": train.OwnModels},
+    "weigh": {"samples": weigh.BySamples, "uniform": weigh.UniformWeights},
+    "value": {
+        "gtg": value.GTG,
+        "exact": value.Exact,
+        "monte_carlo": value.MonteCarlo,
+        "leave_one_out": value.LeaveOneOut,
+        "banzhaf": value.Banzhaf,
+    },
+    "settle": {},
+    "deploy": {"server": deploy.ServerModel},
+}
+SLOTS = tuple(PARTS)
+
+# what a need is called when it is missing
+REASONS = {
+    "validation": "a validation set at the server (data.validation > 0)",
+    "values": "a value part (mechanism.value) that says what each update was worth",
+    "groups": "groups of several seats with one target row; here every client trains a row of its own",
+    "pooled": "all data at one client (data.partition = 'pooled')",
+    "settlement": "a settle part that pays; none is built in yet",
+}
+
+
+def defaults(make: Callable[..., Any]) -> dict[str, Any]:
+    """Return the default of each parameter of a part or mechanism."""
+    parameters = inspect.signature(make).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def call(make: Callable[..., Any], options: Mapping[str, Any], where: str) -> Any:
+    """Call a part or mechanism factory with checked options. Raises UserError with a line for each wrong one."""
+    parameters = inspect.signature(make).parameters
+    hints = get_type_hints(make.__init__ if inspect.isclass(make) else make, include_extras=True)
+    lines, checked = [], {}
+    for name, given in options.items():
+        if name not in parameters:
+            lines.append(f"{where}.{name}: no such key{nearest(name, parameters)}")
+            continue
+        try:
+            checked[name] = TypeAdapter(hints.get(name, Any)).validate_python(given, strict=True)
+        except ValidationError as wrong:
+            reasons = "; or ".join(dict.fromkeys(e["msg"] for e in wrong.errors()))
+            lines.append(f"{where}.{name}: {given!r}: {reasons[0].lower()}{reasons[1:]}")
+    if lines:
+        raise UserError(*lines)
+    return make(**checked)
+
+
+def build_part(slot: str, given: Any) -> Part | None:
+    """Return the part that a name, an import path or a table with ``name`` and options stands for."""
+    if isinstance(given, str):
+        given = {"name": given}
+    if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
+        raise UserError(f"mechanism.{slot}: {given!r}: must be a name, or a table with a name and its options")
+    name, options = given["name"], {k: v for k, v in given.items() if k != "name"}
+    if name == "none" and slot in ("value", "settle"):
+        return None
+    make = PARTS[slot].get(name) or import_path(name, f"mechanism.{slot}", PARTS[slot])
+    part: Part = call(make, options, f"mechanism.{slot}")
+    return part
+
+
+def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
+    """Return the mechanism of an experiment's ``[mechanism]`` table: a name, its options, and replaced parts by
+    decision.
+
+    Options of the mechanism that a replaced part also has (``clients_per_round``) carry over to it.
+    Raises UserError that lists every wrong key.
+    """
+    name = table["name"]
+    make = MECHANISMS.get(name) or import_path(name, "mechanism.name", MECHANISMS)
+    options = {k: v for k, v in table.items() if k != "name" and k not in SLOTS}
+    lines: list[str] = []
+    mechanism: Mechanism | None = None
+    replaced: dict[str, Any] = {}
+    try:
+        mechanism = call(make, options, "mechanism")
+    except UserError as wrong:
+        lines += wrong.lines
+    for slot in SLOTS:
+        if slot not in table:
+            continue
+        given = {"name": table[slot]} if isinstance(table[slot], str) else table[slot]
+        if mechanism is not None and isinstance(given, Mapping) and given.get("name") in PARTS[slot]:
+            known = defaults(make) | options
+            shared = {k: known[k] for k in defaults(PARTS[slot][given["name"]]) if k in known}
+            given = shared | dict(given)
+        try:
+            replaced[slot] = build_part(slot, given)
+        except UserError as wrong:
+            lines += wrong.lines
+    if lines or mechanism is None:
+        raise UserError(*lines)
+    return replace(mechanism, **replaced)
+
+
+def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[str]:
+    """Return a line for each need that neither the experiment (``given``) nor another part meets."""
+    parts = mechanism.parts()
+    there = given.union(*(p.gives for p in parts.values()))
+    return [
+        f"mechanism.{slot}: {type(part).__name__} needs {REASONS.get(need, need)}"
+        for slot, part in parts.items()
+        for need in sorted(part.needs - there)
+    ]

@@ -1,0 +1,142 @@
+"""VALUE: what each update was worth to the row that it trained.
+
+Each group of seats with one target row plays its own game: a coalition's worth is the server's validation utility of
+the mix restricted to it (the weights of its members, scaled to their old sum), and of the old row if it is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from hanse.games import shapley
+from hanse.learning.coalitions import Coalitions
+from hanse.mechanisms.part import Floats, State, ValuePart, Values, View
+
+__all__ = ["GTG", "Banzhaf", "Exact", "LeaveOneOut", "MonteCarlo"]
+
+Utility = Literal["loss", "accuracy", "balanced"]
+VALIDATION = frozenset({"validation"})
+GIVES = frozenset({"values"})
+
+
+@dataclass(frozen=True)
+class Solved:
+    """One group's solution: ``values [m]``, standard errors ``[m]`` or None, and what is worth recording."""
+
+    values: Floats
+    errors: Floats | None = None
+    metrics: tuple[tuple[str, float], ...] = ()
+
+
+def value_groups(view: View, utility: Utility, solve: Callable[[Coalitions, int], Solved]) -> Values:
+    """Play each group's game and gather the seats' values; metrics are summed over the groups."""
+    updates = view.trained
+    per_seat = np.zeros(len(updates))
+    errors = np.full(len(updates), np.nan)
+    metrics = {"value/models_evaluated": 0.0}
+    for row, group in updates.seats.groups().items():
+        weights = view.mixed.W[row, group]
+        game = view.server.coalitions(updates.rows[group], view.table.rows[row], weights, utility)
+        solved = solve(game, len(group))
+        per_seat[group] = solved.values
+        if solved.errors is not None:
+            errors[group] = solved.errors
+        metrics["value/models_evaluated"] += game.evaluated
+        for name, amount in solved.metrics:
+            metrics[name] = metrics.get(name, 0.0) + amount
+    metrics["value/sum"] = float(per_seat.sum())
+    return Values(per_seat, None if np.isnan(errors).all() else errors, metrics)
+
+
+@dataclass(frozen=True)
+class GTG(ValuePart):
+    """GTG-Shapley (GreedyFed Alg. 2): guided permutations, truncated between and within rounds.
+
+    ``eps`` is the truncation threshold in units of the utility; ``max_permutations`` defaults to 50 a seat (READINGS
+    G4).
+    """
+
+    needs: ClassVar[frozenset[str]] = VALIDATION
+    gives: ClassVar[frozenset[str]] = GIVES
+    eps: Annotated[float, Field(ge=0)] = 1e-4
+    max_permutations: Annotated[int, Field(ge=1)] | None = None
+    utility: Utility = "loss"
+
+    def decide(self, view: View, state: State) -> Values:
+        """Return estimated Shapley values with their standard errors."""
+
+        def solve(game: Coalitions, n: int) -> Solved:
+            seed = int(view.draw("value").integers(2**62))
+            found = shapley.gtg(game, n, eps=self.eps, max_permutations=self.max_permutations, seed=seed)
+            counts = (
+                ("value/requests", float(found.evaluations)),
+                ("value/permutations", float(found.permutations)),
+                ("value/truncated_between", float(found.truncated_between)),
+            )
+            return Solved(found.values, found.standard_errors, counts)
+
+        return value_groups(view, self.utility, solve)
+
+
+@dataclass(frozen=True)
+class Exact(ValuePart):
+    """The Shapley value over all 2^m coalitions of a group."""
+
+    needs: ClassVar[frozenset[str]] = VALIDATION
+    gives: ClassVar[frozenset[str]] = GIVES
+    utility: Utility = "loss"
+
+    def decide(self, view: View, state: State) -> Values:
+        """Return exact Shapley values."""
+        return value_groups(view, self.utility, lambda game, n: Solved(shapley.exact(game, n)))
+
+
+@dataclass(frozen=True)
+class MonteCarlo(ValuePart):
+    """Mean marginal utility over random permutations."""
+
+    needs: ClassVar[frozenset[str]] = VALIDATION
+    gives: ClassVar[frozenset[str]] = GIVES
+    permutations: Annotated[int, Field(ge=1)] = 100
+    utility: Utility = "loss"
+
+    def decide(self, view: View, state: State) -> Values:
+        """Return estimated Shapley values with their standard errors."""
+
+        def solve(game: Coalitions, n: int) -> Solved:
+            seed = int(view.draw("value").integers(2**62))
+            found = shapley.monte_carlo_result(game, n, self.permutations, seed)
+            return Solved(found.values, found.standard_errors)
+
+        return value_groups(view, self.utility, solve)
+
+
+@dataclass(frozen=True)
+class LeaveOneOut(ValuePart):
+    """What the whole group loses without the seat."""
+
+    needs: ClassVar[frozenset[str]] = VALIDATION
+    gives: ClassVar[frozenset[str]] = GIVES
+    utility: Utility = "loss"
+
+    def decide(self, view: View, state: State) -> Values:
+        """Return ``v(N) - v(N without i)``."""
+        return value_groups(view, self.utility, lambda game, n: Solved(shapley.leave_one_out(game, n)))
+
+
+@dataclass(frozen=True)
+class Banzhaf(ValuePart):
+    """The mean marginal utility over all coalitions of the others."""
+
+    needs: ClassVar[frozenset[str]] = VALIDATION
+    gives: ClassVar[frozenset[str]] = GIVES
+    utility: Utility = "loss"
+
+    def decide(self, view: View, state: State) -> Values:
+        """Return exact Banzhaf values."""
+        return value_groups(view, self.utility, lambda game, n: Solved(shapley.banzhaf(game, n)))

@@ -1,0 +1,115 @@
+"""What a round leaves behind: one dictionary of metrics, and one for each seat.
+
+Names are paths. Everything under ``time/`` and ``memory/`` is wall clock and memory; all else is deterministic.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hanse.data.federated import FederatedData
+from hanse.learning.job import Engine
+from hanse.mechanisms.part import Floats, View
+from hanse.rounds import Played
+from hanse.table import Table
+
+__all__ = ["evaluate", "metrics_of", "seats_of"]
+
+
+def _mean(values: Floats) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Mapping[str, float]) -> dict[str, Any]:
+    """Return a round's line of ``metrics.jsonl``: counts, test figures, what the parts recorded, bytes, time,
+    memory.
+    """
+    view = played.view
+    updates = view.trained
+    decisions = (view.choice, view.values, view.settlement, view.deployment)
+    recorded = {k: v for d in decisions if d is not None for k, v in d.metrics.items()}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1024)
+    return {
+        "round": view.round,
+        "seats": 0 if view.seats is None else len(view.seats),
+        "answered": len(updates),
+        "refused": len(view.refusals),
+        "samples": float(updates.num_samples.sum()),
+        "train/loss": _mean(updates.loss),
+        **tested,
+        **recorded,
+        "bytes/down": played.bytes_down,
+        "bytes/up": played.bytes_up,
+        **{f"time/{name}_s": spent for name, spent in {**played.seconds, **seconds}.items()},
+        "memory/peak_mb": round(peak, 1),
+    }
+
+
+def seats_of(played: Played) -> list[dict[str, Any]]:
+    """Return a round's lines of ``clients.jsonl``: one for each seat, with its value or the reason of its refusal."""
+    view = played.view
+    if view.seats is None:
+        return []
+    cumulative = played.state.states.get("select", {}).get("cumulative")
+    reasons = dict(view.refusals)
+    place = {int(c): s for s, c in enumerate(view.trained.seats.client)}
+    lines = []
+    for client, start in zip(view.seats.client.tolist(), view.seats.start.tolist(), strict=True):
+        line: dict[str, Any] = {"round": view.round, "client": client, "start": start}
+        s = place.get(client)
+        if s is None:
+            line["refused"] = reasons.get(client, "no reply")
+        else:
+            line |= _seat(view, s)
+        if cumulative is not None:
+            line["cumulative_value"] = float(cumulative[client])
+        lines.append(line)
+    return lines
+
+
+def _seat(view: View, s: int) -> dict[str, Any]:
+    updates = view.trained
+    row = int(updates.seats.target[s])
+    line: dict[str, Any] = {
+        "samples": float(updates.num_samples[s]),
+        "steps": int(updates.steps[s]),
+        "loss": float(updates.loss[s]),
+        "weight": float(view.mixed.W[row, s]),
+    }
+    if view.values is not None:
+        line["value"] = float(view.values.per_seat[s])
+        if view.values.standard_errors is not None:
+            error = float(view.values.standard_errors[s])
+            line["value_error"] = None if np.isnan(error) else error
+    return line
+
+
+def evaluate(
+    engine: Engine, data: FederatedData, table: Table, rows: np.ndarray, clients: np.ndarray
+) -> dict[str, float | None]:
+    """Test what clients hold, ``rows [N]``: on the server's test set (a mean over clients), and on the own test share
+    of ``clients [n]`` (plain mean, mean weighted by samples, and the worst).
+    """
+    found: dict[str, float | None] = {}
+    if data.server_test is not None:
+        held, count = np.unique(rows, return_counts=True)
+        scores = engine.score(table.rows[held], data.server_test)
+        found["test/loss"] = float(np.average(scores.loss, weights=count))
+        if not np.isnan(scores.accuracy).any():
+            found["test/accuracy"] = float(np.average(scores.accuracy, weights=count))
+    if len(clients):
+        pool, index = data.pool(clients.tolist(), "test")
+        scores = engine.score(table.rows[rows[clients]], pool, index)
+        some = scores.count > 0
+        found["client/test_loss"] = _mean(scores.loss[some])
+        if not np.isnan(scores.accuracy[some]).any() and some.any():
+            found["client/test_accuracy"] = _mean(scores.accuracy[some])
+            weighted = np.average(scores.accuracy[some], weights=scores.count[some])
+            found["client/test_accuracy_weighted"] = float(weighted)
+            found["client/test_accuracy_min"] = float(scores.accuracy[some].min())
+    return found

@@ -1,0 +1,182 @@
+"""The run directory: what a run leaves on disk, and how a resumed run finds its place again.
+
+A round becomes part of the run with its checkpoint: lines and files of rounds after the last checkpoint are cut off on
+resume and made again, bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+
+from hanse import checkpoint
+from hanse.checkpoint import CorruptCheckpointError, Snapshot
+from hanse.config import Experiment
+from hanse.errors import UserError
+from hanse.rounds import LoopState, Played
+
+__all__ = ["RunDir", "read_lines"]
+
+LINE_FILES = ("metrics.jsonl", "clients.jsonl")
+KEEP = 3  # checkpoints: the last one, and two to fall back on
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the complete lines of a JSON-lines file; a torn last line (a run in progress) is left out."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+@dataclass
+class RunDir:
+    """An open run directory. Use :meth:`create` or :meth:`reopen`, then :meth:`append` each round, then
+    :meth:`close`.
+    """
+
+    path: Path
+    _files: dict[str, BinaryIO] = field(default_factory=dict)
+
+    @staticmethod
+    def create(path: Path, experiment: Experiment, *, overwrite: bool = False) -> RunDir:
+        """Make a new run directory. Raises UserError if it exists (unless ``overwrite``) or cannot be written."""
+        if path.exists() and any(path.iterdir() if path.is_dir() else [path]):
+            if not overwrite:
+                raise UserError(
+                    f"--out {path}: exists already; give another folder, --overwrite, or 'hanse resume {path}'"
+                )
+            if not (path / "config.toml").exists():
+                raise UserError(f"--out {path}: is not a run directory, so --overwrite will not delete it")
+            shutil.rmtree(path)
+        try:
+            (path / "rounds").mkdir(parents=True, exist_ok=True)
+            (path / "checkpoints").mkdir(exist_ok=True)
+            (path / "config.toml").write_text(experiment.to_toml())
+            (path / "environment.json").write_text(json.dumps(_environment(), indent=1) + "\n")
+        except OSError as wrong:
+            raise UserError(f"--out {path}: cannot be written: {wrong.strerror}") from None
+        return RunDir(path)._open()
+
+    @staticmethod
+    def reopen(path: Path, device: torch.device) -> tuple[RunDir, Snapshot | None, list[str]]:
+        """Open a run directory to go on: return it, the last sound checkpoint, and what had to be passed over.
+
+        Whatever lies after that checkpoint is cut off.
+        """
+        if not (path / "config.toml").exists():
+            raise UserError(f"{path}: is not a run directory (it has no config.toml)")
+        said: list[str] = []
+        snapshot = None
+        for file in sorted((path / "checkpoints").glob("*.safetensors"), reverse=True):
+            try:
+                snapshot = _whole(path, checkpoint.load(file, device), file.name)
+                break
+            except CorruptCheckpointError as wrong:
+                said.append(f"corrupt checkpoint {wrong}; using the one before it")
+                file.rename(file.with_suffix(".corrupt"))
+        lengths = dict.fromkeys(LINE_FILES, 0) if snapshot is None else snapshot.lengths
+        if said and snapshot is None:
+            said.append("no sound checkpoint is left; starting again from round 0")
+        for name, length in lengths.items():
+            if (path / name).exists():
+                os.truncate(path / name, length)
+        finished = 0 if snapshot is None else snapshot.state.round
+        for record in (path / "rounds").glob("*.npz"):
+            if int(record.stem) >= finished:
+                record.unlink()
+        return RunDir(path)._open(), snapshot, said
+
+    def _open(self) -> RunDir:
+        self._files = {name: (self.path / name).open("ab") for name in LINE_FILES}
+        return self
+
+    def append(self, metrics: Mapping[str, Any], seats: Sequence[Mapping[str, Any]], played: Played) -> None:
+        """Write one finished round's lines and arrays."""
+        arrays: dict[str, Any] = _arrays(played)
+        np.savez(self.path / "rounds" / f"{played.view.round:05d}.npz", **arrays)
+        for name, lines in (("clients.jsonl", seats), ("metrics.jsonl", [metrics])):
+            file = self._files[name]
+            file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
+            file.flush()
+
+    def checkpoint(self, state: LoopState) -> None:
+        """Make everything so far part of the run."""
+        lengths = {name: file.tell() for name, file in self._files.items()}
+        folder = self.path / "checkpoints"
+        checkpoint.store(folder / f"{state.round:05d}.safetensors", Snapshot(state, lengths))
+        for old in sorted(folder.glob("*.safetensors"))[:-KEEP]:
+            old.unlink()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the rounds so far."""
+        return read_lines(self.path / "metrics.jsonl")
+
+    def clients(self) -> Iterator[dict[str, Any]]:
+        """Yield the seats so far."""
+        yield from read_lines(self.path / "clients.jsonl")
+
+    def close(self) -> None:
+        """Close the line files."""
+        for file in self._files.values():
+            file.close()
+        self._files = {}
+
+
+def _whole(path: Path, snapshot: Snapshot, name: str) -> Snapshot:
+    """Return the snapshot if the line files are as long as it says. Raises CorruptCheckpointError otherwise."""
+    for file, length in snapshot.lengths.items():
+        size = (path / file).stat().st_size if (path / file).exists() else 0
+        if size < length:
+            raise CorruptCheckpointError(f"{name}: {file} has {size} bytes of the {length} that it should have")
+    return snapshot
+
+
+def _arrays(played: Played) -> dict[str, np.ndarray]:
+    """Return what ``rounds/NNNNN.npz`` holds: seats, W in coordinates, home if it changed, values, refusals."""
+    view = played.view
+    seats, updates, mixed = view.seats, view.trained, view.mixed
+    row, column = np.nonzero(mixed.W)
+    arrays = {
+        "client": np.zeros(0, np.int64) if seats is None else seats.client,
+        "start": np.zeros(0, np.int64) if seats is None else seats.start,
+        "answered": updates.seats.client,
+        "num_samples": updates.num_samples,
+        "loss": updates.loss,
+        "steps": updates.steps,
+        "W_row": row,
+        "W_column": column,
+        "W_weight": mixed.W[row, column],
+        "W_shape": np.array(mixed.W.shape),
+        "refused": np.array([c for c, _ in view.refusals], np.int64),
+        "reason": np.array([r for _, r in view.refusals], np.str_),
+    }
+    if view.values is not None:
+        arrays["value"] = view.values.per_seat
+        if view.values.standard_errors is not None:
+            arrays["value_error"] = view.values.standard_errors
+    if not np.array_equal(mixed.home, view.home) or view.round == 0:
+        arrays["home"] = mixed.home
+    return arrays
+
+
+def _environment() -> dict[str, Any]:
+    packages = ("hanse", "torch", "numpy", "scipy", "scikit-learn", "pydantic", "sqlalchemy", "safetensors")
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "packages": {name: version(name) for name in packages},
+    }

@@ -1,0 +1,186 @@
+"""Builds what an experiment names: data, model, mechanism, engine and federation, and refuses what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hanse.config import Experiment
+from hanse.data import FederatedData, Samples
+from hanse.data import build as build_data
+from hanse.errors import UserError, import_path
+from hanse.federation.behaviour import BEHAVIOURS, Behaviour
+from hanse.federation.local import LocalFederation
+from hanse.learning.calibrate import Choice as EngineChoice
+from hanse.learning.calibrate import choose, make_engine, pick_device
+from hanse.learning.coalitions import Coalitions
+from hanse.learning.job import Engine, Problem, Scores, SeatJob
+from hanse.learning.models import build_problem
+from hanse.mechanisms.part import Context, Floats, Mechanism
+from hanse.mechanisms.registry import build_mechanism, call, unmet_needs
+from hanse.rounds import Setup
+from hanse.streams import stream
+
+__all__ = ["World", "build", "settle_engine"]
+
+
+@dataclass(frozen=True)
+class ServerSide:
+    """The server's own means: a validation set and an engine to score models on it."""
+
+    problem: Problem
+    engine: Engine
+    validation: Samples | None
+
+    def score(self, rows: Tensor) -> Scores:
+        """Score ``rows [C, P]`` on the validation set."""
+        return self.engine.score(rows, self._samples())
+
+    def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str) -> Coalitions:
+        """Return the game of these updates on the validation set."""
+        return Coalitions(self.problem, updates, base, weights, self._samples(), utility=utility)
+
+    def _samples(self) -> Samples:
+        if self.validation is None:
+            raise RuntimeError("the server holds no validation set; the part should have named it in its needs")
+        return self.validation
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """Everything but the engine: data, model, mechanism, behaviours."""
+
+    data: FederatedData
+    problem: Problem
+    initial: Tensor
+    mechanism: Mechanism
+    behaviours: tuple[Behaviour, ...]
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class World:
+    """A run that is ready to be played."""
+
+    setup: Setup
+    data: FederatedData
+    problem: Problem
+    engine: Engine
+    device: torch.device
+    tested_clients: np.ndarray
+
+
+def build(experiment: Experiment) -> Blueprint:
+    """Build data, model, mechanism and behaviours. Raises UserError that lists everything that does not fit."""
+    data = build_data(experiment.data)
+    section = experiment.model
+    problem, initial = build_problem(
+        section.name, data.input_shape, data.num_classes, experiment.run.seed, **section.options
+    )
+    mechanism = build_mechanism(experiment.mechanism.table)
+    lines = unmet_needs(mechanism, _given(experiment, data))
+    per_round = getattr(mechanism.select, "clients_per_round", None)
+    if per_round is not None and per_round > data.num_clients:
+        lines.append(
+            f"mechanism.clients_per_round: {per_round}: more than the {data.num_clients} clients that there are"
+        )
+    behaviours: list[Behaviour] = []
+    for name, options in experiment.behaviour.items():
+        try:
+            make = BEHAVIOURS.get(name) or import_path(name, "behaviour", BEHAVIOURS)
+            behaviours.append(call(make, options, f"behaviour.{name}"))
+        except UserError as wrong:
+            lines += wrong.lines
+    if lines:
+        raise UserError(*lines)
+    device = pick_device(experiment.engine.device)
+    return Blueprint(data, problem, initial, mechanism, tuple(behaviours), device)
+
+
+def _given(experiment: Experiment, data: FederatedData) -> frozenset[str]:
+    """Return the needs that the experiment meets by itself."""
+    given = set()
+    if data.server_validation is not None and len(data.server_validation):
+        given.add("validation")
+    if experiment.data.partition == "pooled":
+        given.add("pooled")
+    return frozenset(given)
+
+
+def settle_engine(
+    experiment: Experiment, blueprint: Blueprint, *, fresh: bool
+) -> tuple[Experiment, World, Sequence[str]]:
+    """Choose the engine (measured if it says "auto"), write the choice into the experiment, and make the world."""
+    choice = _choose(experiment, blueprint, fresh)
+    section = experiment.engine.model_copy(
+        update={
+            "train": choice.engine,
+            "threads": choice.threads,
+            "workers": choice.workers,
+            "device": str(blueprint.device),
+        }
+    )
+    experiment = experiment.model_copy(update={"engine": section})
+    engine = make_engine(choice, blueprint.problem, blueprint.device, section.precision)
+    return experiment, _world(experiment, blueprint, engine), choice.why
+
+
+def _choose(experiment: Experiment, blueprint: Blueprint, fresh: bool) -> EngineChoice:
+    section, data, seed = experiment.engine, blueprint.data, experiment.run.seed
+    seats = getattr(blueprint.mechanism.select, "clients_per_round", data.num_clients)
+    clients = stream(seed, "calibration").permutation(data.num_clients)[:seats].tolist()
+    pool, index = data.pool(clients)
+    jobs = [SeatJob(i, blueprint.initial, (seed, -1, c, 0)) for c, i in zip(clients, index, strict=True)]
+    return choose(
+        blueprint.problem,
+        experiment.train.recipe,
+        pool,
+        jobs,
+        rounds=experiment.run.rounds,
+        train=section.train,
+        threads=section.threads,
+        workers=section.workers,
+        device=blueprint.device,
+        precision=section.precision,
+        fresh=fresh,
+    )
+
+
+def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine) -> World:
+    data, problem, seed = blueprint.data, blueprint.problem, experiment.run.seed
+    section = experiment.model
+
+    def initial(k: int) -> Tensor:
+        if k == 0:
+            return blueprint.initial.to(blueprint.device)
+        options: dict[str, Any] = section.options
+        _, row = build_problem(section.name, data.input_shape, data.num_classes, seed, number=k, **options)
+        return row.to(blueprint.device)
+
+    recipe = experiment.train.recipe
+    context = Context(data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial)
+    federation = LocalFederation(data, problem, engine, recipe, seed, blueprint.behaviours)
+    setup = Setup(
+        blueprint.mechanism,
+        federation,
+        context,
+        ServerSide(problem, engine, data.server_validation),
+        experiment.federation.deadline_s,
+        experiment.federation.min_replies,
+    )
+    return World(setup, data, problem, engine, blueprint.device, _tested(experiment, data))
+
+
+def _tested(experiment: Experiment, data: FederatedData) -> np.ndarray:
+    """Return the ids of the clients that test on their own share: none without such a share."""
+    wanted = experiment.eval.clients
+    if experiment.data.client_test == 0 or wanted == 0:
+        return np.zeros(0, np.int64)
+    if wanted == "all" or wanted >= data.num_clients:
+        return np.arange(data.num_clients)
+    return np.sort(stream(experiment.run.seed, "tested").choice(data.num_clients, wanted, replace=False))
