@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.colors import PowerNorm
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from rich.table import Table
+
+if TYPE_CHECKING:  # matplotlib is slow to import, and only the picture needs it
+    from matplotlib.colors import PowerNorm
+    from matplotlib.figure import Figure
 
 __all__ = ["counts_figure", "counts_table"]
 
@@ -48,6 +49,10 @@ def counts_figure(counts: NDArray[np.int64], *, title: str = "") -> Figure:
     written in the cells where there is room. Of more than 500 clients, 500 evenly spaced ones are shown, and
     the label says so.
     """
+    from matplotlib.colors import PowerNorm
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
     clients, classes = counts.shape
     shown = np.arange(clients) if clients <= _MANY else np.linspace(0, clients - 1, _MANY).round().astype(int)
     part = counts[shown]

@@ -23,7 +23,6 @@ import numpy as np
 import pooch
 import torch
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 
 from hanse.data.dataset import Dataset, image_samples, stratified_split
 from hanse.data.download import fetch
@@ -123,6 +122,8 @@ def _digits(*, root: Path | None, seed: int, download: bool) -> Dataset:
     """Scikit-learn's 1,797 8x8 digits (UCI optical recognition, test part): 1,297 train, 500 test, always the
     same.
     """
+    from sklearn.datasets import load_digits  # takes a second to import
+
     del root, seed, download
     bunch = load_digits()
     x = torch.from_numpy((bunch.images / 16.0).astype(np.float32)).unsqueeze(1)
