@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hanse.data.samples import Samples
+from hanse.learning.job import Problem, Recipe, SeatJob, TrainedRows
+from hanse.learning.sequential import SequentialEngine
+from hanse.streams import stream
+
+
+def made(shape: tuple[int, ...], classes: int | None, n: int = 400, seed: int = 0) -> Samples:
+    draw = stream(seed, "test-samples")
+    x = torch.from_numpy(draw.standard_normal((n, *shape)).astype(np.float32))
+    if classes is None:
+        return Samples(x, x.reshape(n, -1).sum(1) * 0.3 + 1)
+    return Samples(x, torch.from_numpy(draw.integers(0, classes, n)))
+
+
+def jobs_of(
+    row: Tensor,
+    sizes: list[int],
+    *,
+    mu: list[float] | float = 0.0,
+    tilt: float = 0.0,
+    epochs: list[int | None] | None = None,
+    same_start: bool = True,
+) -> list[SeatJob]:
+    jobs, first = [], 0
+    for s, n in enumerate(sizes):
+        draw = stream(7, "jobs", client=s)
+        noise = [torch.from_numpy(draw.standard_normal(len(row)).astype(np.float32)) for _ in range(3)]
+        strength = mu[s] if isinstance(mu, list) else mu
+        jobs.append(
+            SeatJob(
+                index=torch.arange(first, first + n),
+                start=row if same_start else row + 0.01 * noise[0],
+                key=(3, 1, s, 0),
+                centre=row + 0.1 * noise[1] if strength else None,
+                mu=strength,
+                tilt=tilt * noise[2] if tilt else None,
+                epochs=epochs[s] if epochs else None,
+            )
+        )
+        first += n
+    return jobs
+
+
+def oracle(problem: Problem, pool: Samples, jobs: list[SeatJob], recipe: Recipe) -> TrainedRows:
+    return SequentialEngine(problem, threads=1).train(pool, jobs, recipe, recipe.lr)
+
+
+def agree(a: TrainedRows, b: TrainedRows, tol: float = 1e-5) -> None:
+    assert float((a.rows - b.rows).abs().max()) <= tol
+    np.testing.assert_allclose(a.loss, b.loss, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(a.steps, b.steps)

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from hanse.learning.job import Recipe, batch_plan
+from hanse.learning.models import build_problem
+from hanse.learning.sequential import SequentialEngine
+from hanse.learning.stacked import StackedEngine, _Plan, group_seats
+
+from .helpers import agree, jobs_of, made, oracle
+
+MODELS = {
+    "logistic": ("logistic", {}),
+    "mlp": ("mlp", {"hidden": [9, 7]}),
+    "tanh": ("mlp", {"hidden": [9, 7], "activation": "tanh"}),
+    "batch_norm": ("mlp", {"hidden": [9, 7], "batch_norm": True}),
+}
+RECIPES = {
+    "epochs": Recipe(epochs=3, batch_size=10, lr=0.1),
+    "momentum": Recipe(epochs=3, batch_size=10, lr=0.05, momentum=0.9),
+    "decay": Recipe(epochs=2, batch_size=16, lr=0.05, momentum=0.5, weight_decay=0.01),
+    "batches": Recipe(epochs=2, batch_size=None, batches_per_epoch=5, lr=0.05, momentum=0.5),
+    "steps": Recipe(batch_size=8, steps=7, lr=0.05, momentum=0.5),
+    "full": Recipe(epochs=4, batch_size=None, lr=0.05),
+}
+SIZES = {"equal": [40, 40, 40], "ragged": [61, 27, 101, 40, 31], "one": [33]}
+TERMS = {
+    "plain": {},
+    "prox": {"mu": 0.3, "tilt": 0.02, "same_start": False},
+    "some": {"mu": [0.0, 0.5, 0.0, 1.0, 0.1], "epochs": [1, 2, 3, None, 1]},
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("terms", TERMS)
+def test_stacked_equals_the_oracle(model: str, recipe: str, sizes: str, terms: str) -> None:
+    name, options = MODELS[model]
+    problem, row = build_problem(name, (3, 4), 5, 1, **options)
+    pool = made((3, 4), 5)
+    jobs = jobs_of(row, SIZES[sizes], **TERMS[terms])
+    engine = StackedEngine(problem)
+    expected = oracle(problem, pool, jobs, RECIPES[recipe])
+    agree(engine.train(pool, jobs, RECIPES[recipe], RECIPES[recipe].lr), expected)
+    agree(engine.train(pool, jobs, RECIPES[recipe], RECIPES[recipe].lr), expected)  # buffers are reused
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_regression(batch_norm: bool) -> None:
+    problem, row = build_problem("mlp", (6,), None, 1, hidden=[8], batch_norm=batch_norm)
+    pool = made((6,), None)
+    jobs = jobs_of(row, [50, 23, 71])
+    recipe = Recipe(epochs=3, batch_size=10, lr=0.05, momentum=0.5)
+    engine = StackedEngine(problem)
+    trained = engine.train(pool, jobs, recipe, 0.05)
+    agree(trained, oracle(problem, pool, jobs, recipe))
+    scores = engine.score(trained.rows, pool)
+    for row_, loss in zip(trained.rows, scores.loss, strict=True):
+        problem.layout.load(problem.module, row_)
+        out = problem.module.eval()(pool.x).squeeze(1)
+        assert loss == pytest.approx(float(F.mse_loss(out, pool.y)), rel=1e-5)
+    assert np.isnan(scores.accuracy).all()
+    problem.module.train()
+
+
+def test_the_oracle_equals_torch_sgd() -> None:
+    problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8])
+    pool = made((12,), 5)
+    recipe = Recipe(epochs=2, batch_size=16, lr=0.05, momentum=0.9, weight_decay=0.01)
+    job = jobs_of(row, [50])[0]
+    got = oracle(problem, pool, [job], recipe)
+    problem.layout.load(problem.module, row)
+    optimiser = torch.optim.SGD(problem.module.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+    plan = batch_plan(50, recipe, job.key)
+    losses = []
+    for batch in plan:
+        taken = torch.from_numpy(batch[batch >= 0])
+        optimiser.zero_grad()
+        loss = F.cross_entropy(problem.module(pool.x[taken]), pool.y[taken])
+        loss.backward()
+        optimiser.step()
+        losses.append((float(loss), len(taken)))
+    torch.testing.assert_close(got.rows[0], problem.layout.flatten(problem.module), rtol=0, atol=1e-6)
+    tail = losses[len(plan) // 2 :]
+    assert got.loss[0] == pytest.approx(sum(a * n for a, n in tail) / sum(n for _, n in tail), rel=1e-5)
+
+
+@pytest.mark.parametrize("engine", [StackedEngine, SequentialEngine])
+def test_a_diverged_seat_spoils_nobody(engine: type) -> None:
+    problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8], batch_norm=True)
+    pool = made((12,), 5)
+    pool.x[45] = float("nan")  # belongs to the second seat
+    recipe = Recipe(epochs=2, batch_size=16, lr=0.05)
+    jobs = jobs_of(row, [40, 33, 20])
+    trained = engine(problem).train(pool, jobs, recipe, 0.05)
+    assert torch.isfinite(trained.rows).all(1).tolist() == [True, False, True]
+    assert np.isfinite(trained.loss).tolist() == [True, False, True]
+    alone = engine(problem).train(pool, [jobs[0], jobs[2]], recipe, 0.05)
+    torch.testing.assert_close(trained.rows[[0, 2]], alone.rows, rtol=0, atol=1e-6)
+
+
+def test_same_seed_twice_gives_the_same_bits() -> None:
+    problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8])
+    pool = made((12,), 5)
+    recipe = Recipe(epochs=2, batch_size=16, lr=0.05, momentum=0.5)
+    jobs = jobs_of(row, [40, 33, 20])
+    first = StackedEngine(problem).train(pool, jobs, recipe, 0.05)
+    assert torch.equal(first.rows, StackedEngine(problem).train(pool, jobs, recipe, 0.05).rows)
+
+
+def test_seats_on_threads_give_the_same_bits() -> None:
+    problem, row = build_problem("cnn_small", (1, 28, 28), 10, 1)
+    pool = made((1, 28, 28), 10, 120)
+    recipe = Recipe(epochs=1, batch_size=10, lr=0.05, momentum=0.5)
+    jobs = jobs_of(row, [40, 33, 20])
+    two = SequentialEngine(problem, workers=2)
+    got = two.train(pool, jobs, recipe, 0.05)
+    two.close()
+    expected = oracle(problem, pool, jobs, recipe)
+    assert torch.equal(got.rows, expected.rows)
+    np.testing.assert_array_equal(got.loss, expected.loss)
+
+
+@pytest.mark.parametrize(("sizes", "recipe"), list(itertools.product([[50, 50], [7, 300, 40, 41]], RECIPES.values())))
+def test_groups_hold_every_seat_once(sizes: list[int], recipe: Recipe) -> None:
+    plans = [_Plan(s, batch_plan(n, recipe, (0, 0, s, 0)), 0, 0) for s, n in enumerate(sizes)]
+    groups = group_seats(plans, 1000)
+    assert sorted(p.seat for group in groups for p in group) == list(range(len(sizes)))
+    for group in groups:
+        assert [p.steps for p in group] == sorted((p.steps for p in group), reverse=True)
+
+
+def test_batch_norm_needs_two_samples() -> None:
+    problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8], batch_norm=True)
+    pool = made((12,), 5)
+    recipe = Recipe(epochs=1, batch_size=10)
+    with pytest.raises(ValueError, match="client 0 has 1 samples"):
+        StackedEngine(problem).train(pool, jobs_of(row, [1]), recipe, 0.1)
+    assert oracle(problem, pool, jobs_of(row, [21]), recipe).steps.tolist() == [2]  # the 21st sample is left out
+
+
+def test_a_module_that_cannot_be_stacked_is_refused() -> None:
+    problem, _ = build_problem("cnn_small", (1, 28, 28), 10, 1)
+    with pytest.raises(ValueError, match="can be stacked"):
+        StackedEngine(problem)
+
+
+def test_ragged_scores() -> None:
+    problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8], batch_norm=True)
+    pool = made((12,), 5)
+    rows = torch.stack([row, row * 1.1, row * 0.9, row])
+    index = [torch.arange(0, 37), torch.arange(5, 10), torch.tensor([], dtype=torch.int64), torch.arange(100, 300)]
+    scores = StackedEngine(problem).score(rows, pool, index)
+    whole = StackedEngine(problem).score(rows, pool)
+    problem.module.eval()
+    for c, taken in enumerate(index):
+        problem.layout.load(problem.module, rows[c])
+        out = problem.module(pool.x)
+        assert whole.loss[c] == pytest.approx(float(F.cross_entropy(out, pool.y)), rel=1e-5)
+        assert whole.accuracy[c] == pytest.approx(float((out.argmax(1) == pool.y).float().mean()))
+        if len(taken):
+            assert scores.loss[c] == pytest.approx(float(F.cross_entropy(out[taken], pool.y[taken])), rel=1e-5)
+    assert scores.count.tolist() == [37, 5, 0, 200]
+    assert np.isnan(scores.loss[2])
+    problem.module.train()
+
+
+def test_equal_logits_are_not_all_right() -> None:
+    problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8])
+    pool = made((12,), 5)
+    scores = StackedEngine(problem).score(torch.zeros(1, len(row)), pool)
+    assert scores.accuracy[0] == pytest.approx(float((pool.y == 0).float().mean()))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_in_double_precision_they_are_the_same(model: str, recipe: str) -> None:
+    name, options = MODELS[model]
+    problem, row = build_problem(name, (3, 4), 5, 1, **options)
+    pool = made((3, 4), 5)
+    jobs = jobs_of(row, [61, 9, 101, 12], mu=0.2, tilt=0.1)
+    double = SequentialEngine(problem, dtype=torch.float64).train(pool, jobs, RECIPES[recipe], 0.05)
+    agree(StackedEngine(problem, dtype=torch.float64).train(pool, jobs, RECIPES[recipe], 0.05), double, 1e-10)

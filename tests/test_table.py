@@ -1,0 +1,107 @@
+"""The model table: rows of any module, and M' = W [U; M]."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from hanse.table import Layout, Seats, Table, mix
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def module() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def test_layout_puts_parameters_first_then_float_buffers_and_leaves_integers_out() -> None:
+    layout = Layout.of(module())
+    assert layout.num_parameters == 3 * 4 + 4 + 4 + 4 + 4 * 2 + 2
+    assert layout.size == layout.num_parameters + 8  # running mean and variance
+    assert layout.names[-2:] == ("1.running_mean", "1.running_var")
+    assert "1.num_batches_tracked" not in layout.names
+
+
+def test_flatten_load_and_unflatten_are_inverse() -> None:
+    one, other = module(), module()
+    layout = Layout.of(one)
+    row = layout.flatten(one) + torch.arange(layout.size)
+    layout.load(other, row)
+    assert torch.equal(layout.flatten(other), row)
+    views = layout.unflatten(torch.stack([row, 2 * row]))
+    assert views["0.weight"].shape == (2, 4, 3)
+    assert torch.equal(views["0.weight"][1], 2 * other[0].weight)
+    assert torch.equal(views["1.running_var"][0], other[1].running_var)
+
+
+def test_a_module_without_parameters_is_refused() -> None:
+    with pytest.raises(ValueError, match="no parameters"):
+        Layout.of(nn.ReLU())
+
+
+@given(st.integers(1, 5), st.integers(0, 4), st.integers(1, 4), st.integers(1, 700), st.integers(0, 99))
+def test_mix_is_the_matrix_product(k_new: int, s: int, k: int, p: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    W, U, M = draw.normal(size=(k_new, s + k)), draw.normal(size=(s, p)), draw.normal(size=(k, p))
+    U, M = U.astype(np.float32), M.astype(np.float32)
+    got = mix(W, torch.from_numpy(U), torch.from_numpy(M))
+    want = W @ np.concatenate([U, M]).astype(np.float64)
+    np.testing.assert_allclose(got.numpy(), want, rtol=1e-6, atol=1e-6)
+
+
+def test_a_kept_row_is_copied_bit_for_bit_even_beside_infinities() -> None:
+    U = torch.tensor([[float("inf"), 1.0]])
+    M = torch.tensor([[0.1, 0.2], [0.3, 0.4]])
+    W = np.array([[0.0, 0.0, 1.0], [0.0, 0.5, 0.5], [0.0, 1.0, 0.0]])
+    got = mix(W, U, M)
+    assert torch.equal(got[0], M[1])
+    assert torch.equal(got[2], M[0])
+    torch.testing.assert_close(got[1], torch.tensor([0.2, 0.3]))
+
+
+def test_mix_refuses_shapes_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match=r"W is \(1, 2\), but there are 1 updates and 2 rows"):
+        mix(np.ones((1, 2)), torch.zeros(1, 3), torch.zeros(2, 3))
+
+
+def golden_cases() -> list[dict]:
+    return json.loads((GOLDEN / "mixing.json").read_text())["cases"]
+
+
+def stack_of(given: dict) -> np.ndarray:
+    theta = np.array(given["theta"])
+    second = {"fedfomo": "old", "cfl": "start"}.get(given["rule"])
+    return theta if second is None else np.concatenate([theta, np.array(given[second])])
+
+
+@pytest.mark.parametrize("case", golden_cases(), ids=lambda c: c["name"])
+def test_golden_mixing_matrices_give_their_new_tables(case: dict) -> None:
+    stack = stack_of(case["in"])
+    W = np.array(case["out"]["W"])
+    updates = torch.from_numpy(stack[: len(case["in"]["theta"])]).float()
+    rows = torch.from_numpy(stack[len(case["in"]["theta"]) :]).float()
+    if not len(rows):
+        rows = torch.zeros(1, updates.shape[1])
+        W = np.concatenate([W, np.zeros((len(W), 1))], axis=1)
+    np.testing.assert_allclose(mix(W, updates, rows).numpy(), np.array(case["out"]["new"]), rtol=1e-5, atol=1e-5)
+
+
+def test_seats_group_by_target_and_take_keeps_order() -> None:
+    seats = Seats.at(np.array([4, 2, 9, 1]), np.array([1, 0, 1, 0]))
+    assert {k: g.tolist() for k, g in seats.groups().items()} == {0: [1, 3], 1: [0, 2]}
+    pulled = Seats(seats.client, seats.start, seats.target, R=np.eye(4), mu=np.arange(4.0))
+    some = pulled.take(np.array([2, 0]))
+    assert some.client.tolist() == [9, 4]
+    assert some.mu is not None
+    assert some.mu.tolist() == [2.0, 0.0]
+    assert some.L is None
+
+
+def test_table_rows_belong_to_the_server_by_default() -> None:
+    assert Table.of(torch.zeros(3, 2)).owner.tolist() == [-1, -1, -1]
