@@ -1,7 +1,7 @@
 """What local training is asked to do: the recipe, one job a seat, and the order of its batches.
 
-Every engine (stacked, sequential, processes, a remote node) takes the same jobs and the same batch plan, so that they can
-be compared number by number.
+Every engine (stacked, sequential, processes, a remote node) takes the same jobs and the same batch plan, so that they
+can be compared number by number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hanse.data.samples import Samples
 from hanse.streams import stream
 from hanse.table import Layout
 
-__all__ = ["Engine", "Problem", "Recipe", "Scores", "SeatJob", "TrainedRows", "batch_plan"]
+__all__ = ["Engine", "Problem", "Recipe", "Scores", "SeatJob", "TrainedRows", "batch_plan", "last_epoch"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class SeatJob:
     """One seat's training: samples ``index [n]`` (int64) into a pool, from row ``start [P]``, minimising
     ``F + mu/2 |theta - centre|^2 + <tilt, theta>`` over the parameters (not the buffers).
 
-    ``epochs`` overrides the recipe's (stragglers). ``key`` is ``(seed, round, client, start row)`` of its random stream.
+    ``epochs`` overrides the recipe's (stragglers). ``key`` is ``(seed, round, client, start row)`` of its stream.
     """
 
     index: Tensor
@@ -74,7 +74,7 @@ class SeatJob:
 
 @dataclass(frozen=True)
 class TrainedRows:
-    """``rows [S, P]`` float32, mean training ``loss [S]`` over the last epoch's samples (NaN if it diverged), ``steps [S]``."""
+    """``rows [S, P]`` float32, mean ``loss [S]`` of the last epoch's samples as met (NaN: diverged), ``steps [S]``."""
 
     rows: Tensor
     loss: NDArray[np.float64]
@@ -83,7 +83,7 @@ class TrainedRows:
 
 @dataclass(frozen=True)
 class Scores:
-    """Per model: mean ``loss [C]``, ``accuracy [C]`` (NaN for regression) and the number of samples ``count [C]``, float64."""
+    """Per model: mean ``loss [C]``, ``accuracy [C]`` (NaN for regression), number of samples ``count [C]``."""
 
     loss: NDArray[np.float64]
     accuracy: NDArray[np.float64]
@@ -108,34 +108,78 @@ class Engine(Protocol):
         ...
 
 
-def batch_plan(n: int, recipe: Recipe, key: tuple[int, int, int, int], epochs: int | None = None) -> NDArray[np.int64]:
-    """Return the batches of one seat, ``[steps, B]`` positions into its ``n`` samples, short batches padded with -1.
+@dataclass(frozen=True)
+class _Cuts:
+    """How one pass over ``n`` samples is cut: batch b takes positions ``cuts[b]:cuts[b + 1]`` of a permutation."""
 
-    The order comes from the stream ``(seed, "batches", round, client, start)`` of ``key``: one permutation an epoch.
-    Raises ValueError for a client without samples.
-    """
-    if n < 1:
-        raise ValueError(f"client {key[2]} has {n} samples to train on; at least 1 is needed")
-    seed, round, client, start = key
-    draw = stream(seed, "batches", round=round, client=client, start=start)
+    cuts: NDArray[np.int64]
+    steps: int  # optimiser steps in all
+
+    @property
+    def per_epoch(self) -> int:
+        return len(self.cuts) - 1
+
+    @property
+    def epochs(self) -> int:
+        return math.ceil(self.steps / self.per_epoch)
+
+
+def _cut(n: int, recipe: Recipe, epochs: int | None, smallest: int) -> _Cuts:
     if recipe.batches_per_epoch is not None:
-        per_epoch = min(recipe.batches_per_epoch, n)
+        per_epoch = min(recipe.batches_per_epoch, max(1, n // smallest))
         cuts = np.linspace(0, n, per_epoch + 1).round().astype(np.int64)
     else:
         size = min(recipe.batch_size or n, n)
         per_epoch = math.ceil(n / size)
         cuts = np.minimum(np.arange(per_epoch + 1) * size, n)
+        if per_epoch > 1 and cuts[-1] - cuts[-2] < smallest:
+            cuts = cuts[:-1]  # an epoch's last batch is dropped if batch norm cannot use it
+    per_epoch = len(cuts) - 1
+    if recipe.steps is None:
+        return _Cuts(cuts, per_epoch * (recipe.epochs if epochs is None else epochs))
+    # a straggler's smaller number of epochs scales a number of steps in the same proportion
+    if epochs is None:
+        return _Cuts(cuts, recipe.steps)
+    return _Cuts(cuts, max(1, round_half_up(recipe.steps * epochs / recipe.epochs)))
+
+
+def batch_plan(
+    n: int,
+    recipe: Recipe,
+    key: tuple[int, int, int, int],
+    epochs: int | None = None,
+    smallest: int = 1,
+) -> NDArray[np.int64]:
+    """Return the batches of one seat, ``[steps, B]`` positions into its ``n`` samples, short batches padded with -1.
+
+    The order comes from the stream ``(seed, "batches", round, client, start)`` of ``key``: one permutation an epoch.
+    ``smallest`` is the least batch the model can train on (2 with batch norm): a shorter last batch is left out.
+    Raises ValueError for a client with fewer than ``smallest`` samples.
+    """
+    if n < smallest:
+        raise ValueError(f"client {key[2]} has {n} samples to train on; at least {smallest} needed")
+    seed, round, client, start = key
+    draw = stream(seed, "batches", round=round, client=client, start=start)
+    cut = _cut(n, recipe, epochs, smallest)
+    cuts = cut.cuts
     width = int(np.diff(cuts).max())
     slots = cuts[:-1, None] + np.arange(width)
     slots = np.where(slots < cuts[1:, None], slots, n)  # n points at the padding
-    steps = recipe.steps
-    rounds = epochs if epochs is not None else recipe.epochs
-    if steps is not None:
-        # a straggler's smaller number of epochs scales a number of steps in the same proportion
-        steps = steps if epochs is None else max(1, round_half_up(steps * epochs / recipe.epochs))
-        rounds = math.ceil(steps / per_epoch)
-    plan = np.concatenate([np.append(draw.permutation(n), -1)[slots] for _ in range(rounds)])
-    return plan if steps is None else plan[:steps]
+    order = np.full((cut.epochs, n + 1), -1, dtype=np.int64)
+    for epoch in range(cut.epochs):
+        order[epoch, :n] = draw.permutation(n)
+    return order[:, slots].reshape(-1, width)[: cut.steps]
+
+
+def last_epoch(n: int, recipe: Recipe, epochs: int | None = None, smallest: int = 1) -> int:
+    """Return the first step of the last (perhaps unfinished) pass over the samples: reported losses start there."""
+    cut = _cut(n, recipe, epochs, smallest)
+    return (cut.epochs - 1) * cut.per_epoch
+
+
+def smallest_batch(problem: Problem) -> int:
+    """Return the least batch a model can train on: 2 if it has batch norm, whose variance needs two samples."""
+    return 2 if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.module.modules()) else 1
 
 
 def round_half_up(x: float) -> int:

@@ -1,0 +1,166 @@
+"""Local training of one seat with autograd: the oracle that every faster engine is checked against.
+
+Plain SGD as ``torch.optim.SGD`` does it (momentum, weight decay); the proximal pull and the tilt join the gradient.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from hanse.data.samples import Samples
+from hanse.learning.job import Problem, Recipe, SeatJob, batch_plan, last_epoch, smallest_batch
+from hanse.streams import torch_seed
+
+__all__ = ["Precision", "Trainer", "has_convolutions", "loss_of"]
+
+Precision = Literal["float32", "bf16"]
+_CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
+
+
+def has_convolutions(module: nn.Module) -> bool:
+    """Say whether a module holds 2-d convolutions: they run best channels-last, one model at a time."""
+    return any(isinstance(m, _CONVOLUTIONS) for m in module.modules())
+
+
+def loss_of(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
+    """Return the mean loss of a batch: cross-entropy of logits ``[n, k]``, or squared error over all of ``y``."""
+    if problem.loss == "cross_entropy":
+        return F.cross_entropy(output, y)
+    return F.mse_loss(output.reshape(y.shape), y)
+
+
+class Trainer:
+    """One copy of the module that trains one seat at a time; not to be shared between threads.
+
+    ``precision="bf16"`` runs the forward pass under autocast; weights, gradients' sums and steps stay in ``dtype``.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+        precision: Precision = "float32",
+    ) -> None:
+        self.problem, self.device, self.dtype, self.precision = problem, device, dtype, precision
+        self.layout = problem.layout
+        self.module = copy.deepcopy(problem.module).to(device=device, dtype=dtype)
+        self.images = has_convolutions(self.module)
+        if self.images:
+            self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.counters = {n: b.clone() for n, b in self.module.named_buffers() if not b.is_floating_point()}
+        self.smallest = smallest_batch(problem)
+        self._random: bool | None = None
+
+    def draws(self, pool: Samples) -> bool:
+        """Say whether the module draws random numbers as it trains (dropout); found out by one forward pass."""
+        if self._random is None:
+            before = torch.get_rng_state()
+            probe = copy.deepcopy(self.module).train()
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                probe(self._inputs(pool.x[: max(2, self.smallest)]))
+                self._random = not torch.equal(before, torch.get_rng_state())
+        return self._random
+
+    def train(self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float) -> tuple[Tensor, float, int]:
+        """Train one seat: its row ``[P]``, mean loss of the last epoch's samples (NaN if not finite), and steps."""
+        key, n = job.key, len(job.index)
+        plan = batch_plan(n, recipe, key, job.epochs, self.smallest)
+        reported = last_epoch(n, recipe, job.epochs, self.smallest)
+        tail = plan[reported:]
+        counted = int((tail >= 0).sum())
+        self._load(job.start)
+        if not self.draws(pool):
+            total = self._run(pool, job, recipe, lr, plan.tolist(), reported)
+        else:
+            devices = [self.device] if self.device.type == "cuda" else []
+            with torch.random.fork_rng(devices=devices):
+                seed = torch_seed(key[0], "dropout", round=key[1], client=key[2], start=key[3])
+                torch.manual_seed(seed)
+                total = self._run(pool, job, recipe, lr, plan.tolist(), reported)
+        row = self.row()
+        loss = float(total) / counted
+        finite = loss - loss == 0.0 and bool(torch.isfinite(row).all())
+        return row, loss if finite else float("nan"), len(plan)
+
+    def _run(
+        self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float, plan: list[list[int]], reported: int
+    ) -> Tensor:
+        module, index = self.module.train(), job.index.to(pool.x.device)
+        parameters: list[Tensor] = list(module.parameters())
+        pull = self._parts(job.centre) if job.centre is not None and job.mu else None
+        tilt = self._parts(job.tilt) if job.tilt is not None else None
+        velocity: list[Tensor] | None = None
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for step, batch in enumerate(plan):
+            positions = [p for p in batch if p >= 0]
+            taken = index[torch.tensor(positions, device=index.device)]
+            x, y = self._inputs(pool.x.index_select(0, taken)), self._targets(pool.y.index_select(0, taken))
+            with self._autocast():
+                output = module(x)
+            loss = loss_of(self.problem, output.to(self.dtype), y)
+            gradients = list(torch.autograd.grad(loss, parameters, materialize_grads=True))
+            with torch.no_grad():
+                if recipe.weight_decay:
+                    torch._foreach_add_(gradients, parameters, alpha=recipe.weight_decay)
+                if pull is not None:
+                    torch._foreach_add_(gradients, parameters, alpha=job.mu)
+                    torch._foreach_add_(gradients, pull, alpha=-job.mu)
+                if tilt is not None:
+                    torch._foreach_add_(gradients, tilt)
+                if recipe.momentum:
+                    if velocity is None:
+                        velocity = gradients
+                    else:
+                        torch._foreach_mul_(velocity, recipe.momentum)
+                        torch._foreach_add_(velocity, gradients)
+                    gradients = velocity
+                torch._foreach_add_(parameters, gradients, alpha=-lr)
+                if step >= reported:
+                    total += loss.detach() * len(positions)
+        return total
+
+    def load(self, row: Tensor) -> nn.Module:
+        """Return the module holding this row, in evaluation mode."""
+        self._load(row)
+        return self.module.eval()
+
+    def row(self) -> Tensor:
+        """Return the module's parameters and float buffers as one new row ``[P]``."""
+        tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        with torch.no_grad():
+            return torch.cat([tensors[name].reshape(-1) for name in self.layout.names])
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """Return the loaded module's outputs on a batch as it lies in a pool, without gradients."""
+        with torch.no_grad(), self._autocast():
+            output: Tensor = self.module(self._inputs(x))
+        return output.to(self.dtype)
+
+    def _load(self, row: Tensor) -> None:
+        self.layout.load(self.module, row.to(self.device))
+        for name, counter in self.counters.items():
+            self.module.get_buffer(name).copy_(counter)
+
+    def _parts(self, row: Tensor) -> list[Tensor]:
+        """Cut a row's parameters into tensors shaped as the module's."""
+        views = self.layout.unflatten(row.to(device=self.device, dtype=self.dtype))
+        return [views[name] for name, _ in self.module.named_parameters()]
+
+    def _inputs(self, x: Tensor) -> Tensor:
+        x = x.to(device=self.device, dtype=self.dtype if x.is_floating_point() else None)
+        return x.contiguous(memory_format=torch.channels_last) if self.images and x.ndim == 4 else x
+
+    def _targets(self, y: Tensor) -> Tensor:
+        return y.to(device=self.device, dtype=self.dtype if y.is_floating_point() else None)
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        if self.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)

@@ -1,0 +1,182 @@
+"""Models by name, or any user module by import path; each comes with its loss and its first row.
+
+Built-in models are ``nn.Sequential`` of standard layers, so that the stacked engine can train many at once. Pooling
+comes before ReLU: max-pooling and ReLU commute, and the ReLU then works on a quarter of the numbers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hanse.errors import UserError, nearest
+from hanse.learning.job import Problem
+from hanse.streams import torch_seed
+from hanse.table import Layout
+
+__all__ = ["MODELS", "build_module", "build_problem"]
+
+Shape = tuple[int, ...]
+
+
+def logistic(input_shape: Shape, num_classes: int | None) -> nn.Module:
+    """Return one linear layer: logistic regression, or linear regression if there are no classes."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), num_classes or 1))
+
+
+def mlp(
+    input_shape: Shape,
+    num_classes: int | None,
+    hidden: Sequence[int] = (50, 25),
+    batch_norm: bool = False,
+    activation: str = "relu",
+) -> nn.Module:
+    """Return a perceptron with these hidden layers; ``activation`` is "relu" or "tanh"."""
+    kinds: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+    if activation not in kinds:
+        raise UserError(f"model.activation is {activation!r}{nearest(activation, kinds)}")
+    if any(isinstance(width, bool) or not isinstance(width, int) or width < 1 for width in hidden):
+        raise UserError(f"model.hidden is {list(hidden)!r}; it lists the width of each hidden layer, 1 or more")
+    layers: list[nn.Module] = [nn.Flatten()]
+    inputs = prod(input_shape)
+    for width in hidden:
+        layers.append(nn.Linear(inputs, width))
+        if batch_norm:
+            layers.append(nn.BatchNorm1d(width))
+        layers.append(kinds[activation]())
+        inputs = width
+    return nn.Sequential(*layers, nn.Linear(inputs, num_classes or 1))
+
+
+def _convolutional(
+    name: str,
+    input_shape: Shape,
+    num_classes: int | None,
+    channels: Sequence[int],
+    kernel: int,
+    pooled: Sequence[bool],
+    dense: Sequence[int],
+) -> nn.Module:
+    """Stack convolutions (pooled by 2 where asked) and linear layers; widths follow from the image's size."""
+    if len(input_shape) != 3:
+        raise UserError(f"model.name = {name!r} takes images [channels, height, width]; samples have {input_shape}")
+    depth, height, width = input_shape
+    layers: list[nn.Module] = []
+    for out, pool in zip(channels, pooled, strict=True):
+        layers.append(nn.Conv2d(depth, out, kernel))
+        depth, height, width = out, height - kernel + 1, width - kernel + 1
+        if pool:
+            layers.append(nn.MaxPool2d(2))
+            height, width = height // 2, width // 2
+        layers.append(nn.ReLU())
+    if min(height, width) < 1:
+        raise UserError(f"model.name = {name!r} needs larger images than {input_shape[1]} x {input_shape[2]}")
+    inputs = depth * height * width
+    layers.append(nn.Flatten())
+    for features in dense:
+        layers += [nn.Linear(inputs, features), nn.ReLU()]
+        inputs = features
+    return nn.Sequential(*layers, nn.Linear(inputs, num_classes or 1))
+
+
+def cnn(input_shape: Shape, num_classes: int | None) -> nn.Module:
+    """Return PI-FL's CNN: convolutions 32-64-64 of 3x3, the first two pooled, then a linear layer of 128."""
+    return _convolutional("cnn", input_shape, num_classes, (32, 64, 64), 3, (True, True, False), (128,))
+
+
+def cnn_greedyfed(input_shape: Shape, num_classes: int | None) -> nn.Module:
+    """Return GreedyFed's CNN for CIFAR-10: two pooled convolutions of 8 channels, 4x4, and one linear layer."""
+    return _convolutional("cnn_greedyfed", input_shape, num_classes, (8, 8), 4, (True, True), ())
+
+
+def cnn_small(input_shape: Shape, num_classes: int | None) -> nn.Module:
+    """Return a small CNN for 28x28 images: two pooled 5x5 convolutions of 16 and 32 channels, one linear layer."""
+    return _convolutional("cnn_small", input_shape, num_classes, (16, 32), 5, (True, True), ())
+
+
+MODELS: Mapping[str, Callable[..., nn.Module]] = {
+    "logistic": logistic,
+    "mlp": mlp,
+    "cnn": cnn,
+    "cnn_greedyfed": cnn_greedyfed,
+    "cnn_small": cnn_small,
+}
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    if ":" not in name:
+        if name not in MODELS:
+            raise UserError(
+                f"model.name is {name!r}{nearest(name, MODELS)} (or an import path 'package.module:factory')"
+            )
+        return MODELS[name]
+    path, _, attribute = name.partition(":")
+    try:
+        found: Any = importlib.import_module(path)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"model.name is {name!r}, but it cannot be imported: {error}") from error
+    if not callable(found):
+        raise UserError(f"model.name is {name!r}, which is not callable")
+    return found  # type: ignore[no-any-return]
+
+
+def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Refuse options that the factory does not take, each with the nearest one that it does."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # a built-in without a signature: let the call itself fail
+        return
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    allowed = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL][2:]
+    wrong = [key for key in options if key not in allowed]
+    if wrong:
+        none = "; it has no options"
+        lines = (f"model {name!r} has no option {k!r}{nearest(k, allowed) if allowed else none}" for k in wrong)
+        raise UserError(*lines)
+
+
+def build_module(name: str, input_shape: Shape, num_classes: int | None, seed: int, **options: Any) -> nn.Module:
+    """Return the named model with weights drawn under ``(seed, "model")``; the global generators stay as they were.
+
+    Raises UserError for an unknown name or option, or for a factory that does not return a module.
+    """
+    factory = _factory(name)
+    _check_options(name, factory, options)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(torch_seed(seed, "model"))
+        try:
+            module = factory(tuple(input_shape), num_classes, **options)
+        except UserError:
+            raise
+        except TypeError as error:
+            raise UserError(f"model {name!r} could not be made: {error}") from error
+    if not isinstance(module, nn.Module):
+        raise UserError(f"model {name!r} returned a {type(module).__name__}, not a torch.nn.Module")
+    return module
+
+
+def build_problem(
+    name: str, input_shape: Shape, num_classes: int | None, seed: int, **options: Any
+) -> tuple[Problem, Tensor]:
+    """Return the model's problem and its first row ``[P]`` (float32, drawn under ``(seed, "model")``).
+
+    ``name`` is one of :data:`MODELS` or ``"package.module:factory"``, called as ``factory(input_shape, num_classes,
+    **options)``. ``num_classes`` None means regression: one output, mean squared error. Raises UserError as
+    :func:`build_module` does, and for a model without parameters.
+    """
+    module = build_module(name, input_shape, num_classes, seed, **options)
+    try:
+        layout = Layout.of(module)
+    except ValueError as error:
+        raise UserError(f"model {name!r}: {error}") from error
+    problem = Problem(module, layout, "mse" if num_classes is None else "cross_entropy")
+    return problem, layout.flatten(module)

@@ -1,0 +1,242 @@
+"""From a module to a stacked program: which layers it has, where their blocks lie, and the buffers they work on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hanse.learning.job import Problem, Recipe, SeatJob
+from hanse.learning.layers import Activation, BatchNorm, CrossEntropy, Enter, Layer, Linear, Loss, SquaredError
+
+__all__ = ["Bound", "Program", "Spec", "read_stack"]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One layer to stack: its kind, its name in the module, and the widths of what goes in and comes out."""
+
+    kind: str  # "linear", "relu", "tanh", "batch_norm"
+    name: str
+    inputs: int
+    outputs: int
+    bias: bool = True
+    decay: float = 0.1
+    eps: float = 1e-5
+
+
+def read_stack(problem: Problem) -> list[Spec] | None:
+    """Return the layers of an ``nn.Sequential`` of known layers, or None if the model cannot be stacked.
+
+    Known: Flatten, Identity, Linear, ReLU, Tanh, and BatchNorm1d (with weights and running statistics), with every
+    parameter trained and none shared.
+    """
+    if not isinstance(problem.module, nn.Sequential) or not all(p.requires_grad for p in problem.module.parameters()):
+        return None
+    specs: list[Spec] = []
+    width = 0
+    for name, layer in problem.module.named_children():
+        match layer:
+            case nn.Identity():
+                continue
+            case nn.Flatten(start_dim=1, end_dim=-1) if not specs:
+                continue
+            case nn.Linear():
+                specs.append(Spec("linear", name, layer.in_features, layer.out_features, layer.bias is not None))
+                width = layer.out_features
+            case nn.ReLU() | nn.Tanh():
+                specs.append(Spec("relu" if isinstance(layer, nn.ReLU) else "tanh", name, width, width))
+            case nn.BatchNorm1d(affine=True, track_running_stats=True) if layer.momentum is not None:
+                width = layer.num_features
+                specs.append(Spec("batch_norm", name, width, width, decay=float(layer.momentum), eps=layer.eps))
+            case _:
+                return None
+        if type(layer).__module__.split(".")[0] != "torch" or layer._forward_hooks or layer._forward_pre_hooks:
+            return None  # a subclass or a hook may compute something else
+    named = sum(2 if s.kind == "batch_norm" else 1 + s.bias for s in specs if s.kind in ("linear", "batch_norm"))
+    if not specs or width == 0 or specs[0].inputs == 0 or named != len(list(problem.module.parameters())):
+        return None  # nothing to train, a width that cannot be known, or shared parameters
+    return specs
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A program narrowed to an active prefix of seats and a batch width."""
+
+    inputs: Tensor  # [a, b, d]: where the batch's samples go
+    layers: list[Layer]
+    loss: Loss
+    parameters: list[Tensor]
+    velocity: list[Tensor]
+    pull: list[Tensor] | float
+    constant: list[Tensor] | None
+
+    def descend(self, lr: float) -> None:
+        """Add what pulls (weight decay, proximal term, tilt) to the velocity, and take the step."""
+        if isinstance(self.pull, list):
+            torch._foreach_addcmul_(self.velocity, self.pull, self.parameters)
+        elif self.pull:
+            torch._foreach_add_(self.velocity, self.parameters, alpha=self.pull)
+        if self.constant is not None:
+            torch._foreach_add_(self.velocity, self.constant)
+        torch._foreach_add_(self.parameters, self.velocity, alpha=-lr)
+
+
+class Program:
+    """The buffers of S stacked models with batches up to a width, kept over rounds."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        specs: Sequence[Spec],
+        seats: int,
+        width: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.problem, self.layout, self.specs = problem, problem.layout, list(specs)
+        self.seats, self.width, self.device, self.dtype = seats, width, device, dtype
+        self.trained = seats * self.layout.num_parameters
+        self.flat = self._empty(seats * self.layout.size)
+        self.velocity = self._empty(self.trained)
+        self.total = self._empty(seats).view(seats, 1, 1)
+        self.blocks = self._cut(self.flat)
+        self.velocity_blocks = self._cut(self.velocity)
+        samples = seats * width
+        self.inputs = self._empty(samples * specs[0].inputs)
+        self.outputs = [self._empty(samples * spec.outputs) for spec in specs]
+        self.gradients = [self._empty(samples * spec.inputs) for spec in specs]
+        self.normals = {s.name: self._empty(samples * s.outputs) for s in specs if s.kind == "batch_norm"}
+        self.entered = self._empty(samples * specs[0].inputs) if specs[0].kind != "linear" else None
+        self.loss_out = self._empty(samples * specs[-1].outputs)
+        self.ones = torch.ones(samples, dtype=dtype, device=device)
+        self.pull: Tensor | float = 0.0
+        self.constant: Tensor | None = None
+        self._bound: dict[tuple[int, int], Bound] = {}
+
+    def _empty(self, count: int) -> Tensor:
+        return torch.empty(count, dtype=self.dtype, device=self.device)
+
+    def _cut(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the layer-major blocks ``[S, *shape]`` of a flat buffer of rows or of parameters."""
+        blocks = {}
+        for name, shape, a, b in self.layout._blocks():
+            if self.seats * b <= flat.numel():
+                blocks[name] = flat[self.seats * a : self.seats * b].view(self.seats, *shape)
+        return blocks
+
+    def _spread(self, rows: Sequence[Tensor], flat: Tensor) -> None:
+        """Copy rows ``[P]`` into a layer-major buffer; one and the same row for every seat is copied by broadcast."""
+        same = all(row is rows[0] for row in rows)
+        table = (rows[0].unsqueeze(0) if same else torch.stack(list(rows))).to(self.device)
+        for (_, shape, a, b), block in zip(self.layout._blocks(), self._cut(flat).values(), strict=False):
+            block.copy_(table[:, a:b].view(-1, *shape))
+
+    def start(self, jobs: Sequence[SeatJob], recipe: Recipe) -> None:
+        """Load the seats' start rows, clear velocities and totals, and set what pulls."""
+        self._spread([job.start for job in jobs], self.flat)
+        self.velocity.zero_()
+        self.total.zero_()
+        self._bound.clear()
+        pulls = [recipe.weight_decay + (job.mu if job.centre is not None else 0.0) for job in jobs]
+        if all(pull == pulls[0] for pull in pulls):
+            self.pull = pulls[0]
+        else:
+            self.pull = self._empty(self.trained)
+            for block in self._cut(self.pull).values():
+                block.copy_(torch.tensor(pulls, dtype=self.dtype).view(-1, *[1] * (block.ndim - 1)))
+        self.constant = None
+        if any(job.tilt is not None or (job.centre is not None and job.mu) for job in jobs):
+            self.constant = self._empty(self.trained)
+            self._spread([_constant(job, self.dtype) for job in jobs], self.constant)
+
+    def store(self, rows: Tensor, seats: Sequence[int]) -> None:
+        """Copy the trained rows into ``rows[seats]``."""
+        where = torch.tensor(seats, device=self.device)
+        for (_, _, a, b), block in zip(self.layout._blocks(), self.blocks.values(), strict=True):
+            rows[where, a:b] = block.view(self.seats, -1)
+
+    def bind(self, active: int, width: int) -> Bound:
+        """Return the program on the first ``active`` seats and batches of ``width``."""
+        key = (active, width)
+        if key not in self._bound:
+            self._bound[key] = self._bind(active, width)
+        return self._bound[key]
+
+    def _bind(self, active: int, width: int) -> Bound:
+        def shaped(flat: Tensor, features: int) -> Tensor:
+            return flat[: active * features * width].view(active, features, width)
+
+        def column(blocks: dict[str, Tensor], name: str) -> Tensor:
+            return blocks[name][:active].unsqueeze(2)
+
+        layers: list[Layer] = []
+        if self.entered is not None:
+            layers.append(Enter(shaped(self.entered, self.specs[0].inputs)))
+        ones = self.ones[: active * width].view(active, width, 1)
+        overwrite = trains_below = False
+        for spec, out_buffer, grad_buffer in zip(self.specs, self.outputs, self.gradients, strict=True):
+            out, name = shaped(out_buffer, spec.outputs), spec.name
+            if spec.kind == "linear":
+                layers.append(
+                    Linear(
+                        weight=self.blocks[f"{name}.weight"][:active],
+                        weight_velocity=self.velocity_blocks[f"{name}.weight"][:active],
+                        bias=column(self.blocks, f"{name}.bias") if spec.bias else None,
+                        bias_velocity=column(self.velocity_blocks, f"{name}.bias") if spec.bias else None,
+                        out=out,
+                        grad_in=shaped(grad_buffer, spec.inputs) if trains_below else None,
+                        ones=ones,
+                        from_pool=not layers,
+                    )
+                )
+            elif spec.kind == "batch_norm":
+                layers.append(
+                    BatchNorm(
+                        scale=column(self.blocks, f"{name}.weight"),
+                        shift=column(self.blocks, f"{name}.bias"),
+                        scale_velocity=column(self.velocity_blocks, f"{name}.weight"),
+                        shift_velocity=column(self.velocity_blocks, f"{name}.bias"),
+                        mean=column(self.blocks, f"{name}.running_mean"),
+                        var=column(self.blocks, f"{name}.running_var"),
+                        decay=spec.decay,
+                        eps=spec.eps,
+                        normal=shaped(self.normals[name], spec.outputs),
+                        out=out,
+                    )
+                )
+            else:
+                layers.append(Activation(spec.kind, None if overwrite else out))
+            # an activation may overwrite what a linear layer or batch norm put out: they do not need it again
+            overwrite = spec.kind in ("linear", "batch_norm")
+            trains_below = trains_below or overwrite
+        total, last = self.total[:active], shaped(self.loss_out, self.specs[-1].outputs)
+        loss: Loss = CrossEntropy(last, total) if self.problem.loss == "cross_entropy" else SquaredError(last, total)
+        inputs = self.inputs[: active * width * self.specs[0].inputs].view(active, width, self.specs[0].inputs)
+        return Bound(
+            inputs=inputs,
+            layers=layers,
+            loss=loss,
+            parameters=self._prefix(self.flat[: self.trained], active),
+            velocity=self._prefix(self.velocity, active),
+            pull=self._prefix(self.pull, active) if isinstance(self.pull, Tensor) else self.pull,
+            constant=self._prefix(self.constant, active) if self.constant is not None else None,
+        )
+
+    def _prefix(self, flat: Tensor, active: int) -> list[Tensor]:
+        """Return the first ``active`` seats of every block: one piece if that is all of them."""
+        if active == self.seats:
+            return [flat]
+        return [block[:active] for block in self._cut(flat).values()]
+
+
+def _constant(job: SeatJob, dtype: torch.dtype) -> Tensor:
+    """Return the part of the gradient that does not move: ``tilt - mu centre``."""
+    constant = torch.zeros_like(job.start, dtype=dtype)
+    if job.tilt is not None:
+        constant.add_(job.tilt)
+    if job.centre is not None and job.mu:
+        constant.add_(job.centre.to(dtype), alpha=-job.mu)
+    return constant

@@ -1,0 +1,182 @@
+"""Loss and accuracy of many models on many samples: stacked where the model allows, else one model after another.
+
+Stacked models share the first layer's product over a chunk (one ``[C h, d] x [d, m]`` product for C models) and run
+feature-major, so that the log-softmax and the maximum over classes vectorise over samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from hanse.data.samples import Samples
+from hanse.learning.job import Problem, Scores
+from hanse.learning.local import Precision, Trainer
+from hanse.learning.program import Spec, read_stack
+
+__all__ = ["Scorer", "forward", "tally"]
+
+_CHUNK = 1 << 22  # activations (numbers) of a chunk: bounds memory
+_IMAGES = 250  # samples of a chunk for models that are scored one by one
+
+
+def forward(specs: Sequence[Spec], blocks: dict[str, Tensor], x: Tensor) -> Tensor:
+    """Return the outputs ``[C, k, m]`` of C models on samples ``x``, ``[m, d]`` for all or ``[C, m, d]`` for each.
+
+    ``blocks`` are the models' tensors by name, each ``[C, *shape]``; batch norm uses its running statistics.
+    """
+    value = x.transpose(-1, -2)  # a view: the product reads the samples as they lie
+    for spec in specs:
+        if spec.kind == "linear":
+            value = _linear(spec, blocks, value)
+        elif spec.kind == "batch_norm":
+            value = _normalise(spec, blocks, value)
+        else:
+            value = value.relu_() if spec.kind == "relu" else value.tanh_()
+    return value
+
+
+def _linear(spec: Spec, blocks: dict[str, Tensor], value: Tensor) -> Tensor:
+    weight = blocks[f"{spec.name}.weight"]
+    bias = blocks[f"{spec.name}.bias"].unsqueeze(2) if spec.bias else None
+    if value.ndim == 3:
+        return torch.bmm(weight, value) if bias is None else torch.baddbmm(bias, weight, value)
+    models, outputs = weight.shape[:2]
+    flat = torch.mm(weight.reshape(models * outputs, -1), value).view(models, outputs, -1)
+    return flat if bias is None else flat.add_(bias)
+
+
+def _normalise(spec: Spec, blocks: dict[str, Tensor], value: Tensor) -> Tensor:
+    name = spec.name
+    scale = blocks[f"{name}.weight"] * torch.rsqrt(blocks[f"{name}.running_var"] + spec.eps)
+    shift = blocks[f"{name}.bias"] - blocks[f"{name}.running_mean"] * scale
+    return torch.addcmul(shift.unsqueeze(2), value, scale.unsqueeze(2))
+
+
+def tally(problem: Problem, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each sample's loss and whether it is right, both ``[C, m]``, of outputs ``[C, k, m]``.
+
+    ``y`` are the labels of the m samples, or of each model's own ones in turn (regression: targets ``[.., k]``). Of
+    equal outputs the first class counts, as ``argmax`` has it. For regression nothing is right.
+    """
+    if problem.loss == "mse":
+        targets = y.view(-1, output.shape[2], output.shape[1]).transpose(1, 2)
+        loss = (output - targets).square().mean(1)
+        return loss, torch.zeros_like(loss, dtype=torch.bool)
+    labels = y.view(-1, 1, output.shape[2]).expand(output.shape[0], 1, -1)
+    best = output.max(1, keepdim=True).indices  # much faster than argmax
+    loss = F.log_softmax(output, 1).gather(1, labels).squeeze(1).neg_()
+    return loss, (best == labels).squeeze(1) & torch.isfinite(loss)
+
+
+class Scorer:
+    """Scores rows of one problem; keeps one module copy for models that cannot be stacked."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+        precision: Precision = "float32",
+    ) -> None:
+        self.problem, self.device, self.dtype, self.precision = problem, device, dtype, precision
+        self.specs = read_stack(problem)
+        self._trainer: Trainer | None = None
+
+    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
+        """Score ``rows [C, P]`` on the whole pool, or model c on ``pool[index[c]]``; NaN where there are no samples.
+
+        Raises ValueError if ``index`` does not have one entry a model.
+        """
+        models = rows.shape[0]
+        if index is not None and len(index) != models:
+            raise ValueError(f"{models} models, but {len(index)} lists of samples")
+        count = np.array([len(pool)] * models if index is None else [len(i) for i in index], dtype=np.int64)
+        loss, right = np.zeros(models), np.zeros(models)
+        for which, losses, rights in self.outcomes(rows, pool, index):
+            loss[which] += losses.sum(1, dtype=torch.float64).cpu().numpy()
+            right[which] += rights.sum(1).cpu().numpy()
+        with np.errstate(invalid="ignore"):
+            mean = np.where(count > 0, loss / np.maximum(count, 1), np.nan)
+            share = np.where(count > 0, right / np.maximum(count, 1), np.nan)
+        if self.problem.loss == "mse":
+            share = np.full(models, np.nan)
+        return Scores(mean, share, count)
+
+    def outcomes(
+        self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None
+    ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+        """Yield, chunk by chunk, models' positions, their samples' losses and right answers ``[C', m]``."""
+        rows = rows.to(device=self.device, dtype=self.dtype)
+        with torch.no_grad():
+            if self.specs is None:
+                yield from self._one_by_one(rows, pool, index)
+            elif index is None:
+                yield from self._stacked(rows, pool)
+            else:
+                yield from self._ragged(rows, pool, index)
+
+    def _blocks(self, rows: Tensor) -> dict[str, Tensor]:
+        return self.problem.layout.unflatten(rows)
+
+    def _targets(self, y: Tensor) -> Tensor:
+        return y.to(device=self.device, dtype=self.dtype if y.is_floating_point() else None)
+
+    def _inputs(self, x: Tensor) -> Tensor:
+        return x.reshape(len(x), -1).to(device=self.device, dtype=self.dtype)
+
+    def _stacked(self, rows: Tensor, pool: Samples) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+        assert self.specs is not None
+        widest = max(spec.outputs for spec in self.specs)
+        models = max(1, min(len(rows), _CHUNK // (256 * widest)))
+        step = max(256, _CHUNK // (models * widest))
+        for first in range(0, len(rows), models):
+            part = rows[first : first + models]
+            blocks = self._blocks(part)
+            for a in range(0, len(pool), step):
+                output = forward(self.specs, blocks, self._inputs(pool.x[a : a + step]))
+                loss, right = tally(self.problem, output, self._targets(pool.y[a : a + step]))
+                yield list(range(first, first + len(part))), loss, right
+
+    def _ragged(
+        self, rows: Tensor, pool: Samples, index: Sequence[Tensor]
+    ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+        """Models with their own samples: the longest lists first, cut so that all lists of a chunk go on to its end."""
+        assert self.specs is not None
+        widest = max(max(spec.outputs, spec.inputs) for spec in self.specs)
+        order = sorted((c for c in range(len(rows)) if len(index[c])), key=lambda c: -len(index[c]))
+        lists = {c: index[c].to(pool.x.device) for c in order}
+        done = 0
+        while order:
+            length = min(len(lists[order[-1]]) - done, _CHUNK // widest)
+            together = max(1, _CHUNK // (widest * length))
+            for first in range(0, len(order), together):
+                members = order[first : first + together]
+                taken = torch.cat([lists[c][done : done + length] for c in members])
+                x = self._inputs(pool.x.index_select(0, taken)).view(len(members), length, -1)
+                output = forward(self.specs, self._blocks(rows[members]), x)
+                loss, right = tally(self.problem, output, self._targets(pool.y.index_select(0, taken)))
+                yield members, loss, right
+            done += length
+            order = [c for c in order if len(lists[c]) > done]
+
+    def _one_by_one(
+        self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None
+    ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+        if self._trainer is None:
+            self._trainer = Trainer(self.problem, self.device, self.dtype, self.precision)
+        for c in range(len(rows)):
+            self._trainer.load(rows[c])
+            count = len(pool) if index is None else len(index[c])
+            for a in range(0, count, _IMAGES):
+                part = pool.take(index[c][a : a + _IMAGES].to(pool.x.device)) if index is not None else None
+                x = pool.x[a : a + _IMAGES] if part is None else part.x
+                y = pool.y[a : a + _IMAGES] if part is None else part.y
+                output = self._trainer.outputs(x)
+                output = output.reshape(len(x), -1).t().unsqueeze(0)
+                loss, right = tally(self.problem, output, self._targets(y))
+                yield [c], loss, right

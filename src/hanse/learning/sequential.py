@@ -1,0 +1,101 @@
+"""The sequential engine: one seat after another with autograd; the oracle, and the way for convolutions.
+
+With ``workers`` above 1 the seats are dealt over threads of this process, each with one intra-op thread: convolutions
+leave Python for milliseconds at a time, so two such threads do not hinder each other, and unlike one operator on two
+threads they do not collapse when another process wants a core. The numbers are those of one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hanse.data.samples import Samples
+from hanse.learning.job import Problem, Recipe, Scores, SeatJob, TrainedRows
+from hanse.learning.local import Precision, Trainer
+from hanse.learning.scoring import Scorer
+from hanse.learning.threads import intra_op
+
+__all__ = ["SequentialEngine", "work_of"]
+
+
+def work_of(job: SeatJob, recipe: Recipe) -> int:
+    """Return a seat's work in samples to go through, to deal the longest first."""
+    epochs = recipe.epochs if job.epochs is None else job.epochs
+    return len(job.index) * epochs if recipe.steps is None else recipe.steps * epochs
+
+
+class SequentialEngine:
+    """Trains seats one after another, or ``workers`` at a time on threads of their own.
+
+    ``threads`` is the number of intra-op threads of one seat (None keeps PyTorch's setting; 1 with several workers).
+    Modules that draw random numbers share one generator and are trained by one worker.
+    """
+
+    name = "sequential"
+
+    def __init__(
+        self,
+        problem: Problem,
+        device: torch.device | str = "cpu",
+        threads: int | None = None,
+        workers: int = 1,
+        precision: Precision = "float32",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.problem, self.device, self.dtype = problem, torch.device(device), dtype
+        self.threads, self.workers, self.precision = threads, workers, precision
+        self.scorer = Scorer(problem, self.device, dtype, precision)
+        self._trainers = [Trainer(problem, self.device, dtype, precision) for _ in range(workers)]
+        self._executor: ThreadPoolExecutor | None = None
+
+    def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
+        """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged."""
+        rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)
+        losses = np.full(len(jobs), np.nan)
+        steps = np.zeros(len(jobs), dtype=np.int64)
+
+        def one(trainer: Trainer, seat: int) -> None:
+            rows[seat], losses[seat], steps[seat] = trainer.train(pool, jobs[seat], recipe, lr)
+
+        if self.workers == 1 or len(jobs) < 2 or self._trainers[0].draws(pool):
+            with intra_op(1 if self.workers > 1 else self.threads):
+                for seat in range(len(jobs)):
+                    one(self._trainers[0], seat)
+        else:
+            self._on_threads(one, sorted(range(len(jobs)), key=lambda s: -work_of(jobs[s], recipe)))
+        return TrainedRows(rows, losses, steps)
+
+    def _on_threads(self, one: Callable[[Trainer, int], None], order: Sequence[int]) -> None:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(self.workers, "hanse-seat")
+        queue: SimpleQueue[int | None] = SimpleQueue()
+        for seat in order:
+            queue.put(seat)
+        for _ in self._trainers:
+            queue.put(None)
+
+        def work(trainer: Trainer) -> None:
+            torch.set_num_threads(1)  # this thread's own setting
+            while (seat := queue.get()) is not None:
+                one(trainer, seat)
+
+        with intra_op(1):  # new threads take the number set last; put back afterwards for everybody else
+            for future in [self._executor.submit(work, trainer) for trainer in self._trainers]:
+                future.result()
+
+    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
+        """Score ``rows [C, P]`` on the pool, or model c on ``pool[index[c]]``."""
+        with intra_op(self.threads):
+            return self.scorer.score(rows, pool, index)
+
+    def close(self) -> None:
+        """End the worker threads."""
+        if self._executor is not None:
+            self._executor.shutdown()
+            self._executor = None
