@@ -122,12 +122,8 @@ class Seats:
 
     def take(self, keep: Ints) -> Seats:
         """Return the seats with these positions, in this order."""
-
-        def part(a: NDArray[np.generic] | None) -> NDArray[np.generic] | None:
-            return None if a is None else a[keep]
-
-        return Seats(*(part(a) for a in (self.client, self.start, self.target, self.R, self.mu, self.L)))  # type:
-        ignore[arg - type]
+        R, mu, L = (None if a is None else a[keep] for a in (self.R, self.mu, self.L))
+        return Seats(self.client[keep], self.start[keep], self.target[keep], R, mu, L)
 
     def groups(self) -> dict[int, Ints]:
         """Return, by target row in ascending order, the positions of the seats that train it."""

@@ -1,0 +1,37 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: demo test test-slow lint format types bench clean
+
+demo: $(READY)  ## set up, then train a federation on real digits and write a report
+	$(BIN)/hanse demo --out runs/demo
+
+test: $(READY)  ## set up, then run the tests
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)  ## the tests that take long
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)  ## the speed figures of benchmarks/RESULTS.md; HANSE_DATA names the folder with the data sets
+	$(BIN)/python benchmarks/run_all.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# torch first and by itself: later installs then find it there and fetch no other build
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)

@@ -1,0 +1,107 @@
+"""The main job in small: a federation on real handwritten digits, valued, compared and reported."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from hanse.config import Experiment
+from hanse.errors import UserError
+from hanse.experiment import Run, run
+from hanse.progress import ProgressBar
+from hanse.reports.report import write_report
+
+__all__ = ["demo_experiments", "run_demo"]
+
+CLIENTS, SEATS, ROUNDS = 20, 4, 60
+NAMES = {
+    "greedyfed": "GreedyFed",
+    "fedavg": "FedAvg",
+    "local": "each client alone",
+    "centralised": "centralised (all data at one place)",
+}
+LEAD = (
+    f"{CLIENTS} organisations hold handwritten digits that they will not share: few each, of few classes, and some add "
+    f"noise to what they send. In each of {ROUNDS} rounds {SEATS} of them train. GreedyFed values every update and trains "
+    "with the most valuable clients; FedAvg draws clients at random."
+)
+
+
+def demo_experiments(seed: int) -> dict[str, Experiment]:
+    """Return the demo's four experiments for one seed, by mechanism: same data, same model, same local training."""
+    shared: dict[str, Any] = {
+        "data": {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": CLIENTS, "seed": seed},
+        "model": {"name": "mlp", "hidden": [50, 25]},
+        "train": {"epochs": 3, "batch_size": 16, "lr": 0.05, "momentum": 0.5},
+        "behaviour": {"noisy": {"sigma": 0.3}},
+        "run": {"rounds": ROUNDS, "seed": seed, "checkpoint_every": 10},
+    }
+    return {
+        "greedyfed": Experiment(**shared, mechanism={"name": "greedyfed", "clients_per_round": SEATS}),
+        "fedavg": Experiment(**shared, mechanism={"name": "fedavg", "clients_per_round": SEATS}),
+        # alone and pooled, nothing is sent, so nothing is noisy
+        "local": Experiment(**{**shared, "behaviour": {}}, mechanism={"name": "local"}),
+        "centralised": Experiment(
+            **{**shared, "behaviour": {}, "data": {**shared["data"], "partition": "pooled"}},
+            mechanism={"name": "centralised"},
+        ),
+    }
+
+
+def run_demo(folder: Path, seeds: int, console: Console) -> None:
+    """Run the demo into ``folder`` (replacing an earlier demo there), print the table and write the report."""
+    _clear(folder)
+    console.print(LEAD, "\n", sep="")
+    runs: dict[str, list[Run]] = {}
+    for seed in range(seeds):
+        for name, experiment in demo_experiments(seed).items():
+            bar = ProgressBar(console, f"{name}, seed {seed}")
+            place = folder / f"{name}-seed{seed}"
+            runs.setdefault(name, []).append(run(experiment, out=place, observers=[bar]))
+            if runs[name][-1].interrupted:
+                console.print("stopped; 'hanse demo' starts it again")
+                raise SystemExit(1)
+    console.print(_accuracies(runs))
+    console.print(_contributions(runs["greedyfed"][0]))
+    places = [result.path for results in runs.values() for result in results if result.path is not None]
+    page = write_report(places, folder, title="Who contributes what to a federation on handwritten digits", lead=LEAD)
+    console.print(f"The report, with a picture of all this: {page}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _clear(folder: Path) -> None:
+    """Remove an earlier demo's runs, and nothing else. Raises UserError if the folder holds something else."""
+    if not folder.exists():
+        return
+    ours = ("report.html", "figures")
+    for entry in folder.iterdir():
+        if not (entry.name in ours or entry.name.split("-seed")[0] in NAMES):
+            raise UserError(f"--out {folder}: holds '{entry.name}', which is not of an earlier demo; give another folder")
+    shutil.rmtree(folder)
+
+
+def _accuracies(runs: dict[str, list[Run]]) -> RichTable:
+    seeds = len(next(iter(runs.values())))
+    table = RichTable("", "test accuracy %", "deviation", title=f"After {ROUNDS} rounds, {seeds} seeds", min_width=60)
+    for name, results in runs.items():
+        final = np.array([100 * r.metrics[-1]["test/accuracy"] for r in results])
+        deviation = f"{final.std(ddof=1):.1f}" if len(final) > 1 else "-"
+        table.add_row(NAMES[name], f"{final.mean():.1f}", deviation)
+    return table
+
+
+def _contributions(result: Run) -> RichTable:
+    """Return the clients by their cumulative Shapley value at the end of one GreedyFed run."""
+    last: dict[int, float] = {}
+    for seat in result.clients:
+        last[seat["client"]] = seat["cumulative_value"]
+    seated = {c: sum(s["client"] == c for s in result.clients) for c in last}
+    order = sorted(last, key=lambda c: -last[c])
+    table = RichTable("client", "cumulative Shapley value", "rounds trained", title="Contributions, seed 0", min_width=60)
+    for client in [*order[:5], *order[-3:]]:
+        table.add_row(str(client), f"{last[client]:+.4f}", str(seated[client]))
+    return table
