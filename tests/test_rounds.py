@@ -12,8 +12,7 @@ from hanse.federation.port import ClientInfo, Reply, Request, Roster, Score, Sco
 from hanse.learning.job import Recipe
 from hanse.learning.models import build_problem
 from hanse.mechanisms.baselines import fedavg, fedprox, local
-from hanse.mechanisms.part import Choice, Mechanism, SelectPart, Settlement, SettlePart, State, Values, View
-from hanse.mechanisms.part import Context
+from hanse.mechanisms.part import Choice, Context, Mechanism, SelectPart, Settlement, SettlePart, State, Values, View
 from hanse.rounds import LoopState, Setup, first_state, play_round
 
 N = 5

@@ -7,26 +7,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from hanse.data.federated import FederatedData
+from hanse.federation.answers import Share, confusion, gradient, score
 from hanse.federation.behaviour import Behaviour, Me
 from hanse.federation.port import (
+    Ask,
     ClientInfo,
+    Gradient,
     Reply,
     Request,
     Result,
     Roster,
     Score,
-    Scored,
     Task,
     Train,
     Trained,
 )
 from hanse.learning.job import Engine, Problem, Recipe, SeatJob
-from hanse.streams import stream
 
 __all__ = ["LocalFederation"]
 
@@ -41,6 +40,7 @@ class LocalFederation:
     recipe: Recipe
     seed: int
     behaviours: Sequence[Behaviour] = ()
+    least: int = 1  # samples that a client needs to train (2 with batch norm)
     _clients: Roster = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -62,12 +62,19 @@ class LocalFederation:
         trained = self._train(round, [r for r, _ in answering])
         replies = []
         for request, me in answering:
-            results = tuple(self._result(round, request.client, t, trained) for t in request.tasks)
-            reply = Reply(request.client, results, bytes_down=_bytes(request.tasks), bytes_up=_bytes(results))
+            reply = self._reply(round, request, trained)
             for behaviour in self.behaviours:
                 reply = behaviour.on_reply(me, round, request, reply)
             replies.append(reply)
         return replies
+
+    def _reply(self, round: int, request: Request, trained: Mapping[int, Trained]) -> Reply:
+        down = _bytes(request.tasks)
+        try:
+            results = tuple(self._result(round, request.client, t, trained) for t in request.tasks)
+        except _NoAnswerError as reason:
+            return Reply(request.client, refused=str(reason), bytes_down=down)
+        return Reply(request.client, results, bytes_down=down, bytes_up=_bytes(results))
 
     def _me(self, client: int) -> Me:
         layout = self.problem.layout
@@ -82,7 +89,8 @@ class LocalFederation:
 
     def _train(self, round: int, requests: Sequence[Request]) -> Mapping[int, Trained]:
         """Train every seat that is asked for, in one call; return the updates by seat."""
-        seats = [(r.client, t) for r in requests for t in r.tasks if isinstance(t, Train)]
+        asked = [(r.client, t) for r in requests for t in r.tasks if isinstance(t, Train)]
+        seats = [(client, task) for client, task in asked if self.data.sizes[client] >= self.least]
         if not seats:
             return {}
         pool, index = self.data.pool([client for client, _ in seats])
@@ -98,19 +106,24 @@ class LocalFederation:
 
     def _result(self, round: int, client: int, task: Task, trained: Mapping[int, Trained]) -> Result:
         if isinstance(task, Train):
+            if task.seat not in trained:
+                raise _NoAnswerError(f"has {self.data.sizes[client]} samples to train on; {self.least} are needed")
             return trained[task.seat]
-        if isinstance(task, Score):
-            return self._score(round, client, task)
-        raise NotImplementedError(f"the local federation does not answer {type(task).__name__} yet")
-
-    def _score(self, round: int, client: int, task: Score) -> Scored:
+        if isinstance(task, Ask):
+            raise _NoAnswerError(f"has no policy that answers '{task.name}'")
         pool, [index] = self.data.pool([client], task.share)
-        if task.limit is not None and len(index) > task.limit:
-            order = stream(self.seed, "score", round=round, client=client).permutation(len(index))
-            index = index[torch.from_numpy(np.sort(order[: task.limit]))]
-        found = self.engine.score(task.models, pool, [index] * task.models.shape[0])
-        loss, accuracy = torch.from_numpy(found.loss), torch.from_numpy(found.accuracy)
-        return Scored(task.name, loss, accuracy, len(index))
+        share = Share(pool, index)
+        if isinstance(task, Score):
+            return score(task, share.limited(task.limit, self.seed, round, client), self.engine)
+        if isinstance(task, Gradient):
+            return gradient(task, share, self.problem)
+        if self.data.num_classes is None:
+            raise _NoAnswerError("confusion counts were asked for, but the targets are not classes")
+        return confusion(task, share, self.problem, self.data.num_classes)
+
+
+class _NoAnswerError(Exception):
+    """The client cannot answer; what it says becomes its refusal."""
 
 
 def _bytes(things: Sequence[Task] | Sequence[Result]) -> int:

@@ -1,0 +1,90 @@
+"""How a client answers questions about its own data: losses, gradients, confusion counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional
+
+from hanse.data.samples import Samples
+from hanse.federation.port import Confused, Confusion, Derived, Gradient, Score, Scored
+from hanse.learning.job import Engine, Problem
+from hanse.streams import stream
+
+__all__ = ["Share", "confusion", "gradient", "score"]
+
+_CHUNK = 1024  # samples at a time
+
+
+@dataclass(frozen=True)
+class Share:
+    """One client's samples of one share: ``index [n]`` into ``pool``."""
+
+    pool: Samples
+    index: Tensor
+
+    def limited(self, limit: int | None, seed: int, round: int, client: int) -> Share:
+        """Return at most ``limit`` of them: the first of a random order keyed by round and client."""
+        if limit is None or len(self.index) <= limit:
+            return self
+        order = stream(seed, "score", round=round, client=client).permutation(len(self.index))
+        keep = torch.from_numpy(np.sort(order[:limit])).to(self.index.device)
+        return Share(self.pool, self.index[keep])
+
+    def chunks(self) -> Sequence[Samples]:
+        """Return the samples in chunks."""
+        return [self.pool.take(part) for part in torch.split(self.index, _CHUNK)]
+
+
+def score(task: Score, share: Share, engine: Engine) -> Scored:
+    """Return the loss and accuracy of each model of the task on a share."""
+    found = engine.score(task.models, share.pool, [share.index] * task.models.shape[0])
+    return Scored(task.name, torch.from_numpy(found.loss), torch.from_numpy(found.accuracy), len(share.index))
+
+
+def _outputs(problem: Problem, row: Tensor, x: Tensor) -> Tensor:
+    tensors = {name: value.clone() for name, value in problem.layout.unflatten(row).items()}
+    found: Tensor = functional_call(problem.module, tensors, (x,))
+    return found
+
+
+def gradient(task: Gradient, share: Share, problem: Problem) -> Derived:
+    """Return the mean loss gradient ``[C, P]`` of each model on a share, in evaluation mode; zero for buffers."""
+    rows = torch.zeros_like(task.models)
+    width = problem.layout.num_parameters
+    training = problem.module.training
+    problem.module.eval()
+    for c, model in enumerate(task.models):
+        for part in share.chunks():
+            row = model.detach().clone().requires_grad_()
+            outputs = _outputs(problem, row, part.x)
+            if problem.loss == "cross_entropy":
+                loss = functional.cross_entropy(outputs, part.y, reduction="sum")
+            else:
+                loss = (
+                    functional.mse_loss(outputs.view_as(part.y), part.y, reduction="sum") * len(part) / part.y.numel()
+                )
+            [found] = torch.autograd.grad(loss, row)
+            rows[c, :width] += found[:width] / max(1, len(share.index))
+    problem.module.train(training)
+    return Derived(task.name, rows, len(share.index))
+
+
+def confusion(task: Confusion, share: Share, problem: Problem, num_classes: int) -> Confused:
+    """Return how often each class (row) was taken for each class (column), ``[C, classes, classes]`` int64."""
+    counts = torch.zeros((task.models.shape[0], num_classes, num_classes), dtype=torch.int64)
+    training = problem.module.training
+    problem.module.eval()
+    with torch.no_grad():
+        for c, model in enumerate(task.models):
+            for part in share.chunks():
+                guess = _outputs(problem, model, part.x).argmax(dim=1)
+                flat = torch.bincount(part.y * num_classes + guess, minlength=num_classes**2)
+                counts[c] += flat.view(num_classes, num_classes).cpu()
+    problem.module.train(training)
+    return Confused(task.name, counts)
