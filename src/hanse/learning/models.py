@@ -144,15 +144,17 @@ def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str,
         raise UserError(*lines)
 
 
-def build_module(name: str, input_shape: Shape, num_classes: int | None, seed: int, **options: Any) -> nn.Module:
-    """Return the named model with weights drawn under ``(seed, "model")``; the global generators stay as they were.
+def build_module(
+    name: str, input_shape: Shape, num_classes: int | None, seed: int, *, number: int = 0, **options: Any
+) -> nn.Module:
+    """Return the named model, its weights drawn under ``(seed, "model", number)``; global generators stay as they were.
 
     Raises UserError for an unknown name or option, or for a factory that does not return a module.
     """
     factory = _factory(name)
     _check_options(name, factory, options)
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(torch_seed(seed, "model"))
+        torch.default_generator.manual_seed(torch_seed(seed, "model", start=number))
         try:
             module = factory(tuple(input_shape), num_classes, **options)
         except UserError:
@@ -165,15 +167,17 @@ def build_module(name: str, input_shape: Shape, num_classes: int | None, seed: i
 
 
 def build_problem(
-    name: str, input_shape: Shape, num_classes: int | None, seed: int, **options: Any
+    name: str, input_shape: Shape, num_classes: int | None, seed: int, *, number: int = 0, **options: Any
 ) -> tuple[Problem, Tensor]:
-    """Return the model's problem and its first row ``[P]`` (float32, drawn under ``(seed, "model")``).
+    """Return the model's problem and its first row ``[P]`` (float32, drawn under ``(seed, "model", number)``).
+
+    A table that starts with several different models draws one for each ``number``.
 
     ``name`` is one of :data:`MODELS` or ``"package.module:factory"``, called as ``factory(input_shape, num_classes,
     **options)``. ``num_classes`` None means regression: one output, mean squared error. Raises UserError as
     :func:`build_module` does, and for a model without parameters.
     """
-    module = build_module(name, input_shape, num_classes, seed, **options)
+    module = build_module(name, input_shape, num_classes, seed, number=number, **options)
     try:
         layout = Layout.of(module)
     except ValueError as error:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hanse.learning.job import Problem, Recipe, SeatJob
 from hanse.learning.layers import Activation, BatchNorm, CrossEntropy, Enter, Layer, Linear, Loss, SquaredError
 
-__all__ = ["Bound", "Program", "Spec", "read_stack"]
+__all__ = ["Bound", "Program", "Spec", "read_layers", "read_stack"]
 
 
 @dataclass(frozen=True)
@@ -27,26 +27,21 @@ class Spec:
     eps: float = 1e-5
 
 
-def read_stack(problem: Problem) -> list[Spec] | None:
-    """Return the layers of an ``nn.Sequential`` of known layers, or None if the model cannot be stacked.
+def read_layers(layers: Sequence[tuple[str, nn.Module]]) -> list[Spec] | None:
+    """Return what these named layers are, or None if one is not known.
 
-    Known: Flatten, Identity, Linear, ReLU, Tanh, and BatchNorm1d (with weights and running statistics), with every
-    parameter trained and none shared.
+    Known: Identity, Linear, ReLU, Tanh, and BatchNorm1d with weights and running statistics; no subclasses, no hooks.
     """
-    if not isinstance(problem.module, nn.Sequential) or not all(p.requires_grad for p in problem.module.parameters()):
-        return None
     specs: list[Spec] = []
     width = 0
-    for name, layer in problem.module.named_children():
+    for name, layer in layers:
         match layer:
             case nn.Identity():
-                continue
-            case nn.Flatten(start_dim=1, end_dim=-1) if not specs:
-                continue
+                pass
             case nn.Linear():
                 specs.append(Spec("linear", name, layer.in_features, layer.out_features, layer.bias is not None))
                 width = layer.out_features
-            case nn.ReLU() | nn.Tanh():
+            case nn.ReLU() | nn.Tanh() if width:
                 specs.append(Spec("relu" if isinstance(layer, nn.ReLU) else "tanh", name, width, width))
             case nn.BatchNorm1d(affine=True, track_running_stats=True) if layer.momentum is not None:
                 width = layer.num_features
@@ -55,10 +50,25 @@ def read_stack(problem: Problem) -> list[Spec] | None:
                 return None
         if type(layer).__module__.split(".")[0] != "torch" or layer._forward_hooks or layer._forward_pre_hooks:
             return None  # a subclass or a hook may compute something else
-    named = sum(2 if s.kind == "batch_norm" else 1 + s.bias for s in specs if s.kind in ("linear", "batch_norm"))
-    if not specs or width == 0 or specs[0].inputs == 0 or named != len(list(problem.module.parameters())):
-        return None  # nothing to train, a width that cannot be known, or shared parameters
-    return specs
+    return specs or None
+
+
+def read_stack(problem: Problem) -> list[Spec] | None:
+    """Return the layers of an ``nn.Sequential`` of known layers, a Flatten before them, or None.
+
+    Every parameter must be trained and none shared. See :func:`read_layers` for what is known.
+    """
+    module = problem.module
+    if not isinstance(module, nn.Sequential) or not all(p.requires_grad for p in module.parameters()):
+        return None
+    layers = list(module.named_children())
+    if layers and type(layers[0][1]) is nn.Flatten and (layers[0][1].start_dim, layers[0][1].end_dim) == (1, -1):
+        layers = layers[1:]
+    specs = read_layers(layers)
+    if specs is None:
+        return None
+    expected = sum(2 if s.kind == "batch_norm" else 1 + s.bias for s in specs if s.kind in ("linear", "batch_norm"))
+    return specs if expected == len(list(module.parameters())) else None
 
 
 @dataclass(frozen=True)

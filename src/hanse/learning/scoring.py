@@ -18,7 +18,7 @@ from hanse.learning.job import Problem, Scores
 from hanse.learning.local import Precision, Trainer
 from hanse.learning.program import Spec, read_stack
 
-__all__ = ["Scorer", "forward", "tally"]
+__all__ = ["Scorer", "forward", "tally", "through"]
 
 _CHUNK = 1 << 22  # activations (numbers) of a chunk: bounds memory
 _IMAGES = 250  # samples of a chunk for models that are scored one by one
@@ -29,7 +29,11 @@ def forward(specs: Sequence[Spec], blocks: dict[str, Tensor], x: Tensor) -> Tens
 
     ``blocks`` are the models' tensors by name, each ``[C, *shape]``; batch norm uses its running statistics.
     """
-    value = x.transpose(-1, -2)  # a view: the product reads the samples as they lie
+    return through(specs, blocks, x.transpose(-1, -2))  # a view: the product reads the samples as they lie
+
+
+def through(specs: Sequence[Spec], blocks: dict[str, Tensor], value: Tensor) -> Tensor:
+    """Run layers on feature-major values, ``[d, m]`` for all models or ``[C, d, m]``, which may be overwritten."""
     for spec in specs:
         if spec.kind == "linear":
             value = _linear(spec, blocks, value)
@@ -64,10 +68,10 @@ def tally(problem: Problem, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     equal outputs the first class counts, as ``argmax`` has it. For regression nothing is right.
     """
     if problem.loss == "mse":
-        targets = y.view(-1, output.shape[2], output.shape[1]).transpose(1, 2)
+        targets = y.reshape(-1, output.shape[2], output.shape[1]).transpose(1, 2)
         loss = (output - targets).square().mean(1)
         return loss, torch.zeros_like(loss, dtype=torch.bool)
-    labels = y.view(-1, 1, output.shape[2]).expand(output.shape[0], 1, -1)
+    labels = y.reshape(-1, 1, output.shape[2]).expand(output.shape[0], 1, -1)
     best = output.max(1, keepdim=True).indices  # much faster than argmax
     loss = F.log_softmax(output, 1).gather(1, labels).squeeze(1).neg_()
     return loss, (best == labels).squeeze(1) & torch.isfinite(loss)

@@ -1,0 +1,204 @@
+"""What coalitions of clients are worth: many averaged models evaluated at once.
+
+A coalition's model is the weighted mean of its members' updates. Three ways to get at its outputs, the first that fits:
+
+* the model begins with a linear layer: that layer's outputs are linear in its weights, so they are computed once an
+  update and *mixed* for every coalition instead of being computed anew (one product ``[C, S] x [S, h n]``);
+* the model begins with narrow convolutions: several coalitions run as the channels of one wide convolution;
+* otherwise the mixed models are scored one after another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hanse.data.samples import Samples
+from hanse.errors import UserError, nearest
+from hanse.learning.convolutions import ConvStack, read_convolutions
+from hanse.learning.job import Problem
+from hanse.learning.program import read_stack
+from hanse.learning.scoring import Scorer, forward, tally, through
+
+__all__ = ["Coalitions", "UtilityName"]
+
+UtilityName = Literal["loss", "accuracy", "balanced"]
+# which coalitions, the first sample, their losses and right answers [C', m]
+Outcome = tuple[slice, int, Tensor, Tensor]
+
+_KEEP = 1 << 27  # numbers: first-layer outputs of all updates are kept up to this, else computed anew in every call
+_BLOCK = 1 << 20  # numbers: first-layer outputs of a chunk of coalitions on a block of samples
+_TOGETHER = 16  # coalitions of a chunk
+_WIDE = 8  # coalitions as channels of one wide convolution
+_IMAGES = 250  # images of a block
+_WORST = -1e9  # the utility of a model whose loss is not finite: games need finite numbers
+
+
+class Coalitions:
+    """The game of ``updates [S, P]`` with ``weights [S]`` on some samples; a utility for :mod:`hanse.games`.
+
+    Coalition C's model is ``sum_C q_i U_i / sum_C q_i``, the plain mean if its weights sum to 0, and ``base [P]`` if it
+    is empty. ``utility`` is "loss" (minus the mean loss), "accuracy", or "balanced" (minus the mean over the classes of
+    each class's mean loss). ``evaluated`` counts the models evaluated; nothing is memoised here.
+
+    Raises UserError for an unknown utility, one that regression does not have, or no samples.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        updates: Tensor,
+        base: Tensor,
+        weights: Sequence[float] | NDArray[np.float64] | Tensor,
+        samples: Samples,
+        *,
+        utility: str = "loss",
+    ) -> None:
+        self.problem, self.utility = problem, utility
+        self.device = updates.device
+        rows = torch.cat([updates, base.to(updates).unsqueeze(0)])
+        finite = torch.isfinite(rows).all(1)
+        # a row that is not finite must spoil its own coalitions only, and 0 x NaN is NaN
+        self.rows = torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows))
+        self.spoilt = torch.nonzero(~finite).view(-1).tolist()
+        self.shares = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
+        self.samples = Samples(samples.x.to(self.device), samples.y.to(self.device))
+        self.sample_weights = _sample_weights(problem, self.samples, utility)
+        self.evaluated = 0
+        self.specs = read_stack(problem)
+        self.mixes = self.specs is not None and self.specs[0].kind == "linear"
+        if self.specs is not None and self.mixes:  # its tensors are a row's first columns
+            self.head = self.specs[0].outputs * (self.specs[0].inputs + self.specs[0].bias)
+        self.convolutions = None if self.specs is not None else read_convolutions(problem)
+        self.scorer = Scorer(problem, self.device)
+        self._first: list[Tensor] | None = None
+        if len(self.shares) != len(updates):
+            raise ValueError(f"{len(updates)} updates, but {len(self.shares)} weights")
+
+    @property
+    def players(self) -> int:
+        """The number of updates, S."""
+        return len(self.shares)
+
+    def __call__(self, coalition: frozenset[int]) -> float:
+        """Return the utility of one coalition; higher is better."""
+        return self.many([coalition])[0]
+
+    def many(self, coalitions: Sequence[frozenset[int]]) -> list[float]:
+        """Return the utility of each coalition, in order. Raises ValueError for a player that does not exist."""
+        if not coalitions:
+            return []
+        shares = torch.from_numpy(self._mixtures(coalitions)).to(device=self.device, dtype=self.rows.dtype)
+        worth = torch.zeros(len(coalitions), dtype=torch.float64, device=self.device)
+        with torch.no_grad():
+            if self.mixes:
+                outcomes = self._mixed_outputs(shares)
+            elif self.convolutions is not None:
+                outcomes = self._wide(shares, self.convolutions)
+            else:
+                outcomes = self._one_by_one(shares)
+            for part, begin, loss, right in outcomes:
+                weights = self.sample_weights[begin : begin + loss.shape[1]]
+                value = right.double() if self.utility == "accuracy" else loss.double().neg_()
+                worth[part] += value @ weights
+        self.evaluated += len(coalitions)
+        worth[(shares[:, self.spoilt] != 0).any(1) | ~torch.isfinite(worth)] = _WORST
+        values: list[float] = worth.tolist()
+        return values
+
+    def _mixtures(self, coalitions: Sequence[frozenset[int]]) -> NDArray[np.float64]:
+        """Return each coalition's mixture of ``[updates; base]``, ``[C, S + 1]``, rows summing to 1."""
+        table = np.zeros((len(coalitions), self.players + 1))
+        for c, coalition in enumerate(coalitions):
+            members = sorted(coalition)
+            if members and not 0 <= members[0] <= members[-1] < self.players:
+                raise ValueError(f"coalition {members} names a player outside 0..{self.players - 1}")
+            shares = self.shares[members]
+            total = shares.sum()
+            table[c, members or [-1]] = shares / total if total > 0 else 1.0 / max(1, len(members))
+        return table
+
+    def _mixed_outputs(self, shares: Tensor) -> Iterator[Outcome]:
+        """Mix the first layer's outputs, block by block of samples; the other layers run on mixed weights."""
+        assert self.specs is not None
+        hidden, rest = self.specs[0].outputs, self.specs[1:]
+        together = min(len(shares), _TOGETHER)
+        parts = [slice(a, min(a + together, len(shares))) for a in range(0, len(shares), together)]
+        mixed = [self._blocks(shares[part] @ self.rows[:, self.head :], self.head) for part in parts]
+        begin = 0
+        for outputs in self._first_outputs():
+            size = outputs.shape[2]
+            flat, y = outputs.view(len(outputs), -1), self.samples.y[begin : begin + size]
+            for part, blocks in zip(parts, mixed, strict=True):
+                value = through(rest, blocks, torch.mm(shares[part], flat).view(-1, hidden, size))
+                yield part, begin, *tally(self.problem, value, y)
+            begin += size
+
+    def _first_outputs(self) -> Iterator[Tensor]:
+        """Yield the first layer's outputs ``[S + 1, h, m]`` of all rows, block after block of samples."""
+        if self._first is not None:
+            yield from self._first
+            return
+        assert self.specs is not None
+        hidden, n = self.specs[0].outputs, len(self.samples)
+        keep = len(self.rows) * hidden * n <= _KEEP
+        kept: list[Tensor] = []
+        blocks = self._blocks(self.rows[:, : self.head], 0)
+        x = self.samples.x.reshape(n, -1)
+        for part in x.chunk(math.ceil(n * hidden * _TOGETHER / _BLOCK)):
+            outputs = forward(self.specs[:1], blocks, part.to(self.rows.dtype))
+            if keep:
+                kept.append(outputs)
+            yield outputs
+        if keep:
+            self._first = kept
+
+    def _blocks(self, rows: Tensor, first: int) -> dict[str, Tensor]:
+        """Return named views ``[C, *shape]`` of rows that hold the columns from ``first`` on, as far as they go."""
+        layout, end = self.problem.layout, first + rows.shape[1]
+        return {
+            name: rows[:, a - first : b - first].view(-1, *shape)
+            for name, shape, a, b in layout._blocks()
+            if first <= a and b <= end
+        }
+
+    def _wide(self, shares: Tensor, stack: ConvStack) -> Iterator[Outcome]:
+        """Several coalitions as the channels of one wide convolution."""
+        for a in range(0, len(shares), _WIDE):
+            part = slice(a, min(a + _WIDE, len(shares)))
+            blocks = self.problem.layout.unflatten(shares[part] @ self.rows)
+            for begin in range(0, len(self.samples), _IMAGES):
+                end = begin + _IMAGES
+                value = stack.forward(blocks, self.samples.x[begin:end])
+                yield part, begin, *tally(self.problem, value, self.samples.y[begin:end])
+
+    def _one_by_one(self, shares: Tensor) -> Iterator[Outcome]:
+        """Mix a few models, score them, mix the next ones."""
+        for a in range(0, len(shares), _TOGETHER):
+            rows = shares[a : a + _TOGETHER] @ self.rows
+            done = [0] * len(rows)
+            for which, loss, right in self.scorer.outcomes(rows, self.samples, None):
+                yield slice(a + which[0], a + which[-1] + 1), done[which[0]], loss, right
+                for c in which:
+                    done[c] += loss.shape[1]
+
+
+def _sample_weights(problem: Problem, samples: Samples, utility: str) -> Tensor:
+    """Return what each sample's outcome counts, float64 ``[n]``, summing to 1."""
+    n = len(samples)
+    if utility not in ("loss", "accuracy", "balanced"):
+        raise UserError(f"utility is {utility!r}{nearest(utility, ('loss', 'accuracy', 'balanced'))}")
+    if problem.loss == "mse" and utility != "loss":
+        raise UserError(f"utility is {utility!r}, but regression has no classes; use 'loss'")
+    if n == 0:
+        raise UserError("there are no validation samples to value coalitions on")
+    if utility != "balanced":
+        return torch.full((n,), 1 / n, dtype=torch.float64, device=samples.y.device)
+    counts = torch.bincount(samples.y)
+    return 1.0 / (counts[samples.y].double() * (counts > 0).sum())

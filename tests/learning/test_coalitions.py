@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from hanse.errors import UserError
+from hanse.learning.coalitions import Coalitions
+from hanse.learning.job import Problem
+from hanse.learning.models import build_problem
+
+from .helpers import made
+
+MODELS = [
+    ("logistic", {}, (3, 4), 5),
+    ("mlp", {"hidden": [9, 7]}, (3, 4), 5),
+    ("mlp", {"hidden": [9], "batch_norm": True, "activation": "tanh"}, (3, 4), 5),
+    ("mlp", {"hidden": [9]}, (3, 4), None),
+    ("cnn_greedyfed", {}, (3, 32, 32), 10),
+    ("cnn_small", {}, (1, 28, 28), 10),
+    ("cnn", {}, (3, 32, 32), 10),
+]
+
+
+def naive(problem: Problem, row: torch.Tensor, samples, utility: str) -> float:  # type: ignore[no-untyped-def]
+    problem.layout.load(problem.module, row)
+    problem.module.eval()
+    with torch.no_grad():
+        out = problem.module(samples.x)
+        if problem.loss == "mse":
+            return -float(F.mse_loss(out.squeeze(1), samples.y))
+        if utility == "accuracy":
+            return float((out.argmax(1) == samples.y).double().mean())
+        loss = F.cross_entropy(out, samples.y, reduction="none")
+        if utility == "balanced":
+            return -float(torch.stack([loss[samples.y == c].mean() for c in samples.y.unique()]).mean())
+        return -float(loss.mean())
+
+
+@pytest.mark.parametrize(("name", "options", "shape", "classes"), MODELS)
+@pytest.mark.parametrize("utility", ["loss", "accuracy", "balanced"])
+def test_every_coalition_is_worth_what_its_average_is(name, options, shape, classes, utility) -> None:  # type: ignore[no-untyped-def]
+    problem, row = build_problem(name, shape, classes, 1, **options)
+    samples = made(shape, classes, 270)
+    if classes is None and utility != "loss":
+        with pytest.raises(UserError):
+            Coalitions(problem, torch.stack([row]), row, [1.0], samples, utility=utility)
+        return
+    torch.manual_seed(0)
+    updates = row + 0.2 * row.std() * torch.randn(4, len(row))
+    if options.get("batch_norm"):
+        updates[:, problem.layout.num_parameters :].abs_()
+    weights = [0.5, 0.2, 0.3, 0.0]
+    game = Coalitions(problem, updates, row, weights, samples, utility=utility)
+    players = [frozenset(c) for r in range(5) for c in itertools.combinations(range(4), r)]
+    for repeat in (players, players[::-1]):
+        got = game.many(repeat)
+        for coalition, value in zip(repeat, got, strict=True):
+            members = sorted(coalition)
+            share = torch.tensor([weights[m] for m in members], dtype=torch.float64)
+            share = share / share.sum() if share.sum() > 0 else torch.full_like(share, 1 / max(1, len(members)))
+            mixed = (share @ updates[members].double()).float() if members else row
+            expected = naive(problem, mixed, samples, utility)
+            if utility == "accuracy":
+                assert value == pytest.approx(expected, abs=1.01 / len(samples))
+            else:
+                assert value == pytest.approx(expected, abs=1e-5, rel=1e-5)
+    assert game(frozenset({1})) == pytest.approx(game.many([frozenset({1})])[0])
+    assert game.evaluated == 2 * 16 + 2
+
+
+def test_mistakes_are_named() -> None:
+    problem, row = build_problem("logistic", (4,), 3, 1)
+    samples = made((4,), 3)
+    with pytest.raises(UserError, match="'balanced'"):
+        Coalitions(problem, torch.stack([row]), row, [1.0], samples, utility="balance")
+    with pytest.raises(UserError, match="no validation samples"):
+        Coalitions(problem, torch.stack([row]), row, [1.0], made((4,), 3, 0))
+    game = Coalitions(problem, torch.stack([row, row]), row, [1.0, 1.0], samples)
+    with pytest.raises(ValueError, match="a player outside"):
+        game(frozenset({0, 2}))
+    assert game.many([]) == []
+    assert game.players == 2
+
+
+def test_a_model_that_is_not_finite_is_worth_little() -> None:
+    problem, row = build_problem("logistic", (4,), 3, 1)
+    game = Coalitions(problem, torch.stack([row, row * float("nan")]), row, [1.0, 1.0], made((4,), 3))
+    good, bad = game.many([frozenset({0}), frozenset({1})])
+    assert bad < -1e6 < good
