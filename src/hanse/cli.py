@@ -156,13 +156,11 @@ def demo(
 def main() -> None:
     """Run the command line; mistakes of the user end with 2 and one line each, anything else with 1."""
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)
     except UserError as wrong:
         for line in wrong.lines:
             err.print(f"hanse: {line}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
-    except typer.Exit as stop:
-        sys.exit(stop.exit_code)
     except typer.Abort:
         err.print("hanse: stopped")
         sys.exit(1)
@@ -174,3 +172,4 @@ def main() -> None:
             err.print(f"hanse: {wrong.format_message()}", markup=False, highlight=False, soft_wrap=True)
             sys.exit(2)
         raise
+    sys.exit(code if isinstance(code, int) else 0)

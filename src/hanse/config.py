@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from hanse import toml
 from hanse.data.spec import DataSpec
-from hanse.errors import UserError, nearest
+from hanse.errors import UserError, import_path, nearest
 from hanse.learning.job import Recipe
 from hanse.mechanisms.registry import MECHANISMS, build_mechanism, defaults
 
@@ -162,8 +162,10 @@ class Experiment(BaseModel):
     def sections(self) -> dict[str, dict[str, Any]]:
         """Return every section with every default, mechanism options included, as plain values."""
         found: dict[str, dict[str, Any]] = self.model_dump(mode="json")
-        make = MECHANISMS.get(self.mechanism.name)
-        known = {k: v for k, v in defaults(make).items() if v is not None} if make else {}
+        make = MECHANISMS.get(self.mechanism.name) or import_path(self.mechanism.name, "mechanism.name", MECHANISMS)
+        known = defaults(make)
+        if isinstance(known.get("clients_per_round"), int):
+            known["clients_per_round"] = min(known["clients_per_round"], self.data.clients)
         found["mechanism"] = {"name": self.mechanism.name} | known | self.mechanism.table
         return found
 

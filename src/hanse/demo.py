@@ -26,9 +26,9 @@ NAMES = {
     "centralised": "centralised (all data at one place)",
 }
 LEAD = (
-    f"{CLIENTS} organisations hold handwritten digits that they will not share: few each, of few classes, and some add "
-    f"noise to what they send. In each of {ROUNDS} rounds {SEATS} of them train. GreedyFed values every update and trains "
-    "with the most valuable clients; FedAvg draws clients at random."
+    f"{CLIENTS} organisations hold handwritten digits that they will not share: few each, of few classes, and some "
+    f"add noise to what they send. In each of {ROUNDS} rounds {SEATS} of them train. GreedyFed values every update "
+    "and trains with the most valuable clients; FedAvg draws clients at random."
 )
 
 
@@ -80,7 +80,9 @@ def _clear(folder: Path) -> None:
     ours = ("report.html", "figures")
     for entry in folder.iterdir():
         if not (entry.name in ours or entry.name.split("-seed")[0] in NAMES):
-            raise UserError(f"--out {folder}: holds '{entry.name}', which is not of an earlier demo; give another folder")
+            raise UserError(
+                f"--out {folder}: holds '{entry.name}', which is not of an earlier demo; give another folder"
+            )
     shutil.rmtree(folder)
 
 
@@ -101,7 +103,9 @@ def _contributions(result: Run) -> RichTable:
         last[seat["client"]] = seat["cumulative_value"]
     seated = {c: sum(s["client"] == c for s in result.clients) for c in last}
     order = sorted(last, key=lambda c: -last[c])
-    table = RichTable("client", "cumulative Shapley value", "rounds trained", title="Contributions, seed 0", min_width=60)
+    table = RichTable(
+        "client", "cumulative Shapley value", "rounds trained", title="Contributions, seed 0", min_width=60
+    )
     for client in [*order[:5], *order[-3:]]:
         table.add_row(str(client), f"{last[client]:+.4f}", str(seated[client]))
     return table

@@ -28,14 +28,14 @@ class Combination:
 def combinations() -> Iterator[Combination]:
     """Yield every mechanism with every one part replaced, and the needs that nothing would meet.
 
-    The experiment is taken to give whatever an experiment can: a validation set, and pooled data where it is asked for.
+    The experiment is taken to have a validation set, and several clients (one for centralised training).
     """
     for name, make in MECHANISMS.items():
         own = make()
-        given = frozenset({"validation"}) | ({"pooled"} if name == "centralised" else set())
+        given = {"validation", "pooled" if name == "centralised" else "clients"}
         for slot in SLOTS:
             for part, make_part in PARTS[slot].items():
-                if isinstance(own.parts().get(slot), make_part) if isinstance(make_part, type) else False:
+                if isinstance(make_part, type) and type(own.parts().get(slot)) is make_part:
                     continue
                 changed = replace(own, **{slot: make_part()})
                 there = frozenset(given).union(*(p.gives for p in changed.parts().values()))

@@ -62,10 +62,11 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ModuleNotFoundError:
             raise UserError("--track tensorboard: is not installed; pip install 'hanse[track]'") from None
-        self._writer = SummaryWriter(log_dir=str(folder))
+        self._folder, self._make = folder, SummaryWriter
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
-        """Record the experiment's file as text."""
+        """Open the event file; what an earlier, killed process wrote of the rounds to come no longer counts."""
+        self._writer = self._make(log_dir=str(self._folder), purge_step=first_round)
         self._writer.add_text("experiment", f"```\n{experiment.to_toml()}\n```", first_round)
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:

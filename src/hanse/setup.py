@@ -84,11 +84,7 @@ def build(experiment: Experiment) -> Blueprint:
     )
     mechanism = build_mechanism(experiment.mechanism.table)
     lines = unmet_needs(mechanism, _given(experiment, data))
-    per_round = getattr(mechanism.select, "clients_per_round", None)
-    if per_round is not None and per_round > data.num_clients:
-        lines.append(
-            f"mechanism.clients_per_round: {per_round}: more than the {data.num_clients} clients that there are"
-        )
+    lines += _too_many(experiment.mechanism.table, data.num_clients)
     behaviours: list[Behaviour] = []
     for name, options in experiment.behaviour.items():
         try:
@@ -102,13 +98,26 @@ def build(experiment: Experiment) -> Blueprint:
     return Blueprint(data, problem, initial, mechanism, tuple(behaviours), device)
 
 
+def _too_many(table: dict[str, Any], num_clients: int) -> list[str]:
+    """Return a line if more clients a round are asked for than there are; a default adapts by itself."""
+    select = table.get("select")
+    asked = {
+        "mechanism": table.get("clients_per_round"),
+        "mechanism.select": select.get("clients_per_round") if isinstance(select, dict) else None,
+    }
+    return [
+        f"{where}.clients_per_round: {m}: more than the {num_clients} clients that there are"
+        for where, m in asked.items()
+        if isinstance(m, int) and m > num_clients
+    ]
+
+
 def _given(experiment: Experiment, data: FederatedData) -> frozenset[str]:
     """Return the needs that the experiment meets by itself."""
     given = set()
     if data.server_validation is not None and len(data.server_validation):
         given.add("validation")
-    if experiment.data.partition == "pooled":
-        given.add("pooled")
+    given.add("pooled" if experiment.data.partition == "pooled" else "clients")
     return frozenset(given)
 
 

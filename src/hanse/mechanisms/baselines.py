@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from dataclasses import replace
+from typing import Annotated
 
 from pydantic import Field
 
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.part import Mechanism
-from hanse.mechanisms.select import Everyone, Uniform
+from hanse.mechanisms.select import Everyone, TheOne, Uniform
 from hanse.mechanisms.train import OwnModels, Proximal, SharedModel
 from hanse.mechanisms.weigh import BySamples
 
@@ -31,13 +31,6 @@ def local() -> Mechanism:
     return Mechanism("local", Everyone(), OwnModels(), BySamples(), deploy=ServerModel())
 
 
-@dataclass(frozen=True)
-class _Pooled(Everyone):
-    """Everyone, where there is only one: the client that holds all data."""
-
-    needs: ClassVar[frozenset[str]] = frozenset({"pooled"})
-
-
 def centralised() -> Mechanism:
     """All data at one place, as an upper bound; needs ``data.partition = "pooled"``."""
-    return Mechanism("centralised", _Pooled(), SharedModel(), BySamples(), deploy=ServerModel())
+    return Mechanism("centralised", TheOne(), SharedModel(), BySamples(), deploy=ServerModel())

@@ -27,6 +27,7 @@ MECHANISMS: dict[str, Callable[..., Mechanism]] = {
 PARTS: dict[str, dict[str, Callable[..., Any]]] = {
     "select": {
         "everyone": select.Everyone,
+        "the_one": select.TheOne,
         "uniform": select.Uniform,
         "round_robin": select.RoundRobin,
         "greedy": select.Greedy,
@@ -50,8 +51,8 @@ REASONS = {
     "validation": "a validation set at the server (data.validation > 0)",
     "values": "a value part (mechanism.value) that says what each update was worth",
     "groups": "groups of several seats with one target row; here every client trains a row of its own",
+    "clients": "several clients; with data.partition = 'pooled' there is one ('centralised' trains it)",
     "pooled": "all data at one client (data.partition = 'pooled')",
-    "settlement": "a settle part that pays; none is built in yet",
 }
 
 

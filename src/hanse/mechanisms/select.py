@@ -13,9 +13,10 @@ from hanse.games.cumulative import update_cumulative
 from hanse.mechanisms.part import Choice, Context, Ints, SelectPart, State, View
 from hanse.streams import stream
 
-__all__ = ["Everyone", "Greedy", "RoundRobin", "Uniform", "greedy", "round_robin"]
+__all__ = ["Everyone", "Greedy", "RoundRobin", "TheOne", "Uniform", "greedy", "round_robin"]
 
 PerRound = Annotated[int, Field(ge=1)]
+CLIENTS = frozenset({"clients"})
 
 
 def greedy(values: np.ndarray, m: int) -> Ints:
@@ -36,8 +37,21 @@ def round_robin(order: Ints, waiting: np.ndarray, m: int) -> Ints:
 class Everyone(SelectPart):
     """Everyone who is present trains."""
 
+    needs: ClassVar[frozenset[str]] = CLIENTS
+
     def decide(self, view: View, state: State) -> Choice:
         """Return all present clients."""
+        return Choice(view.present)
+
+
+@dataclass(frozen=True)
+class TheOne(SelectPart):
+    """The one client that holds all data trains (centralised training)."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"pooled"})
+
+    def decide(self, view: View, state: State) -> Choice:
+        """Return the only client."""
         return Choice(view.present)
 
 
@@ -45,6 +59,7 @@ class Everyone(SelectPart):
 class Uniform(SelectPart):
     """FedAvg: ``clients_per_round`` of the present clients, uniformly at random without replacement."""
 
+    needs: ClassVar[frozenset[str]] = CLIENTS
     clients_per_round: PerRound = 10
 
     def decide(self, view: View, state: State) -> Choice:
@@ -57,6 +72,7 @@ class Uniform(SelectPart):
 class RoundRobin(SelectPart):
     """Blocks of a random order, again and again, so that everyone sits equally often."""
 
+    needs: ClassVar[frozenset[str]] = CLIENTS
     clients_per_round: PerRound = 10
 
     def init(self, context: Context) -> State:
@@ -83,7 +99,7 @@ class Greedy(SelectPart):
     that was asked and never gave a value ranks last.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"values"})
+    needs: ClassVar[frozenset[str]] = CLIENTS | {"values"}
     clients_per_round: PerRound = 10
     averaging: Literal["mean"] | Annotated[float, Field(ge=0, lt=1)] = "mean"
     start: Literal["first", "zero"] = "first"

@@ -61,6 +61,7 @@ class Proximal(TrainPart):
 class OwnModels(TrainPart):
     """Local training: a private row a client, all from the same initial model."""
 
+    needs: ClassVar[frozenset[str]] = frozenset({"clients"})
     gives: ClassVar[frozenset[str]] = frozenset({"own_rows"})
 
     def table(self, context: Context) -> tuple[Table, Ints]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -50,6 +51,8 @@ class BySamples(WeighPart):
 @dataclass(frozen=True)
 class UniformWeights(WeighPart):
     """Every update of a group counts the same."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"clients", "groups"})
 
     def decide(self, view: View, state: State) -> Mix:
         """Return plain averages by group."""

@@ -1,0 +1,195 @@
+"""The command line, end to end: files in, run directories and exit codes out."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXPERIMENT = """
+[data]
+clients = 6
+alpha = 0.5
+[model]
+hidden = [8]
+[mechanism]
+name = "greedyfed"
+clients_per_round = 2
+[train]
+batch_size = 32
+lr = 0.05
+[engine]
+train = "stacked"
+threads = 1
+[run]
+rounds = 4
+"""
+TIMES = ("time/", "memory/")
+
+
+def hanse(*args: str | Path, cwd: Path, **extra: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from hanse.cli import main; main()", *map(str, args)]
+    environment = {**os.environ, "COLUMNS": "200", **extra}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "exp.toml").write_text(EXPERIMENT)
+    return tmp_path
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def untimed(path: Path) -> list[dict]:
+    return [{k: v for k, v in line.items() if not k.startswith(TIMES)} for line in lines(path)]
+
+
+def test_run_compare_and_report(folder: Path) -> None:
+    done = hanse("run", "exp.toml", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    run = folder / "runs" / "exp"
+    assert "4 rounds" in done.stdout
+    metrics = lines(run / "metrics.jsonl")
+    assert [m["round"] for m in metrics] == [0, 1, 2, 3]
+    assert all(0 <= m["test/accuracy"] <= 1 for m in metrics)
+    seats = lines(run / "clients.jsonl")
+    assert len(seats) == 8
+    assert {s["client"] for s in seats[:6]} == set(range(6))
+    assert all({"round", "client", "start", "samples", "value", "cumulative_value"} <= s.keys() for s in seats)
+    for m in metrics:
+        values = [s["value"] for s in seats if s["round"] == m["round"]]
+        assert m["value/sum"] == pytest.approx(sum(values))
+    assert (run / "config.toml").read_text().count("\n[") == 8
+    assert len(list((run / "rounds").glob("*.npz"))) == 4
+    assert json.loads((run / "environment.json").read_text())["packages"]["torch"]
+
+    other = hanse("run", "exp.toml", "--set", "mechanism.weigh=uniform", "--out", "runs/uniform", cwd=folder)
+    assert other.returncode == 0, other.stderr
+    compared = hanse("compare", "runs/exp", "runs/uniform", "--json", cwd=folder)
+    assert compared.returncode == 0, compared.stderr
+    rows = json.loads(compared.stdout)
+    assert len(rows) >= 2
+    report = hanse("report", "runs/exp", "runs/uniform", "--out", "both", cwd=folder)
+    assert report.returncode == 0, report.stderr
+    page = (folder / "both" / "report.html").read_text()
+    assert "greedyfed" in page.lower()
+    assert list((folder / "both" / "figures").glob("*.png"))
+
+
+def test_the_same_seed_gives_the_same_lines_and_another_seed_others(folder: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        done = hanse("run", "exp.toml", "--out", name, "--set", f"run.seed={seed}", cwd=folder)
+        assert done.returncode == 0, done.stderr
+    assert untimed(folder / "a/metrics.jsonl") == untimed(folder / "b/metrics.jsonl")
+    assert (folder / "a/clients.jsonl").read_bytes() == (folder / "b/clients.jsonl").read_bytes()
+    assert untimed(folder / "a/metrics.jsonl") != untimed(folder / "c/metrics.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["run", "exp.toml", "--set", "train.lrr=1"], "train.lrr: no such key; did you mean 'lr'?"),
+        (["run", "exp.toml", "--set", "mechanism.name=greedy"], "did you mean 'greedyfed'?"),
+        (["run", "exp.toml", "--set", "mechanism.clients_per_round=-2"], "mechanism.clients_per_round: -2"),
+        (["run", "exp.toml", "--set", "run.rounds=2.5"], "run.rounds: 2.5"),
+        (["run", "exp.toml", "--set", "data.clients=100000"], "100000"),
+        (["run", "exp.toml", "--set", "mechanism.clients_per_round=7"], "more than the 6 clients"),
+        (["run", "exp.toml", "--set", "data.validation=0"], "data.validation > 0"),
+        (["run", "exp.toml", "--set", "mechanism.value=none"], "a value part"),
+        (["run", "exp.toml", "--set", "model.name=mpl"], "did you mean 'mlp'?"),
+        (["run", "exp.toml", "--set", "behaviour.stragler.fraction=0.5"], "did you mean 'straggler'?"),
+        (["run", "exp.toml", "--set", "behaviour.straggler.fraction=1.5"], "behaviour.straggler.fraction: 1.5"),
+        (["run", "exp.toml", "--set", "engine.device=tpu9"], "engine.device"),
+        (["run", "missing.toml"], "missing.toml: there is no such file"),
+        (["run", "exp.toml", "--track", "paper"], "no such tracker"),
+        (["resume", "nowhere"], "nowhere: is not a run directory"),
+        (["compare", "nowhere"], "nowhere"),
+        (["report", "nowhere"], "nowhere"),
+        (["run"], "Missing argument"),
+        (["rnu"], "No such command"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(folder: Path, args: list[str], expected: str) -> None:
+    done = hanse(*args, cwd=folder)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "runs").exists()
+
+
+def test_a_run_directory_that_exists_is_kept_unless_overwrite_is_said(folder: Path) -> None:
+    assert hanse("run", "exp.toml", "--out", "a", cwd=folder).returncode == 0
+    before = (folder / "a/metrics.jsonl").read_bytes()
+    again = hanse("run", "exp.toml", "--out", "a", cwd=folder)
+    assert again.returncode == 2
+    assert "--overwrite" in again.stderr
+    assert (folder / "a/metrics.jsonl").read_bytes() == before
+    assert hanse("run", "exp.toml", "--out", "a", "--overwrite", "--set", "run.rounds=1", cwd=folder).returncode == 0
+    assert len(lines(folder / "a/metrics.jsonl")) == 1
+
+
+def test_overwrite_never_deletes_what_is_not_a_run(folder: Path) -> None:
+    (folder / "precious").mkdir()
+    (folder / "precious" / "thesis.txt").write_text("all of it")
+    done = hanse("run", "exp.toml", "--out", "precious", "--overwrite", cwd=folder)
+    assert done.returncode == 2
+    assert (folder / "precious" / "thesis.txt").read_text() == "all of it"
+
+
+def test_an_out_that_cannot_be_written_is_one_line(folder: Path) -> None:
+    (folder / "file").write_text("")
+    done = hanse("run", "exp.toml", "--out", "file/run", cwd=folder)
+    assert done.returncode == 2
+    assert "file/run: cannot be written" in done.stderr
+
+
+def test_ctrl_c_keeps_the_round_and_prints_how_to_go_on(folder: Path) -> None:
+    script = (
+        "import os, signal\n"
+        "from hanse import experiment, cli\n"
+        "real = experiment.play_round\n"
+        "def play(setup, state):\n"
+        "    if state.round == 2: os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return real(setup, state)\n"
+        "experiment.play_round = play\n"
+        "cli.main()\n"
+    )
+    command = [sys.executable, "-c", script, "run", "exp.toml", "--out", "a", "--set", "run.checkpoint_every=100"]
+    stopped = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert stopped.returncode == 1, stopped.stderr
+    assert "hanse resume a" in stopped.stdout
+    assert len(lines(folder / "a/metrics.jsonl")) == 3
+    assert hanse("resume", "a", cwd=folder).returncode == 0
+    assert hanse("run", "exp.toml", "--out", "b", cwd=folder).returncode == 0
+    assert untimed(folder / "a/metrics.jsonl") == untimed(folder / "b/metrics.jsonl")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_tensorboard_gets_the_same_names(folder: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    done = hanse("run", "exp.toml", "--out", "a", "--track", "tensorboard", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    events = EventAccumulator(str(folder / "a" / "tensorboard"))
+    events.Reload()
+    found = [e.value for e in events.Scalars("test/accuracy")]
+    assert found == pytest.approx([m["test/accuracy"] for m in lines(folder / "a/metrics.jsonl")])
+
+
+def test_list_names_everything(folder: Path) -> None:
+    done = hanse("list", cwd=folder)
+    assert done.returncode == 0
+    for name in ("greedyfed", "gtg", "fashion_mnist", "straggler", "mlp"):
+        assert name in done.stdout
+    assert hanse("list", "--combinations", cwd=folder).returncode == 0
+
+
+def test_explain_says_which_engine_and_why(folder: Path) -> None:
+    done = hanse("run", "exp.toml", "--explain", cwd=folder)
+    assert "stacked" in done.stdout

@@ -1,0 +1,166 @@
+"""The experiment file: defaults, overrides, and every mistake in one go."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hanse import toml
+from hanse.config import Experiment
+from hanse.errors import UserError
+
+
+def lines_of(**sections: Any) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        Experiment(**sections)
+    return list(caught.value.lines)
+
+
+def test_only_the_mechanism_is_required_and_defaults_are_written_out() -> None:
+    experiment = Experiment(mechanism={"name": "greedyfed"})
+    assert experiment.data.source == "digits"
+    assert experiment.train.batch_size == 32
+    text = experiment.to_toml()
+    assert 'averaging = "mean"' in text
+    assert "eps = 0.0001" in text
+    assert "checkpoint_every = 1" in text
+
+
+def test_the_written_file_reads_back_as_the_same_experiment(tmp_path: Path) -> None:
+    experiment = Experiment(
+        mechanism={"name": "greedyfed", "clients_per_round": 3, "weigh": {"name": "uniform"}},
+        train={"batches_per_epoch": 5, "epochs": 2, "lr": 0.5},
+        model={"name": "mlp", "hidden": [7, 3], "activation": "tanh"},
+        behaviour={"straggler": {"fraction": 0.25}},
+    )
+    path = tmp_path / "a.toml"
+    path.write_text(experiment.to_toml())
+    again = Experiment.read(path)
+    assert again.sections() == experiment.sections()
+    assert again.to_toml() == experiment.to_toml()
+
+
+def test_all_mistakes_are_listed_at_once_with_the_nearest_name() -> None:
+    lines = lines_of(
+        mechanism={"name": "greedyfed", "client_per_round": 3, "averaging": 1.5, "weigh": "unifrom"},
+        train={"lr": -1, "epochs": 2.5, "momentun": 0.5},
+        data={"clients": 0, "sorce": "digits"},
+        rnu={"rounds": 3},
+    )
+    found = "\n".join(lines)
+    for expected in (
+        "mechanism.client_per_round: no such key; did you mean 'clients_per_round'?",
+        "mechanism.averaging: 1.5",
+        "mechanism.weigh: 'unifrom': no such name; did you mean 'uniform'?",
+        "train.lr: -1: input should be greater than 0",
+        "train.epochs: 2.5",
+        "train.momentun: no such key; did you mean 'momentum'?",
+        "data.clients: 0: input should be greater than or equal to 1",
+        "data.sorce: no such key; did you mean 'source'?",
+        "rnu: no such key; did you mean 'run'?",
+    ):
+        assert expected in found
+    assert len(lines) == 9
+
+
+@pytest.mark.parametrize(
+    ("sections", "line"),
+    [
+        ({}, "mechanism: is required"),
+        ({"mechanism": {}}, "mechanism.name: is required"),
+        ({"mechanism": {"name": "gredyfed"}}, "mechanism.name: 'gredyfed': no such name; did you mean 'greedyfed'?"),
+        (
+            {"mechanism": {"name": "fedavg", "clients_per_round": 2.5}},
+            "mechanism.clients_per_round: 2.5: input should be",
+        ),
+        (
+            {"mechanism": {"name": "fedavg", "clients_per_round": -1}},
+            "mechanism.clients_per_round: -1: input should be",
+        ),
+        ({"mechanism": {"name": "nowhere:thing"}}, "mechanism.name: 'nowhere:thing': there is no module 'nowhere'"),
+        ({"mechanism": {"name": "math:thing"}}, "mechanism.name: 'math:thing': module 'math' has no 'thing'"),
+        ({"mechanism": {"name": "math:pi"}}, "mechanism.name: 'math:pi': is float, not something to call"),
+        ({"mechanism": {"name": "fedavg", "weigh": 3}}, "mechanism.weigh: 3: must be a name, or a table"),
+    ],
+)
+def test_mistakes_in_the_mechanism(sections: dict, line: str) -> None:
+    assert lines_of(**sections)[0].startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("train", "line"),
+    [
+        ({"batch_size": 3, "batches_per_epoch": 2}, "give batch_size or batches_per_epoch, not both"),
+        ({"steps": 3, "batches_per_epoch": 2}, "give steps with batch_size"),
+        ({"lr": float("nan")}, "train.lr"),
+    ],
+)
+def test_mistakes_in_local_training(train: dict, line: str) -> None:
+    [found] = lines_of(mechanism={"name": "fedavg"}, train=train)
+    assert line in found
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "e.toml"
+    path.write_text(text)
+    return path
+
+
+def test_overrides_replace_add_and_open_parts(tmp_path: Path) -> None:
+    path = write(tmp_path, '[mechanism]\nname = "greedyfed"\nvalue = "monte_carlo"\n[train]\nlr = 0.1\n')
+    sets = [
+        "train.lr=0.5",
+        "mechanism.value.permutations=7",
+        "model.hidden=[3]",
+        "data.source=synthetic",
+        "run.seed = 4",
+    ]
+    experiment = Experiment.read(path, sets)
+    assert experiment.train.lr == 0.5
+    assert experiment.mechanism.table["value"] == {"name": "monte_carlo", "permutations": 7}
+    assert experiment.model.options == {"hidden": [3]}
+    assert experiment.data.source == "synthetic"
+    assert experiment.run.seed == 4
+
+
+@pytest.mark.parametrize("text", ["lr", "lr=3", ".lr=3", "train.=3"])
+def test_overrides_of_the_wrong_form_are_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UserError, match=r"must be section\.key=value"):
+        Experiment.read(write(tmp_path, '[mechanism]\nname = "fedavg"\n'), [text])
+
+
+def test_files_that_are_not_there_or_not_toml_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no such file"):
+        Experiment.read(tmp_path / "missing.toml")
+    with pytest.raises(UserError, match="not valid TOML"):
+        Experiment.read(write(tmp_path, "[mechanism\n"))
+    with pytest.raises(UserError, match="is a folder"):
+        Experiment.read(tmp_path)
+
+
+def test_toml_writes_what_tomllib_reads() -> None:
+    import tomllib
+
+    sections = {
+        "a": {
+            "x": 1,
+            "y": 2.5,
+            "z": True,
+            "s": 'say "hi"\n\\ü',
+            "l": [1, 2],
+            "none": None,
+            "t": {"name": "q", "e": {}},
+        },
+        "b c": {"small": 1e-9, "big": 1e300, "inf": float("inf")},
+    }
+    back = tomllib.loads(toml.dumps(sections))
+    assert back == {"a": {k: v for k, v in sections["a"].items() if v is not None}, "b c": sections["b c"]}
+    with pytest.raises(TypeError, match="bytes cannot be written"):
+        toml.dumps({"a": {"b": b""}})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("3", 3), ("0.5", 0.5), ("true", True), ("[1, 2]", [1, 2]), ("iid", "iid")]
+)
+def test_override_values_are_toml_or_text(text: str, value: Any) -> None:
+    assert toml.parse_value(text) == value

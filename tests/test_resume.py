@@ -1,0 +1,239 @@
+"""Killed anywhere and resumed: the same bits as a run that nobody disturbed."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import hanse
+from hanse.checkpoint import CorruptCheckpointError, Snapshot, load, store
+from hanse.rounds import LoopState
+from hanse.rundir import RunDir
+from hanse.table import Table
+
+CPU = torch.device("cpu")
+
+
+def experiment(**run: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": 6, "alpha": 0.5},
+        model={"name": "mlp", "hidden": [8]},
+        mechanism={"name": "greedyfed", "clients_per_round": 2, "averaging": 0.5},
+        train={"lr": 0.05, "momentum": 0.5},
+        behaviour={"straggler": {"fraction": 0.5}, "noisy": {"sigma": 0.01}, "dropout": {"rate": 0.2}},
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": 6, **run},
+    )
+
+
+def untimed(lines: list[dict]) -> list[dict]:
+    return [{k: v for k, v in line.items() if not k.startswith(("time/", "memory/"))} for line in lines]
+
+
+def final(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "checkpoints" / "00006.safetensors")
+
+
+def assert_same(folder: Path, reference: Path) -> None:
+    one, other = final(folder), final(reference)
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.equal(one[name], other[name]), name
+    for file in ("metrics.jsonl", "clients.jsonl"):
+        lines = [[json.loads(s) for s in (d / file).read_text().splitlines()] for d in (folder, reference)]
+        assert untimed(lines[0]) == untimed(lines[1])
+    for file in sorted((reference / "rounds").glob("*.npz")):
+        with np.load(file) as want, np.load(folder / "rounds" / file.name) as got:
+            assert got.files == want.files
+            for name in want.files:
+                np.testing.assert_array_equal(got[name], want[name])
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reference") / "run"
+    hanse.run(experiment(), out=folder)
+    return folder
+
+
+# the child counts Python calls from the first round on, and kills itself at a given one: any moment, no clock
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+import hanse
+from hanse import experiment
+from hanse.config import Experiment
+
+limit, source, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+count = 0
+def profile(frame, event, arg):
+    global count
+    count += 1
+    if count == limit:
+        os.kill(os.getpid(), signal.SIGKILL)
+real = experiment._play
+def play(*args):
+    sys.setprofile(profile)
+    try:
+        return real(*args)
+    finally:
+        sys.setprofile(None)
+experiment._play = play
+hanse.run(Experiment.read(source), out=out)
+print(count)
+"""
+
+
+def child(limit: int, source: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", CHILD, str(limit), str(source), str(out)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def kill_and_resume(moments: int, seed: int, reference: Path, tmp_path: Path, **run: Any) -> None:
+    source = tmp_path / "exp.toml"
+    source.write_text(experiment(**run).to_toml())
+    whole = child(-1, source, tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    total = int(whole.stdout)
+    draw = random.Random(seed)
+    for i in range(moments):
+        out = tmp_path / f"killed{i}"
+        killed = child(draw.randrange(1, total), source, out)
+        assert killed.returncode == -9, killed.stderr
+        hanse.resume(out)
+        assert_same(out, reference)
+
+
+def test_killed_at_random_moments_and_resumed_gives_the_same_bits(reference: Path, tmp_path: Path) -> None:
+    kill_and_resume(3, 11, reference, tmp_path)
+
+
+def test_killed_with_sparse_checkpoints_redoes_the_rounds_since(reference: Path, tmp_path: Path) -> None:
+    kill_and_resume(2, 5, reference, tmp_path, checkpoint_every=4)
+
+
+@pytest.mark.slow
+def test_killed_at_many_random_moments(reference: Path, tmp_path: Path) -> None:
+    kill_and_resume(20, 99, reference, tmp_path)
+
+
+def test_resuming_a_finished_run_changes_nothing(reference: Path) -> None:
+    before = (reference / "metrics.jsonl").read_bytes()
+    again = hanse.resume(reference)
+    assert (reference / "metrics.jsonl").read_bytes() == before
+    assert len(again.metrics) == 6
+    assert not again.interrupted
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "empty"])
+def test_a_corrupt_checkpoint_is_said_and_the_one_before_it_used(how: str, reference: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    hanse.run(experiment(), out=folder)
+    last = folder / "checkpoints" / "00006.safetensors"
+    blob = bytearray(last.read_bytes())
+    if how == "flip":
+        blob[-5] ^= 1
+    last.write_bytes({"flip": bytes(blob), "truncate": bytes(blob[:-9]), "empty": b""}[how])
+    said: list[str] = []
+
+    class Listener:
+        def on_start(self, experiment: Any, first_round: int, lines: Any) -> None:
+            said.extend([*lines, f"from {first_round}"])
+
+        def on_round(self, metrics: Any, played: Any) -> None:
+            pass
+
+        def on_end(self, result: Any) -> None:
+            pass
+
+    hanse.resume(folder, observers=[Listener()])
+    assert "from 5" in said
+    assert any("corrupt checkpoint 00006.safetensors" in line for line in said)
+    assert (folder / "checkpoints" / "00006.corrupt").exists()
+    assert_same(folder, reference)
+
+
+def test_with_no_sound_checkpoint_left_the_run_starts_again(reference: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    hanse.run(experiment(), out=folder)
+    for file in (folder / "checkpoints").glob("*.safetensors"):
+        file.write_bytes(file.read_bytes()[:-1])
+    hanse.resume(folder)
+    assert_same(folder, reference)
+
+
+def test_lines_lost_to_a_power_cut_send_the_run_back_to_an_earlier_checkpoint(reference: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    hanse.run(experiment(), out=folder)
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:20])
+    hanse.resume(folder)
+    assert_same(folder, reference)
+
+
+def snapshot() -> Snapshot:
+    states = {
+        "select": {"counts": np.arange(3), "none": None, "beta": 0.5, "name": "x", "t": torch.ones(2, 2)},
+        "weigh": {},
+    }
+    table = Table(torch.arange(6.0).view(2, 3), np.array([-1, 4]))
+    return Snapshot(LoopState(7, table, np.array([0, 1, 0]), states), {"metrics.jsonl": 12})
+
+
+def test_a_checkpoint_holds_everything(tmp_path: Path) -> None:
+    path = tmp_path / "00007.safetensors"
+    store(path, snapshot())
+    back = load(path, CPU)
+    assert back.lengths == {"metrics.jsonl": 12}
+    state, want = back.state, snapshot().state
+    assert state.round == 7
+    assert torch.equal(state.table.rows, want.table.rows)
+    assert state.table.owner.tolist() == [-1, 4]
+    assert state.home.tolist() == [0, 1, 0]
+    assert state.states["weigh"] == {}
+    select = state.states["select"]
+    np.testing.assert_array_equal(select["counts"], np.arange(3))
+    assert (select["none"], select["beta"], select["name"]) == (None, 0.5, "x")
+    assert torch.equal(select["t"], torch.ones(2, 2))
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_every_single_changed_byte_of_a_checkpoint_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    store(path, snapshot())
+    blob = path.read_bytes()
+    want = load(path, CPU)
+    for position in range(len(blob)):
+        path.write_bytes(blob[:position] + bytes([blob[position] ^ 0x10]) + blob[position + 1 :])
+        try:
+            got = load(path, CPU)
+        except CorruptCheckpointError:
+            continue
+        # a change that leaves everything as it was (JSON white space) is no harm
+        assert got.lengths == want.lengths
+        assert torch.equal(got.state.table.rows, want.state.table.rows)
+        assert got.state.round == want.state.round
+
+
+def test_a_state_that_cannot_be_stored_is_an_error_and_not_lost(tmp_path: Path) -> None:
+    state = LoopState(0, Table.of(torch.zeros(1, 1)), np.zeros(1, np.int64), {"select": {"set": {1, 2}}})
+    with pytest.raises(TypeError, match="state/select/set"):
+        store(tmp_path / "a.safetensors", Snapshot(state, {}))
+
+
+def test_only_the_last_checkpoints_are_kept(reference: Path) -> None:
+    assert sorted(p.stem for p in (reference / "checkpoints").glob("*.safetensors")) == ["00004", "00005", "00006"]
+
+
+def test_what_is_not_a_run_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(hanse.UserError, match="is not a run directory"):
+        hanse.resume(tmp_path)
+    with pytest.raises(hanse.UserError, match="is not a run directory"):
+        RunDir.reopen(tmp_path, CPU)
