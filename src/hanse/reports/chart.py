@@ -1,0 +1,140 @@
+"""What a figure shows, apart from how it is drawn: the page and the PNG are made from the same description."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "COLOURS",
+    "DASHES",
+    "HATCHES",
+    "MARKERS",
+    "Bars",
+    "Chart",
+    "Heat",
+    "Line",
+    "Lines",
+    "Series",
+    "even",
+    "ticks",
+]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Okabe and Ito's colours without yellow, which a white page swallows; the second channel (dash, marker, hatch) carries
+# the same difference for print and for eyes that do not see these colours. (plotly's name, matplotlib's name)
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
+DASHES = (("solid", "-"), ("dash", "--"), ("dashdot", "-."), ("dot", ":"))
+MARKERS = (
+    ("circle", "o"),
+    ("square", "s"),
+    ("triangle-up", "^"),
+    ("diamond", "D"),
+    ("triangle-down", "v"),
+    ("x", "X"),
+    ("star", "*"),
+    ("cross", "P"),
+)
+HATCHES = (("", ""), ("/", "//"), (".", ".."), ("x", "xx"), ("\\", "\\\\"), ("-", "--"), ("|", "||"), ("+", "++"))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve ``x [n]``, ``y [n]`` with a band ``low [n]`` to ``high [n]``, or none."""
+
+    name: str
+    x: Floats
+    y: Floats
+    low: Floats | None = None
+    high: Floats | None = None
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Curves over one axis. ``steps``: a value holds until the next one. ``zero``: mark the line y = 0."""
+
+    lines: tuple[Line, ...]
+    steps: bool = False
+    zero: bool = False
+
+
+@dataclass(frozen=True)
+class Series:
+    """The bars of one kind, ``values [n]``; ``errors [n]`` are half their whiskers' length (NaN: none), or None."""
+
+    name: str
+    values: Floats
+    errors: Floats | None = None
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One place a label, the first on top (or left if ``upright``); several series are stacked or side by side."""
+
+    labels: tuple[str, ...]
+    series: tuple[Series, ...]
+    stacked: bool = False
+    upright: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether all bars are whole numbers, so that half a unit on the axis would be nonsense."""
+        return all(bool((s.values == np.round(s.values)).all()) for s in self.series)
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Shades ``z [rows, columns]`` with a label for each row (first on top) and column; dark is little, light is much.
+
+    ``scale`` names the shade's unit, which begins at ``floor`` (None: at the least); ``marks`` are (shade, text) for
+    its scale where a shade is not the number itself.
+    """
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    z: Floats
+    scale: str
+    marks: tuple[tuple[float, str], ...] = ()
+    floor: float | None = None
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One figure: ``key`` is its file name, ``caption`` says how to read it, ``x`` and ``y`` name the axes."""
+
+    key: str
+    section: str
+    title: str
+    caption: str
+    x: str
+    y: str
+    marks: Lines | Bars | Heat
+
+
+def even(count: int, most: int) -> Ints:
+    """Return at most ``most`` positions spread evenly over ``count``, the first and the last among them."""
+    if count <= most:
+        return np.arange(count, dtype=np.int64)
+    return np.unique(np.linspace(0, count - 1, most).round().astype(np.int64))
+
+
+def ticks(labels: Sequence[str], most: int) -> list[int]:
+    """Return which labels to write, by position: all if they are few, else round numbers, else evenly spread ones."""
+    if len(labels) <= most:
+        return list(range(len(labels)))
+    if all(label.isdecimal() for label in labels):
+        numbers = [int(label) for label in labels]
+        spread = max(numbers) - min(numbers)
+        for step in (s * 10**e for e in range(9) for s in (1, 2, 5)):
+            if spread / step > most:
+                continue
+            found = [i for i, n in enumerate(numbers) if n % step == 0]
+            if 3 <= len(found) <= most and numbers == sorted(numbers):
+                return found
+            break
+    return [int(i) for i in even(len(labels), min(most, 8))]

@@ -1,0 +1,98 @@
+"""The chart of who has which classes, rebuilt from the ``[data]`` table of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.errors import UserError
+from hanse.reports.chart import Chart, Floats, Heat, even
+from hanse.reports.contributions import slug
+from hanse.reports.load import Group, LoadedRun
+
+__all__ = ["DataFacts", "class_chart", "data_facts"]
+
+MOST_CLIENTS = 500
+MOST_MAPS = 3
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What a report says of one split: ``runs`` that use it, ``counts [clients, classes]`` or None, the data's own
+    ``note``, and why there is no map (``skipped``), if there is none.
+    """
+
+    name: str
+    groups: tuple[str, ...]
+    counts: NDArray[np.int64] | None = None
+    note: str = ""
+    skipped: str = ""
+
+
+def data_facts(groups: Sequence[Group]) -> list[DataFacts]:
+    """Build the split of each group's first run (each split once, at most three), without downloading anything.
+
+    A source given by import path is imported and called, as in a run. What cannot be built is skipped, with the reason.
+    """
+    splits: dict[str, list[Group]] = {}
+    for group in groups:
+        splits.setdefault(json.dumps(group.runs[0].config.get("data", {}), sort_keys=True, default=str), []).append(
+            group
+        )
+    found = []
+    for place, users in enumerate(splits.values()):
+        labels = tuple(group.label for group in users)
+        found.append(_facts(users[0].runs[0], labels, build=place < MOST_MAPS))
+    return found
+
+
+def _facts(run: LoadedRun, groups: tuple[str, ...], *, build: bool) -> DataFacts:
+    table = dict(run.config.get("data", {}))
+    name = f"{table.get('source', 'digits')}, {table.get('partition', 'dirichlet')}"
+    name += f", split seed {table.get('seed', 0)}"
+    if not build:
+        return DataFacts(name, groups, skipped=f"only the first {MOST_MAPS} splits are shown")
+    from hanse.data.build import build as build_data  # brings torch: not needed to compare runs
+    from hanse.data.spec import parse_spec
+
+    try:
+        data = build_data(parse_spec(table | {"download": False}))
+        counts = data.class_counts()
+    except UserError as wrong:
+        return DataFacts(name, groups, skipped=wrong.lines[0] if wrong.lines else "it cannot be loaded")
+    except Exception as wrong:  # the user's own source may raise anything, and a report must not end by it
+        return DataFacts(name, groups, skipped=f"it cannot be loaded ({type(wrong).__name__}: {wrong})")
+    skipped = "" if counts is not None else "it has no classes, or too many clients to count"
+    return DataFacts(name, groups, counts, data.note, skipped)
+
+
+def class_chart(facts: DataFacts) -> Chart | None:
+    """Return the client x class map; None if there are no counts. Of many clients evenly spaced ones are shown."""
+    if facts.counts is None or facts.counts.size == 0:
+        return None
+    kept = even(len(facts.counts), MOST_CLIENTS)
+    shown = facts.counts[kept].T
+    z: Floats = np.sqrt(shown.astype(np.float64))
+    caption = (
+        f"{facts.counts.shape[0]:,} clients with {int(facts.counts.sum()):,} train samples in all. A column is a "
+        "client, a row a class; light is many samples, darkest none. Shades follow the square root of the number, so "
+        "that a few samples still show. Unequal columns are what makes the federation hard."
+    )
+    if len(kept) < len(facts.counts):
+        caption += f" {len(kept)} evenly spaced clients are shown."
+    rows = tuple(str(c) for c in range(len(shown)))
+    marks = Heat(rows, tuple(str(k) for k in kept.tolist()), z, "samples", _marks(int(shown.max())), floor=0.0)
+    title = f"Who has which classes: {facts.name}"
+    return Chart(f"classes-{slug(facts.name)}", "The data", title, caption, "client", "class", marks)
+
+
+def _marks(most: int) -> tuple[tuple[float, str], ...]:
+    """Return up to five round numbers from 0 to ``most`` at their place on the square-root scale."""
+    nice = [n * 10**e for e in range(7) for n in (1, 2, 5)]
+    top = max((n for n in nice if n <= most), default=1)
+    wanted = sorted({0, *(min(nice, key=lambda n: abs(n - top * part)) for part in (0.06, 0.25, 0.5)), top})
+    return tuple((float(np.sqrt(n)), f"{n:,}") for n in wanted)

@@ -1,0 +1,82 @@
+"""Runs side by side, as plain rows: what ``hanse compare`` prints and the report's first table shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hanse.reports.load import Group, LoadedRun, group_runs, load_runs
+
+__all__ = ["compare_runs", "group_rows", "run_row"]
+
+NUMBERS = (
+    "final_test_accuracy",
+    "best_test_accuracy",
+    "final_test_loss",
+    "final_client_accuracy",
+    "seconds_per_round",
+    "mb",
+    "refused",
+)
+
+
+def compare_runs(dirs: Sequence[str | Path]) -> list[dict[str, Any]]:
+    """Return a row a run, and two more for each experiment that was given with several seeds.
+
+    All rows have the same keys. ``kind`` is "run", "mean" or "sd" (the sample standard deviation over the seeds).
+    ``rounds`` were finished; accuracies are shares from 0 to 1, final is the last tested round, best the highest of all
+    tested rounds; ``seconds_per_round`` is the median wall clock; ``mb`` (10^6 bytes) up and down over the whole run;
+    ``refused`` updates. None: not recorded (a regression has no accuracy). Raises UserError.
+    """
+    runs = load_runs(dirs)
+    return [run_row(run) for run in runs] + [row for group in group_runs(runs) for row in group_rows(group)]
+
+
+def run_row(run: LoadedRun) -> dict[str, Any]:
+    """Return one run's row."""
+    accuracy = run.series("test/accuracy")[1]
+    seconds = run.series("time/round_s")[1]
+    traffic = [run.series(key)[1] for key in ("bytes/down", "bytes/up")]
+    refused = run.series("refused")[1]
+    return {
+        "run": run.name,
+        "kind": "run",
+        "mechanism": run.mechanism,
+        "rounds": len(run.metrics),
+        "seed": run.seeds[0],
+        "final_test_accuracy": _last(accuracy),
+        "best_test_accuracy": float(accuracy.max()) if len(accuracy) else None,
+        "final_test_loss": _last(run.series("test/loss")[1]),
+        "final_client_accuracy": _last(run.series("client/test_accuracy")[1]),
+        "seconds_per_round": float(np.median(seconds)) if len(seconds) else None,
+        "mb": float(sum(t.sum() for t in traffic)) / 1e6 if any(len(t) for t in traffic) else None,
+        "refused": int(refused.sum()) if len(refused) else None,
+    }
+
+
+def group_rows(group: Group) -> list[dict[str, Any]]:
+    """Return the mean and the standard deviation of a group of several runs; nothing for a single run."""
+    if len(group.runs) < 2:
+        return []
+    rows = [run_row(run) for run in group.runs]
+    many = len(rows)
+    shared = {"mechanism": rows[0]["mechanism"], "rounds": min(r["rounds"] for r in rows), "seed": None}
+    found = []
+    for kind, statistic in (("mean", np.mean), ("sd", _sd)):
+        numbers: dict[str, float | None] = {}
+        for key in NUMBERS:
+            values = [r[key] for r in rows if r[key] is not None]
+            numbers[key] = float(statistic(values)) if len(values) == many else None
+        found.append({"run": f"{group.label} ({kind} of {many} seeds)", "kind": kind, **shared, **numbers})
+    return found
+
+
+def _sd(values: Sequence[float]) -> float:
+    return float(np.std(values, ddof=1))
+
+
+def _last(values: np.ndarray) -> float | None:
+    return float(values[-1]) if len(values) else None

@@ -1,0 +1,191 @@
+"""Charts of what each client's updates were worth: over the rounds, in all, and as the mechanism scores them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Series, even
+from hanse.reports.load import Group, LoadedRun
+
+__all__ = ["Contribution", "contribution", "contribution_charts", "slug"]
+
+MOST_CLIENTS = 300  # rows of the heat map
+MOST_CELLS = 60_000
+MOST_COLUMNS = 400
+_SECTION = "Who contributed"
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What clients added in one experiment, best first.
+
+    ``clients [n]`` ids of those who ever had a value, ``labels`` what to call them, ``rounds [C]`` numbers of rounds
+    played, ``running [n, C]`` the sum of a client's values until then, ``errors [n]`` the standard error of the last
+    column (NaN: unknown). Over several seeds with the same clients: means.
+    """
+
+    clients: Ints
+    labels: tuple[str, ...]
+    rounds: Ints
+    running: Floats
+    errors: Floats
+
+    @property
+    def totals(self) -> Floats:
+        """The sum of each client's values, ``[n]``, descending."""
+        totals: Floats = self.running[:, -1]
+        return totals
+
+    @property
+    def shares(self) -> Floats | None:
+        """Each client's part of the total, ``[n]``; None if somebody's value is negative: parts of a whole are not."""
+        totals = self.totals
+        return totals / totals.sum() if totals.sum() > 0 and totals.min() >= 0 else None
+
+
+def contribution(group: Group) -> Contribution | None:
+    """Add up the values of each client over the rounds; None if the runs recorded no values.
+
+    A value is the client's share of what its round's training added on the validation set, so that values may be
+    summed over rounds and clients.
+    """
+    runs = [run for run in group.same_clients if np.isfinite(run.seats.value).any()]
+    if not runs:
+        return None
+    clients = np.unique(np.concatenate([run.seats.client[np.isfinite(run.seats.value)] for run in runs]))
+    played = min(int(run.metrics[-1]["round"]) + 1 for run in runs)
+    columns = max(2, min(MOST_COLUMNS, MOST_CELLS // min(len(clients), MOST_CLIENTS)))
+    ends = even(played, columns)
+    running = np.mean([_running(run, clients, ends) for run in runs], axis=0)
+    squares = np.mean([_squared_errors(run, clients, played) for run in runs], axis=0)
+    errors = np.sqrt(squares / len(runs))
+    order = np.argsort(-running[:, -1], kind="stable")
+    labels = tuple(runs[0].client_label(c) for c in clients[order].tolist())
+    return Contribution(clients[order], labels, ends + 1, running[order], errors[order])
+
+
+def _running(run: LoadedRun, clients: Ints, ends: Ints) -> Floats:
+    """Return the sum of values until the round ``ends [C]``, ``[n, C]``."""
+    seats = run.seats
+    some = np.isfinite(seats.value) & (seats.round <= ends[-1])
+    added = np.zeros((len(clients), len(ends)))
+    place = (np.searchsorted(clients, seats.client[some]), np.searchsorted(ends, seats.round[some]))
+    np.add.at(added, place, seats.value[some])
+    return added.cumsum(axis=1)
+
+
+def _squared_errors(run: LoadedRun, clients: Ints, played: int) -> Floats:
+    """Return the variance of each client's sum, ``[n]``: rounds are estimated independently. NaN if none is known."""
+    seats = run.seats
+    some = np.isfinite(seats.error) & np.isfinite(seats.value) & (seats.round < played)
+    squares, known = np.zeros(len(clients)), np.zeros(len(clients), bool)
+    place = np.searchsorted(clients, seats.client[some])
+    np.add.at(squares, place, seats.error[some] ** 2)
+    known[place] = True
+    return np.where(known, squares, np.nan)
+
+
+def contribution_charts(groups: Sequence[Group]) -> list[Chart]:
+    """Return the charts of every experiment that values its clients."""
+    charts: list[Chart] = []
+    for group in groups:
+        found = contribution(group)
+        if found is None:
+            continue
+        name, many = slug(group.label), group.seeds_text
+        charts += [_ranking(group, found, name, many), _best_and_worst(group, found, name, many)]
+        charts += [_map(group, found, name, many)] if len(found.clients) > 2 and len(found.rounds) > 1 else []
+        charts += _scores(group, name)
+    return charts
+
+
+def _ranking(group: Group, found: Contribution, name: str, many: str) -> Chart:
+    best, worst = (len(found.clients), 0) if len(found.clients) <= 30 else (15, 10)
+    kept = [*range(best), *range(len(found.clients) - worst, len(found.clients))]
+    errors = found.errors[kept] if np.isfinite(found.errors).any() else None
+    left_out = len(found.clients) - len(kept)
+    caption = (
+        "The sum of a client's Shapley values over all rounds: by how much its updates lowered the validation loss "
+        "(or raised the utility that the experiment names). Below zero: the model was better off without them."
+    )
+    if errors is not None:
+        caption += " Whiskers: one standard error of the estimate, where it is known."
+    if left_out:
+        caption += f" The 15 best and the 10 worst; {left_out} clients between them are left out."
+    labels = tuple(f"client {found.labels[i]}" for i in kept)
+    marks = Bars(labels, (Series("total value", found.totals[kept], errors),))
+    title = f"Total contribution by client: {group.label}{many}"
+    return Chart(f"contribution-ranking-{name}", _SECTION, title, caption, "total value", "", marks)
+
+
+def _best_and_worst(group: Group, found: Contribution, name: str, many: str) -> Chart:
+    kept = _ends(len(found.clients), 4, 3)
+    x = found.rounds.astype(np.float64)
+    lines = tuple(Line(f"client {found.labels[i]}", x, found.running[i]) for i in kept)
+    caption = "The same sum as it grows. A flat stretch: the client was not selected, or added nothing. " + (
+        "All clients." if len(kept) == len(found.clients) else "The four highest and the three lowest at the end."
+    )
+    title = f"Contribution over rounds: {group.label}{many}"
+    marks = Lines(lines, zero=True)
+    return Chart(f"contribution-rounds-{name}", _SECTION, title, caption, "rounds played", "value so far", marks)
+
+
+def _map(group: Group, found: Contribution, name: str, many: str) -> Chart:
+    half = MOST_CLIENTS // 2
+    kept = _ends(len(found.clients), half, half)
+    caption = (
+        "One row a client, the most valuable on top; a shade is the client's value so far, light is much. "
+        "A row that lights up early is a client whose first updates counted."
+    )
+    if len(kept) < len(found.clients):
+        caption += f" The {half} highest and {half} lowest of {len(found.clients):,} clients."
+    marks = Heat(
+        tuple(found.labels[i] for i in kept),
+        tuple(str(r) for r in found.rounds.tolist()),
+        found.running[kept],
+        "value so far",
+    )
+    title = f"Contribution of every client: {group.label}{many}"
+    return Chart(f"contribution-map-{name}", _SECTION, title, caption, "rounds played", "client", marks)
+
+
+def _scores(group: Group, name: str) -> list[Chart]:
+    """The score that a mechanism keeps of each client, where it keeps one: one run only, as it decides in that run."""
+    run = group.runs[0]
+    seats = run.seats
+    some = np.isfinite(seats.score)
+    if not some.any():
+        return []
+    last = dict(zip(seats.client[some].tolist(), seats.score[some].tolist(), strict=True))
+    ranked = sorted(last, key=lambda client: (-last[client], client))
+    lines = []
+    for i in _ends(len(ranked), 4, 3):
+        mine = some & (seats.client == ranked[i])
+        # held until the end: the score stays when the client is not selected
+        x = np.append(seats.round[mine] + 1.0, run.metrics[-1]["round"] + 1.0)
+        y = np.append(seats.score[mine], seats.score[mine][-1])
+        kept = even(len(x), MOST_COLUMNS)
+        lines.append(Line(f"client {run.client_label(ranked[i])}", x[kept], y[kept]))
+    caption = (
+        "The cumulative Shapley value (an average over the client's rounds, not a sum) as the mechanism keeps it to "
+        "decide who is selected; it changes only when the client takes part. The highest and the lowest at the end of "
+        f"{run.name}."
+    )
+    title = f"The score it selects by: {group.label}, {run.label.rpartition(', ')[2]}"
+    marks = Lines(tuple(lines), steps=True, zero=True)
+    return [Chart(f"contribution-score-{name}", _SECTION, title, caption, "rounds played", "cumulative value", marks)]
+
+
+def _ends(count: int, first: int, last: int) -> list[int]:
+    if count <= first + last:
+        return list(range(count))
+    return [*range(first), *range(count - last, count)]
+
+
+def slug(text: str) -> str:
+    """Return the text as a part of a file name: at most 60 lower-case letters, digits, dots and dashes."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")[:60] or "x"

@@ -1,0 +1,155 @@
+"""Draws a chart for print: matplotlib, without pyplot, so that no window system or global state is involved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from hanse.reports.chart import COLOURS, DASHES, HATCHES, MARKERS, Bars, Chart, Heat, Lines, ticks
+
+__all__ = ["DPI", "WIDTH", "to_matplotlib"]
+
+WIDTH = 7.2  # inches
+DPI = 150
+_LONGEST = 34
+
+
+def to_matplotlib(chart: Chart) -> Figure:
+    """Return the chart as a matplotlib figure, 7.2 inches wide; its title is on it, its caption is not."""
+    figure = Figure(figsize=(WIDTH, _height(chart)), dpi=DPI, layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)  # type: ignore[union-attr, call-arg]
+    axes = figure.add_subplot()
+    marks = chart.marks
+    if isinstance(marks, Lines):
+        _lines(axes, marks)
+    elif isinstance(marks, Bars):
+        _bars(axes, marks)
+    else:
+        _heat(figure, axes, marks)
+    axes.set_xlabel(_plain(chart.x))
+    axes.set_ylabel(_plain(chart.y))
+    figure.suptitle(_plain(chart.title), x=0.012, ha="left", fontsize=11, fontweight="bold")
+    return figure
+
+
+def _height(chart: Chart) -> float:
+    marks = chart.marks
+    if isinstance(marks, Heat):
+        return 1.5 + float(np.clip(0.17 * len(marks.rows), 0.6, 3.8))
+    if isinstance(marks, Bars) and not marks.upright:
+        rows = len(marks.labels) * (1 if marks.stacked else len(marks.series))
+        return 1.3 + float(np.clip(0.2 * rows + 0.08 * len(marks.labels), 0.4, 7.0)) + 0.3 * (len(marks.series) > 1)
+    return 4.0
+
+
+def _lines(axes: Axes, marks: Lines) -> None:
+    for i, line in enumerate(marks.lines):
+        colour = COLOURS[i % len(COLOURS)]
+        if line.low is not None and line.high is not None:
+            axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.16, linewidth=0)
+        axes.plot(
+            line.x,
+            line.y,
+            label=_plain(line.name),
+            color=colour,
+            linestyle=DASHES[i % len(DASHES)][1],
+            linewidth=1.6,
+            marker=MARKERS[i % len(MARKERS)][1],
+            markersize=5,
+            # markers of different curves start at different places, so that they do not hide each other
+            markevery=(i % max(1, len(line.x) // 12), max(1, len(line.x) // 12)),
+            drawstyle="steps-post" if marks.steps else "default",
+        )
+    if marks.zero:
+        axes.axhline(0, color="0.5", linewidth=0.8, zorder=0)
+    axes.grid(color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    _legend(axes, len(marks.lines))
+    _bare(axes)
+
+
+def _bars(axes: Axes, marks: Bars) -> None:
+    places = np.arange(len(marks.labels), dtype=np.float64)
+    many = 1 if marks.stacked else len(marks.series)
+    thick = 0.75 / many if len(places) <= 60 else 1.0 / many
+    base = np.zeros(len(places))
+    for i, series in enumerate(marks.series):
+        look: dict[str, Any] = {
+            "color": COLOURS[i % len(COLOURS)],
+            "hatch": HATCHES[i % len(HATCHES)][1],
+            "edgecolor": "white",
+            "linewidth": 0.4 if len(places) <= 60 else 0.0,
+            "label": _plain(series.name),
+        }
+        at = places if marks.stacked else places + (i - (many - 1) / 2) * thick
+        if marks.upright:
+            axes.bar(at, series.values, thick, bottom=base if marks.stacked else 0, **look)
+        else:
+            axes.barh(at, series.values, thick, left=base if marks.stacked else 0, **look)
+        if series.errors is not None:
+            error = np.nan_to_num(series.errors)
+            style: dict[str, Any] = {"fmt": "none", "ecolor": "0.15", "elinewidth": 1.0, "capsize": 2.0}
+            if marks.upright:
+                axes.errorbar(at, series.values, yerr=error, **style)
+            else:
+                axes.errorbar(series.values, at, xerr=error, **style)
+        if marks.stacked:
+            base = base + series.values
+    _bar_axes(axes, marks)
+    _legend(axes, len(marks.series))
+    _bare(axes)
+
+
+def _bar_axes(axes: Axes, marks: Bars) -> None:
+    written = ticks(marks.labels, 20 if marks.upright else 60)
+    labels = [_short(marks.labels[i]) for i in written]
+    if marks.upright:
+        axes.set_xticks(written, labels, fontsize=8)
+        axes.margins(x=0.01)
+        axes.grid(axis="y", color="0.9", linewidth=0.6)
+    else:
+        axes.set_yticks(written, labels, fontsize=8)
+        axes.margins(y=0.02)
+        axes.invert_yaxis()
+        axes.axvline(0, color="0.5", linewidth=0.8)
+        axes.grid(axis="x", color="0.9", linewidth=0.6)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=marks.counts))
+    axes.set_axisbelow(True)
+
+
+def _heat(figure: Figure, axes: Axes, marks: Heat) -> None:
+    image = axes.imshow(marks.z, aspect="auto", cmap="cividis", interpolation="nearest", vmin=marks.floor)
+    columns, rows = ticks(marks.columns, 16), ticks(marks.rows, 24)
+    axes.set_xticks(columns, [_short(marks.columns[i]) for i in columns], fontsize=8)
+    axes.set_yticks(rows, [_short(marks.rows[i]) for i in rows], fontsize=8)
+    bar = figure.colorbar(image, ax=axes, label=_plain(marks.scale), pad=0.01, fraction=0.04)
+    bar.outline.set_visible(False)  # type: ignore[operator, unused-ignore]
+    if marks.marks:
+        bar.set_ticks([at for at, _ in marks.marks], labels=[text for _, text in marks.marks])
+
+
+def _legend(axes: Axes, entries: int) -> None:
+    if entries > 1:
+        columns = min(4, entries)
+        axes.legend(
+            loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, frameon=False, fontsize=8, borderaxespad=0.3
+        )
+
+
+def _bare(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)
+
+
+def _plain(text: str) -> str:
+    """A dollar sign in a name would start a formula."""
+    return text.replace("$", r"\$")
+
+
+def _short(text: str) -> str:
+    return _plain(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")

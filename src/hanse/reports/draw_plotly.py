@@ -1,0 +1,189 @@
+"""Draws a chart for the page: plotly, with every text from outside made harmless."""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from hanse.reports.chart import COLOURS, DASHES, HATCHES, MARKERS, Bars, Chart, Floats, Heat, Lines, ticks
+
+__all__ = ["to_plotly"]
+
+_INK, _GRID = "#222222", "#e4e4e4"
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+_LONGEST = 42
+
+
+def to_plotly(chart: Chart) -> go.Figure:
+    """Return the chart as a plotly figure that fills the width it gets."""
+    marks = chart.marks
+    if isinstance(marks, Lines):
+        figure, height = _lines(marks), 400 + 10 * max(0, len(marks.lines) - 6)
+    elif isinstance(marks, Bars):
+        figure, height = _bars(marks), 360 if marks.upright else _bar_height(marks)
+    else:
+        figure, height = _heat(marks), 110 + int(np.clip(17 * len(marks.rows), 130, 430))
+    figure.update_layout(
+        template="none",
+        height=height,
+        autosize=True,
+        margin={"l": 8, "r": 8, "t": 12, "b": 8},
+        font={"family": _FONT, "size": 13, "color": _INK},
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+        hoverlabel={"font": {"family": _FONT}},
+        dragmode=False,
+    )
+    axis = {
+        "automargin": True,
+        "gridcolor": _GRID,
+        "linecolor": "#888888",
+        "showline": True,
+        "zeroline": False,
+        "ticks": "outside",
+        "tickcolor": "#888888",
+    }
+    figure.update_xaxes(title={"text": _safe(chart.x), "standoff": 8}, **axis)
+    figure.update_yaxes(title={"text": _safe(chart.y), "standoff": 8}, **axis)
+    return figure
+
+
+def _lines(marks: Lines) -> go.Figure:
+    figure = go.Figure()
+    for i, line in enumerate(marks.lines):
+        colour, dash, marker = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)][0], MARKERS[i % len(MARKERS)][0]
+        name = _safe(line.name)
+        if line.low is not None and line.high is not None:
+            figure.add_scatter(
+                x=_column(np.concatenate([line.x, line.x[::-1]])),
+                y=_column(np.concatenate([line.high, line.low[::-1]])),
+                fill="toself",
+                fillcolor=_faint(colour),
+                line={"width": 0},
+                mode="lines",
+                hoverinfo="skip",
+                showlegend=False,
+                legendgroup=name,
+            )
+        figure.add_scatter(
+            x=_column(line.x),
+            y=_column(line.y),
+            name=name,
+            legendgroup=name,
+            mode="lines+markers",
+            line={"color": colour, "dash": dash, "width": 2, "shape": "hv" if marks.steps else "linear"},
+            marker={"symbol": marker, "size": 7, "color": colour, "maxdisplayed": 12},
+        )
+    if marks.zero:
+        figure.add_hline(y=0, line={"color": "#888888", "width": 1})
+    figure.update_layout(hovermode="x unified" if len(marks.lines) <= 8 else "closest", showlegend=len(marks.lines) > 1)
+    return figure
+
+
+def _bars(marks: Bars) -> go.Figure:
+    figure = go.Figure()
+    places = list(range(len(marks.labels)))
+    labels = [_short(x) if marks.upright else _folded(x) for x in marks.labels]
+    for i, series in enumerate(marks.series):
+        values = _column(series.values)
+        error = (
+            None
+            if series.errors is None
+            else {
+                "type": "data",
+                "array": _column(np.nan_to_num(series.errors)),
+                "color": _INK,
+                "thickness": 1.2,
+                "width": 3,
+            }
+        )
+        figure.add_bar(
+            x=places if marks.upright else values,
+            y=values if marks.upright else places,
+            error_y=error if marks.upright else None,
+            error_x=None if marks.upright else error,
+            orientation="v" if marks.upright else "h",
+            name=_safe(series.name),
+            text=[_safe(label) for label in marks.labels],
+            textposition="none",
+            hovertemplate="%{text}: %{" + ("y" if marks.upright else "x") + ":.4g}",
+            marker={
+                "color": COLOURS[i % len(COLOURS)],
+                "line": {"color": "#ffffff", "width": 0.5 if len(places) <= 60 else 0},
+                "pattern": {
+                    "shape": HATCHES[i % len(HATCHES)][0],
+                    "bgcolor": COLOURS[i % len(COLOURS)],
+                    "fgcolor": "#ffffff",
+                    "size": 7,
+                    "solidity": 0.25,
+                },
+            },
+        )
+    figure.update_layout(barmode="stack" if marks.stacked else "group", bargap=0.25, showlegend=len(marks.series) > 1)
+    written = ticks(marks.labels, 20 if marks.upright else 60)
+    named = {"tickvals": written, "ticktext": [labels[i] for i in written], "showgrid": False}
+    if marks.upright:
+        figure.update_xaxes(**named)
+    else:
+        figure.update_yaxes(**named, autorange="reversed")
+        figure.update_xaxes(nticks=7)
+        if marks.counts and max(s.values.max(initial=0) for s in marks.series) <= 7:
+            figure.update_xaxes(dtick=1)
+    return figure
+
+
+def _bar_height(marks: Bars) -> int:
+    rows = len(marks.labels) * (1 if marks.stacked else len(marks.series))
+    return 110 + int(np.clip(21 * rows + 10 * len(marks.labels), 60, 900)) + (36 if len(marks.series) > 1 else 0)
+
+
+def _heat(marks: Heat) -> go.Figure:
+    bar: dict[str, Any] = {"title": {"text": _safe(marks.scale), "side": "right"}, "thickness": 12, "outlinewidth": 0}
+    if marks.marks:
+        bar |= {"tickvals": [at for at, _ in marks.marks], "ticktext": [_safe(text) for _, text in marks.marks]}
+    figure = go.Figure(
+        go.Heatmap(
+            z=marks.z,
+            colorscale="Cividis",
+            zmin=marks.floor,
+            zmax=None if marks.floor is None else float(np.nanmax(marks.z)),
+            colorbar=bar,
+            hovertemplate="%{y}, %{x}: %{z:.4g}<extra></extra>",
+        )
+    )
+    columns, rows = ticks(marks.columns, 10), ticks(marks.rows, 24)
+    figure.update_xaxes(
+        tickvals=columns, ticktext=[_short(marks.columns[i]) for i in columns], showgrid=False, tickangle=0
+    )
+    figure.update_yaxes(
+        tickvals=rows, ticktext=[_folded(marks.rows[i]) for i in rows], showgrid=False, autorange="reversed"
+    )
+    return figure
+
+
+def _column(values: Floats) -> list[float | None]:
+    """Five digits are more than a screen shows, and a gap (NaN) must not become a number."""
+    return [float(f"{v:.5g}") if np.isfinite(v) else None for v in values.tolist()]
+
+
+def _faint(colour: str) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.16)"
+
+
+def _safe(text: str) -> str:
+    """Plotly reads a little HTML in its labels (links too): a name is only ever text. ``%{`` would be a template."""
+    return html.escape(text, quote=False).replace("%{", "% {")
+
+
+def _short(text: str) -> str:
+    return _safe(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")
+
+
+def _folded(text: str) -> str:
+    """Return a row's label in up to three short lines, so that a narrow screen keeps room for the figure."""
+    lines = textwrap.wrap(text, 20, max_lines=3, placeholder=" …") or [text]
+    return "<br>".join(_safe(line) for line in lines)

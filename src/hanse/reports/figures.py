@@ -1,0 +1,42 @@
+"""All charts of a report, in reading order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hanse.reports.chart import Chart
+from hanse.reports.classmap import DataFacts, class_chart
+from hanse.reports.contributions import contribution_charts
+from hanse.reports.costs import cost_charts
+from hanse.reports.curves import curve_charts
+from hanse.reports.draw_matplotlib import to_matplotlib
+from hanse.reports.draw_plotly import to_plotly
+from hanse.reports.load import Group
+from hanse.reports.participation import participation_charts
+
+__all__ = ["figures", "to_matplotlib", "to_plotly"]
+
+
+def figures(groups: Sequence[Group], data: Sequence[DataFacts] = ()) -> list[Chart]:
+    """Return the charts of what these experiments recorded (and of their data), each with a key of its own.
+
+    Draw them with :func:`to_plotly` and :func:`to_matplotlib`.
+    """
+    maps = [chart for facts in data if (chart := class_chart(facts)) is not None]
+    charts = [
+        *curve_charts(groups),
+        *contribution_charts(groups),
+        *participation_charts(groups),
+        *cost_charts(groups),
+        *maps,
+    ]
+    keys: set[str] = set()
+    unique = []
+    for chart in charts:
+        key = chart.key
+        while key in keys:
+            key += "-"
+        keys.add(key)
+        unique.append(replace(chart, key=key))
+    return unique

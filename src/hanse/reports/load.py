@@ -1,0 +1,272 @@
+"""Reads run directories: one run, its seats as arrays, and the seeds of one experiment gathered into a group."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.errors import UserError
+
+__all__ = ["Curve", "Group", "LoadedRun", "Seats", "group_runs", "load_run", "load_runs"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# what may differ between two runs of one experiment: the seeds, and how (not what) it computes
+_SEEDS = (("run", "seed"), ("data", "seed"))
+_APART = (*_SEEDS, ("run", "checkpoint_every"), ("data", "path"), ("data", "download"))
+
+
+@dataclass(frozen=True)
+class Seats:
+    """All seats of a run, a column each, ``[S]`` in order of rounds: ``value`` and ``error`` (a standard error) are NaN
+    where there is none, ``score`` is the client's cumulative value after the round as the mechanism keeps it.
+    """
+
+    round: Ints
+    client: Ints
+    value: Floats
+    error: Floats
+    score: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedRun:
+    """A run directory in memory. ``metrics`` has a dictionary a round, ``clients`` one a seat."""
+
+    path: Path
+    name: str
+    label: str
+    config: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, Any]]
+    clients: Sequence[Mapping[str, Any]]
+
+    @property
+    def mechanism(self) -> str:
+        """The mechanism's name, or the last word of its import path."""
+        return str(_section(self.config, "mechanism").get("name", "?")).rpartition(":")[2]
+
+    @property
+    def seeds(self) -> tuple[Any, ...]:
+        """The seed of the run and the seed of the split."""
+        return tuple(_section(self.config, section).get(key, 0) for section, key in _SEEDS)
+
+    @property
+    def rounds_planned(self) -> int:
+        """The number of rounds that the experiment asked for."""
+        return int(_section(self.config, "run").get("rounds", len(self.metrics)))
+
+    @property
+    def num_clients(self) -> int:
+        """The number of registered clients; at least as many as ever had a seat."""
+        data = _section(self.config, "data")
+        registered = 1 if data.get("partition") == "pooled" else int(data.get("clients", 0))
+        return max(registered, int(self.seats.client.max(initial=-1)) + 1)
+
+    def series(self, key: str) -> tuple[Ints, Floats]:
+        """Return the rounds (0-based) that recorded a number under ``key``, ``[n]``, and the numbers, ``[n]``."""
+        found = [(line["round"], line[key]) for line in self.metrics if _is_number(line.get(key))]
+        rounds = np.array([r for r, _ in found], np.int64)
+        return rounds, np.array([v for _, v in found], np.float64)
+
+    @cached_property
+    def seats(self) -> Seats:
+        """The seats as arrays."""
+
+        def column(key: str) -> Floats:
+            return np.array([v if _is_number(v := c.get(key)) else np.nan for c in self.clients], np.float64)
+
+        return Seats(
+            round=np.array([c["round"] for c in self.clients], np.int64),
+            client=np.array([c["client"] for c in self.clients], np.int64),
+            value=column("value"),
+            error=column("value_error"),
+            score=column("cumulative_value"),
+        )
+
+    def client_label(self, client: int) -> str:
+        """Return what to call a client: its name if the run gives it one, else its number."""
+        return self._names.get(client, str(client))
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        return {c["client"]: str(c["name"]) for c in self.clients if c.get("name")}
+
+    def arrays(self, round: int) -> dict[str, NDArray[Any]]:
+        """Read the arrays of one round (0-based); empty if its file is not there. Raises UserError if it is broken."""
+        file = self.path / "rounds" / f"{round:05d}.npz"
+        if not file.exists():
+            return {}
+        try:
+            with np.load(file, allow_pickle=False) as stored:
+                return {key: stored[key] for key in stored.files}
+        except Exception as wrong:  # zipfile, numpy and the operating system each raise their own
+            raise UserError(f"{file}: cannot be read: {wrong}") from None
+
+    def refusals(self) -> Iterator[tuple[int, int, str]]:
+        """Yield (round, client, reason) of every refusal; only rounds that had one are opened."""
+        for line in self.metrics:
+            if not line.get("refused"):
+                continue
+            stored = self.arrays(line["round"])
+            if "reason" in stored:
+                pairs = zip(stored["refused"].tolist(), stored["reason"].tolist(), strict=False)
+                yield from ((line["round"], int(client), str(reason)) for client, reason in pairs)
+            else:
+                mine = (c for c in self.clients if c["round"] == line["round"] and "refused" in c)
+                yield from ((c["round"], c["client"], str(c["refused"])) for c in mine)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A figure over rounds: ``rounds [n]`` (0-based), ``mean [n]``, and the sample standard deviation over the seeds
+    ``sd [n]``, None for a single run.
+    """
+
+    rounds: Ints
+    mean: Floats
+    sd: Floats | None
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The runs of one experiment, a seed each."""
+
+    label: str
+    runs: tuple[LoadedRun, ...]
+
+    def curve(self, key: str) -> Curve | None:
+        """Return mean and deviation over the rounds that all runs recorded; None if there is no such round."""
+        series = [run.series(key) for run in self.runs]
+        series = [s for s in series if len(s[0])]
+        if not series:
+            return None
+        rounds = series[0][0]
+        for other, _ in series[1:]:
+            rounds = np.intersect1d(rounds, other)
+        if not len(rounds):
+            return None
+        values = np.stack([v[np.searchsorted(r, rounds)] for r, v in series])
+        sd = values.std(axis=0, ddof=1) if len(series) > 1 else None
+        return Curve(rounds, values.mean(axis=0), sd)
+
+    @property
+    def same_clients(self) -> tuple[LoadedRun, ...]:
+        """The runs whose client 7 is the same client: all if the split has one seed, else only the first."""
+        splits = {run.seeds[1] for run in self.runs}
+        return self.runs if len(splits) == 1 else self.runs[:1]
+
+    @property
+    def seeds_text(self) -> str:
+        """The words ", mean of 3 seeds" for what is averaged over the same clients; empty for one run."""
+        many = len(self.same_clients)
+        return f", mean of {many} seeds" if many > 1 else ""
+
+
+def load_run(path: str | Path) -> LoadedRun:
+    """Read a run directory. Raises UserError with one line: it is not one, has no finished round yet, or is damaged."""
+    path = Path(path)
+    if not path.is_dir():
+        raise UserError(f"{path}: there is no such run directory")
+    if not (path / "config.toml").is_file():
+        raise UserError(f"{path}: is not a run directory (it has no config.toml)")
+    try:
+        config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as wrong:
+        raise UserError(f"{path / 'config.toml'}: cannot be read: {wrong}") from None
+    metrics = _read_lines(path / "metrics.jsonl", ("round",))
+    if not metrics:
+        raise UserError(f"{path}: has no finished rounds yet; let it run, or go on with 'hanse resume {path}'")
+    clients = _read_lines(path / "clients.jsonl", ("round", "client"))
+    name = path.name or path.resolve().name
+    run = LoadedRun(path, name, "", config, metrics, clients)
+    return LoadedRun(path, name, f"{run.mechanism}, seed {run.seeds[0]}", config, metrics, clients)
+
+
+def load_runs(paths: Sequence[str | Path]) -> list[LoadedRun]:
+    """Read run directories; one that is given twice is read once. Raises UserError."""
+    if not paths:
+        raise UserError("no run directory was given")
+    once = {Path(path).resolve(): Path(path) for path in reversed(paths)}
+    return [load_run(path) for path in reversed(once.values())]
+
+
+def group_runs(runs: Sequence[LoadedRun]) -> list[Group]:
+    """Gather runs that differ only in their seeds, in order of appearance, and label the groups apart.
+
+    Of runs that agree even in their seeds only the longest counts: it says the same thing, and counting it twice would
+    make the deviation too small.
+    """
+    found: dict[str, dict[tuple[Any, ...], LoadedRun]] = {}
+    for run in runs:
+        seeds = found.setdefault(json.dumps(_without_seeds(run.config), sort_keys=True, default=str), {})
+        if run.seeds not in seeds or len(run.metrics) > len(seeds[run.seeds].metrics):
+            seeds[run.seeds] = run
+    groups = [tuple(seeds.values()) for seeds in found.values()]
+    labels = _labels([g[0] for g in groups])
+    return [Group(label, runs) for label, runs in zip(labels, groups, strict=True)]
+
+
+def _labels(firsts: Sequence[LoadedRun]) -> list[str]:
+    """Return a label for each group's first run: its mechanism, and what sets it apart from others of the same name."""
+    labels = []
+    for run in firsts:
+        rivals = [_flat(_without_seeds(r.config)) for r in firsts if r.mechanism == run.mechanism]
+        mine = _flat(_without_seeds(run.config))
+        keys = [k for k in sorted(set().union(*rivals)) if len({repr(r.get(k)) for r in rivals}) > 1]
+        told = [f"{k.removeprefix('mechanism.')}={mine.get(k, 'default')}" for k in keys[:3]]
+        labels.append(" ".join([run.mechanism, *told]))
+    twice = {label for label in labels if labels.count(label) > 1}
+    return [f"{x} ({run.name})" if x in twice else x for x, run in zip(labels, firsts, strict=True)]
+
+
+def _without_seeds(config: Mapping[str, Any]) -> dict[str, Any]:
+    sections = {k: dict(v) if isinstance(v, Mapping) else v for k, v in config.items() if k != "engine"}
+    for section, key in _APART:
+        if isinstance(sections.get(section), dict):
+            sections[section].pop(key, None)
+    return sections
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return flat
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = config.get(name)
+    return section if isinstance(section, Mapping) else {}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _read_lines(file: Path, whole: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the complete lines; a torn last line (a run in progress) is left out. ``whole``: keys that hold counts."""
+    if not file.is_file():
+        return []
+    lines = []
+    for number, text in enumerate(file.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            line = json.loads(text)
+            sound = isinstance(line, dict) and all(type(line.get(k)) is int and line[k] >= 0 for k in whole)
+        except ValueError:
+            sound = False
+        if not sound:
+            raise UserError(
+                f"{file}: line {number} is damaged; 'hanse resume {file.parent}' cuts off what cannot be used"
+            )
+        lines.append(line)
+    return lines

@@ -1,0 +1,106 @@
+"""Writes the report: one page that works offline, and a PNG of each figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from hanse.errors import UserError
+from hanse.reports.chart import Chart
+from hanse.reports.classmap import DataFacts, data_facts
+from hanse.reports.figures import figures, to_matplotlib, to_plotly
+from hanse.reports.load import Group, group_runs, load_runs
+from hanse.reports.summary import summary, warnings
+from hanse.reports.tables import experiments_table, runs_table
+
+__all__ = ["write_report"]
+
+# what the page may do: its own inline script and style, and pictures that the script makes; nothing from elsewhere
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
+)
+
+
+@dataclass(frozen=True)
+class _Figure:
+    chart: Chart
+    number: int
+    json: Markup
+    height: int
+
+
+def write_report(
+    dirs: Sequence[str | Path], out: str | Path, *, title: str | None = None, lead: str | None = None
+) -> Path:
+    """Write ``out/report.html`` and ``out/figures/*.png`` for the runs in ``dirs``, and return the page's path.
+
+    Runs that differ only in their seeds become one curve with a deviation band. ``title`` and ``lead`` (a paragraph on
+    top) replace the default words. Each run's split is built once more for the map of classes, never downloaded.
+    Raises UserError: not a run directory, no finished round, or ``out`` cannot be written.
+    """
+    runs = load_runs(dirs)
+    groups = group_runs(runs)
+    data = data_facts(groups)
+    charts = figures(groups, data)
+    page = _page(
+        title=title or _title(groups),
+        lead=lead or "",
+        summary=summary(groups),
+        warnings=[*warnings(groups, runs), *_notes(data)],
+        experiments=experiments_table(groups),
+        runs=runs_table(runs) if len(runs) > 1 else None,
+        run_count=len(runs),
+        charts=charts,
+        skipped=[f"{facts.name}: {facts.skipped}" for facts in data if facts.skipped],
+        configs=[(group.label, group.runs[0].name, _config_text(group)) for group in groups],
+    )
+    return _write(Path(out), page, charts)
+
+
+def _write(out: Path, page: str, charts: Sequence[Chart]) -> Path:
+    try:
+        (out / "figures").mkdir(parents=True, exist_ok=True)
+        for chart in charts:
+            to_matplotlib(chart).savefig(out / "figures" / f"{chart.key}.png")
+        (out / "report.html").write_text(page, encoding="utf-8")
+    except OSError as wrong:
+        raise UserError(f"{out}: the report cannot be written: {wrong.strerror or wrong}") from None
+    return out / "report.html"
+
+
+def _page(*, charts: Sequence[Chart], **words: Any) -> str:
+    environment = Environment(
+        loader=PackageLoader("hanse.reports", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    sections: dict[str, list[_Figure]] = {}
+    for number, chart in enumerate(charts, start=1):
+        figure = to_plotly(chart)
+        # inside a script element only "<" can end the script or begin a comment
+        json = Markup(figure.to_json().replace("<", "\\u003c"))
+        sections.setdefault(chart.section, []).append(_Figure(chart, number, json, int(figure.layout.height)))
+    return environment.get_template("report.html.j2").render(
+        policy=_POLICY, plotly=Markup(get_plotlyjs()), sections=sections, version=version("hanse"), **words
+    )
+
+
+def _title(groups: Sequence[Group]) -> str:
+    labels = [group.label for group in groups]
+    if len(labels) > 4:
+        return f"{len(labels)} experiments side by side"
+    return " against ".join(labels) if len(labels) < 3 else f"{', '.join(labels[:-1])} and {labels[-1]}"
+
+
+def _notes(data: Sequence[DataFacts]) -> list[str]:
+    """Return what the data say of themselves, once each."""
+    return list(dict.fromkeys(f"Data: {facts.note}" for facts in data if facts.note))
+
+
+def _config_text(group: Group) -> str:
+    return (group.runs[0].path / "config.toml").read_text(encoding="utf-8")

@@ -1,0 +1,137 @@
+"""What a report says in words, from the same numbers as its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hanse.reports.compare import run_row
+from hanse.reports.contributions import contribution
+from hanse.reports.load import Group, LoadedRun
+from hanse.reports.participation import refusal_counts
+
+__all__ = ["Result", "results", "summary", "warnings"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """An experiment's end: mean and sample standard deviation (None for one run) over its seeds of one figure."""
+
+    label: str
+    mean: float
+    sd: float | None
+    seeds: int
+
+
+def results(groups: Sequence[Group], figure: str, *, ascending: bool = False) -> list[Result]:
+    """Return each experiment's ``figure`` (a key of a compare row), the best first; without those that lack it."""
+    found = []
+    for group in groups:
+        values = [v for run in group.runs if (v := run_row(run)[figure]) is not None]
+        if values:
+            sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
+            found.append(Result(group.label, float(np.mean(values)), sd, len(values)))
+    return sorted(found, key=lambda r: r.mean if ascending else -r.mean)
+
+
+def summary(groups: Sequence[Group]) -> list[str]:
+    """Return sentences: who won and by how much, who contributed, what was refused."""
+    return [*_outcome(groups), *_value(groups), *_refused(groups)]
+
+
+def _outcome(groups: Sequence[Group]) -> list[str]:
+    for figure, what, factor, unit in (
+        ("final_test_accuracy", "test accuracy after the last round", 100.0, " %"),
+        ("final_client_accuracy", "accuracy on the clients' own test data after the last round", 100.0, " %"),
+        ("final_test_loss", "test loss after the last round (lower is better)", 1.0, ""),
+    ):
+        found = results(groups, figure, ascending=figure.endswith("loss"))
+        if not found:
+            continue
+        told = [f"{r.label} {_number(r, factor, unit)}" for r in found]
+        if len(found) == 1:
+            return [f"{told[0]} {what}."]
+        return [f"{told[0]} against {_list(told[1:])}: {what}.", *_close(found)]
+    return ["Nothing was tested yet: the runs have no accuracy and no loss."]
+
+
+def _number(result: Result, factor: float, unit: str) -> str:
+    digits = 1 if unit else 4
+    mean = f"{result.mean * factor:.{digits}f}"
+    if result.sd is None:
+        return f"{mean}{unit}"
+    return f"{mean} ± {result.sd * factor:.{digits}f}{unit}"
+
+
+def _close(found: Sequence[Result]) -> list[str]:
+    """Say so where the lead is no larger than what another seed changes, or where that is not known."""
+    first, second = found[:2]
+    if first.sd is None or second.sd is None:
+        return ["A single seed each: a small difference may be chance."]
+    error = float(np.hypot(first.sd / np.sqrt(first.seeds), second.sd / np.sqrt(second.seeds)))
+    if abs(first.mean - second.mean) <= 2 * error:
+        return [
+            f"The difference between {first.label} and {second.label} is within two standard errors over these seeds: "
+            "it may be chance."
+        ]
+    return []
+
+
+def _value(groups: Sequence[Group]) -> list[str]:
+    told = []
+    for group in groups:
+        found = contribution(group)
+        if found is None or len(found.clients) < 2:
+            continue
+        shares, totals, total = found.shares, found.totals, float(found.totals.sum())
+        if shares is not None:
+            top, low = f"{100 * shares[0]:.0f} % of the total value", f"{100 * shares[-1]:.1f} %"
+        else:
+            top, low = f"{totals[0]:.3g} of a total of {total:.3g}", f"{totals[-1]:.3g}"
+        below = int((totals < 0).sum())
+        harm = f"; {below} of {len(totals)} clients made the model worse than without them" if below else ""
+        told.append(
+            f"In {group.label} the most valuable client was {found.labels[0]} ({top}), the least valuable "
+            f"{found.labels[-1]} ({low}){harm}."
+        )
+    return told
+
+
+def _refused(groups: Sequence[Group]) -> list[str]:
+    told = []
+    for group in groups:
+        counts = refusal_counts(group)
+        if counts:
+            asked = sum(len(run.clients) for run in group.runs)
+            reason, times = counts.most_common(1)[0]
+            told.append(
+                f"In {group.label} {counts.total():,} of {asked:,} updates were refused, most often ({times:,}) "
+                f"because: {reason}."
+            )
+    return told
+
+
+def warnings(groups: Sequence[Group], runs: Sequence[LoadedRun]) -> list[str]:
+    """Return what a reader must know of the runs themselves: unfinished ones, and repeats that do not count."""
+    told = [
+        f"{run.name} has {len(run.metrics)} of {run.rounds_planned} rounds: it is not finished."
+        for run in runs
+        if len(run.metrics) < run.rounds_planned
+    ]
+    counted = {run.path for group in groups for run in group.runs}
+    told += [
+        f"{run.name} repeats another run (same experiment, same seeds), so that it does not count in means and curves."
+        for run in runs
+        if run.path not in counted
+    ]
+    for group in groups:
+        lengths = {len(run.metrics) for run in group.runs}
+        if len(lengths) > 1:
+            told.append(f"The seeds of {group.label} are not equally far; curves end with the shortest.")
+    return told
+
+
+def _list(items: Sequence[str]) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

@@ -1,0 +1,69 @@
+"""The report's tables as text: numbers with the digits that they deserve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hanse.reports.compare import group_rows, run_row
+from hanse.reports.load import Group, LoadedRun
+
+__all__ = ["TextTable", "experiments_table", "runs_table"]
+
+# key of a row, heading, factor, digits
+_COLUMNS = (
+    ("rounds", "rounds", 1.0, 0),
+    ("final_test_accuracy", "test accuracy %", 100.0, 2),
+    ("best_test_accuracy", "best round %", 100.0, 2),
+    ("final_test_loss", "test loss", 1.0, 4),
+    ("final_client_accuracy", "at the clients %", 100.0, 2),
+    ("seconds_per_round", "seconds a round", 1.0, 3),
+    ("mb", "MB in all", 1.0, 1),
+    ("refused", "refused", 1.0, 0),
+)
+_SURE = ("rounds", "mb", "seconds_per_round")  # their deviation over seeds says nothing of the mechanism
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Headings ``[n]`` and rows of ``[n]`` texts; the first column is a name, the others are numbers."""
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def experiments_table(groups: Sequence[Group]) -> TextTable:
+    """Return a row an experiment: mean ± sample standard deviation over its seeds. Empty columns are left out."""
+    rows = [(group_rows(group) or [run_row(group.runs[0])]) for group in groups]
+    shown = _shown([row for pair in rows for row in pair])
+    body = []
+    for group, pair in zip(groups, rows, strict=True):
+        deviation = pair[1] if len(pair) > 1 else {}
+        cells = [_cell(pair[0].get(k), None if k in _SURE else deviation.get(k), f, d) for k, _, f, d in shown]
+        body.append((group.label, str(len(group.runs)), *cells))
+    return TextTable(("experiment", "seeds", *(heading for _, heading, _, _ in shown)), tuple(body))
+
+
+def runs_table(runs: Sequence[LoadedRun]) -> TextTable:
+    """Return a row a run."""
+    rows = [run_row(run) for run in runs]
+    shown = _shown(rows)
+    body = [
+        (row["run"], row["mechanism"], str(row["seed"]), *(_cell(row[k], None, f, d) for k, _, f, d in shown))
+        for row in rows
+    ]
+    return TextTable(("run", "mechanism", "seed", *(heading for _, heading, _, _ in shown)), tuple(body))
+
+
+def _shown(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, float, int]]:
+    return [column for column in _COLUMNS if any(row[column[0]] is not None for row in rows)]
+
+
+def _cell(value: float | None, deviation: float | None, factor: float, digits: int) -> str:
+    if value is None:
+        return "–"
+    if deviation is None:
+        return f"{value * factor:,.{digits}f}"
+    digits = max(digits, 1)  # a mean of counts is not a count
+    return f"{value * factor:,.{digits}f} ± {deviation * factor:,.{digits}f}"

@@ -1,0 +1,121 @@
+"""Run directories written by hand, in the format of hanse.rundir, with numbers that a test can predict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hanse import toml
+
+CONFIG: dict[str, dict[str, Any]] = {
+    "data": {"source": "digits", "partition": "dirichlet", "clients": 6, "alpha": 0.5, "seed": 0},
+    "model": {"name": "mlp", "hidden": [16]},
+    "mechanism": {"name": "greedyfed", "clients_per_round": 2},
+    "train": {"epochs": 1, "batch_size": 32, "lr": 0.1},
+    "run": {"rounds": 4, "seed": 0},
+}
+
+
+def config(changes: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
+    return {name: entries | dict((changes or {}).get(name, {})) for name, entries in CONFIG.items()}
+
+
+def write_run(
+    path: Path,
+    metrics: Sequence[Mapping[str, Any]],
+    clients: Sequence[Mapping[str, Any]] = (),
+    changes: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Path:
+    """Write a run directory; refusals of the seat lines go into the rounds' arrays too."""
+    (path / "rounds").mkdir(parents=True)
+    (path / "checkpoints").mkdir()
+    (path / "config.toml").write_text(toml.dumps(config(changes)))
+    for name, lines in (("metrics", metrics), ("clients", clients)):
+        (path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for line in metrics:
+        refused = [c for c in clients if c["round"] == line["round"] and "refused" in c]
+        np.savez(
+            path / "rounds" / f"{line['round']:05d}.npz",
+            refused=np.array([c["client"] for c in refused], np.int64),
+            reason=np.array([c["refused"] for c in refused], np.str_),
+        )
+    return path
+
+
+def metric(round: int, accuracy: float | None = None, **more: Any) -> dict[str, Any]:
+    """A line of metrics.jsonl."""
+    tested = {} if accuracy is None else {"test/accuracy": accuracy, "test/loss": 1 - accuracy}
+    return {
+        "round": round,
+        "refused": 0,
+        **tested,
+        "bytes/down": 1_500_000,
+        "bytes/up": 500_000,
+        "time/train_s": 0.2,
+        "time/test_s": 0.05,
+        "time/play_s": 0.2,
+        "time/round_s": 0.25,
+        **more,
+    }
+
+
+def seat(round: int, client: int, value: float | None = None, **more: Any) -> dict[str, Any]:
+    """A line of clients.jsonl."""
+    given = {} if value is None else {"value": value}
+    return {"round": round, "client": client, "start": 0, "samples": 10.0, "loss": 0.5, **given, **more}
+
+
+def accuracies(path: Path, values: Sequence[float], changes: Mapping[str, Mapping[str, Any]] | None = None) -> Path:
+    """A run with these test accuracies and no seats."""
+    return write_run(path, [metric(r, a) for r, a in enumerate(values)], changes=changes)
+
+
+def large_run(
+    path: Path, *, rounds: int, clients: int, per_round: int, mechanism: str = "greedyfed", seed: int = 0
+) -> Path:
+    """A run that looks like a real one: a rising curve, values that shrink, some refusals."""
+    draw = np.random.default_rng(seed + sum(map(ord, mechanism)))
+    worth = draw.gamma(2.0, 0.5, clients) - 0.3
+    greedy = mechanism == "greedyfed"
+    score, count = np.zeros(clients), np.zeros(clients)
+    metrics, seats = [], []
+    for r in range(rounds):
+        first = np.arange(r * per_round, (r + 1) * per_round)
+        chosen = draw.permutation(clients)[:per_round]
+        if greedy:
+            chosen = first if first[-1] < clients else np.argsort(-score)[:per_round]
+        refused = 0
+        for c in chosen.tolist():
+            if draw.random() < 0.02:
+                refused += 1
+                seats.append(
+                    seat(r, c, refused="no reply" if draw.random() < 0.6 else "update has NaN or infinite entries")
+                )
+                continue
+            value = float(worth[c] * np.exp(-r / rounds * 4) * (1 + 0.2 * draw.normal()) / per_round)
+            score[c] = (score[c] * count[c] + value) / (count[c] + 1)
+            count[c] += 1
+            more = {"value_error": abs(value) * 0.2, "cumulative_value": float(score[c])} if greedy else {}
+            seats.append(seat(r, c, value if greedy else None, **more))
+        top = 0.93 if greedy else 0.88
+        accuracy = (
+            top - (top - 0.1) * np.exp(-6 * r / rounds) + 0.01 * draw.normal() * (1 + 2 * np.exp(-4 * r / rounds))
+        )
+        metrics.append(
+            metric(
+                r,
+                float(np.clip(accuracy, 0, 1)),
+                refused=refused,
+                **{"time/value_s": 0.08 * greedy, "train/loss": 2 * np.exp(-r / rounds)},
+            )
+        )
+    changes = {
+        "data": {"clients": clients},
+        "mechanism": {"name": mechanism, "clients_per_round": per_round},
+        "run": {"rounds": rounds, "seed": seed},
+    }
+    return write_run(path, metrics, seats, changes)

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reports_cases import large_run, metric, seat, write_run
+
+from hanse.reports.chart import Bars, Chart, Heat, Lines, even, ticks
+from hanse.reports.classmap import class_chart, data_facts
+from hanse.reports.contributions import contribution, contribution_charts
+from hanse.reports.costs import stage_seconds
+from hanse.reports.figures import figures, to_matplotlib, to_plotly
+from hanse.reports.load import Group, group_runs, load_runs
+from hanse.reports.participation import participation_charts, selection
+
+
+def group(*paths: Path) -> Group:
+    (found,) = group_runs(load_runs(paths))
+    return found
+
+
+def test_contributions_add_up_and_rank(tmp_path: Path) -> None:
+    seats = [
+        seat(0, 1, 0.5, value_error=0.3),
+        seat(0, 2, 0.2, value_error=None),
+        seat(1, 1, 0.25, value_error=0.4),
+        seat(1, 5, 2.0),
+        seat(2, 2, -0.4),
+        seat(2, 3, refused="late"),
+    ]
+    found = contribution(group(write_run(tmp_path / "a", [metric(r, 0.1) for r in range(3)], seats)))
+    assert found is not None
+    assert found.clients.tolist() == [5, 1, 2]
+    assert found.rounds.tolist() == [1, 2, 3]
+    assert found.running == pytest.approx(np.array([[0, 2, 2], [0.5, 0.75, 0.75], [0.2, 0.2, -0.2]]))
+    assert found.errors[1] == pytest.approx(0.5)  # sqrt(0.09 + 0.16)
+    assert np.isnan(found.errors[[0, 2]]).all()
+    assert found.shares is None  # a negative value: no parts of a whole
+
+
+def test_contributions_over_seeds_are_means(tmp_path: Path) -> None:
+    paths = [
+        write_run(tmp_path / f"s{i}", [metric(0)], [seat(0, c, v, value_error=0.2)], {"run": {"seed": i}})
+        for i, (c, v) in enumerate(((0, 1.0), (0, 2.0)))
+    ]
+    found = contribution(group(*paths))
+    assert found is not None
+    assert found.totals.tolist() == [1.5]
+    assert found.errors == pytest.approx([0.2 / 2**0.5])
+
+
+def test_a_client_with_two_seats_is_selected_once(tmp_path: Path) -> None:
+    seats = [seat(0, 1), seat(0, 1, start=1), seat(0, 2), seat(1, 1)]
+    lines = [metric(0), metric(1)]
+    shares = selection(group(write_run(tmp_path / "a", lines, seats)))
+    assert shares.tolist() == [0, 1, 0.5, 0, 0, 0]
+
+
+def test_everyone_always_makes_no_selection_figure(tmp_path: Path) -> None:
+    seats = [seat(r, c) for r in range(2) for c in range(6)]
+    assert participation_charts([group(write_run(tmp_path / "a", [metric(0), metric(1)], seats))]) == []
+
+
+def test_refusals_are_counted_by_reason(tmp_path: Path) -> None:
+    seats = [seat(0, c, refused=why) for c, why in enumerate(("late", "late", "NaN"))]
+    charts = participation_charts([group(write_run(tmp_path / "a", [metric(0, refused=3)], seats))])
+    bars = next(c.marks for c in charts if c.key == "refusals")
+    assert isinstance(bars, Bars)
+    assert bars.labels == ("late", "NaN")
+    assert bars.series[0].values.tolist() == [2, 1]
+
+
+def test_stages_add_up_to_the_round(tmp_path: Path) -> None:
+    lines = [metric(0, **{"time/round_s": 0.5}), metric(1, **{"time/round_s": 0.5, "time/value_s": 0.1})]
+    stages = stage_seconds(group(write_run(tmp_path / "a", lines)))
+    assert stages == pytest.approx({"train": 0.2, "test": 0.05, "value": 0.05, "other": 0.2})
+
+
+def test_class_map_is_rebuilt_from_the_config(tmp_path: Path) -> None:
+    (facts,) = data_facts([group(write_run(tmp_path / "a", [metric(0, 0.1)]))])
+    assert facts.counts is not None
+    assert facts.counts.shape == (6, 10)
+    chart = class_chart(facts)
+    assert chart is not None
+    assert isinstance(chart.marks, Heat)
+    assert chart.marks.z**2 == pytest.approx(facts.counts.T)
+
+
+@pytest.mark.parametrize("data", [{"source": "no.such.module:data"}, {"alpha": -1}, {"source": "cifar10"}])
+def test_data_that_cannot_be_loaded_are_skipped_with_the_reason(
+    tmp_path: Path, data: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANSE_DATA", str(tmp_path / "empty"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = write_run(tmp_path / "a", [metric(0, 0.1)], changes={"data": data})
+    (facts,) = data_facts([group(path)])
+    assert facts.counts is None
+    assert facts.skipped
+    assert class_chart(facts) is None
+
+
+def test_many_clients_and_rounds_are_thinned(tmp_path: Path) -> None:
+    found = group(large_run(tmp_path / "a", rounds=900, clients=400, per_round=8))
+    charts = {c.key: c for c in contribution_charts([found])}
+    heat = charts["contribution-map-greedyfed"].marks
+    assert isinstance(heat, Heat)
+    assert heat.z.size <= 60_000
+    assert heat.z.shape[0] <= 300
+    assert heat.columns[-1] == "900"
+    bars = charts["contribution-ranking-greedyfed"].marks
+    assert isinstance(bars, Bars)
+    assert len(bars.labels) == 25
+    curve = next(c.marks for c in figures([found]) if c.key == "test-accuracy")
+    assert isinstance(curve, Lines)
+    assert len(curve.lines[0].x) == 400
+    assert curve.lines[0].x[[0, -1]].tolist() == [1, 900]
+
+
+def test_both_drawings_show_the_same_numbers(tmp_path: Path) -> None:
+    found = group(*(large_run(tmp_path / str(s), rounds=12, clients=6, per_round=2, seed=s) for s in (0, 1)))
+    charts = figures([found], data_facts([found]))
+    assert len({c.key for c in charts}) == len(charts)
+    for chart in charts:
+        assert chart.title
+        assert len(chart.caption) > 40
+        drawn, printed = to_plotly(chart), to_matplotlib(chart)
+        axes = printed.axes[0]
+        if isinstance(chart.marks, Lines):
+            curves = [t for t in drawn.data if t.fill is None]
+            for trace, line, wanted in zip(curves, axes.get_lines(), chart.marks.lines, strict=False):
+                assert np.array(trace.y, float) == pytest.approx(wanted.y, rel=1e-4, abs=1e-12)
+                assert np.asarray(line.get_ydata(), float) == pytest.approx(wanted.y)
+        elif isinstance(chart.marks, Heat):
+            assert np.asarray(axes.images[0].get_array()) == pytest.approx(np.asarray(drawn.data[0].z, float))
+        else:
+            bars = chart.marks
+            lengths = [p.get_height() if bars.upright else p.get_width() for p in axes.patches]
+            wanted = np.concatenate([s.values for s in bars.series])
+            assert lengths == pytest.approx(wanted)
+            shown = [v for t in drawn.data for v in (t.y if bars.upright else t.x)]
+            assert shown == pytest.approx(wanted, rel=1e-4)
+
+
+def test_positions_and_ticks() -> None:
+    assert even(5, 10).tolist() == [0, 1, 2, 3, 4]
+    assert even(100, 3).tolist() == [0, 50, 99]
+    assert ticks(["a", "b"], 5) == [0, 1]
+    assert ticks([str(r) for r in range(1, 61)], 10) == [9, 19, 29, 39, 49, 59]
+    assert ticks(["x"] * 100, 4)[-1] == 99
+
+
+def test_a_dollar_or_a_link_in_a_name_is_only_text(tmp_path: Path) -> None:
+    seats = [seat(0, c, 1.0 + c, name=n) for c, n in enumerate(("$x^2$ \\frac{", '<a href="http://evil">y</a>'))]
+    found = group(write_run(tmp_path / "a", [metric(0, 0.5)], seats))
+    chart: Chart = contribution_charts([found])[0]
+    to_matplotlib(chart).canvas.draw()
+    assert "<a" not in to_plotly(chart).to_json()
+    assert "&lt;a" in to_plotly(chart).to_json()

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from reports_cases import accuracies, metric, seat, write_run
+
+from hanse.reports.compare import compare_runs
+from hanse.reports.load import group_runs, load_runs
+from hanse.reports.summary import results, summary, warnings
+from hanse.reports.tables import experiments_table, runs_table
+
+
+def test_final_best_time_bytes_refusals(tmp_path: Path) -> None:
+    lines = [
+        metric(0, 0.5, **{"time/round_s": 9.0}),
+        metric(1, 0.8, refused=2, **{"time/round_s": 1.0, "client/test_accuracy": 0.6}),
+        metric(2, 0.7, **{"time/round_s": 2.0}),
+        metric(3, None, **{"time/round_s": 1.5}),
+    ]
+    (row,) = compare_runs([write_run(tmp_path / "a", lines)])
+    assert row == {
+        "run": "a",
+        "kind": "run",
+        "mechanism": "greedyfed",
+        "rounds": 4,
+        "seed": 0,
+        "final_test_accuracy": 0.7,
+        "best_test_accuracy": 0.8,
+        "final_test_loss": pytest.approx(0.3),
+        "final_client_accuracy": 0.6,
+        "seconds_per_round": 1.75,
+        "mb": 8.0,
+        "refused": 2,
+    }
+
+
+def test_regression_has_no_accuracy(tmp_path: Path) -> None:
+    paths = [
+        write_run(tmp_path / f"r{i}", [{"round": 0, "test/loss": 2.0 + i}], changes={"run": {"seed": i}})
+        for i in (0, 1)
+    ]
+    rows = compare_runs(paths)
+    assert [row["final_test_accuracy"] for row in rows] == [None] * 4
+    assert [row["final_test_loss"] for row in rows] == pytest.approx([2.0, 3.0, 2.5, 0.5**0.5])
+    assert rows[0]["mb"] is rows[0]["seconds_per_round"] is rows[0]["refused"] is None
+    groups = group_runs(load_runs(paths))
+    assert summary(groups) == ["greedyfed 2.5000 ± 0.7071 test loss after the last round (lower is better)."]
+    assert experiments_table(groups).headings == ("experiment", "seeds", "rounds", "test loss")
+
+
+def test_several_seeds_get_mean_and_deviation(tmp_path: Path) -> None:
+    finals = (0.9, 0.8, 0.7)
+    paths = [accuracies(tmp_path / f"s{i}", [0.1, a], {"run": {"seed": i}}) for i, a in enumerate(finals)]
+    paths.append(accuracies(tmp_path / "other", [0.2, 0.3], {"mechanism": {"name": "fedavg"}}))
+    rows = compare_runs(paths)
+    assert [row["kind"] for row in rows] == ["run"] * 4 + ["mean", "sd"]
+    assert len({tuple(row) for row in rows}) == 1  # the same keys in the same order
+    assert rows[4]["run"] == "greedyfed (mean of 3 seeds)"
+    assert rows[4]["final_test_accuracy"] == pytest.approx(0.8)
+    assert rows[5]["final_test_accuracy"] == pytest.approx(0.1)
+    assert rows[4]["seed"] is None
+    json.dumps(rows, allow_nan=False)
+    groups = group_runs(load_runs(paths))
+    table = experiments_table(groups)
+    assert table.rows[0][:4] == ("greedyfed", "3", "2", "80.00 ± 10.00")
+    assert table.rows[1][3] == "30.00"
+    assert len(runs_table(load_runs(paths)).rows) == 4
+
+
+def test_summary_ranks_and_warns_of_chance(tmp_path: Path) -> None:
+    def pair(name: str, low: float, high: float) -> list[Path]:
+        return [
+            accuracies(
+                tmp_path / f"{name}{i}", [0.1, a], {"run": {"seed": i, "rounds": 2}, "mechanism": {"name": name}}
+            )
+            for i, a in enumerate((low, high))
+        ]
+
+    fedavg, greedy, close = pair("fedavg", 0.78, 0.80), pair("greedyfed", 0.90, 0.92), pair("fedprox", 0.89, 0.93)
+    far = group_runs(load_runs([*fedavg, *greedy]))
+    assert [r.label for r in results(far, "final_test_accuracy")] == ["greedyfed", "fedavg"]
+    assert summary(far) == ["greedyfed 91.0 ± 1.4 % against fedavg 79.0 ± 1.4 %: test accuracy after the last round."]
+    near = summary(group_runs(load_runs([*greedy, *close])))
+    assert "may be chance" in near[1]
+    alone = summary(group_runs(load_runs([fedavg[0], greedy[0]])))
+    assert alone[1] == "A single seed each: a small difference may be chance."
+
+
+def test_summary_names_values_and_refusals(tmp_path: Path) -> None:
+    seats = [seat(0, 4, 3.0), seat(0, 1, 1.0), seat(1, 2, refused="late")]
+    path = write_run(tmp_path / "a", [metric(0, 0.5), metric(1, 0.6, refused=1)], seats)
+    told = summary(group_runs(load_runs([path])))
+    assert told[1:] == [
+        "In greedyfed the most valuable client was 4 (75 % of the total value), the least valuable 1 (25.0 %).",
+        "In greedyfed 1 of 3 updates were refused, most often (1) because: late.",
+    ]
+
+
+def test_unfinished_and_repeated_runs_are_told(tmp_path: Path) -> None:
+    a = accuracies(tmp_path / "a", [0.1] * 4)
+    b = accuracies(tmp_path / "b", [0.1] * 4)
+    c = accuracies(tmp_path / "c", [0.1] * 3, {"run": {"seed": 1}})
+    runs = load_runs([a, b, c])
+    told = warnings(group_runs(runs), runs)
+    assert told[0] == "c has 3 of 4 rounds: it is not finished."
+    assert told[1].startswith("b repeats another run")
+    assert told[2] == "The seeds of greedyfed are not equally far; curves end with the shortest."

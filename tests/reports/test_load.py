@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reports_cases import accuracies, metric, seat, write_run
+
+from hanse.errors import UserError
+from hanse.reports.load import group_runs, load_run, load_runs
+
+
+def test_reads_a_run(tmp_path: Path) -> None:
+    seats = [seat(0, 3, 0.5, value_error=0.1, cumulative_value=0.5), seat(1, 5, refused="no reply")]
+    run = load_run(write_run(tmp_path / "a", [metric(0, 0.4), metric(1, None, refused=1), metric(2, 0.6)], seats))
+    assert (run.name, run.mechanism, run.label, run.seeds) == ("a", "greedyfed", "greedyfed, seed 0", (0, 0))
+    assert run.num_clients == 6
+    assert run.rounds_planned == 4
+    rounds, values = run.series("test/accuracy")
+    assert rounds.tolist() == [0, 2]
+    assert values.tolist() == [0.4, 0.6]
+    assert run.seats.value[0] == 0.5
+    assert run.seats.error[0] == 0.1
+    assert np.isnan(run.seats.value[1])
+    assert list(run.refusals()) == [(1, 5, "no reply")]
+    assert run.arrays(1)["refused"].tolist() == [5]
+    assert run.arrays(99) == {}
+
+
+def test_figures_that_are_not_numbers_are_missing(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", [metric(0, 0.4)])
+    (path / "metrics.jsonl").write_text('{"round": 0, "test/loss": NaN, "test/accuracy": null, "x": true}\n')
+    run = load_run(path)
+    assert [len(run.series(key)[0]) for key in ("test/loss", "test/accuracy", "x", "never")] == [0, 0, 0, 0]
+
+
+def test_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    path = accuracies(tmp_path / "a", [0.1, 0.2])
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 2, "test/acc')
+    assert len(load_run(path).metrics) == 2
+
+
+def test_refusals_without_arrays_come_from_the_seats(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", [metric(0, 0.1, refused=1)], [seat(0, 2, refused="late")])
+    (path / "rounds" / "00000.npz").unlink()
+    assert list(load_run(path).refusals()) == [(0, 2, "late")]
+
+
+def test_mean_and_deviation_by_hand(tmp_path: Path) -> None:
+    paths = [
+        accuracies(tmp_path / f"s{seed}", values, {"run": {"seed": seed}, "data": {"seed": seed}})
+        for seed, values in enumerate(([0.1, 0.5], [0.3, 0.7], [0.2, 0.9]))
+    ]
+    (group,) = group_runs(load_runs(paths))
+    curve = group.curve("test/accuracy")
+    assert curve is not None
+    assert curve.rounds.tolist() == [0, 1]
+    assert curve.mean == pytest.approx([0.2, 0.7])
+    assert curve.sd == pytest.approx([0.1, 0.2])  # sqrt((0.01 + 0 + 0.01) / 2), sqrt((0.04 + 0 + 0.04) / 2)
+    assert group.label == "greedyfed"
+    assert group.same_clients == group.runs[:1]  # three splits: client 1 is three different clients
+    assert group.curve("nothing") is None
+
+
+def test_curve_ends_with_the_shortest_seed(tmp_path: Path) -> None:
+    paths = [accuracies(tmp_path / f"s{i}", [0.1] * (2 + i), {"run": {"seed": i}}) for i in range(2)]
+    (group,) = group_runs(load_runs(paths))
+    curve = group.curve("test/accuracy")
+    assert curve is not None
+    assert curve.rounds.tolist() == [0, 1]
+    assert group.same_clients == group.runs
+
+
+def test_only_seeds_make_a_group_and_labels_tell_groups_apart(tmp_path: Path) -> None:
+    runs = load_runs(
+        [
+            accuracies(tmp_path / "a", [0.1]),
+            accuracies(tmp_path / "b", [0.1], {"data": {"alpha": 0.1}}),
+            accuracies(tmp_path / "c", [0.1], {"mechanism": {"name": "my.module:thing"}}),
+            accuracies(tmp_path / "d", [0.1], {"run": {"seed": 7}, "engine": {"threads": 2}}),
+        ]
+    )
+    groups = group_runs(runs)
+    assert [g.label for g in groups] == ["greedyfed data.alpha=0.5", "greedyfed data.alpha=0.1", "thing"]
+    assert [[r.name for r in g.runs] for g in groups] == [["a", "d"], ["b"], ["c"]]
+
+
+def test_a_repeated_seed_counts_once(tmp_path: Path) -> None:
+    short, long = accuracies(tmp_path / "short", [0.1]), accuracies(tmp_path / "long", [0.1, 0.2])
+    (group,) = group_runs(load_runs([short, long, long]))
+    assert [r.name for r in group.runs] == ["long"]
+    curve = group.curve("test/accuracy")
+    assert curve is not None
+    assert curve.sd is None
+
+
+def test_bad_directories_are_refused_in_one_line(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    fresh = write_run(tmp_path / "fresh", [])
+    broken = accuracies(tmp_path / "broken", [0.1])
+    (broken / "config.toml").write_text("[data\n")
+    damaged = accuracies(tmp_path / "damaged", [0.1, 0.2])
+    (damaged / "metrics.jsonl").write_text('{"round": 0}\n{"round": -1}\n')
+    npz = accuracies(tmp_path / "npz", [0.1])
+    (npz / "rounds" / "00000.npz").write_bytes(b"PK not really")
+    for path, words in (
+        (tmp_path / "nowhere", "no such run directory"),
+        (empty, "not a run directory"),
+        (fresh, "no finished rounds yet"),
+        (broken, "cannot be read"),
+        (damaged, "line 2 is damaged"),
+    ):
+        with pytest.raises(UserError, match=words) as caught:
+            load_run(path)
+        assert len(caught.value.lines) == 1
+        assert str(path) in caught.value.lines[0]
+    with pytest.raises(UserError, match="cannot be read"):
+        load_run(npz).arrays(0)
+    with pytest.raises(UserError, match="no run directory was given"):
+        load_runs([])

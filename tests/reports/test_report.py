@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import struct
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from reports_cases import accuracies, large_run, metric, seat, write_run
+
+from hanse.errors import UserError
+from hanse.reports.draw_matplotlib import DPI, WIDTH
+from hanse.reports.report import write_report
+
+HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
+
+
+class Page(HTMLParser):
+    """The elements of a page, what they would fetch, and the text outside scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.fetched: list[str] = []
+        self.text = ""
+        self.scripts: list[str] = []
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._inside = tag
+        self.fetched += [str(v) for k, v in attrs if k in ("src", "href", "srcset", "data", "action")]
+        assert not any(k.startswith("on") for k, _ in attrs)
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif self._inside != "style":
+            self.text += data
+
+
+def pair(folder: Path) -> list[Path]:
+    return [
+        large_run(folder / f"{m}-{s}", rounds=8, clients=6, per_round=2, mechanism=m, seed=s)
+        for m in ("greedyfed", "fedavg")
+        for s in (0, 1)
+    ]
+
+
+def test_one_page_that_works_offline(tmp_path: Path) -> None:
+    page = write_report(pair(tmp_path), tmp_path / "out", title="Two ways", lead="A lead.")
+    assert page == tmp_path / "out" / "report.html"
+    text = page.read_text()
+    found = Page(text)
+    assert text.count("* plotly.js v") == 1
+    assert all(link.startswith("#") for link in found.fetched)
+    assert not {"link", "iframe", "img", "object", "base"} & set(found.tags)
+    assert "default-src &#39;none&#39;" in text  # the browser would refuse what slipped through
+    assert "Two ways" in found.text
+    assert "A lead." in found.text
+    assert "greedyfed" in found.text
+    assert "clients_per_round = 2" in found.text  # the experiment file
+    assert page.stat().st_size < 6e6
+
+
+def test_a_png_for_each_figure(tmp_path: Path) -> None:
+    page = write_report(pair(tmp_path), tmp_path / "out")
+    pictures = sorted((tmp_path / "out" / "figures").glob("*.png"))
+    names = {p.stem for p in pictures}
+    assert {
+        "test-accuracy",
+        "contribution-ranking-greedyfed",
+        "contribution-map-greedyfed",
+        "selection",
+        "time",
+        "bytes",
+    } <= names
+    assert not any("fedavg" in name for name in names)  # it values nobody
+    assert Page(page.read_text()).tags.count("figure") == len(pictures)
+    for picture in pictures:
+        data = picture.read_bytes()
+        assert data[:8] == b"\x89PNG\r\n\x1a\n"
+        width, height = struct.unpack(">II", data[16:24])
+        assert width == WIDTH * DPI
+        assert 100 < height < 2000
+        assert len(data) > 5000
+
+
+def test_hostile_names_are_text(tmp_path: Path) -> None:
+    seats = [seat(0, 0, 1.0, name=HOSTILE), seat(0, 1, 2.0), seat(0, 2, refused=HOSTILE)]
+    path = write_run(
+        tmp_path / HOSTILE.replace("/", "_"),
+        [metric(0, 0.5, refused=1)],
+        seats,
+        {"mechanism": {"name": f"a:{HOSTILE}"}, "data": {"source": HOSTILE}},
+    )
+    page = Page(write_report([path], tmp_path / "out", title=HOSTILE, lead=HOSTILE).read_text())
+    assert "img" not in page.tags
+    assert page.tags.count("script") == 2 + page.tags.count("figure")  # plotly, the start, and data
+    assert not any("<" in script for script in page.scripts[1:])
+    assert page.text.count("alert(1)") >= 4
+    for picture in (tmp_path / "out" / "figures").iterdir():
+        assert set(picture.stem) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
+
+
+def test_a_run_with_almost_nothing(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "bare", [{"round": 0}], changes={"data": {"source": "no.such:data"}})
+    page = Page(write_report([path], path).read_text())
+    assert "figure" not in page.tags
+    assert "Nothing was tested yet" in page.text
+    assert "No map of classes" in page.text
+    assert "1 of 4 rounds" in page.text
+    assert (path / "config.toml").exists()
+
+
+def test_what_cannot_be_reported_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    good = accuracies(tmp_path / "good", [0.1])
+    with pytest.raises(UserError, match="not a run directory"):
+        write_report([good, tmp_path], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        write_report([good], tmp_path / "file" / "out")
+
+
+def test_large_report_is_quick_and_small(tmp_path: Path) -> None:
+    path = large_run(tmp_path / "a", rounds=500, clients=300, per_round=30)
+    begun = time.perf_counter()
+    page = write_report([path], tmp_path / "out")
+    assert time.perf_counter() - begun < 10
+    assert page.stat().st_size < 15e6
