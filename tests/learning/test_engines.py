@@ -7,10 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from hanse.learning.batches import SeatPlan, group_seats
 from hanse.learning.job import Recipe, batch_plan
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
-from hanse.learning.stacked import StackedEngine, _Plan, group_seats
+from hanse.learning.stacked import StackedEngine
 
 from .helpers import agree, jobs_of, made, oracle
 
@@ -129,7 +130,7 @@ def test_seats_on_threads_give_the_same_bits() -> None:
 
 @pytest.mark.parametrize(("sizes", "recipe"), list(itertools.product([[50, 50], [7, 300, 40, 41]], RECIPES.values())))
 def test_groups_hold_every_seat_once(sizes: list[int], recipe: Recipe) -> None:
-    plans = [_Plan(s, batch_plan(n, recipe, (0, 0, s, 0)), 0, 0) for s, n in enumerate(sizes)]
+    plans = [SeatPlan(s, batch_plan(n, recipe, (0, 0, s, 0)), 0, 0) for s, n in enumerate(sizes)]
     groups = group_seats(plans, 1000)
     assert sorted(p.seat for group in groups for p in group) == list(range(len(sizes)))
     for group in groups:

@@ -17,6 +17,7 @@ from hanse.data.samples import Samples
 from hanse.learning.job import Problem, Scores
 from hanse.learning.local import Precision, Trainer
 from hanse.learning.program import Spec, read_stack
+from hanse.learning.threads import Crew
 
 __all__ = ["Scorer", "forward", "tally", "through"]
 
@@ -78,7 +79,7 @@ def tally(problem: Problem, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Scorer:
-    """Scores rows of one problem; keeps one module copy for models that cannot be stacked."""
+    """Scores rows of one problem; models that cannot be stacked are shared out over a crew of threads."""
 
     def __init__(
         self,
@@ -86,10 +87,12 @@ class Scorer:
         device: torch.device,
         dtype: torch.dtype = torch.float32,
         precision: Precision = "float32",
+        crew: Crew | None = None,
     ) -> None:
         self.problem, self.device, self.dtype, self.precision = problem, device, dtype, precision
         self.specs = read_stack(problem)
-        self._trainer: Trainer | None = None
+        self.crew = crew or Crew(1)
+        self._trainers: list[Trainer] = []
 
     def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
         """Score ``rows [C, P]`` on the whole pool, or model c on ``pool[index[c]]``; NaN where there are no samples.
@@ -171,16 +174,28 @@ class Scorer:
     def _one_by_one(
         self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None
     ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-        if self._trainer is None:
-            self._trainer = Trainer(self.problem, self.device, self.dtype, self.precision)
-        for c in range(len(rows)):
-            self._trainer.load(rows[c])
-            count = len(pool) if index is None else len(index[c])
-            for a in range(0, count, _IMAGES):
-                part = pool.take(index[c][a : a + _IMAGES].to(pool.x.device)) if index is not None else None
-                x = pool.x[a : a + _IMAGES] if part is None else part.x
-                y = pool.y[a : a + _IMAGES] if part is None else part.y
-                output = self._trainer.outputs(x)
-                output = output.reshape(len(x), -1).t().unsqueeze(0)
-                loss, right = tally(self.problem, output, self._targets(y))
-                yield [c], loss, right
+        """Model after model in blocks of samples, shared out over the crew; yielded in order."""
+        while len(self._trainers) < self.crew.workers:
+            self._trainers.append(Trainer(self.problem, self.device, self.dtype, self.precision))
+        counts = [len(pool) if index is None else len(i) for i in index or rows]
+        work = [(c, a) for c, count in enumerate(counts) for a in range(0, count, _IMAGES)]
+        done: list[tuple[Tensor, Tensor] | None] = [None] * len(work)
+        loaded = [-1] * self.crew.workers
+
+        def one(worker: int, place: int) -> None:
+            (c, a), trainer = work[place], self._trainers[worker]
+            if loaded[worker] != c:
+                trainer.load(rows[c])
+                loaded[worker] = c
+            if index is None:
+                x, y = pool.x[a : a + _IMAGES], pool.y[a : a + _IMAGES]
+            else:
+                part = pool.take(index[c][a : a + _IMAGES].to(pool.x.device))
+                x, y = part.x, part.y
+            output = trainer.outputs(x).reshape(len(x), -1).t().unsqueeze(0)
+            done[place] = tally(self.problem, output, self._targets(y))
+
+        self.crew.deal(one, range(len(work)))
+        for (c, _), found in zip(work, done, strict=True):
+            assert found is not None
+            yield [c], *found

@@ -7,9 +7,7 @@ threads they do not collapse when another process wants a core. The numbers are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -19,7 +17,7 @@ from hanse.data.samples import Samples
 from hanse.learning.job import Problem, Recipe, Scores, SeatJob, TrainedRows
 from hanse.learning.local import Precision, Trainer
 from hanse.learning.scoring import Scorer
-from hanse.learning.threads import intra_op
+from hanse.learning.threads import Crew, intra_op
 
 __all__ = ["SequentialEngine", "work_of"]
 
@@ -49,10 +47,9 @@ class SequentialEngine:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.problem, self.device, self.dtype = problem, torch.device(device), dtype
-        self.threads, self.workers, self.precision = threads, workers, precision
-        self.scorer = Scorer(problem, self.device, dtype, precision)
+        self.threads, self.precision, self.crew = threads, precision, Crew(workers)
+        self.scorer = Scorer(problem, self.device, dtype, precision, self.crew)
         self._trainers = [Trainer(problem, self.device, dtype, precision) for _ in range(workers)]
-        self._executor: ThreadPoolExecutor | None = None
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
         """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged."""
@@ -60,34 +57,20 @@ class SequentialEngine:
         losses = np.full(len(jobs), np.nan)
         steps = np.zeros(len(jobs), dtype=np.int64)
 
-        def one(trainer: Trainer, seat: int) -> None:
+        def one(worker: int, seat: int) -> None:
+            trainer = self._trainers[worker]
             rows[seat], losses[seat], steps[seat] = trainer.train(pool, jobs[seat], recipe, lr)
 
-        if self.workers == 1 or len(jobs) < 2 or self._trainers[0].draws(pool):
-            with intra_op(1 if self.workers > 1 else self.threads):
-                for seat in range(len(jobs)):
-                    one(self._trainers[0], seat)
-        else:
-            self._on_threads(one, sorted(range(len(jobs)), key=lambda s: -work_of(jobs[s], recipe)))
+        with intra_op(self.threads):
+            longest_first = sorted(range(len(jobs)), key=lambda s: -work_of(jobs[s], recipe))
+            alone = self.crew.workers == 1 or (len(jobs) > 0 and self._trainers[0].draws(pool))
+            if alone:
+                with intra_op(1 if self.crew.workers > 1 else None):
+                    for seat in range(len(jobs)):
+                        one(0, seat)
+            else:
+                self.crew.deal(one, longest_first)
         return TrainedRows(rows, losses, steps)
-
-    def _on_threads(self, one: Callable[[Trainer, int], None], order: Sequence[int]) -> None:
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(self.workers, "hanse-seat")
-        queue: SimpleQueue[int | None] = SimpleQueue()
-        for seat in order:
-            queue.put(seat)
-        for _ in self._trainers:
-            queue.put(None)
-
-        def work(trainer: Trainer) -> None:
-            torch.set_num_threads(1)  # this thread's own setting
-            while (seat := queue.get()) is not None:
-                one(trainer, seat)
-
-        with intra_op(1):  # new threads take the number set last; put back afterwards for everybody else
-            for future in [self._executor.submit(work, trainer) for trainer in self._trainers]:
-                future.result()
 
     def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
         """Score ``rows [C, P]`` on the pool, or model c on ``pool[index[c]]``."""
@@ -96,6 +79,4 @@ class SequentialEngine:
 
     def close(self) -> None:
         """End the worker threads."""
-        if self._executor is not None:
-            self._executor.shutdown()
-            self._executor = None
+        self.crew.close()

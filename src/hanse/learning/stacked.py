@@ -8,8 +8,6 @@ sorted by their number of steps; each step works on the *active prefix*, so fini
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -17,14 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.data.samples import Samples
+from hanse.learning.batches import Batches, SeatPlan, group_seats, plan_seats
 from hanse.learning.job import (
     Problem,
     Recipe,
     Scores,
     SeatJob,
     TrainedRows,
-    batch_plan,
-    last_epoch,
     smallest_batch,
 )
 from hanse.learning.program import Bound, Program, read_stack
@@ -32,27 +29,6 @@ from hanse.learning.scoring import Scorer
 from hanse.learning.threads import intra_op
 
 __all__ = ["StackedEngine"]
-
-_STEP_COST = 2e7  # the overhead of one batched step, in multiplications: it decides how seats are grouped
-_GROUP_BYTES = 256 << 20  # parameters and velocities of one group of seats
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """One seat's batches as positions into the pool, ``[steps, B]`` with -1 for padding."""
-
-    seat: int
-    batches: NDArray[np.int64]
-    reported: int  # first step whose losses are reported
-    spare: int  # a sample of the seat's own that stands in for padding
-
-    @property
-    def steps(self) -> int:
-        return len(self.batches)
-
-    @property
-    def width(self) -> int:
-        return int(self.batches.shape[1])
 
 
 class StackedEngine:
@@ -87,7 +63,7 @@ class StackedEngine:
         steps = np.zeros(len(jobs), dtype=np.int64)
         with intra_op(self.threads), torch.no_grad():
             x, y = self._resident(pool)
-            plans = [self._plan(s, job, recipe) for s, job in enumerate(jobs)]
+            plans = plan_seats(jobs, recipe, self.smallest)
             for group in group_seats(plans, self.problem.layout.size):
                 seats = [plan.seat for plan in group]
                 program = self._program(len(group), max(plan.width for plan in group))
@@ -117,12 +93,6 @@ class StackedEngine:
             self._pool = (pool, x, y)
         return self._pool[1], self._pool[2]
 
-    def _plan(self, seat: int, job: SeatJob, recipe: Recipe) -> _Plan:
-        index = job.index.cpu().numpy()
-        plan = batch_plan(len(index), recipe, job.key, job.epochs, self.smallest)
-        reported = last_epoch(len(index), recipe, job.epochs, self.smallest)
-        return _Plan(seat, np.where(plan >= 0, index[plan], -1), reported, int(index[0]))
-
     def _program(self, seats: int, width: int) -> Program:
         key = (seats, width)
         if key not in self._programs:
@@ -134,7 +104,7 @@ class StackedEngine:
     def _run(
         self,
         program: Program,
-        plans: Sequence[_Plan],
+        plans: Sequence[SeatPlan],
         jobs: Sequence[SeatJob],
         recipe: Recipe,
         lr: float,
@@ -143,7 +113,7 @@ class StackedEngine:
     ) -> NDArray[np.float64]:
         """Train one group, sorted by steps, longest first; return the reported losses ``[S]``."""
         program.start(jobs, recipe)
-        batches = _Batches.of(plans, self.device, self.dtype)
+        batches = Batches.of(plans, self.device, self.dtype)
         for begin, end, active, width in batches.segments:
             bound = program.bind(active, width)
             taken = batches.samples[begin:end, :active, :width].reshape(end - begin, -1)
@@ -178,70 +148,3 @@ def _steps(
         for layer in backwards:
             grad = layer.backward(grad, momentum)
         bound.descend(lr)
-
-
-@dataclass(frozen=True)
-class _Batches:
-    """A group's batches, time first: ``samples``, ``weights``, ``tally`` ``[T, S, B]``, and their segments.
-
-    A segment ``(begin, end, active, width)`` is a run of steps with the same active prefix and the same widest batch.
-    ``reports [T]`` says at which steps some seat's losses are reported.
-    """
-
-    samples: Tensor
-    weights: Tensor
-    tally: Tensor
-    reports: list[bool]
-    segments: list[tuple[int, int, int, int]]
-
-    @staticmethod
-    def of(plans: Sequence[_Plan], device: torch.device, dtype: torch.dtype) -> _Batches:
-        total, width = plans[0].steps, max(plan.width for plan in plans)
-        taken = np.full((total, len(plans), width), -1, dtype=np.int64)
-        spare = np.array([plan.spare for plan in plans])
-        reported = np.zeros((total, len(plans)), dtype=bool)
-        for s, plan in enumerate(plans):
-            taken[: plan.steps, s, : plan.width] = plan.batches
-            reported[plan.reported : plan.steps, s] = True
-        valid = taken >= 0
-        sizes = valid.sum(2)
-        weights = valid / np.maximum(sizes, 1)[:, :, None]
-        counted = (sizes * reported).sum(0)
-        tally = valid * (reported / np.maximum(counted, 1))[:, :, None]
-        active, widest = (sizes > 0).sum(1), sizes.max(1)
-        edges = np.flatnonzero((np.diff(active) != 0) | (np.diff(widest) != 0)) + 1
-        cuts = [0, *edges.tolist(), total]
-        return _Batches(
-            samples=torch.from_numpy(np.where(valid, taken, spare[None, :, None])).to(device),
-            weights=torch.from_numpy(weights).to(device=device, dtype=dtype),
-            tally=torch.from_numpy(tally).to(device=device, dtype=dtype),
-            reports=[bool(step.any()) for step in reported],
-            segments=[(a, b, int(active[a]), int(widest[a])) for a, b in pairwise(cuts) if b > a],
-        )
-
-
-def group_seats(plans: Sequence[_Plan], size: int) -> list[list[_Plan]]:
-    """Cut the seats into groups that train together, each sorted by steps, longest first.
-
-    Sorted by batch width, neighbours share a group where padding to the widest costs less than another program's steps:
-    the best cut by dynamic programming over ``steps x (overhead + seats x width x 3 P)``. ``size`` is P.
-    """
-    ordered = sorted(plans, key=lambda plan: (-plan.width, -plan.steps, plan.seat))
-    most = max(1, _GROUP_BYTES // (8 * size))
-    best, cut = [0.0], [0]
-    for end in range(1, len(ordered) + 1):
-        options = []
-        longest = work = 0
-        for begin in range(end - 1, max(-1, end - 1 - most), -1):
-            longest = max(longest, ordered[begin].steps)
-            work += ordered[begin].steps
-            cost = longest * _STEP_COST + work * 3.0 * size * ordered[begin].width
-            options.append((best[begin] + cost, begin))
-        value, begin = min(options)
-        best.append(value)
-        cut.append(begin)
-    groups, end = [], len(ordered)
-    while end:
-        groups.append(sorted(ordered[cut[end] : end], key=lambda plan: (-plan.steps, plan.seat)))
-        end = cut[end]
-    return groups[::-1]

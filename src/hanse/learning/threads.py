@@ -1,13 +1,18 @@
-"""PyTorch's intra-op threads, set for a block of code and put back."""
+"""Threads: PyTorch's intra-op threads for a block of code, and crews of threads that use one each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import TypeVar
 
 import torch
 
-__all__ = ["intra_op"]
+__all__ = ["Crew", "intra_op"]
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -22,3 +27,47 @@ def intra_op(threads: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+class Crew:
+    """Some threads of this process, each with one intra-op thread, that share out a list of work.
+
+    Operators of a millisecond release Python's lock for long enough that such threads do not hinder each other. Unlike
+    one operator split over threads, which all wait for the slowest, they also get on well with busy neighbours.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._executor: ThreadPoolExecutor | None = None
+
+    def deal(self, work: Callable[[int, T], None], items: Sequence[T]) -> None:
+        """Call ``work(worker, item)`` for every item, the first items first. An exception ends the deal and is raised."""
+        if self.workers == 1 or len(items) < 2:
+            with intra_op(1 if self.workers > 1 else None):
+                for item in items:
+                    work(0, item)
+            return
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(self.workers, "hanse-crew")
+        queue: SimpleQueue[T | None] = SimpleQueue()
+        for item in items:
+            queue.put(item)
+        for _ in range(self.workers):
+            queue.put(None)
+
+        def take(worker: int) -> None:
+            torch.set_num_threads(1)  # a setting of this thread
+            while (item := queue.get()) is not None:
+                work(worker, item)
+
+        with intra_op(1):  # new threads take the number that was set last; everybody else gets theirs back
+            futures = [self._executor.submit(take, worker) for worker in range(self.workers)]
+            errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._executor is not None:
+            self._executor.shutdown()
+            self._executor = None
