@@ -111,7 +111,10 @@ def test_many_clients_and_rounds_are_thinned(tmp_path: Path) -> None:
     assert heat.columns[-1] == "900"
     bars = charts["contribution-ranking-greedyfed"].marks
     assert isinstance(bars, Bars)
-    assert len(bars.labels) == 25
+    assert len(bars.labels) == 26
+    assert bars.labels[15].endswith(" between (mean)")
+    totals = contribution(found).totals  # type: ignore[union-attr]
+    assert bars.series[0].values == pytest.approx([*totals[:15], totals[15:-10].mean(), *totals[-10:]])
     curve = next(c.marks for c in figures([found]) if c.key == "test-accuracy")
     assert isinstance(curve, Lines)
     assert len(curve.lines[0].x) == 400

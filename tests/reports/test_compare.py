@@ -94,7 +94,7 @@ def test_summary_names_values_and_refusals(tmp_path: Path) -> None:
     told = summary(group_runs(load_runs([path])))
     assert told[1:] == [
         "In greedyfed the most valuable client was 4 (75 % of the total value), the least valuable 1 (25.0 %).",
-        "In greedyfed 1 of 3 updates were refused, most often (1) because: late.",
+        "Updates refused: greedyfed 1 of 3, most often because: late.",
     ]
 
 

@@ -58,14 +58,21 @@ def contribution(group: Group) -> Contribution | None:
         return None
     clients = np.unique(np.concatenate([run.seats.client[np.isfinite(run.seats.value)] for run in runs]))
     played = min(int(run.metrics[-1]["round"]) + 1 for run in runs)
-    columns = max(2, min(MOST_COLUMNS, MOST_CELLS // min(len(clients), MOST_CLIENTS)))
-    ends = even(played, columns)
+    columns = max(20, min(MOST_COLUMNS, MOST_CELLS // min(len(clients), MOST_CLIENTS)))
+    ends = _ends_of_bins(played, columns)
     running = np.mean([_running(run, clients, ends) for run in runs], axis=0)
     squares = np.mean([_squared_errors(run, clients, played) for run in runs], axis=0)
     errors = np.sqrt(squares / len(runs))
     order = np.argsort(-running[:, -1], kind="stable")
     labels = tuple(runs[0].client_label(c) for c in clients[order].tolist())
     return Contribution(clients[order], labels, ends + 1, running[order], errors[order])
+
+
+def _ends_of_bins(played: int, most: int) -> Ints:
+    """Return the last round (0-based) of at most ``most`` bins, of 1, 2, 5, 10, ... rounds: even steps."""
+    step = next(s * 10**e for e in range(9) for s in (1, 2, 5) if played <= s * 10**e * most)
+    ends = np.arange(step - 1, played, step, dtype=np.int64)
+    return ends if len(ends) and ends[-1] == played - 1 else np.append(ends, played - 1)
 
 
 def _running(run: LoadedRun, clients: Ints, ends: Ints) -> Floats:
@@ -105,19 +112,25 @@ def contribution_charts(groups: Sequence[Group]) -> list[Chart]:
 
 def _ranking(group: Group, found: Contribution, name: str, many: str) -> Chart:
     best, worst = (len(found.clients), 0) if len(found.clients) <= 30 else (15, 10)
-    kept = [*range(best), *range(len(found.clients) - worst, len(found.clients))]
-    errors = found.errors[kept] if np.isfinite(found.errors).any() else None
-    left_out = len(found.clients) - len(kept)
+    left_out = len(found.clients) - best - worst
+    top, bottom = slice(best), slice(best + left_out, None)
+    totals, errors = [found.totals[top], found.totals[bottom]], [found.errors[top], found.errors[bottom]]
+    labels = [f"client {label}" for label in found.labels]
+    labels[best : best + left_out] = [f"{left_out} between (mean)"] if left_out else []
+    if left_out:
+        totals.insert(1, found.totals[best : best + left_out].mean(keepdims=True))
+        errors.insert(1, np.array([np.nan]))
     caption = (
         "The sum of a client's Shapley values over all rounds: by how much its updates lowered the validation loss "
         "(or raised the utility that the experiment names). Below zero: the model was better off without them."
     )
-    if errors is not None:
+    known = bool(np.isfinite(found.errors).any())
+    if known:
         caption += " Whiskers: one standard error of the estimate, where it is known."
     if left_out:
-        caption += f" The 15 best and the 10 worst; {left_out} clients between them are left out."
-    labels = tuple(f"client {found.labels[i]}" for i in kept)
-    marks = Bars(labels, (Series("total value", found.totals[kept], errors),))
+        caption += f" The 15 best and the 10 worst; of the {left_out} clients between them, the mean."
+    series = Series("total value", np.concatenate(totals), np.concatenate(errors) if known else None)
+    marks = Bars(tuple(labels), (series,))
     title = f"Total contribution by client: {group.label}{many}"
     return Chart(f"contribution-ranking-{name}", _SECTION, title, caption, "total value", "", marks)
 

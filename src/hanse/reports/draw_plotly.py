@@ -22,7 +22,7 @@ def to_plotly(chart: Chart) -> go.Figure:
     """Return the chart as a plotly figure that fills the width it gets."""
     marks = chart.marks
     if isinstance(marks, Lines):
-        figure, height = _lines(marks), 400 + 10 * max(0, len(marks.lines) - 6)
+        figure, height = _lines(marks), 400 + 16 * max(0, len(marks.lines) - 5)
     elif isinstance(marks, Bars):
         figure, height = _bars(marks), 360 if marks.upright else _bar_height(marks)
     else:
@@ -154,7 +154,7 @@ def _heat(marks: Heat) -> go.Figure:
             hovertemplate="%{y}, %{x}: %{z:.4g}<extra></extra>",
         )
     )
-    columns, rows = ticks(marks.columns, 10), ticks(marks.rows, 24)
+    columns, rows = ticks(marks.columns, 7), ticks(marks.rows, 24)
     figure.update_xaxes(
         tickvals=columns, ticktext=[_short(marks.columns[i]) for i in columns], showgrid=False, tickangle=0
     )

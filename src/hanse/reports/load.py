@@ -63,14 +63,15 @@ class LoadedRun:
     @property
     def rounds_planned(self) -> int:
         """The number of rounds that the experiment asked for."""
-        return int(_section(self.config, "run").get("rounds", len(self.metrics)))
+        rounds = _section(self.config, "run").get("rounds")
+        return rounds if isinstance(rounds, int) else len(self.metrics)
 
     @property
     def num_clients(self) -> int:
         """The number of registered clients; at least as many as ever had a seat."""
         data = _section(self.config, "data")
-        registered = 1 if data.get("partition") == "pooled" else int(data.get("clients", 0))
-        return max(registered, int(self.seats.client.max(initial=-1)) + 1)
+        registered = 1 if data.get("partition") == "pooled" else data.get("clients")
+        return max(registered if isinstance(registered, int) else 0, int(self.seats.client.max(initial=-1)) + 1)
 
     def series(self, key: str) -> tuple[Ints, Floats]:
         """Return the rounds (0-based) that recorded a number under ``key``, ``[n]``, and the numbers, ``[n]``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from hanse.reports.load import Group, LoadedRun
 from hanse.reports.participation import refusal_counts
 
 __all__ = ["Result", "results", "summary", "warnings"]
+
+_MOST_NAMED = 5  # experiments in one sentence
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,11 @@ def _outcome(groups: Sequence[Group]) -> list[str]:
         told = [f"{r.label} {_number(r, factor, unit)}" for r in found]
         if len(found) == 1:
             return [f"{told[0]} {what}."]
+        if len(told) > _MOST_NAMED:
+            told = [
+                *told[: _MOST_NAMED - 1],
+                f"{len(told) - _MOST_NAMED + 1} others down to {_number(found[-1], factor, unit)}",
+            ]
         return [f"{told[0]} against {_list(told[1:])}: {what}.", *_close(found)]
     return ["Nothing was tested yet: the runs have no accuracy and no loss."]
 
@@ -100,17 +108,17 @@ def _value(groups: Sequence[Group]) -> list[str]:
 
 
 def _refused(groups: Sequence[Group]) -> list[str]:
-    told = []
+    """Say in one sentence how many updates each experiment refused, and the reason that occurs most."""
+    told, reasons = [], Counter[str]()
     for group in groups:
         counts = refusal_counts(group)
         if counts:
             asked = sum(len(run.clients) for run in group.runs)
-            reason, times = counts.most_common(1)[0]
-            told.append(
-                f"In {group.label} {counts.total():,} of {asked:,} updates were refused, most often ({times:,}) "
-                f"because: {reason}."
-            )
-    return told
+            told.append(f"{group.label} {counts.total():,} of {asked:,}")
+            reasons += counts
+    if not told:
+        return []
+    return [f"Updates refused: {_list(told)}, most often because: {reasons.most_common(1)[0][0]}."]
 
 
 def warnings(groups: Sequence[Group], runs: Sequence[LoadedRun]) -> list[str]:
