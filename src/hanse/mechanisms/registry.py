@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hanse.errors import UserError, import_path, nearest
 from hanse.mechanisms import deploy, select, train, value, weigh
-from hanse.mechanisms.baselines import centralised, fedavg, fedprox, local
+from hanse.mechanisms.baselines import centralised, fedavg, fedprox, local, oort, power_of_choice, s_fedavg, ucb
 from hanse.mechanisms.greedyfed import greedyfed
 from hanse.mechanisms.part import Mechanism, Part
 
@@ -21,6 +21,10 @@ MECHANISMS: dict[str, Callable[..., Mechanism]] = {
     "fedavg": fedavg,
     "fedprox": fedprox,
     "greedyfed": greedyfed,
+    "ucb": ucb,
+    "s_fedavg": s_fedavg,
+    "power_of_choice": power_of_choice,
+    "oort": oort,
     "local": local,
     "centralised": centralised,
 }
@@ -31,6 +35,10 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "uniform": select.Uniform,
         "round_robin": select.RoundRobin,
         "greedy": select.Greedy,
+        "ucb": select.UCB,
+        "s_fedavg": select.SFedAvg,
+        "power_of_choice": select.PowerOfChoice,
+        "oort": select.Oort,
     },
     "train": {"shared": train.SharedModel, "proximal": train.Proximal, "own": train.OwnModels},
     "weigh": {"samples": weigh.BySamples, "uniform": weigh.UniformWeights},

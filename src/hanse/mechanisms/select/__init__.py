@@ -1,0 +1,20 @@
+"""SELECT: who sits at a round's training."""
+
+from hanse.mechanisms.select.basic import Everyone, RoundRobin, TheOne, Uniform, round_robin, rounds_to_meet_all
+from hanse.mechanisms.select.by_loss import Oort, PowerOfChoice
+from hanse.mechanisms.select.by_value import UCB, Greedy, SFedAvg, greedy
+
+__all__ = [
+    "UCB",
+    "Everyone",
+    "Greedy",
+    "Oort",
+    "PowerOfChoice",
+    "RoundRobin",
+    "SFedAvg",
+    "TheOne",
+    "Uniform",
+    "greedy",
+    "round_robin",
+    "rounds_to_meet_all",
+]

@@ -1,0 +1,116 @@
+"""Selectors that know nothing of what clients are worth: everyone, uniform, round-robin."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from hanse.mechanisms.part import Choice, Context, Ints, SelectPart, State, View
+from hanse.streams import stream
+
+__all__ = [
+    "CLIENTS",
+    "Everyone",
+    "PerRound",
+    "RoundRobin",
+    "TheOne",
+    "Uniform",
+    "count_sat",
+    "round_robin",
+    "rounds_to_meet_all",
+    "run_order",
+]
+
+PerRound = Annotated[int, Field(ge=1)]
+CLIENTS = frozenset({"clients"})
+
+
+def round_robin(order: Ints, waiting: np.ndarray, m: int) -> Ints:
+    """Return the next block of ``m`` clients of ``order``: those still ``waiting`` (a mask by client id) first, then
+    filled up from the start of the order (READINGS G1).
+    """
+    first = order[waiting[order]][:m]
+    fill = order[~np.isin(order, first)][: m - len(first)]
+    return np.concatenate([first, fill]).astype(np.int64)
+
+
+def rounds_to_meet_all(num_clients: int, clients_per_round: int) -> int:
+    """Return the length of the round-robin phase, ceil(N / M) rounds (GreedyFed Alg. 1 line 2)."""
+    return math.ceil(num_clients / clients_per_round)
+
+
+def run_order(view: View) -> Ints:
+    """Return the present clients in the run's random order, which is the same in every round."""
+    context = view.context
+    order = stream(context.seed, "round-robin").permutation(context.num_clients)
+    return order[np.isin(order, view.present)] if len(view.present) < len(order) else order
+
+
+def count_sat(outcome: View, sat: Ints) -> Ints:
+    """Return how often each client has been seated ``[N]``, this round included."""
+    if outcome.choice is None:
+        return sat
+    sat = sat.copy()
+    np.add.at(sat, outcome.choice.clients, 1)
+    return sat
+
+
+@dataclass(frozen=True)
+class Everyone(SelectPart):
+    """Everyone who is present trains."""
+
+    needs: ClassVar[frozenset[str]] = CLIENTS
+
+    def decide(self, view: View, state: State) -> Choice:
+        """Return all present clients."""
+        return Choice(view.present)
+
+
+@dataclass(frozen=True)
+class TheOne(SelectPart):
+    """The one client that holds all data trains (centralised training)."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"pooled"})
+
+    def decide(self, view: View, state: State) -> Choice:
+        """Return the only client."""
+        return Choice(view.present)
+
+
+@dataclass(frozen=True)
+class Uniform(SelectPart):
+    """FedAvg: ``clients_per_round`` of the present clients, uniformly at random without replacement."""
+
+    needs: ClassVar[frozenset[str]] = CLIENTS
+    clients_per_round: PerRound = 10
+
+    def decide(self, view: View, state: State) -> Choice:
+        """Return the drawn clients in ascending order."""
+        m = min(self.clients_per_round, len(view.present))
+        return Choice(np.sort(view.draw("select").choice(view.present, m, replace=False)))
+
+
+@dataclass(frozen=True)
+class RoundRobin(SelectPart):
+    """Blocks of a random order, again and again, so that everyone sits equally often."""
+
+    needs: ClassVar[frozenset[str]] = CLIENTS
+    clients_per_round: PerRound = 10
+
+    def init(self, context: Context) -> State:
+        """Nobody has sat yet."""
+        return {"sat": np.zeros(context.num_clients, np.int64)}
+
+    def decide(self, view: View, state: State) -> Choice:
+        """Return the next block of those who sat least often."""
+        order = run_order(view)
+        sat = state["sat"]
+        return Choice(round_robin(order, sat == sat[order].min(), self.clients_per_round))
+
+    def learn(self, outcome: View, state: State) -> State:
+        """Count who was asked."""
+        return {"sat": count_sat(outcome, state["sat"])}
