@@ -27,7 +27,7 @@ __all__ = ["FederatedData", "GeneratedData", "Share", "SplitData", "server_sets"
 Share = Literal["train", "validation", "test"]
 SHARES: tuple[str, ...] = ("train", "validation", "test")
 
-_CACHED_SAMPLES = 500_000  # of 60 float32: 120 MB
+_CACHED_SAMPLES = 10_000  # about what a round seats: memory must not grow with the clients seen
 _COUNTED_CLIENTS = 1_000
 
 
