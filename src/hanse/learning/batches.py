@@ -30,10 +30,12 @@ class SeatPlan:
 
     @property
     def steps(self) -> int:
+        """The number of optimiser steps."""
         return len(self.batches)
 
     @property
     def width(self) -> int:
+        """The size of the largest batch."""
         return int(self.batches.shape[1])
 
 

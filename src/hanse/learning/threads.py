@@ -41,7 +41,7 @@ class Crew:
         self._executor: ThreadPoolExecutor | None = None
 
     def deal(self, work: Callable[[int, T], None], items: Sequence[T]) -> None:
-        """Call ``work(worker, item)`` for every item, the first items first. An exception ends the deal and is raised."""
+        """Call ``work(worker, item)`` for every item, the first items first; raises what a call raised."""
         if self.workers == 1 or len(items) < 2:
             with intra_op(1 if self.workers > 1 else None):
                 for item in items:

@@ -1,0 +1,134 @@
+"""The vmapped engine: seats of any module that ``torch.func`` can batch, where no layers are stacked by hand."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+from hanse.data.samples import Samples
+from hanse.learning.batches import Batches, SeatPlan, group_seats, plan_seats
+from hanse.learning.job import Problem, Recipe, Scores, SeatJob, TrainedRows, has_buffers
+from hanse.learning.scoring import Scorer
+from hanse.learning.threads import intra_op
+
+__all__ = ["VmappedEngine", "why_not_vmapped"]
+
+
+class VmappedEngine:
+    """Trains seats as one batched program made by ``vmap(grad(...))`` of the module; see :func:`why_not_vmapped`."""
+
+    name = "vmapped"
+
+    def __init__(
+        self,
+        problem: Problem,
+        device: torch.device | str = "cpu",
+        threads: int | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if has_buffers(problem):
+            raise ValueError("the model keeps statistics as it trains (batch norm), which cannot be vmapped")
+        self.problem, self.device, self.threads, self.dtype = problem, torch.device(device), threads, dtype
+        self.module = copy.deepcopy(problem.module).to(device=self.device, dtype=dtype).train()
+        self.scorer = Scorer(problem, self.device, dtype)
+        self._step = vmap(grad(self._loss, has_aux=True))
+
+    def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return one seat's weighted loss and its samples' losses ``[B]``."""
+        output: Tensor = functional_call(self.module, parameters, (x,))
+        if self.problem.loss == "cross_entropy":
+            losses = F.cross_entropy(output, y, reduction="none")
+        else:
+            losses = (output.reshape(y.shape) - y).square().reshape(len(x), -1).mean(1)
+        return (losses * weights).sum(), losses
+
+    def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
+        """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged."""
+        rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)
+        losses = np.full(len(jobs), np.nan)
+        steps = np.zeros(len(jobs), dtype=np.int64)
+        with intra_op(self.threads):
+            for group in group_seats(plan_seats(jobs, recipe, 1), self.problem.layout.size):
+                seats = [plan.seat for plan in group]
+                trained, losses[seats] = self._run(pool, group, [jobs[s] for s in seats], recipe, lr)
+                rows[torch.tensor(seats, device=self.device)] = trained
+                steps[seats] = [plan.steps for plan in group]
+        finite = torch.isfinite(rows).all(1).cpu().numpy() & np.isfinite(losses)
+        return TrainedRows(rows, np.where(finite, losses, np.nan), steps)
+
+    def _run(
+        self, pool: Samples, plans: Sequence[SeatPlan], jobs: Sequence[SeatJob], recipe: Recipe, lr: float
+    ) -> tuple[Tensor, NDArray[np.float64]]:
+        rows = torch.stack([job.start for job in jobs]).to(device=self.device, dtype=self.dtype)
+        velocity = torch.zeros_like(rows)
+        total = rows.new_zeros(len(jobs))
+        mu = rows.new_tensor([job.mu if job.centre is not None else 0.0 for job in jobs]).unsqueeze(1)
+        pulled = bool(mu.any())
+        zero = torch.zeros_like(rows[0])
+        centre = torch.stack([zero if job.centre is None else job.centre.to(rows) for job in jobs]) if pulled else None
+        tilted = any(job.tilt is not None for job in jobs)
+        tilt = torch.stack([zero if job.tilt is None else job.tilt.to(rows) for job in jobs]) if tilted else None
+        batches = Batches.of(plans, self.device, self.dtype)
+        for begin, end, a, b in batches.segments:
+            for t in range(begin, end):
+                taken = batches.samples[t, :a, :b].reshape(-1).to(pool.x.device)
+                x, y = self._batch(pool.x, taken, a, b), self._batch(pool.y, taken, a, b)
+                active = rows[:a]
+                parts, each = self._step(self.problem.layout.unflatten(active), x, y, batches.weights[t, :a, :b])
+                gradient = torch.cat([parts[name].reshape(a, -1) for name in self.problem.layout.names], 1)
+                total[:a] += (each * batches.tally[t, :a, :b]).sum(1) if batches.reports[t] else 0.0
+                if recipe.weight_decay:
+                    gradient.add_(active, alpha=recipe.weight_decay)
+                if centre is not None:
+                    gradient.addcmul_(mu[:a], active - centre[:a])
+                if tilt is not None:
+                    gradient.add_(tilt[:a])
+                moving = velocity[:a].mul_(recipe.momentum).add_(gradient)
+                active.add_(moving, alpha=-lr)
+        return rows, total.double().cpu().numpy()
+
+    def _batch(self, source: Tensor, taken: Tensor, seats: int, width: int) -> Tensor:
+        part = source.index_select(0, taken).to(self.device)
+        part = part.to(self.dtype) if part.is_floating_point() else part
+        return part.view(seats, width, *source.shape[1:])
+
+    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
+        """Score ``rows [C, P]`` on the pool, or model c on ``pool[index[c]]``."""
+        with intra_op(self.threads):
+            return self.scorer.score(rows, pool, index)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
+    """Return why a model cannot be vmapped, or None if two seats' first step comes out as autograd has it."""
+    if has_buffers(problem):
+        return "it keeps statistics as it trains"
+    x, y = pool.x[:4].float() if pool.x.is_floating_point() else pool.x[:4], pool.y[:4]
+    module = copy.deepcopy(problem.module).train()
+    problem.layout.load(module, row.to(next(module.parameters()).device))
+    before = torch.get_rng_state()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            whole, half = module(x), module(x[:2])
+            if not torch.equal(before, torch.get_rng_state()):
+                return "it draws random numbers as it trains"
+        if not torch.allclose(whole[:2], half, rtol=1e-4, atol=1e-5):
+            return "its outputs for a sample depend on the rest of the batch"
+        recipe = Recipe(steps=1, batch_size=2, lr=0.1)
+        jobs = [SeatJob(torch.arange(len(y)), row, (0, 0, seat, 0)) for seat in range(2)]
+        got = VmappedEngine(problem).train(Samples(x, y), jobs, recipe, 0.1).rows
+    except Exception as error:  # whatever a user's module raises under vmap is a reason
+        return f"torch.func cannot batch it ({type(error).__name__}: {str(error).splitlines()[0][:120]})"
+    from hanse.learning.sequential import SequentialEngine  # here, so that the two engines' modules stay apart
+
+    expected = SequentialEngine(problem).train(Samples(x, y), jobs, recipe, 0.1).rows
+    return None if torch.allclose(got, expected, rtol=1e-4, atol=1e-5) else "torch.func computes another gradient"

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hanse.errors import UserError
+from hanse.learning.models import build_problem
+
+USER = "tests.learning.usermodels:"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "size"),
+    [
+        ("logistic", (1, 28, 28), 7850),
+        ("mlp", (1, 28, 28), 784 * 50 + 50 + 50 * 25 + 25 + 260),
+        ("cnn", (3, 32, 32), 896 + 64 * 289 + 64 * 577 + 1025 * 128 + 1290),
+        ("cnn_greedyfed", (3, 32, 32), 392 + 1032 + 2010),
+        ("cnn_small", (1, 28, 28), 416 + 12832 + 5130),
+    ],
+)
+def test_built_in_models(name: str, shape: tuple[int, ...], size: int) -> None:
+    state = torch.get_rng_state()
+    problem, row = build_problem(name, shape, 10, 3)
+    assert torch.equal(state, torch.get_rng_state())
+    assert row.shape == (size,)
+    assert problem.module(torch.zeros(2, *shape)).shape == (2, 10)
+    assert torch.equal(row, build_problem(name, shape, 10, 3)[1])
+    assert not torch.equal(row, build_problem(name, shape, 10, 4)[1])
+    assert not torch.equal(row, build_problem(name, shape, 10, 3, number=1)[1])
+
+
+def test_regression_has_one_output() -> None:
+    problem, _ = build_problem("mlp", (7,), None, 0, hidden=[])
+    assert problem.loss == "mse"
+    assert problem.module(torch.zeros(2, 7)).shape == (2, 1)
+
+
+def test_batch_norm_adds_statistics() -> None:
+    problem, row = build_problem("mlp", (7,), 3, 0, hidden=[5], batch_norm=True)
+    assert problem.layout.size - problem.layout.num_parameters == 10
+    assert len(row) == problem.layout.size
+
+
+def test_user_modules() -> None:
+    problem, row = build_problem(USER + "residual", (7,), 3, 0, width=4)
+    assert isinstance(problem.module, nn.Module)
+    assert len(row) == 28 + 4 + 16 + 4 + 12 + 3 + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("mpl", {}, "did you mean 'mlp'"),
+        ("mlp", {"hiden": [5]}, "did you mean 'hidden'"),
+        ("mlp", {"hidden": [0]}, "width of each hidden layer"),
+        ("mlp", {"hidden": [5.5]}, "width of each hidden layer"),
+        ("mlp", {"activation": "rely"}, "did you mean 'relu'"),
+        ("logistic", {"hidden": [5]}, "it has no options"),
+        ("cnn", {}, "images"),
+        ("no.such.module:thing", {}, "cannot be imported"),
+        ("tests.learning.usermodels:thing", {}, "cannot be imported"),
+        ("tests.learning.usermodels:prod", {}, "not a torch.nn.Module|could not be made|has no option"),
+        (USER + "nothing", {}, "returned a str"),
+        (USER + "residual", {"widht": 3}, "did you mean 'width'"),
+    ],
+)
+def test_mistakes(name: str, options: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        build_problem(name, (7,), 3, 0, **options)
+
+
+def test_images_may_be_too_small() -> None:
+    with pytest.raises(UserError, match="larger images"):
+        build_problem("cnn", (3, 12, 12), 10, 0)

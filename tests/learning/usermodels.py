@@ -1,0 +1,59 @@
+"""Modules as a user writes them, reached by import path."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+
+class Residual(nn.Module):
+    def __init__(self, inputs: int, outputs: int, width: int = 8) -> None:
+        super().__init__()
+        self.first = nn.Linear(inputs, width)
+        self.second = nn.Linear(width, width)
+        self.last = nn.Linear(width, outputs)
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.first(x.flatten(1)))
+        out: Tensor = self.last(h + self.scale * torch.relu(self.second(h)))
+        return out
+
+
+class Dropping(Residual):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(nn.functional.dropout(x, 0.3, self.training))
+
+
+class Centred(Residual):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - x.mean(0))
+
+
+class Failing(Residual):
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            raise ArithmeticError("this module does not like its samples")
+        return super().forward(x)
+
+
+def residual(input_shape: tuple[int, ...], num_classes: int | None, width: int = 8) -> nn.Module:
+    return Residual(prod(input_shape), num_classes or 1, width)
+
+
+def dropping(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
+    return Dropping(prod(input_shape), num_classes or 1)
+
+
+def centred(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
+    return Centred(prod(input_shape), num_classes or 1)
+
+
+def failing(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
+    return Failing(prod(input_shape), num_classes or 1)
+
+
+def nothing(input_shape: tuple[int, ...], num_classes: int | None) -> str:
+    return "not a module"
