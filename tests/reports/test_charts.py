@@ -161,3 +161,14 @@ def test_a_dollar_or_a_link_in_a_name_is_only_text(tmp_path: Path) -> None:
     to_matplotlib(chart).canvas.draw()
     assert "<a" not in to_plotly(chart).to_json()
     assert "&lt;a" in to_plotly(chart).to_json()
+
+
+def test_an_experiment_looks_the_same_in_every_figure(tmp_path: Path) -> None:
+    plain = write_run(tmp_path / "a", [metric(0, 0.5)], changes={"mechanism": {"name": "fedavg"}})
+    both = write_run(tmp_path / "b", [metric(0, 0.6, **{"client/test_accuracy": 0.4})])
+    charts = {c.key: c.marks for c in figures(group_runs(load_runs([plain, both])))}
+    server, client = charts["test-accuracy"], charts["client-test-accuracy"]
+    assert isinstance(server, Lines)
+    assert isinstance(client, Lines)
+    assert [line.name for line in client.lines] == ["greedyfed"]
+    assert client.lines[0].look == server.lines[1].look == 1

@@ -26,10 +26,10 @@ def test_final_best_time_bytes_refusals(tmp_path: Path) -> None:
         "mechanism": "greedyfed",
         "rounds": 4,
         "seed": 0,
-        "final_test_accuracy": 0.7,
-        "best_test_accuracy": 0.8,
-        "final_test_loss": pytest.approx(0.3),
-        "final_client_accuracy": 0.6,
+        "test_accuracy": 0.7,
+        "best_accuracy": 0.8,
+        "test_loss": pytest.approx(0.3),
+        "client_accuracy": 0.6,
         "seconds_per_round": 1.75,
         "mb": 8.0,
         "refused": 2,
@@ -42,8 +42,8 @@ def test_regression_has_no_accuracy(tmp_path: Path) -> None:
         for i in (0, 1)
     ]
     rows = compare_runs(paths)
-    assert [row["final_test_accuracy"] for row in rows] == [None] * 4
-    assert [row["final_test_loss"] for row in rows] == pytest.approx([2.0, 3.0, 2.5, 0.5**0.5])
+    assert [row["test_accuracy"] for row in rows] == [None] * 4
+    assert [row["test_loss"] for row in rows] == pytest.approx([2.0, 3.0, 2.5, 0.5**0.5])
     assert rows[0]["mb"] is rows[0]["seconds_per_round"] is rows[0]["refused"] is None
     groups = group_runs(load_runs(paths))
     assert summary(groups) == ["greedyfed 2.5000 ± 0.7071 test loss after the last round (lower is better)."]
@@ -57,9 +57,9 @@ def test_several_seeds_get_mean_and_deviation(tmp_path: Path) -> None:
     rows = compare_runs(paths)
     assert [row["kind"] for row in rows] == ["run"] * 4 + ["mean", "sd"]
     assert len({tuple(row) for row in rows}) == 1  # the same keys in the same order
-    assert rows[4]["run"] == "greedyfed (mean of 3 seeds)"
-    assert rows[4]["final_test_accuracy"] == pytest.approx(0.8)
-    assert rows[5]["final_test_accuracy"] == pytest.approx(0.1)
+    assert rows[4]["run"] == "greedyfed (3 seeds)"
+    assert rows[4]["test_accuracy"] == pytest.approx(0.8)
+    assert rows[5]["test_accuracy"] == pytest.approx(0.1)
     assert rows[4]["seed"] is None
     json.dumps(rows, allow_nan=False)
     groups = group_runs(load_runs(paths))
@@ -80,7 +80,7 @@ def test_summary_ranks_and_warns_of_chance(tmp_path: Path) -> None:
 
     fedavg, greedy, close = pair("fedavg", 0.78, 0.80), pair("greedyfed", 0.90, 0.92), pair("fedprox", 0.89, 0.93)
     far = group_runs(load_runs([*fedavg, *greedy]))
-    assert [r.label for r in results(far, "final_test_accuracy")] == ["greedyfed", "fedavg"]
+    assert [r.label for r in results(far, "test_accuracy")] == ["greedyfed", "fedavg"]
     assert summary(far) == ["greedyfed 91.0 ± 1.4 % against fedavg 79.0 ± 1.4 %: test accuracy after the last round."]
     near = summary(group_runs(load_runs([*greedy, *close])))
     assert "may be chance" in near[1]

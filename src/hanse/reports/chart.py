@@ -20,6 +20,7 @@ __all__ = [
     "Lines",
     "Series",
     "even",
+    "looks",
     "ticks",
 ]
 
@@ -45,13 +46,14 @@ HATCHES = (("", ""), ("/", "//"), (".", ".."), ("x", "xx"), ("\\", "\\\\"), ("-"
 
 @dataclass(frozen=True)
 class Line:
-    """A curve ``x [n]``, ``y [n]`` with a band ``low [n]`` to ``high [n]``, or none."""
+    """A curve ``x [n]``, ``y [n]`` with a band ``low [n]`` to ``high [n]``, or none. ``look``: see :func:`looks`."""
 
     name: str
     x: Floats
     y: Floats
     low: Floats | None = None
     high: Floats | None = None
+    look: int | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Series:
     name: str
     values: Floats
     errors: Floats | None = None
+    look: int | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,13 @@ class Chart:
     x: str
     y: str
     marks: Lines | Bars | Heat
+
+
+def looks(items: Sequence[Line | Series]) -> list[int]:
+    """Return the number of each one's colour, dash, marker and hatch: its own ``look``, so that an experiment looks the
+    same in every figure, or else its place.
+    """
+    return [i if item.look is None else item.look for i, item in enumerate(items)]
 
 
 def even(count: int, most: int) -> Ints:

@@ -71,8 +71,11 @@ def _facts(run: LoadedRun, groups: tuple[str, ...], *, build: bool) -> DataFacts
 
 
 def class_chart(facts: DataFacts) -> Chart | None:
-    """Return the client x class map; None if there are no counts. Of many clients evenly spaced ones are shown."""
-    if facts.counts is None or facts.counts.size == 0:
+    """Return the client x class map; None without counts, or with a single client, which shows nothing of a split.
+
+    Of more than 500 clients 500 evenly spaced ones are shown.
+    """
+    if facts.counts is None or len(facts.counts) < 2:
         return None
     kept = even(len(facts.counts), MOST_CLIENTS)
     shown = facts.counts[kept].T

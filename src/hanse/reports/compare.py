@@ -13,10 +13,10 @@ from hanse.reports.load import Group, LoadedRun, group_runs, load_runs
 __all__ = ["compare_runs", "group_rows", "run_row"]
 
 NUMBERS = (
-    "final_test_accuracy",
-    "best_test_accuracy",
-    "final_test_loss",
-    "final_client_accuracy",
+    "test_accuracy",
+    "best_accuracy",
+    "test_loss",
+    "client_accuracy",
     "seconds_per_round",
     "mb",
     "refused",
@@ -27,9 +27,10 @@ def compare_runs(dirs: Sequence[str | Path]) -> list[dict[str, Any]]:
     """Return a row a run, and two more for each experiment that was given with several seeds.
 
     All rows have the same keys. ``kind`` is "run", "mean" or "sd" (the sample standard deviation over the seeds).
-    ``rounds`` were finished; accuracies are shares from 0 to 1, final is the last tested round, best the highest of all
-    tested rounds; ``seconds_per_round`` is the median wall clock; ``mb`` (10^6 bytes) up and down over the whole run;
-    ``refused`` updates. None: not recorded (a regression has no accuracy). Raises UserError.
+    ``rounds`` were finished; accuracies are shares from 0 to 1 and, like the loss, of the last tested round;
+    ``best_accuracy`` is the highest of all tested rounds, on the test set; ``seconds_per_round`` is the median wall
+    clock; ``mb`` (10^6 bytes) up and down over the whole run; ``refused`` updates. None: not
+    recorded (a regression has no accuracy). Raises UserError.
     """
     runs = load_runs(dirs)
     return [run_row(run) for run in runs] + [row for group in group_runs(runs) for row in group_rows(group)]
@@ -47,10 +48,10 @@ def run_row(run: LoadedRun) -> dict[str, Any]:
         "mechanism": run.mechanism,
         "rounds": len(run.metrics),
         "seed": run.seeds[0],
-        "final_test_accuracy": _last(accuracy),
-        "best_test_accuracy": float(accuracy.max()) if len(accuracy) else None,
-        "final_test_loss": _last(run.series("test/loss")[1]),
-        "final_client_accuracy": _last(run.series("client/test_accuracy")[1]),
+        "test_accuracy": _last(accuracy),
+        "best_accuracy": float(accuracy.max()) if len(accuracy) else None,
+        "test_loss": _last(run.series("test/loss")[1]),
+        "client_accuracy": _last(run.series("client/test_accuracy")[1]),
         "seconds_per_round": float(np.median(seconds)) if len(seconds) else None,
         "mb": float(sum(t.sum() for t in traffic)) / 1e6 if any(len(t) for t in traffic) else None,
         "refused": int(refused.sum()) if len(refused) else None,
@@ -70,7 +71,7 @@ def group_rows(group: Group) -> list[dict[str, Any]]:
         for key in NUMBERS:
             values = [r[key] for r in rows if r[key] is not None]
             numbers[key] = float(statistic(values)) if len(values) == many else None
-        found.append({"run": f"{group.label} ({kind} of {many} seeds)", "kind": kind, **shared, **numbers})
+        found.append({"run": f"{group.label} ({many} seeds)", "kind": kind, **shared, **numbers})
     return found
 
 

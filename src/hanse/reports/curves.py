@@ -37,7 +37,7 @@ def curve_charts(groups: Sequence[Group]) -> list[Chart]:
     """
     charts = []
     for key, title, axis, factor in _CURVES:
-        lines = [line for group in groups if (line := _line(group, key, factor)) is not None]
+        lines = [line for i, group in enumerate(groups) if (line := _line(group, key, factor, i)) is not None]
         accurate = any(len(run.series("client/test_accuracy")[0]) for group in groups for run in group.runs)
         if not lines or (key == "client/test_loss" and accurate):
             continue
@@ -47,7 +47,7 @@ def curve_charts(groups: Sequence[Group]) -> list[Chart]:
     return charts
 
 
-def _line(group: Group, key: str, factor: float) -> Line | None:
+def _line(group: Group, key: str, factor: float, look: int) -> Line | None:
     curve = group.curve(key)
     if curve is None:
         return None
@@ -55,12 +55,14 @@ def _line(group: Group, key: str, factor: float) -> Line | None:
     x: Floats = curve.rounds[kept].astype(np.float64) + 1
     mean = curve.mean[kept] * factor
     if curve.sd is None:
-        return Line(group.label, x, mean)
+        return Line(group.label, x, mean, look=look)
     sd = curve.sd[kept] * factor
     low, high = mean - sd, mean + sd
     if key.endswith("accuracy"):
         low, high = _within(low, 0.0, 100.0), _within(high, 0.0, 100.0)
-    return Line(f"{group.label} ({len(group.runs)} seeds)", x, mean, low, high)
+    elif curve.mean.min() >= 0:
+        low = _within(low, 0.0, np.inf)
+    return Line(f"{group.label} ({len(group.runs)} seeds)", x, mean, low, high, look)
 
 
 def _within(values: Floats, low: float, high: float) -> Floats:

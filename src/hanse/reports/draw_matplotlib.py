@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from hanse.reports.chart import COLOURS, DASHES, HATCHES, MARKERS, Bars, Chart, Heat, Lines, ticks
+from hanse.reports.chart import COLOURS, DASHES, HATCHES, MARKERS, Bars, Chart, Heat, Lines, looks, ticks
 
 __all__ = ["DPI", "WIDTH", "to_matplotlib"]
 
@@ -47,7 +47,7 @@ def _height(chart: Chart) -> float:
 
 
 def _lines(axes: Axes, marks: Lines) -> None:
-    for i, line in enumerate(marks.lines):
+    for i, line in zip(looks(marks.lines), marks.lines, strict=True):
         colour = COLOURS[i % len(COLOURS)]
         if line.low is not None and line.high is not None:
             axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.16, linewidth=0)
@@ -78,7 +78,7 @@ def _bars(axes: Axes, marks: Bars) -> None:
     many = 1 if marks.stacked else len(marks.series)
     thick = 0.75 / many if len(places) <= 60 else 1.0 / many
     base = np.zeros(len(places))
-    for i, series in enumerate(marks.series):
+    for place, (i, series) in enumerate(zip(looks(marks.series), marks.series, strict=True)):
         look: dict[str, Any] = {
             "color": COLOURS[i % len(COLOURS)],
             "hatch": HATCHES[i % len(HATCHES)][1],
@@ -86,7 +86,7 @@ def _bars(axes: Axes, marks: Bars) -> None:
             "linewidth": 0.4 if len(places) <= 60 else 0.0,
             "label": _plain(series.name),
         }
-        at = places if marks.stacked else places + (i - (many - 1) / 2) * thick
+        at = places if marks.stacked else places + (place - (many - 1) / 2) * thick
         if marks.upright:
             axes.bar(at, series.values, thick, bottom=base if marks.stacked else 0, **look)
         else:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from hanse.reports.chart import COLOURS, DASHES, HATCHES, MARKERS, Bars, Chart, Floats, Heat, Lines, ticks
+from hanse.reports.chart import COLOURS, DASHES, HATCHES, MARKERS, Bars, Chart, Floats, Heat, Lines, looks, ticks
 
 __all__ = ["to_plotly"]
 
@@ -53,7 +53,7 @@ def to_plotly(chart: Chart) -> go.Figure:
 
 def _lines(marks: Lines) -> go.Figure:
     figure = go.Figure()
-    for i, line in enumerate(marks.lines):
+    for i, line in zip(looks(marks.lines), marks.lines, strict=True):
         colour, dash, marker = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)][0], MARKERS[i % len(MARKERS)][0]
         name = _safe(line.name)
         if line.low is not None and line.high is not None:
@@ -87,7 +87,7 @@ def _bars(marks: Bars) -> go.Figure:
     figure = go.Figure()
     places = list(range(len(marks.labels)))
     labels = [_short(x) if marks.upright else _folded(x) for x in marks.labels]
-    for i, series in enumerate(marks.series):
+    for i, series in zip(looks(marks.series), marks.series, strict=True):
         values = _column(series.values)
         error = (
             None

@@ -168,9 +168,11 @@ class Group:
 
     @property
     def seeds_text(self) -> str:
-        """The words ", mean of 3 seeds" for what is averaged over the same clients; empty for one run."""
+        """Which seeds a figure by client shows: ", mean of 3 seeds", or ", seed 0" of several splits; else nothing."""
         many = len(self.same_clients)
-        return f", mean of {many} seeds" if many > 1 else ""
+        if many > 1:
+            return f", mean of {many} seeds"
+        return f", seed {self.runs[0].seeds[0]}" if len(self.runs) > 1 else ""
 
 
 def load_run(path: str | Path) -> LoadedRun:

@@ -48,17 +48,18 @@ def _selections(groups: Sequence[Group]) -> list[Chart]:
         return []
     most = max(len(s) for s in choosing.values())
     marks: Lines | Bars | Heat
+    places = {group.label: i for i, group in enumerate(groups)}
     x, y = "client", "rounds selected (%)"
     if most > MOST_NAMED:
         lines = []
         for label, s in choosing.items():
             kept = even(len(s), 400)
-            lines.append(Line(label, kept.astype(np.float64) + 1, np.sort(s)[::-1][kept]))
+            lines.append(Line(label, kept.astype(np.float64) + 1, np.sort(s)[::-1][kept], look=places[label]))
         marks, x = Lines(tuple(lines)), "clients, the most often selected first"
         caption = "A flat curve treats everyone alike; a steep one relies on few. "
     elif len(choosing) == 1:
         label, s = next(iter(choosing.items()))
-        marks = Bars(_names(groups, label, len(s)), (Series(label, s),), upright=True)
+        marks = Bars(_names(groups, label, len(s)), (Series(label, s, look=places[label]),), upright=True)
         caption = ""
     else:
         z = np.full((len(choosing), most), np.nan)
@@ -86,7 +87,10 @@ def _refusals(groups: Sequence[Group]) -> list[Chart]:
         return []
     total = sum(counts.values(), Counter[str]())
     reasons = [reason for reason, _ in total.most_common(MOST_REASONS)]
-    series = tuple(Series(label, np.array([float(c[r]) for r in reasons])) for label, c in counts.items())
+    places = {group.label: i for i, group in enumerate(groups)}
+    series = tuple(
+        Series(label, np.array([float(c[r]) for r in reasons]), look=places[label]) for label, c in counts.items()
+    )
     caption = "Updates that were asked for and not used, by the reason in the record; sums over all seeds."
     if len(total) > len(reasons):
         caption += f" The {len(reasons)} most frequent of {len(total)} reasons."

@@ -46,9 +46,9 @@ def summary(groups: Sequence[Group]) -> list[str]:
 
 def _outcome(groups: Sequence[Group]) -> list[str]:
     for figure, what, factor, unit in (
-        ("final_test_accuracy", "test accuracy after the last round", 100.0, " %"),
-        ("final_client_accuracy", "accuracy on the clients' own test data after the last round", 100.0, " %"),
-        ("final_test_loss", "test loss after the last round (lower is better)", 1.0, ""),
+        ("test_accuracy", "test accuracy after the last round", 100.0, " %"),
+        ("client_accuracy", "accuracy on the clients' own test data after the last round", 100.0, " %"),
+        ("test_loss", "test loss after the last round (lower is better)", 1.0, ""),
     ):
         found = results(groups, figure, ascending=figure.endswith("loss"))
         if not found:
@@ -97,12 +97,17 @@ def _value(groups: Sequence[Group]) -> list[str]:
         if shares is not None:
             top, low = f"{100 * shares[0]:.0f} % of the total value", f"{100 * shares[-1]:.1f} %"
         else:
-            top, low = f"{totals[0]:.3g} of a total of {total:.3g}", f"{totals[-1]:.3g}"
+            top, low = f"value {totals[0]:.3g}, all together {total:.3g}", f"{totals[-1]:.3g}"
         below = int((totals < 0).sum())
-        harm = f"; {below} of {len(totals)} clients made the model worse than without them" if below else ""
+        comma = "," if group.seeds_text else ""
+        harm = (
+            f"; {below} of {len(totals)} clients have a negative sum: on balance their updates did harm"
+            if below
+            else ""
+        )
         told.append(
-            f"In {group.label} the most valuable client was {found.labels[0]} ({top}), the least valuable "
-            f"{found.labels[-1]} ({low}){harm}."
+            f"In {group.label}{group.seeds_text}{comma} the most valuable client was {found.labels[0]} ({top}), "
+            f"the least valuable {found.labels[-1]} ({low}){harm}."
         )
     return told
 

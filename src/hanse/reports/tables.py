@@ -14,10 +14,10 @@ __all__ = ["TextTable", "experiments_table", "runs_table"]
 # key of a row, heading, factor, digits
 _COLUMNS = (
     ("rounds", "rounds", 1.0, 0),
-    ("final_test_accuracy", "test accuracy %", 100.0, 2),
-    ("best_test_accuracy", "best round %", 100.0, 2),
-    ("final_test_loss", "test loss", 1.0, 4),
-    ("final_client_accuracy", "at the clients %", 100.0, 2),
+    ("test_accuracy", "test accuracy %", 100.0, 2),
+    ("best_accuracy", "best round %", 100.0, 2),
+    ("test_loss", "test loss", 1.0, 3),
+    ("client_accuracy", "at the clients %", 100.0, 2),
     ("seconds_per_round", "seconds a round", 1.0, 3),
     ("mb", "MB in all", 1.0, 1),
     ("refused", "refused", 1.0, 0),
@@ -57,7 +57,8 @@ def runs_table(runs: Sequence[LoadedRun]) -> TextTable:
 
 
 def _shown(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, float, int]]:
-    return [column for column in _COLUMNS if any(row[column[0]] is not None for row in rows)]
+    found = [column for column in _COLUMNS if any(row[column[0]] is not None for row in rows)]
+    return [column for column in found if column[0] != "refused" or any(row["refused"] for row in rows)]
 
 
 def _cell(value: float | None, deviation: float | None, factor: float, digits: int) -> str:
