@@ -222,6 +222,15 @@ def test_every_single_changed_byte_of_a_checkpoint_is_noticed(tmp_path: Path) ->
         assert got.state.round == want.state.round
 
 
+def test_arrays_and_tensors_that_share_memory_are_stored_apart(tmp_path: Path) -> None:
+    ids, rows = np.arange(3), torch.arange(6.0).view(3, 2)
+    state = LoopState(1, Table(rows, ids), ids, {"select": {"a": ids, "b": ids, "t": rows, "view": rows[1:]}})
+    store(tmp_path / "a.safetensors", Snapshot(state, {}))
+    back = load(tmp_path / "a.safetensors", CPU).state
+    assert back.home.tolist() == back.table.owner.tolist() == [0, 1, 2]
+    assert torch.equal(back.states["select"]["view"], rows[1:])
+
+
 def test_a_state_that_cannot_be_stored_is_an_error_and_not_lost(tmp_path: Path) -> None:
     state = LoopState(0, Table.of(torch.zeros(1, 1)), np.zeros(1, np.int64), {"select": {"set": {1, 2}}})
     with pytest.raises(TypeError, match="state/select/set"):

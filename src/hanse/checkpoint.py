@@ -54,10 +54,10 @@ def _split(states: Mapping[str, State]) -> tuple[dict[str, Tensor], dict[str, An
         for name, value in state.items():
             key = f"state/{slot}/{name}"
             if isinstance(value, Tensor):
-                tensors[key] = value.detach().cpu().contiguous()
+                tensors[key] = value.detach().cpu().clone()
             elif isinstance(value, np.ndarray):
                 plain[f"numpy:{key}"] = True
-                tensors[key] = torch.from_numpy(np.ascontiguousarray(value))
+                tensors[key] = torch.tensor(value)
             elif value is None or isinstance(value, bool | int | float | str):
                 plain[key] = value
             else:
@@ -72,8 +72,8 @@ def store(path: Path, snapshot: Snapshot) -> None:
     state = snapshot.state
     tensors, plain = _split(state.states)
     tensors["table/rows"] = state.table.rows.detach().cpu().contiguous()
-    tensors["table/owner"] = torch.from_numpy(state.table.owner)
-    tensors["table/home"] = torch.from_numpy(np.ascontiguousarray(state.home))
+    tensors["table/owner"] = torch.tensor(state.table.owner)  # copies: owner and home may be one array
+    tensors["table/home"] = torch.tensor(state.home)
     slots = list(state.states)
     notes = json.dumps(
         {"version": VERSION, "round": state.round, "slots": slots, "plain": plain, "lengths": dict(snapshot.lengths)},

@@ -101,8 +101,8 @@ def compare(
     if as_json:
         print(json.dumps(rows, indent=1))
         return
-    columns = list(rows[0])
-    table = RichTable(*columns)
+    columns = [c for c in rows[0] if any(row[c] is not None for row in rows)]
+    table = RichTable(*(c.replace("_", " ") for c in columns))
     for row in rows:
         table.add_row(*(_cell(row[c]) for c in columns))
     out.print(table)

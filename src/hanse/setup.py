@@ -92,9 +92,12 @@ def build(experiment: Experiment) -> Blueprint:
             behaviours.append(call(make, options, f"behaviour.{name}"))
         except UserError as wrong:
             lines += wrong.lines
+    try:
+        device = pick_device(experiment.engine.device)
+    except UserError as wrong:
+        lines += [f"engine.{line}" for line in wrong.lines]
     if lines:
         raise UserError(*lines)
-    device = pick_device(experiment.engine.device)
     return Blueprint(data, problem, initial, mechanism, tuple(behaviours), device)
 
 
