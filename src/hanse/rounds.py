@@ -177,6 +177,7 @@ def _training(seats: Seats, table: Table) -> list[Request]:
                     centre=None if centres is None else centres[s],
                     mu=0.0 if seats.mu is None else float(seats.mu[s]),
                     tilt=None if tilts is None else tilts[s],
+                    private=bool(table.owner[seats.start[s]] == seats.client[s]),
                 ),
             ),
         )

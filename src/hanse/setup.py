@@ -19,7 +19,7 @@ from hanse.federation.local import LocalFederation
 from hanse.learning.calibrate import Choice as EngineChoice
 from hanse.learning.calibrate import choose, make_engine, pick_device
 from hanse.learning.coalitions import Coalitions
-from hanse.learning.job import Engine, Problem, Scores, SeatJob
+from hanse.learning.job import Engine, Problem, Scores, SeatJob, smallest_batch
 from hanse.learning.models import build_problem
 from hanse.mechanisms.part import Context, Floats, Mechanism
 from hanse.mechanisms.registry import build_mechanism, call, unmet_needs
@@ -176,7 +176,8 @@ def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine) -> Worl
 
     recipe = experiment.train.recipe
     context = Context(data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial)
-    federation = LocalFederation(data, problem, engine, recipe, seed, blueprint.behaviours)
+    least = smallest_batch(problem)
+    federation = LocalFederation(data, problem, engine, recipe, seed, blueprint.behaviours, least)
     setup = Setup(
         blueprint.mechanism,
         federation,

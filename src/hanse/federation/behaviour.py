@@ -91,7 +91,7 @@ class Noisy(Behaviour):
         level = _place(me, "noisy") * self.sigma / me.num_clients
         if level == 0:
             return reply
-        start = {task.seat: task.row for task in request.tasks if isinstance(task, Train)}
+        start = {t.seat: t.row for t in request.tasks if isinstance(t, Train) and not t.private}
 
         def add(result: Trained) -> Trained:
             draw = stream(me.seed, "noise", round=round, client=me.id, start=start[result.seat])
@@ -100,7 +100,7 @@ class Noisy(Behaviour):
             row[: me.num_parameters] += noise.to(row.device)
             return replace(result, row=row)
 
-        results = tuple(add(r) if isinstance(r, Trained) else r for r in reply.results)
+        results = tuple(add(r) if isinstance(r, Trained) and r.seat in start else r for r in reply.results)
         return replace(reply, results=results)
 
 

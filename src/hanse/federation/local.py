@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
 from hanse.data.federated import FederatedData
 from hanse.federation.answers import Share, confusion, gradient, score
 from hanse.federation.behaviour import Behaviour, Me
@@ -25,6 +23,7 @@ from hanse.federation.port import (
     Train,
     Trained,
 )
+from hanse.federation.wire import Wire
 from hanse.learning.job import Engine, Problem, Recipe, SeatJob
 
 __all__ = ["LocalFederation"]
@@ -42,6 +41,7 @@ class LocalFederation:
     behaviours: Sequence[Behaviour] = ()
     least: int = 1  # samples that a client needs to train (2 with batch norm)
     _clients: Roster = field(init=False, repr=False)
+    _wire: Wire = field(default_factory=Wire, init=False, repr=False)
 
     def __post_init__(self) -> None:
         sizes = enumerate(self.data.sizes)
@@ -69,12 +69,12 @@ class LocalFederation:
         return replies
 
     def _reply(self, round: int, request: Request, trained: Mapping[int, Trained]) -> Reply:
-        down = _bytes(request.tasks)
+        down = self._wire.down(round, request)
         try:
             results = tuple(self._result(round, request.client, t, trained) for t in request.tasks)
         except _NoAnswerError as reason:
             return Reply(request.client, refused=str(reason), bytes_down=down)
-        return Reply(request.client, results, bytes_down=down, bytes_up=_bytes(results))
+        return Reply(request.client, results, bytes_down=down, bytes_up=self._wire.up(request, results))
 
     def _me(self, client: int) -> Me:
         layout = self.problem.layout
@@ -124,13 +124,3 @@ class LocalFederation:
 
 class _NoAnswerError(Exception):
     """The client cannot answer; what it says becomes its refusal."""
-
-
-def _bytes(things: Sequence[Task] | Sequence[Result]) -> int:
-    """Return the bytes of the distinct tensors in tasks or results: what would cross a network."""
-    seen: dict[tuple[int, int], int] = {}
-    for thing in things:
-        for value in vars(thing).values():
-            if isinstance(value, Tensor):
-                seen[value.data_ptr(), value.numel()] = value.numel() * value.element_size()
-    return sum(seen.values())

@@ -65,6 +65,7 @@ class Roster(tuple[ClientInfo, ...]):
 class Train:
     """Train one seat from ``start [P]``: ``F(theta) + mu/2 |theta - centre|^2 + <tilt, theta>``.
 
+    ``private`` says that the row is the client's own: neither it nor the update leaves the client, so nothing is sent.
     ``seat`` is the seat's position in the round and ``row`` the table row it starts from (it keys the seat's random
     stream). ``work`` replaces the number of local epochs (or of steps, where the recipe counts steps); ``None`` keeps
     it.
@@ -77,6 +78,7 @@ class Train:
     mu: float = 0.0
     tilt: Tensor | None = None
     work: int | None = None
+    private: bool = False
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,7 @@ def evaluate(value: Utility, coalitions: Sequence[Coalition]) -> Floats:
         numbers = answer.tolist() if hasattr(answer, "tolist") else list(answer)
         if not isinstance(numbers, list) or len(numbers) != len(coalitions):
             got = len(numbers) if isinstance(numbers, list) else "a single number"
-            raise ValueError(
-                f"value.many returned {got} for {len(coalitions)} coalitions; allowed: one float each"
-            )
+            raise ValueError(f"value.many returned {got} for {len(coalitions)} coalitions; allowed: one float each")
     else:
         numbers = [value(coalition) for coalition in coalitions]
     worth = np.array([float(number) for number in numbers], dtype=np.float64)

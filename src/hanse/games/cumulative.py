@@ -62,9 +62,7 @@ def _checked(
     who = np.array(clients, dtype=np.int64)
     new = np.array(values, dtype=np.float64)
     if total.ndim != 1 or seen.shape != total.shape:
-        raise ValueError(
-            f"cumulative has shape {total.shape} and counts {seen.shape}; allowed: (N,) for both"
-        )
+        raise ValueError(f"cumulative has shape {total.shape} and counts {seen.shape}; allowed: (N,) for both")
     if who.ndim != 1 or new.shape != who.shape:
         raise ValueError(f"clients has shape {who.shape} and values {new.shape}; allowed: (S,) for both")
     outside = who[(who < 0) | (who >= total.size)]

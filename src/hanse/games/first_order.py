@@ -36,9 +36,7 @@ def first_order(gradient: Any, params: Any, weights: Any, normalized: bool = Tru
             f"gradient has shape {tuple(grad.shape)}, params {tuple(models.shape)}; allowed: (P,) and (S, P)"
         )
     if share.shape != models.shape[:1]:
-        raise ValueError(
-            f"weights has shape {tuple(share.shape)}; allowed: ({models.shape[0]},), one a client"
-        )
+        raise ValueError(f"weights has shape {tuple(share.shape)}; allowed: ({models.shape[0]},), one a client")
     lam = share.double().cpu().numpy()
     if not (np.isfinite(lam).all() and (lam >= 0).all()):
         raise ValueError(f"weights are {lam.tolist()}; allowed: finite numbers, at least 0")
@@ -56,8 +54,4 @@ def first_order(gradient: Any, params: Any, weights: Any, normalized: bool = Tru
 
 
 def _tensor(array: Any) -> torch.Tensor:
-    return (
-        array.detach()
-        if isinstance(array, torch.Tensor)
-        else torch.as_tensor(np.asarray(array, dtype=np.float64))
-    )
+    return array.detach() if isinstance(array, torch.Tensor) else torch.as_tensor(np.asarray(array, dtype=np.float64))

@@ -157,9 +157,7 @@ def _source(
     given = []
     for tau, one_sweep in enumerate(sweeps):
         if [int(row[0]) if len(row) else -1 for row in one_sweep] != list(range(n)):
-            raise ValueError(
-                f"sweeps[{tau}] is not allowed: {n} permutations, the k-th of which begins with player k"
-            )
+            raise ValueError(f"sweeps[{tau}] is not allowed: {n} permutations, the k-th of which begins with player k")
         given.append(permutation_rows(one_sweep, n))
     return given.__getitem__, len(given)
 

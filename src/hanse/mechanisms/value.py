@@ -57,7 +57,7 @@ def value_groups(view: View, utility: Utility, solve: Callable[[Coalitions, int]
 class GTG(ValuePart):
     """GTG-Shapley (GreedyFed Alg. 2): guided permutations, truncated between and within rounds.
 
-    ``eps`` is the truncation threshold in units of the utility; ``max_permutations`` defaults to 50 a seat (READINGS
+    ``eps`` is the truncation threshold in units of the utility; ``max_permutations`` defaults to 50 a seat (papers.md
     G4).
     """
 

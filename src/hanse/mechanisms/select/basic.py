@@ -31,7 +31,7 @@ CLIENTS = frozenset({"clients"})
 
 def round_robin(order: Ints, waiting: np.ndarray, m: int) -> Ints:
     """Return the next block of ``m`` clients of ``order``: those still ``waiting`` (a mask by client id) first, then
-    filled up from the start of the order (READINGS G1).
+    filled up from the start of the order (papers.md G1).
     """
     first = order[waiting[order]][:m]
     fill = order[~np.isin(order, first)][: m - len(first)]

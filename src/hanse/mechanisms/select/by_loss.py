@@ -19,7 +19,7 @@ __all__ = ["Oort", "PowerOfChoice", "next_query_size"]
 
 
 def next_query_size(size: int, m: int, decay: float) -> int:
-    """Return how many clients Power-of-Choice asks next: the last number decayed, never fewer than m (READINGS G9)."""
+    """Return how many clients Power-of-Choice asks next: the last number decayed, never fewer than m (papers.md G9)."""
     return max(m, math.ceil(decay * size)) if size > m else size
 
 

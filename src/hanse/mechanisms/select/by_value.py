@@ -18,12 +18,12 @@ VALUES = CLIENTS | {"values"}
 
 
 def greedy(values: np.ndarray, m: int) -> Ints:
-    """Return the ``m`` positions of the largest values, best first; ties go to the lower position (READINGS G8)."""
+    """Return the ``m`` positions of the largest values, best first; ties go to the lower position (papers.md G8)."""
     return np.argsort(-np.asarray(values, np.float64), kind="stable")[:m].astype(np.int64)
 
 
 def ucb_scores(values: Floats, counts: Ints, finished: int, beta: float) -> Floats:
-    """Return ``SV_k + beta sqrt(ln t / N_k)`` after t finished rounds, infinite for clients never valued (READINGS
+    """Return ``SV_k + beta sqrt(ln t / N_k)`` after t finished rounds, infinite for clients never valued (papers.md
     G9).
     """
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -83,7 +83,7 @@ class Greedy(SelectPart):
     """GreedyFed Alg. 1: everyone once in random order, then the largest cumulative Shapley values.
 
     ``averaging`` is "mean" (line 12) or the alpha of line 13; ``start`` says whether the first value is taken as it is
-    ("first", READINGS G7) or averaged with zero as printed ("zero"). Ties go to the lower id, or at random. A client
+    ("first", papers.md G7) or averaged with zero as printed ("zero"). Ties go to the lower id, or at random. A client
     that was asked and never gave a value ranks last.
     """
 

@@ -1,0 +1,50 @@
+"""What requests and replies would weigh on a network: each model once a round and client, private rows never."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from hanse.federation.port import Request, Result, Task, Train, Trained
+
+__all__ = ["Wire"]
+
+
+@dataclass
+class Wire:
+    """Counts bytes. A model that a client was sent in this round is not counted again, however many tasks name it."""
+
+    _round: int = -1
+    _sent: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
+
+    def down(self, round: int, request: Request) -> int:
+        """Return the bytes of the tensors that the client does not have yet."""
+        if round != self._round:
+            self._round, self._sent = round, {}
+        held = self._sent.setdefault(request.client, set())
+        count = 0
+        for tensor in _sent_down(request.tasks):
+            key = (tensor.data_ptr(), tensor.numel())
+            if key not in held:
+                held.add(key)
+                count += tensor.numel() * tensor.element_size()
+        return count
+
+    @staticmethod
+    def up(request: Request, results: Sequence[Result]) -> int:
+        """Return the bytes of the results' tensors, without updates of private rows."""
+        private = {t.seat for t in request.tasks if isinstance(t, Train) and t.private}
+        sent = [r for r in results if not (isinstance(r, Trained) and r.seat in private)]
+        return sum(t.numel() * t.element_size() for r in sent for t in _tensors(vars(r).values()))
+
+
+def _sent_down(tasks: Iterable[Task]) -> Iterable[Tensor]:
+    for task in tasks:
+        own = task.start if isinstance(task, Train) and task.private else None
+        yield from (t for t in _tensors(vars(task).values()) if t is not own)
+
+
+def _tensors(values: Iterable[object]) -> Iterable[Tensor]:
+    return (v for v in values if isinstance(v, Tensor))

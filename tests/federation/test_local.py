@@ -1,0 +1,163 @@
+"""The embedded federation: answers to every question, bytes, and clients that cannot train."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+import hanse
+from hanse.federation.port import (
+    Ask,
+    Confused,
+    Confusion,
+    Derived,
+    Gradient,
+    Reply,
+    Request,
+    Score,
+    Scored,
+    Train,
+    Trained,
+)
+from hanse.setup import World, build, settle_engine
+
+
+def world(**sections: Any) -> World:
+    given: dict[str, Any] = {
+        "data": {"clients": 5, "client_test": 0.2},
+        "model": {"name": "mlp", "hidden": [6]},
+        "mechanism": {"name": "fedavg", "clients_per_round": 3},
+        "engine": {"train": "stacked", "threads": 1},
+        **sections,
+    }
+    experiment = hanse.Experiment(**given)
+    return settle_engine(experiment, build(experiment), fresh=False)[1]
+
+
+@pytest.fixture(scope="module")
+def here() -> World:
+    return world()
+
+
+def ask(here: World, client: int, *tasks: Any) -> Reply:
+    [reply] = here.setup.federation.exchange(0, [Request(client, tasks)], None, 0)
+    return reply
+
+
+def own(here: World, client: int, share: str = "train") -> tuple[torch.Tensor, torch.Tensor]:
+    pool, [index] = here.data.pool([client], share)
+    return pool.x[index], pool.y[index]
+
+
+def row_of(here: World, k: int = 0) -> torch.Tensor:
+    return here.setup.context.initial(k)
+
+
+def output(here: World, row: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    here.problem.layout.load(here.problem.module, row)
+    return here.problem.module(x)
+
+
+@pytest.mark.parametrize("share", ["train", "test"])
+def test_scores_are_the_losses_and_accuracies_on_the_share(here: World, share: str) -> None:
+    rows = torch.stack([row_of(here), row_of(here, 1)])
+    [result] = ask(here, 2, Score("q", rows, share)).results
+    x, y = own(here, 2, share)
+    assert isinstance(result, Scored)
+    assert result.num_samples == len(y)
+    for c in range(2):
+        logits = output(here, rows[c], x).detach()
+        assert float(result.loss[c]) == pytest.approx(float(functional.cross_entropy(logits, y)), abs=1e-5)
+        assert float(result.accuracy[c]) == pytest.approx(float((logits.argmax(1) == y).float().mean()))
+
+
+def test_limited_scores_use_that_many_samples_the_same_for_all_models(here: World) -> None:
+    rows = torch.stack([row_of(here), row_of(here)])
+    [result] = ask(here, 1, Score("q", rows, limit=7)).results
+    assert isinstance(result, Scored)
+    assert result.num_samples == 7
+    assert result.loss[0] == result.loss[1]
+
+
+def test_gradients_are_autograds(here: World) -> None:
+    row = row_of(here)
+    [result] = ask(here, 3, Gradient("g", row[None])).results
+    x, y = own(here, 3)
+    loss = functional.cross_entropy(output(here, row, x), y)
+    want = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(here.problem.module.parameters()))])
+    assert isinstance(result, Derived)
+    torch.testing.assert_close(result.gradients[0], want, rtol=1e-4, atol=1e-6)
+
+
+def test_confusion_counts_every_sample_once(here: World) -> None:
+    row = row_of(here)
+    [result] = ask(here, 0, Confusion("c", row[None])).results
+    x, y = own(here, 0)
+    want = np.zeros((10, 10), int)
+    np.add.at(want, (y.numpy(), output(here, row, x).argmax(1).numpy()), 1)
+    assert isinstance(result, Confused)
+    np.testing.assert_array_equal(result.counts[0].numpy(), want)
+
+
+def test_a_question_without_a_policy_is_refused_with_the_reason(here: World) -> None:
+    assert ask(here, 0, Ask("bid")).refused == "has no policy that answers 'bid'"
+
+
+def test_training_answers_with_the_update_and_its_size(here: World) -> None:
+    [result] = ask(here, 4, Train(0, 0, row_of(here))).results
+    assert isinstance(result, Trained)
+    assert result.num_samples == here.data.sizes[4]
+    assert result.row.shape == (here.problem.layout.size,)
+    assert not torch.equal(result.row, row_of(here))
+
+
+def test_bytes_count_each_model_once_a_round_and_private_rows_never(here: World) -> None:
+    size = 4 * here.problem.layout.size
+    row, other = row_of(here), row_of(here, 1)
+    federation = here.setup.federation
+
+    def weigh(round: int, *tasks: Any) -> tuple[int, int]:
+        [reply] = federation.exchange(round, [Request(1, tasks)], None, 0)
+        return reply.bytes_down, reply.bytes_up
+
+    assert weigh(10, Train(0, 0, row, centre=row, mu=0.1)) == (size, size)
+    assert weigh(11, Score("q", row[None])) == (size, 16)  # a loss and an accuracy, float64
+    assert weigh(11, Train(0, 0, row)) == (0, size)  # it has the row from the question before
+    assert weigh(12, Train(0, 0, row), Train(1, 1, other, centre=row, mu=0.1, private=True)) == (size, size)
+
+
+def test_a_client_with_too_few_samples_refuses_and_the_others_train() -> None:
+    here = world(
+        data={
+            "source": "digits",
+            "partition": "pathological",
+            "classes_per_client": 1,
+            "clients": 5,
+            "client_test": 0.0,
+        },
+        model={"name": "mlp", "hidden": [6], "batch_norm": True},
+    )
+    assert here.setup.federation.least == 2  # type: ignore[attr-defined]
+    here.data.sizes[3] = 1
+    requests = [Request(c, (Train(c, 0, row_of(here)),)) for c in (2, 3)]
+    first, second = here.setup.federation.exchange(0, requests, None, 0)
+    assert first.refused is None
+    assert second.refused == "has 1 samples to train on; 2 are needed"
+
+
+def test_a_diverging_client_is_refused_and_the_round_goes_on() -> None:
+    run = hanse.run(
+        hanse.Experiment(
+            data={"clients": 4},
+            model={"name": "mlp", "hidden": [8]},
+            mechanism={"name": "fedavg", "clients_per_round": 4},
+            train={"lr": 1e30, "epochs": 3},
+            engine={"train": "stacked", "threads": 1},
+            run={"rounds": 2},
+        )
+    )
+    assert [m["answered"] for m in run.metrics] == [0, 0]
+    assert [m["refused"] for m in run.metrics] == [4, 4]
+    assert all("nan" in s["refused"] or "NaN" in s["refused"] for s in run.clients)
