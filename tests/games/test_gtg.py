@@ -50,10 +50,7 @@ def test_values_are_unbiased_where_the_literal_recursion_is_not() -> None:
     right = shapley.exact(game(v), 4)
     plain, literal = (
         np.array(
-            [
-                shapley.gtg(game(v), 4, eps=0.0, max_permutations=8, seed=s, running=running).values
-                for s in range(1500)
-            ]
+            [shapley.gtg(game(v), 4, eps=0.0, max_permutations=8, seed=s, running=running).values for s in range(1500)]
         )
         for running in ("permutation", "sweep_literal")
     )
