@@ -83,6 +83,8 @@ def _finish(result: object) -> None:
         out.print(f"Stopped after round {len(result.metrics)} of {result.experiment.run.rounds}. Go on with:")
         out.print(f"  hanse resume {result.path}", markup=False)
         raise typer.Exit(1)
+    if result.over is not None:
+        out.print(result.over, highlight=False)
     last = result.metrics[-1] if result.metrics else {}
     figures = [f"{k} {v:.4f}" for k, v in last.items() if k.startswith(("test/", "client/")) and v is not None]
     out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)

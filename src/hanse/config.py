@@ -108,11 +108,18 @@ class EvalSection(Section):
 
 
 class RunSection(Section):
-    """``[run]``: rounds, the seed of everything but the split, checkpoints every this many rounds."""
+    """``[run]``: rounds, the seed of everything but the split, checkpoints every this many rounds.
+
+    A run ends earlier once the server's test accuracy has reached ``target_accuracy``, or its rounds took
+    ``max_seconds`` or moved ``max_megabytes`` (10^6 bytes, both ways).
+    """
 
     rounds: Annotated[int, Field(ge=0)] = 20
     seed: int = 0
     checkpoint_every: Positive = 1
+    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_seconds: Annotated[float, Field(gt=0)] | None = None
+    max_megabytes: Annotated[float, Field(gt=0)] | None = None
 
 
 class Experiment(BaseModel):

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hanse.budget import Budget
 from hanse.config import Experiment
 from hanse.errors import UserError
 from hanse.learning.job import Problem
@@ -48,7 +49,7 @@ class Run:
     """A finished (or interrupted) run.
 
     ``metrics`` has a dictionary a round, ``clients`` one a seat, ``table`` the final models and ``home [N]`` each
-    client's row. ``path`` is the run directory, if there is one.
+    client's row. ``path`` is the run directory, if there is one; ``over`` says why a run ended before its last round.
     """
 
     experiment: Experiment
@@ -59,6 +60,7 @@ class Run:
     home: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     path: Path | None = None
     interrupted: bool = False
+    over: str | None = None
 
     def model(self, client: int = 0) -> nn.Module:
         """Return the model that a client holds at the end, as a new module."""
@@ -142,9 +144,12 @@ def _play(
         result.path, result.metrics, result.clients = folder.path, folder.metrics(), list(folder.clients())
     for observer in observers:
         observer.on_start(experiment, state.round, said)
-    rounds, every = experiment.run.rounds, experiment.run.checkpoint_every
+    limits = experiment.run
+    budget = Budget(limits.target_accuracy, limits.max_seconds, limits.max_megabytes)
+    budget.spend(result.metrics)
+    result.over = budget.over()
     with _interruptible() as stop:
-        while state.round < rounds and not stop.asked:
+        while state.round < limits.rounds and result.over is None and not stop.asked:
             begun = time.perf_counter()
             played = play_round(world.setup, state)
             state = played.state
@@ -153,9 +158,12 @@ def _play(
             seconds["test"] = time.perf_counter() - begun - seconds["play"]
             seats = seats_of(played)
             metrics = metrics_of(played, tested, seconds | {"round": time.perf_counter() - begun})
+            budget.spend([metrics])
+            result.over = budget.over()
             if folder is not None:
                 folder.append(metrics, seats, played)
-                if state.round % every == 0 or state.round == rounds or stop.asked:
+                last = state.round == limits.rounds or result.over is not None or stop.asked
+                if state.round % limits.checkpoint_every == 0 or last:
                     folder.checkpoint(state)
             result.metrics.append(metrics)
             result.clients.extend(seats)
@@ -163,7 +171,8 @@ def _play(
                 observer.on_round(metrics, played)
     if folder is not None:
         folder.close()
-    result.table, result.home, result.interrupted = state.table, state.home, state.round < rounds
+    result.table, result.home = state.table, state.home
+    result.interrupted = state.round < limits.rounds and result.over is None
     for observer in observers:
         observer.on_end(result)
     return result

@@ -1,0 +1,67 @@
+"""Runs that end before their last round: on a target, on time, on traffic."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hanse
+from hanse.budget import Budget
+
+
+def line(accuracy: float | None, seconds: float = 1.0, megabytes: float = 2.0) -> dict[str, Any]:
+    half = megabytes * 1e6 / 2
+    return {"time/round_s": seconds, "bytes/down": half, "bytes/up": half, "test/accuracy": accuracy}
+
+
+@pytest.mark.parametrize(
+    ("limits", "rounds", "said"),
+    [
+        ({"target_accuracy": 0.5}, 3, "target accuracy 0.5 reached after 3 rounds (0.6000)"),
+        ({"max_seconds": 2.0}, 2, "max_seconds 2 used up after 2 rounds (2.0 s)"),
+        ({"max_megabytes": 5.0}, 3, "max_megabytes 5 used up after 3 rounds (6.0 MB)"),
+        ({"target_accuracy": 0.7, "max_seconds": 4}, 4, "max_seconds 4 used up after 4 rounds (4.0 s)"),
+        ({}, None, None),
+    ],
+)
+def test_a_budget_is_over_at_the_first_limit(limits: dict, rounds: int | None, said: str | None) -> None:
+    budget = Budget(**limits)
+    over = None
+    for i, accuracy in enumerate([0.2, None, 0.6, 0.4, 0.6], 1):
+        budget.spend([line(accuracy)])
+        over = budget.over()
+        if over:
+            assert i == rounds
+            break
+    assert over == said
+
+
+def experiment(**run: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": 6},
+        model={"name": "logistic"},
+        mechanism={"name": "fedavg", "clients_per_round": 2},
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": 6, **run},
+    )
+
+
+def test_a_run_stops_at_its_target_keeps_the_round_and_is_not_resumed_past_it(tmp_path: Path) -> None:
+    whole = hanse.run(experiment())
+    target = sorted(m["test/accuracy"] for m in whole.metrics)[2]
+    first = next(i for i, m in enumerate(whole.metrics) if m["test/accuracy"] >= target)
+    run = hanse.run(experiment(target_accuracy=target, checkpoint_every=100), out=tmp_path / "run")
+    assert len(run.metrics) == first + 1
+    assert run.over is not None
+    assert f"after {first + 1} round" in run.over
+    assert not run.interrupted
+    again = hanse.resume(tmp_path / "run")
+    assert len(again.metrics) == first + 1
+    assert again.over == run.over
+
+
+def test_a_byte_budget_counts_both_ways() -> None:
+    whole = hanse.run(experiment())
+    moved = [(m["bytes/down"] + m["bytes/up"]) / 1e6 for m in whole.metrics]
+    run = hanse.run(experiment(max_megabytes=moved[0] * 2.5))
+    assert len(run.metrics) == 3
