@@ -68,7 +68,11 @@ def main() -> None:
             runs[f"stacked, {t} threads"] = with_threads(
                 most, lambda t=t, count=count, ours=ours: ours[t].run(seats_of(ours[t].round, count))
             )
-        table(f"{count} seats, a round with its test", interleaved(runs, repeats), [f"plain loop, {t} threads" for t in plain])
+        table(
+            f"{count} seats, a round with its test",
+            interleaved(runs, repeats),
+            [f"plain loop, {t} threads" for t in plain],
+        )
 
     whole(problem, row, train, test, clients, most)
 

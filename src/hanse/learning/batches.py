@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hanse.learning.job import Recipe, SeatJob, batch_plan, last_epoch
 
-__all__ = ["Batches", "SeatPlan", "group_seats", "plan_seats"]
+__all__ = ["Batches", "SeatPlan", "deal_seats", "group_seats", "plan_seats"]
 
 _STEP_COST = 2e7  # the overhead of one batched step, in multiplications: it decides how seats are grouped
 _GROUP_BYTES = 256 << 20  # parameters and velocities of one group of seats
@@ -89,6 +89,16 @@ def plan_seats(jobs: Sequence[SeatJob], recipe: Recipe, smallest: int) -> list[S
         reported = last_epoch(len(index), recipe, job.epochs, smallest)
         plans.append(SeatPlan(seat, np.where(plan >= 0, index[plan], -1), reported, int(index[0])))
     return plans
+
+
+def deal_seats(plans: Sequence[SeatPlan], workers: int) -> list[list[SeatPlan]]:
+    """Deal the seats to workers in turn, widest and longest first, there and back, so that all get the like."""
+    ordered = sorted(plans, key=lambda plan: (-plan.width, -plan.steps, plan.seat))
+    hands: list[list[SeatPlan]] = [[] for _ in range(workers)]
+    for place, plan in enumerate(ordered):
+        turn, seat = divmod(place, workers)
+        hands[seat if turn % 2 == 0 else workers - 1 - seat].append(plan)
+    return [hand for hand in hands if hand]
 
 
 def group_seats(plans: Sequence[SeatPlan], size: int) -> list[list[SeatPlan]]:

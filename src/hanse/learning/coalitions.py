@@ -11,8 +11,9 @@ A coalition's model is the weighted mean of its members' updates. Three ways to 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -24,16 +25,17 @@ from hanse.errors import UserError, nearest
 from hanse.learning.convolutions import ConvStack, read_convolutions
 from hanse.learning.job import Problem
 from hanse.learning.program import read_stack
-from hanse.learning.scoring import Scorer, forward, tally, through
+from hanse.learning.scoring import Scorer, forward, losses, tally, through
+from hanse.learning.threads import shared_crew
 
 __all__ = ["Coalitions", "UtilityName"]
 
 UtilityName = Literal["loss", "accuracy", "balanced"]
-# which coalitions, the first sample, their losses and right answers [C', m]
-Outcome = tuple[slice, int, Tensor, Tensor]
+Outcome = tuple[slice, Tensor]  # which coalitions, and what is added to their utilities
+T = TypeVar("T")
 
 _KEEP = 1 << 27  # numbers: first-layer outputs of all updates are kept up to this, else computed anew in every call
-_BLOCK = 1 << 20  # numbers: first-layer outputs of a chunk of coalitions on a block of samples
+_BLOCK = 1 << 19  # numbers: first-layer outputs of a chunk of coalitions on a block of samples
 _TOGETHER = 16  # coalitions of a chunk
 _WIDE = 8  # coalitions as channels of one wide convolution
 _IMAGES = 250  # images of a block
@@ -76,8 +78,10 @@ class Coalitions:
         if self.specs is not None and self.mixes:  # its tensors are a row's first columns
             self.head = self.specs[0].outputs * (self.specs[0].inputs + self.specs[0].bias)
         self.convolutions = None if self.specs is not None else read_convolutions(problem)
-        self.scorer = Scorer(problem, self.device)
-        self._first: list[Tensor] | None = None
+        workers = torch.get_num_threads() if self.device.type == "cpu" else 1
+        self.crew = shared_crew(workers)
+        self.scorer = Scorer(problem, self.device, crew=self.crew)
+        self._first: dict[int, Tensor] = {}
         if len(self.shares) != len(updates):
             raise ValueError(f"{len(updates)} updates, but {len(self.shares)} weights")
 
@@ -103,10 +107,8 @@ class Coalitions:
                 outcomes = self._wide(shares, self.convolutions)
             else:
                 outcomes = self._one_by_one(shares)
-            for part, begin, loss, right in outcomes:
-                weights = self.sample_weights[begin : begin + loss.shape[1]]
-                value = right.double() if self.utility == "accuracy" else loss.double().neg_()
-                worth[part] += value @ weights
+            for part, value in outcomes:
+                worth[part] += value
         self.evaluated += len(coalitions)
         worth[(shares[:, self.spoilt] != 0).any(1) | ~torch.isfinite(worth)] = _WORST
         values: list[float] = worth.tolist()
@@ -124,40 +126,59 @@ class Coalitions:
             table[c, members or [-1]] = shares / total if total > 0 else 1.0 / max(1, len(members))
         return table
 
-    def _mixed_outputs(self, shares: Tensor) -> Iterator[Outcome]:
+    def _value(self, begin: int, output: Tensor) -> Tensor:
+        """Return what outputs ``[C', k, m]`` for the samples from ``begin`` on add to the utilities ``[C']``."""
+        part = slice(begin, begin + output.shape[2])
+        if self.utility == "accuracy":
+            return tally(self.problem, output, self.samples.y[part])[1].double() @ self.sample_weights[part]
+        return -(losses(self.problem, output, self.samples.y[part]).double() @ self.sample_weights[part])
+
+    def _dealt(self, work: Sequence[T], one: Callable[[T], Outcome]) -> list[Outcome]:
+        """Share the work out over the crew; the results come in the order of the work, so sums do not vary."""
+        done: dict[int, Outcome] = {}
+
+        def run(worker: int, place: int) -> None:
+            with torch.no_grad():  # a setting of each thread
+                done[place] = one(work[place])
+
+        self.crew.deal(run, range(len(work)))
+        return [done[place] for place in range(len(work))]
+
+    def _mixed_outputs(self, shares: Tensor) -> list[Outcome]:
         """Mix the first layer's outputs, block by block of samples; the other layers run on mixed weights."""
         assert self.specs is not None
         hidden, rest = self.specs[0].outputs, self.specs[1:]
-        together = min(len(shares), _TOGETHER)
-        parts = [slice(a, min(a + together, len(shares))) for a in range(0, len(shares), together)]
+        parts = _parts(len(shares), _TOGETHER)
         mixed = [self._blocks(shares[part] @ self.rows[:, self.head :], self.head) for part in parts]
-        begin = 0
-        for outputs in self._first_outputs():
-            size = outputs.shape[2]
-            flat, y = outputs.view(len(outputs), -1), self.samples.y[begin : begin + size]
-            for part, blocks in zip(parts, mixed, strict=True):
-                value = through(rest, blocks, torch.mm(shares[part], flat).view(-1, hidden, size))
-                yield part, begin, *tally(self.problem, value, y)
-            begin += size
+        cuts = self._sample_blocks(hidden)
 
-    def _first_outputs(self) -> Iterator[Tensor]:
-        """Yield the first layer's outputs ``[S + 1, h, m]`` of all rows, block after block of samples."""
-        if self._first is not None:
-            yield from self._first
-            return
+        def one(place: tuple[int, int]) -> Outcome:
+            b, p = place
+            outputs = self._first_outputs(b, cuts[b])
+            value = torch.mm(shares[parts[p]], outputs.view(len(outputs), -1)).view(-1, hidden, outputs.shape[2])
+            return parts[p], self._value(cuts[b].start, through(rest, mixed[p], value))
+
+        if not self._first:  # before the blocks are met by several threads
+            self._dealt(range(len(cuts)), lambda b: (cuts[b], self._first_outputs(b, cuts[b])))
+        return self._dealt([(b, p) for b in range(len(cuts)) for p in range(len(parts))], one)
+
+    def _sample_blocks(self, hidden: int) -> list[slice]:
+        """Return blocks of nearly equal size, small enough that a chunk of coalitions stays in the cache."""
+        n = len(self.samples)
+        count = max(self.crew.workers, math.ceil(n * hidden * _TOGETHER / _BLOCK))
+        edges = [round(n * k / count) for k in range(count + 1)]
+        return [slice(a, b) for a, b in pairwise(edges) if b > a]
+
+    def _first_outputs(self, block: int, part: slice) -> Tensor:
+        """Return the first layer's outputs ``[S + 1, h, m]`` of all rows on a block of samples, kept if small."""
+        if block in self._first:
+            return self._first[block]
         assert self.specs is not None
-        hidden, n = self.specs[0].outputs, len(self.samples)
-        keep = len(self.rows) * hidden * n <= _KEEP
-        kept: list[Tensor] = []
-        blocks = self._blocks(self.rows[:, : self.head], 0)
-        x = self.samples.x.reshape(n, -1)
-        for part in x.chunk(math.ceil(n * hidden * _TOGETHER / _BLOCK)):
-            outputs = forward(self.specs[:1], blocks, part.to(self.rows.dtype))
-            if keep:
-                kept.append(outputs)
-            yield outputs
-        if keep:
-            self._first = kept
+        x = self.samples.x[part].reshape(part.stop - part.start, -1).to(self.rows.dtype)
+        outputs = forward(self.specs[:1], self._blocks(self.rows[:, : self.head], 0), x)
+        if len(self.rows) * self.specs[0].outputs * len(self.samples) <= _KEEP:
+            self._first[block] = outputs
+        return outputs
 
     def _blocks(self, rows: Tensor, first: int) -> dict[str, Tensor]:
         """Return named views ``[C, *shape]`` of rows that hold the columns from ``first`` on, as far as they go."""
@@ -168,25 +189,35 @@ class Coalitions:
             if first <= a and b <= end
         }
 
-    def _wide(self, shares: Tensor, stack: ConvStack) -> Iterator[Outcome]:
+    def _wide(self, shares: Tensor, stack: ConvStack) -> list[Outcome]:
         """Several coalitions as the channels of one wide convolution."""
-        for a in range(0, len(shares), _WIDE):
-            part = slice(a, min(a + _WIDE, len(shares)))
-            blocks = self.problem.layout.unflatten(shares[part] @ self.rows)
-            for begin in range(0, len(self.samples), _IMAGES):
-                end = begin + _IMAGES
-                value = stack.forward(blocks, self.samples.x[begin:end])
-                yield part, begin, *tally(self.problem, value, self.samples.y[begin:end])
+        parts = _parts(len(shares), _WIDE)
+        blocks = [self.problem.layout.unflatten(shares[part] @ self.rows) for part in parts]
 
-    def _one_by_one(self, shares: Tensor) -> Iterator[Outcome]:
+        def one(place: tuple[int, int]) -> Outcome:
+            p, begin = place
+            x = self.samples.x[begin : begin + _IMAGES]
+            return parts[p], self._value(begin, stack.forward(blocks[p], x))
+
+        return self._dealt([(p, a) for p in range(len(parts)) for a in range(0, len(self.samples), _IMAGES)], one)
+
+    def _one_by_one(self, shares: Tensor) -> list[Outcome]:
         """Mix a few models, score them, mix the next ones."""
-        for a in range(0, len(shares), _TOGETHER):
-            rows = shares[a : a + _TOGETHER] @ self.rows
-            done = [0] * len(rows)
-            for which, loss, right in self.scorer.outcomes(rows, self.samples, None):
-                yield slice(a + which[0], a + which[-1] + 1), done[which[0]], loss, right
+        found: list[Outcome] = []
+        for part in _parts(len(shares), _TOGETHER):
+            done = [0] * (part.stop - part.start)
+            for which, loss, right in self.scorer.outcomes(shares[part] @ self.rows, self.samples, None):
+                begin, count = done[which[0]], loss.shape[1]
+                weights = self.sample_weights[begin : begin + count]
+                value = right.double() @ weights if self.utility == "accuracy" else -(loss.double() @ weights)
+                found.append((slice(part.start + which[0], part.start + which[-1] + 1), value))
                 for c in which:
-                    done[c] += loss.shape[1]
+                    done[c] += count
+        return found
+
+
+def _parts(count: int, together: int) -> list[slice]:
+    return [slice(a, min(a + together, count)) for a in range(0, count, together)]
 
 
 def _sample_weights(problem: Problem, samples: Samples, utility: str) -> Tensor:

@@ -6,6 +6,7 @@ Plain SGD as ``torch.optim.SGD`` does it (momentum, weight decay); the proximal 
 from __future__ import annotations
 
 import copy
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
@@ -86,7 +87,7 @@ class Trainer:
                 total = self._run(pool, job, recipe, lr, plan.tolist(), reported)
         row = self.row()
         loss = float(total) / counted
-        finite = loss - loss == 0.0 and bool(torch.isfinite(row).all())
+        finite = math.isfinite(loss) and math.isfinite(float(row.sum()))
         return row, loss if finite else float("nan"), len(plan)
 
     def _run(

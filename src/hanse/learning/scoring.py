@@ -6,7 +6,8 @@ feature-major, so that the log-softmax and the maximum over classes vectorise ov
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +20,9 @@ from hanse.learning.local import Precision, Trainer
 from hanse.learning.program import Spec, read_stack
 from hanse.learning.threads import Crew
 
-__all__ = ["Scorer", "forward", "tally", "through"]
+__all__ = ["Scorer", "forward", "losses", "tally", "through"]
+
+T = TypeVar("T")
 
 _CHUNK = 1 << 22  # activations (numbers) of a chunk: bounds memory
 _IMAGES = 250  # samples of a chunk for models that are scored one by one
@@ -69,13 +72,20 @@ def tally(problem: Problem, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     equal outputs the first class counts, as ``argmax`` has it. For regression nothing is right.
     """
     if problem.loss == "mse":
-        targets = y.reshape(-1, output.shape[2], output.shape[1]).transpose(1, 2)
-        loss = (output - targets).square().mean(1)
+        loss = losses(problem, output, y)
         return loss, torch.zeros_like(loss, dtype=torch.bool)
+    loss = losses(problem, output, y)
+    best = output.max(1).indices  # much faster than argmax
+    return loss, (best == y.reshape(-1, output.shape[2])) & torch.isfinite(loss)
+
+
+def losses(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
+    """Return each sample's loss ``[C, m]``; see :func:`tally`."""
+    if problem.loss == "mse":
+        targets = y.reshape(-1, output.shape[2], output.shape[1]).transpose(1, 2)
+        return (output - targets).square().mean(1)
     labels = y.reshape(-1, 1, output.shape[2]).expand(output.shape[0], 1, -1)
-    best = output.max(1, keepdim=True).indices  # much faster than argmax
-    loss = F.log_softmax(output, 1).gather(1, labels).squeeze(1).neg_()
-    return loss, (best == labels).squeeze(1) & torch.isfinite(loss)
+    return F.log_softmax(output, 1).gather(1, labels).squeeze(1).neg_()
 
 
 class Scorer:
@@ -136,40 +146,64 @@ class Scorer:
     def _inputs(self, x: Tensor) -> Tensor:
         return x.reshape(len(x), -1).to(device=self.device, dtype=self.dtype)
 
+    def _dealt(
+        self, work: Sequence[T], one: Callable[[T], tuple[list[int], Tensor, Tensor]]
+    ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+        """Share the work out over the crew; yield the results in the order of the work."""
+        done: list[tuple[list[int], Tensor, Tensor] | None] = [None] * len(work)
+
+        def run(worker: int, place: int) -> None:
+            with torch.no_grad():  # a setting of each thread
+                done[place] = one(work[place])
+
+        self.crew.deal(run, range(len(work)))
+        for found in done:
+            assert found is not None
+            yield found
+
     def _stacked(self, rows: Tensor, pool: Samples) -> Iterator[tuple[list[int], Tensor, Tensor]]:
         assert self.specs is not None
-        widest = max(spec.outputs for spec in self.specs)
+        specs = self.specs
+        widest = max(spec.outputs for spec in specs)
         models = max(1, min(len(rows), _CHUNK // (256 * widest)))
-        step = max(256, _CHUNK // (models * widest))
-        for first in range(0, len(rows), models):
-            part = rows[first : first + models]
-            blocks = self._blocks(part)
-            for a in range(0, len(pool), step):
-                output = forward(self.specs, blocks, self._inputs(pool.x[a : a + step]))
-                loss, right = tally(self.problem, output, self._targets(pool.y[a : a + step]))
-                yield list(range(first, first + len(part))), loss, right
+        step = max(256, min(_CHUNK // (models * widest), -(-len(pool) // self.crew.workers)))
+        parts = [rows[first : first + models] for first in range(0, len(rows), models)]
+        blocks = [self._blocks(part) for part in parts]
+
+        def one(place: tuple[int, int]) -> tuple[list[int], Tensor, Tensor]:
+            p, a = place
+            output = forward(specs, blocks[p], self._inputs(pool.x[a : a + step]))
+            which = list(range(p * models, p * models + len(parts[p])))
+            return which, *tally(self.problem, output, self._targets(pool.y[a : a + step]))
+
+        yield from self._dealt([(p, a) for p in range(len(parts)) for a in range(0, len(pool), step)], one)
 
     def _ragged(
         self, rows: Tensor, pool: Samples, index: Sequence[Tensor]
     ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
         """Models with their own samples: the longest lists first, cut so that all lists of a chunk go on to its end."""
         assert self.specs is not None
-        widest = max(max(spec.outputs, spec.inputs) for spec in self.specs)
+        specs = self.specs
+        widest = max(max(spec.outputs, spec.inputs) for spec in specs)
         order = sorted((c for c in range(len(rows)) if len(index[c])), key=lambda c: -len(index[c]))
         lists = {c: index[c].to(pool.x.device) for c in order}
+        work: list[tuple[list[int], int, int]] = []
         done = 0
         while order:
             length = min(len(lists[order[-1]]) - done, _CHUNK // widest)
             together = max(1, _CHUNK // (widest * length))
-            for first in range(0, len(order), together):
-                members = order[first : first + together]
-                taken = torch.cat([lists[c][done : done + length] for c in members])
-                x = self._inputs(pool.x.index_select(0, taken)).view(len(members), length, -1)
-                output = forward(self.specs, self._blocks(rows[members]), x)
-                loss, right = tally(self.problem, output, self._targets(pool.y.index_select(0, taken)))
-                yield members, loss, right
+            work += [(order[first : first + together], done, length) for first in range(0, len(order), together)]
             done += length
             order = [c for c in order if len(lists[c]) > done]
+
+        def one(place: tuple[list[int], int, int]) -> tuple[list[int], Tensor, Tensor]:
+            members, begin, length = place
+            taken = torch.cat([lists[c][begin : begin + length] for c in members])
+            x = self._inputs(pool.x.index_select(0, taken)).view(len(members), length, -1)
+            output = forward(specs, self._blocks(rows[members]), x)
+            return members, *tally(self.problem, output, self._targets(pool.y.index_select(0, taken)))
+
+        yield from self._dealt(work, one)
 
     def _one_by_one(
         self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.data.samples import Samples
-from hanse.learning.batches import Batches, SeatPlan, group_seats, plan_seats
+from hanse.learning.batches import Batches, SeatPlan, deal_seats, group_seats, plan_seats
 from hanse.learning.job import (
     Problem,
     Recipe,
@@ -26,7 +26,7 @@ from hanse.learning.job import (
 )
 from hanse.learning.program import Bound, Program, read_stack
 from hanse.learning.scoring import Scorer
-from hanse.learning.threads import intra_op
+from hanse.learning.threads import Crew, intra_op
 
 __all__ = ["StackedEngine"]
 
@@ -34,7 +34,9 @@ __all__ = ["StackedEngine"]
 class StackedEngine:
     """Trains seats stacked; for models that :func:`hanse.learning.program.read_stack` can read.
 
-    Raises ValueError for any other model. ``threads`` None keeps PyTorch's setting.
+    With ``workers`` above 1 the seats are split over as many threads of this process, each stacking its own with one
+    intra-op thread; else one program uses ``threads`` (None keeps PyTorch's setting). Raises ValueError for any other
+    model.
     """
 
     name = "stacked"
@@ -44,6 +46,7 @@ class StackedEngine:
         problem: Problem,
         device: torch.device | str = "cpu",
         threads: int | None = None,
+        workers: int = 1,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         specs = read_stack(problem)
@@ -52,8 +55,9 @@ class StackedEngine:
         self.problem, self.specs = problem, specs
         self.device, self.threads, self.dtype = torch.device(device), threads, dtype
         self.smallest = smallest_batch(problem)
-        self.scorer = Scorer(problem, self.device, dtype=dtype)
-        self._programs: dict[tuple[int, int], Program] = {}
+        self.crew = Crew(workers)
+        self.scorer = Scorer(problem, self.device, dtype, crew=self.crew)
+        self._programs: list[dict[tuple[int, int], Program]] = [{} for _ in range(workers)]
         self._pool: tuple[Samples, Tensor, Tensor] | None = None
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
@@ -64,13 +68,23 @@ class StackedEngine:
         with intra_op(self.threads), torch.no_grad():
             x, y = self._resident(pool)
             plans = plan_seats(jobs, recipe, self.smallest)
-            for group in group_seats(plans, self.problem.layout.size):
+            groups = [
+                group
+                for part in deal_seats(plans, self.crew.workers)
+                for group in group_seats(part, self.problem.layout.size)
+            ]
+
+            def one(worker: int, group: Sequence[SeatPlan]) -> None:
                 seats = [plan.seat for plan in group]
-                program = self._program(len(group), max(plan.width for plan in group))
-                losses[seats] = self._run(program, group, [jobs[s] for s in seats], recipe, lr, x, y)
-                program.store(rows, seats)
+                with torch.no_grad():  # a setting of each thread
+                    program = self._program(worker, len(group), max(plan.width for plan in group))
+                    losses[seats] = self._run(program, group, [jobs[s] for s in seats], recipe, lr, x, y)
+                    program.store(rows, seats)
                 steps[seats] = [plan.steps for plan in group]
-            finite = torch.isfinite(rows).all(1).cpu().numpy() & np.isfinite(losses)
+
+            self.crew.deal(one, groups)
+            # a sum is finite if all its terms are: ten times cheaper than asking each
+            finite = torch.isfinite(rows.sum(1)).cpu().numpy() & np.isfinite(losses)
         return TrainedRows(rows, np.where(finite, losses, np.nan), steps)
 
     def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
@@ -80,8 +94,10 @@ class StackedEngine:
 
     def close(self) -> None:
         """Release the buffers."""
-        self._programs.clear()
+        for programs in self._programs:
+            programs.clear()
         self._pool = None
+        self.crew.close()
 
     def _resident(self, pool: Samples) -> tuple[Tensor, Tensor]:
         """Return the pool's samples flat ``[n, d]`` and its targets, on the device; kept while the pool is the same."""
@@ -93,13 +109,13 @@ class StackedEngine:
             self._pool = (pool, x, y)
         return self._pool[1], self._pool[2]
 
-    def _program(self, seats: int, width: int) -> Program:
-        key = (seats, width)
-        if key not in self._programs:
-            if len(self._programs) >= 8:  # ragged rounds: do not keep a buffer for every shape ever met
-                self._programs.pop(next(iter(self._programs)))
-            self._programs[key] = Program(self.problem, self.specs, seats, width, self.device, self.dtype)
-        return self._programs[key]
+    def _program(self, worker: int, seats: int, width: int) -> Program:
+        key, programs = (seats, width), self._programs[worker]
+        if key not in programs:
+            if len(programs) >= 8:  # ragged rounds: do not keep a buffer for every shape ever met
+                programs.pop(next(iter(programs)))
+            programs[key] = Program(self.problem, self.specs, seats, width, self.device, self.dtype)
+        return programs[key]
 
     def _run(
         self,

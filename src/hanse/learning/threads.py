@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from queue import SimpleQueue
 from typing import TypeVar
 
 import torch
 
-__all__ = ["Crew", "intra_op"]
+__all__ = ["Crew", "intra_op", "shared_crew"]
 
 T = TypeVar("T")
 
@@ -71,3 +73,13 @@ class Crew:
         if self._executor is not None:
             self._executor.shutdown()
             self._executor = None
+
+
+@cache
+def shared_crew(workers: int) -> Crew:
+    """Return this process's crew of so many threads, for short work that does not own one."""
+    return Crew(workers)
+
+
+if hasattr(os, "register_at_fork"):  # a fork takes no threads along: its crews must be its own
+    os.register_at_fork(after_in_child=shared_crew.cache_clear)

@@ -1,0 +1,96 @@
+"""Coalition values: 256 random coalitions of 20 clients, MLP 784-50-25-10 on 5,000 images, and GreedyFed's CNN of 8
+clients on 1,000; subsets per second against averaging each coalition's model and evaluating it.
+Run: ``HANSE_DATA=folder python benchmarks/coalitions.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from plain import interleaved, load, table, with_threads
+from torch import Tensor, nn
+
+from hanse.data.samples import Samples
+from hanse.learning.coalitions import Coalitions
+from hanse.learning.models import build_problem
+
+
+def naive(module: nn.Module, updates: Tensor, weights: Tensor, samples: Samples, coalition: frozenset[int]) -> float:
+    """Average the members' parameters, load them, evaluate: what everybody writes."""
+    members = sorted(coalition)
+    row = (weights[members] / weights[members].sum()) @ updates[members]
+    offset = 0
+    with torch.no_grad():
+        for p in module.parameters():
+            p.copy_(row[offset : offset + p.numel()].view_as(p))
+            offset += p.numel()
+        return -float(F.cross_entropy(module(samples.x), samples.y))
+
+
+def naive_greedyfed() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 4), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 8, 4), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(200, 10),
+    )  # fmt: skip
+
+
+def compare(
+    title: str, model: str, module: nn.Module, samples: Samples, clients: int, count: int, repeats: int
+) -> None:
+    problem, row = build_problem(model, tuple(samples.x.shape[1:]), 10, 0)
+    draw = torch.Generator().manual_seed(0)
+    updates = row + 0.05 * torch.randn((clients, len(row)), generator=draw)
+    weights = torch.rand(clients, generator=draw) + 0.5
+    pick = np.random.default_rng(0)
+    coalitions = [
+        frozenset(np.flatnonzero(pick.random(clients) < 0.5).tolist()) or frozenset({0}) for _ in range(count)
+    ]
+    few = coalitions[: max(8, count // 8)]
+    most = torch.get_num_threads()
+    game = Coalitions(problem, updates, row, weights.double().numpy(), samples)
+    gap = max(abs(a - naive(module, updates, weights, samples, c)) for a, c in zip(game.many(few), few, strict=True))
+
+    def ours() -> None:  # a new game each time: what is computed once a round is paid for
+        Coalitions(problem, updates, row, weights.double().numpy(), samples).many(coalitions)
+
+    def theirs() -> None:
+        for coalition in few:
+            naive(module, updates, weights, samples, coalition)
+
+    runs = {f"naive, {t} threads": with_threads(t, theirs) for t in sorted({1, most})}
+    runs |= {f"hanse, {t} threads": with_threads(t, ours) for t in sorted({1, most})}
+    times = interleaved(runs, repeats)
+    each = {n: [v / (len(few) if n.startswith("naive") else count) for v in values] for n, values in times.items()}
+    medians = table(f"{title}: a coalition", each, [n for n in runs if n.startswith("naive")])
+    for name, value in medians.items():
+        print(f"{name}: {1000 / value:.0f} subsets per second")
+    print(f"largest difference of a value: {gap:.1e}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=7)
+    options = parser.parse_args()
+    mlp = nn.Sequential(nn.Flatten(), nn.Linear(784, 50), nn.ReLU(), nn.Linear(50, 25), nn.ReLU(), nn.Linear(25, 10))
+    train, _, source = load("mnist")
+    part = Samples(train.x[:5000], train.y[:5000])
+    compare(f"MLP, 20 clients, 5,000 images ({source})", "mlp", mlp, part, 20, 256, options.repeats)
+    train, _, source = load("cifar10")
+    part = Samples(train.x[:1000], train.y[:1000])
+    compare(
+        f"GreedyFed's CNN, 8 clients, 1,000 images ({source})",
+        "cnn_greedyfed",
+        naive_greedyfed(),
+        part,
+        8,
+        64,
+        options.repeats,
+    )
+
+
+if __name__ == "__main__":
+    main()
