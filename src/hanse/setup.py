@@ -14,8 +14,10 @@ from hanse.config import Experiment
 from hanse.data import FederatedData, Samples
 from hanse.data import build as build_data
 from hanse.errors import UserError, import_path
+from hanse.federation.answers import Share, gradient
 from hanse.federation.behaviour import BEHAVIOURS, Behaviour
 from hanse.federation.local import LocalFederation
+from hanse.federation.port import Gradient
 from hanse.learning.calibrate import Choice as EngineChoice
 from hanse.learning.calibrate import choose, make_engine, pick_device
 from hanse.learning.coalitions import Coalitions
@@ -40,6 +42,13 @@ class ServerSide:
     def score(self, rows: Tensor) -> Scores:
         """Score ``rows [C, P]`` on the validation set."""
         return self.engine.score(rows, self._samples())
+
+    def gradient(self, rows: Tensor) -> Tensor:
+        """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on the validation set."""
+        samples = self._samples()
+        return gradient(
+            Gradient("validation", rows), Share(samples, torch.arange(len(samples))), self.problem
+        ).gradients
 
     def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str) -> Coalitions:
         """Return the game of these updates on the validation set."""

@@ -104,6 +104,10 @@ class Server(Protocol):
         """Score ``rows [C, P]`` on the validation set."""
         ...
 
+    def gradient(self, rows: Tensor) -> Tensor:
+        """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on the validation set; zero for buffers."""
+        ...
+
     def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str) -> Coalitions:
         """Return the utility of coalitions of ``updates [S, P]`` with ``weights [S]``; the empty one is ``base
         [P]``.

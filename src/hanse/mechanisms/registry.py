@@ -48,6 +48,7 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "monte_carlo": value.MonteCarlo,
         "leave_one_out": value.LeaveOneOut,
         "banzhaf": value.Banzhaf,
+        "first_order": value.FirstOrder,
     },
     "settle": {},
     "deploy": {"server": deploy.ServerModel},

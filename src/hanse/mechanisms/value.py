@@ -16,8 +16,10 @@ from pydantic import Field
 from hanse.games import shapley
 from hanse.learning.coalitions import Coalitions
 from hanse.mechanisms.part import Floats, State, ValuePart, Values, View
+from hanse.mechanisms.weigh import sample_shares
+from hanse.table import mix
 
-__all__ = ["GTG", "Banzhaf", "Exact", "LeaveOneOut", "MonteCarlo"]
+__all__ = ["GTG", "Banzhaf", "Exact", "FirstOrder", "LeaveOneOut", "MonteCarlo"]
 
 Utility = Literal["loss", "accuracy", "balanced"]
 VALIDATION = frozenset({"validation"})
@@ -140,3 +142,27 @@ class Banzhaf(ValuePart):
     def decide(self, view: View, state: State) -> Values:
         """Return exact Banzhaf values."""
         return value_groups(view, self.utility, lambda game, n: Solved(shapley.banzhaf(game, n)))
+
+
+@dataclass(frozen=True)
+class FirstOrder(ValuePart):
+    """PI-FL's first-order Shapley value: the validation gradient at the mixed model times what each update moved it.
+
+    One gradient instead of 2^m models. ``normalised`` is eq. (2), which sums to zero and ranks well; otherwise eq. (1),
+    which depends on the origin of the parameters.
+    """
+
+    needs: ClassVar[frozenset[str]] = VALIDATION
+    gives: ClassVar[frozenset[str]] = GIVES
+    normalised: bool = True
+
+    def decide(self, view: View, state: State) -> Values:
+        """Return first-order values; parameters only, buffers have no gradient."""
+        updates, width = view.trained, view.context.layout.num_parameters
+        per_seat = np.zeros(len(updates))
+        for row, group in updates.seats.groups().items():
+            weights = sample_shares(view.mixed.W[row, group])
+            mixed = mix(weights[None], updates.rows[group], updates.rows[:0])
+            gradient = view.server.gradient(mixed)[0, :width]
+            per_seat[group] = shapley.first_order(gradient, updates.rows[group, :width], weights, self.normalised)
+        return Values(per_seat, metrics={"value/sum": float(per_seat.sum())})

@@ -1,0 +1,132 @@
+"""Values of a real round: every method against brute force on the models themselves."""
+
+from itertools import combinations
+from math import comb
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+import hanse
+from hanse.mechanisms.part import Values, View
+from hanse.mechanisms.registry import build_part
+from hanse.rounds import first_state, play_round
+from hanse.setup import World, build, settle_engine
+
+M = 4
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    experiment = hanse.Experiment(
+        data={"clients": 6, "alpha": 0.3},
+        model={"name": "mlp", "hidden": [6]},
+        mechanism={"name": "greedyfed", "clients_per_round": M},
+        train={"lr": 0.1, "epochs": 2},
+        engine={"train": "stacked", "threads": 1},
+    )
+    return settle_engine(experiment, build(experiment), fresh=False)[1]
+
+
+@pytest.fixture(scope="module")
+def view(world: World) -> View:
+    state = play_round(world.setup, first_state(world.setup)).state
+    return play_round(world.setup, state).view
+
+
+def value(view: View, **options: Any) -> Values:
+    part: Any = build_part("value", options)
+    found: Values = part.decide(view, {})
+    return found
+
+
+def utilities(world: World, view: View, kind: str) -> dict[frozenset[int], float]:
+    """Average every coalition's models by samples and test them with plain PyTorch."""
+    samples = world.data.server_validation
+    assert samples is not None
+    n = view.trained.num_samples
+    found = {}
+    for size in range(M + 1):
+        for members in combinations(range(M), size):
+            row = view.table.rows[0].double()
+            if members:
+                shares = torch.tensor(n[list(members)] / n[list(members)].sum())
+                row = shares @ view.trained.rows[list(members)].double()
+            world.problem.layout.load(world.problem.module, row.float())
+            with torch.no_grad():
+                logits = world.problem.module(samples.x)
+            losses = functional.cross_entropy(logits, samples.y, reduction="none")
+            if kind == "loss":
+                worth = -losses.mean()
+            elif kind == "accuracy":
+                worth = (logits.argmax(1) == samples.y).double().mean()
+            else:
+                worth = -torch.stack([losses[samples.y == c].mean() for c in samples.y.unique()]).mean()
+            found[frozenset(members)] = float(worth)
+    return found
+
+
+def brute_force(worth: dict[frozenset[int], float]) -> np.ndarray:
+    values = np.zeros(M)
+    for i in range(M):
+        others = [j for j in range(M) if j != i]
+        for size in range(M):
+            for members in combinations(others, size):
+                s = frozenset(members)
+                values[i] += (worth[s | {i}] - worth[s]) / (M * comb(M - 1, size))
+    return values
+
+
+@pytest.mark.parametrize("kind", ["loss", "accuracy", "balanced"])
+def test_exact_values_are_brute_force_on_averaged_models(world: World, view: View, kind: str) -> None:
+    want = brute_force(utilities(world, view, kind))
+    got = value(view, name="exact", utility=kind)
+    np.testing.assert_allclose(got.per_seat, want, atol=2e-6)
+    assert got.metrics["value/models_evaluated"] == 2**M
+
+
+def test_gtg_agrees_with_exact_within_its_own_error(view: View) -> None:
+    exact = value(view, name="exact").per_seat
+    found = value(view, name="gtg")
+    assert found.standard_errors is not None
+    assert (np.abs(found.per_seat - exact) <= 4 * found.standard_errors + 1e-4).all()
+    assert found.per_seat.sum() == pytest.approx(exact.sum(), abs=2e-4)
+
+
+def test_values_sum_to_what_the_round_gained(world: World, view: View) -> None:
+    worth = utilities(world, view, "loss")
+    gained = worth[frozenset(range(M))] - worth[frozenset()]
+    for name in ("exact", "monte_carlo"):
+        assert value(view, name=name).per_seat.sum() == pytest.approx(gained, abs=2e-6)
+
+
+def test_leave_one_out_and_banzhaf_by_hand(world: World, view: View) -> None:
+    worth = utilities(world, view, "loss")
+    everyone = frozenset(range(M))
+    loo = [worth[everyone] - worth[everyone - {i}] for i in range(M)]
+    np.testing.assert_allclose(value(view, name="leave_one_out").per_seat, loo, atol=2e-6)
+    banzhaf = [np.mean([worth[s | {i}] - worth[s] for s in worth if i not in s]) for i in range(M)]
+    np.testing.assert_allclose(value(view, name="banzhaf").per_seat, banzhaf, atol=2e-6)
+
+
+def test_first_order_values_are_gradient_times_move(world: World, view: View) -> None:
+    samples = world.data.server_validation
+    assert samples is not None
+    n, rows = view.trained.num_samples, view.trained.rows
+    shares = torch.tensor(n / n.sum(), dtype=torch.float32)
+    mixed = shares @ rows
+    world.problem.layout.load(world.problem.module, mixed)
+    loss = functional.cross_entropy(world.problem.module(samples.x), samples.y)
+    gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(world.problem.module.parameters()))])
+    # PI-FL eq. (2): -lambda_i <gradient, w_i - w_mixed>
+    want = [-float(shares[i] * (gradient @ (rows[i] - mixed))) for i in range(M)]
+    got = value(view, name="first_order")
+    np.testing.assert_allclose(got.per_seat, want, rtol=1e-3, atol=1e-6)
+    assert got.per_seat.sum() == pytest.approx(0, abs=1e-6)
+
+
+def test_a_utility_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(hanse.UserError, match=r"mechanism.value.utility: 'f1'"):
+        build_part("value", {"name": "exact", "utility": "f1"})
