@@ -15,7 +15,15 @@ from hanse.errors import UserError, import_path, nearest
 from hanse.learning.job import Recipe
 from hanse.mechanisms.registry import MECHANISMS, build_mechanism, defaults
 
-__all__ = ["EngineSection", "EvalSection", "Experiment", "FederationSection", "RunSection", "TrainSection"]
+__all__ = [
+    "ClientsSection",
+    "EngineSection",
+    "EvalSection",
+    "Experiment",
+    "FederationSection",
+    "RunSection",
+    "TrainSection",
+]
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -82,6 +90,16 @@ class TrainSection(Section):
         return Recipe(**self.model_dump())
 
 
+class ClientsSection(Section):
+    """``[clients]``: what clients decide for themselves, by name or import path, with options as a table.
+
+    With ``told`` each client learns its value after every round that it sat in, and its policy may leave on it.
+    """
+
+    policy: str | dict[str, Any] = "loyal"
+    told: bool = False
+
+
 class FederationSection(Section):
     """``[federation]``: where the clients are, and how long a round waits for how many of them."""
 
@@ -134,6 +152,7 @@ class Experiment(BaseModel):
     model: ModelSection = ModelSection()
     mechanism: MechanismSection
     train: TrainSection = TrainSection()
+    clients: ClientsSection = ClientsSection()
     behaviour: dict[str, dict[str, Any]] = {}
     federation: FederationSection = FederationSection()
     engine: EngineSection = EngineSection()

@@ -9,6 +9,7 @@ from rich.table import Table as RichTable
 
 from hanse.data.sources import GENERATED, SOURCES
 from hanse.federation.behaviour import BEHAVIOURS
+from hanse.federation.policy import POLICIES
 from hanse.learning.models import MODELS
 from hanse.mechanisms.registry import MECHANISMS, PARTS, REASONS, SLOTS
 
@@ -53,6 +54,7 @@ def name_table() -> RichTable:
     table.add_row("data.source", ", ".join([*SOURCES, *GENERATED]))
     table.add_row("model.name", ", ".join(MODELS))
     table.add_row("behaviour", ", ".join(BEHAVIOURS))
+    table.add_row("clients.policy", ", ".join(POLICIES))
     return table
 
 

@@ -36,6 +36,7 @@ def metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Mapp
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1024)
     return {
         "round": view.round,
+        "present": len(view.roster),
         "seats": 0 if view.seats is None else len(view.seats),
         "answered": len(updates),
         "refused": len(view.refusals),

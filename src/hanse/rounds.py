@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from hanse.federation.check import refusal
-from hanse.federation.port import Federation, Reply, Request, Result, Task, Train, Trained
-from hanse.mechanisms.part import Context, Ints, Mechanism, Server, Stage, State, View
+from hanse.federation.port import Federation, Reply, Request, Result, Roster, Task, Train, Trained
+from hanse.mechanisms.feedback import Feedback
+from hanse.mechanisms.part import Context, Ints, Mechanism, Part, Server, Stage, State, View
 from hanse.table import Mix, Seats, Table, Updates, mix
 
 __all__ = ["LoopState", "Played", "Setup", "first_state", "play_round"]
@@ -29,6 +30,12 @@ class Setup:
     server: Server
     deadline_s: float | None = None
     min_replies: int = 0
+    feedback: Feedback | None = None
+
+    def parts(self) -> dict[str, Part]:
+        """Return everything that asks and learns: the mechanism's parts, and the feedback to clients."""
+        parts = self.mechanism.parts()
+        return parts if self.feedback is None else parts | {"feedback": self.feedback}
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class Played:
 def first_state(setup: Setup) -> LoopState:
     """Return the state before round 0."""
     table, home = setup.mechanism.train.table(setup.context)
-    states = {slot: part.init(setup.context) for slot, part in setup.mechanism.parts().items()}
+    states = {slot: part.init(setup.context) for slot, part in setup.parts().items()}
     return LoopState(0, table, home, states)
 
 
@@ -116,17 +123,18 @@ def play_round(setup: Setup, state: LoopState) -> Played:
     present = setup.federation.present(state.round)
     view = View(setup.context, state.round, "open", present, state.table, state.home, setup.server)
     with port.clock("ask"):
-        view = port.send(_questions(mechanism, states, view, "open"), view)
+        view = port.send(_questions(setup, states, view, "open"), view)
+        view = _without_leavers(setup, states, view)
     with port.clock("select"):
         view = replace(view, choice=mechanism.select.decide(view, states["select"]))
         seats = mechanism.train.decide(view, states["train"])
         view = replace(view, seats=seats, stage="train")
     with port.clock("train"):
-        questions = _questions(mechanism, states, view, "train")
+        questions = _questions(setup, states, view, "train")
         view = port.send(_merge([*_training(seats, view.table), *questions]), view)
         view = replace(view, updates=_accepted(seats, view), stage="close")
     with port.clock("ask"):
-        view = port.send(_questions(mechanism, states, view, "close"), view)
+        view = port.send(_questions(setup, states, view, "close"), view)
     with port.clock("weigh"):
         view = replace(view, mix=_weigh(mechanism, states, view))
     if mechanism.value is not None and len(view.trained):
@@ -139,15 +147,23 @@ def play_round(setup: Setup, state: LoopState) -> Played:
         table = _mixed(view)
     if mechanism.deploy is not None:
         view = replace(view, deployment=mechanism.deploy.decide(view, states["deploy"]))
-    learned = {slot: part.learn(view, states[slot]) for slot, part in mechanism.parts().items()}
+    learned = {slot: part.learn(view, states[slot]) for slot, part in setup.parts().items()}
     after = LoopState(state.round + 1, table, view.mixed.home, learned)
     return Played(after, view, port.seconds, port.down, port.up)
 
 
-def _questions(mechanism: Mechanism, states: Mapping[str, State], view: View, stage: Stage) -> list[Request]:
+def _without_leavers(setup: Setup, states: Mapping[str, State], view: View) -> View:
+    """Return the view without the clients that have left."""
+    if setup.feedback is None:
+        return view
+    gone = set(setup.feedback.gone(view, states["feedback"]).tolist())
+    return replace(view, roster=Roster(c for c in view.roster if c.id not in gone)) if gone else view
+
+
+def _questions(setup: Setup, states: Mapping[str, State], view: View, stage: Stage) -> list[Request]:
     """Gather what all parts want to know at a stage, one request a client."""
     view = replace(view, stage=stage)
-    parts = mechanism.parts().items()
+    parts = setup.parts().items()
     return _merge([r for slot, part in parts for r in part.asks(view, states[slot])])
 
 

@@ -17,14 +17,16 @@ from hanse.errors import UserError, import_path
 from hanse.federation.answers import Share, gradient
 from hanse.federation.behaviour import BEHAVIOURS, Behaviour
 from hanse.federation.local import LocalFederation
+from hanse.federation.policy import POLICIES
 from hanse.federation.port import Gradient
 from hanse.learning.calibrate import Choice as EngineChoice
 from hanse.learning.calibrate import choose, make_engine, pick_device
 from hanse.learning.coalitions import Coalitions
 from hanse.learning.job import Engine, Problem, Scores, SeatJob, smallest_batch
 from hanse.learning.models import build_problem
+from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.part import Context, Floats, Mechanism
-from hanse.mechanisms.registry import build_mechanism, call, unmet_needs
+from hanse.mechanisms.registry import REASONS, build_mechanism, call, unmet_needs
 from hanse.rounds import Setup
 from hanse.streams import stream
 
@@ -69,6 +71,7 @@ class Blueprint:
     initial: Tensor
     mechanism: Mechanism
     behaviours: tuple[Behaviour, ...]
+    policy: Any
     device: torch.device
 
 
@@ -102,12 +105,26 @@ def build(experiment: Experiment) -> Blueprint:
         except UserError as wrong:
             lines += wrong.lines
     try:
+        policy = _policy(experiment.clients.policy)
+    except UserError as wrong:
+        lines += wrong.lines
+    if experiment.clients.told and mechanism.value is None:
+        lines.append(f"clients.told: true: needs {REASONS['values']}")
+    try:
         device = pick_device(experiment.engine.device)
     except UserError as wrong:
         lines += [f"engine.{line}" for line in wrong.lines]
     if lines:
         raise UserError(*lines)
-    return Blueprint(data, problem, initial, mechanism, tuple(behaviours), device)
+    return Blueprint(data, problem, initial, mechanism, tuple(behaviours), policy, device)
+
+
+def _policy(given: str | dict[str, Any]) -> Any:
+    table = {"name": given} if isinstance(given, str) else given
+    if not isinstance(table.get("name"), str):
+        raise UserError(f"clients.policy: {given!r}: must be a name, or a table with a name and its options")
+    make = POLICIES.get(table["name"]) or import_path(table["name"], "clients.policy", POLICIES)
+    return call(make, {k: v for k, v in table.items() if k != "name"}, "clients.policy")
 
 
 def _too_many(table: dict[str, Any], num_clients: int) -> list[str]:
@@ -186,7 +203,7 @@ def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine) -> Worl
     recipe = experiment.train.recipe
     context = Context(data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial)
     least = smallest_batch(problem)
-    federation = LocalFederation(data, problem, engine, recipe, seed, blueprint.behaviours, least)
+    federation = LocalFederation(data, problem, engine, recipe, seed, blueprint.behaviours, blueprint.policy, least)
     setup = Setup(
         blueprint.mechanism,
         federation,
@@ -194,6 +211,7 @@ def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine) -> Worl
         ServerSide(problem, engine, data.server_validation),
         experiment.federation.deadline_s,
         experiment.federation.min_replies,
+        Feedback() if experiment.clients.told else None,
     )
     return World(setup, data, problem, engine, blueprint.device, _tested(experiment, data))
 

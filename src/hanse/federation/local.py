@@ -6,11 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hanse.data.federated import FederatedData
 from hanse.federation.answers import Share, confusion, gradient, score
 from hanse.federation.behaviour import Behaviour, Me
+from hanse.federation.policy import Loyal, answer
 from hanse.federation.port import (
+    Answered,
     Ask,
     ClientInfo,
     Gradient,
@@ -39,6 +42,7 @@ class LocalFederation:
     recipe: Recipe
     seed: int
     behaviours: Sequence[Behaviour] = ()
+    policy: Any = field(default_factory=Loyal)  # what a client decides for itself (see hanse.federation.policy)
     least: int = 1  # samples that a client needs to train (2 with batch norm)
     _clients: Roster = field(init=False, repr=False)
     _wire: Wire = field(default_factory=Wire, init=False, repr=False)
@@ -110,7 +114,10 @@ class LocalFederation:
                 raise _NoAnswerError(f"has {self.data.sizes[client]} samples to train on; {self.least} are needed")
             return trained[task.seat]
         if isinstance(task, Ask):
-            raise _NoAnswerError(f"has no policy that answers '{task.name}'")
+            said = answer(self.policy, task.name, self._me(client), round, task.values)
+            if said is None:
+                raise _NoAnswerError(f"its policy does not answer '{task.name}'")
+            return Answered(task.name, said)
         pool, [index] = self.data.pool([client], task.share)
         share = Share(pool, index)
         if isinstance(task, Score):

@@ -1,0 +1,77 @@
+"""Clients are told what they were worth, and may leave on it (GreedyFed sec. VI names this as open).
+
+It is a part like the others, beside a mechanism's own: it asks, it learns, its state is checkpointed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hanse.federation.port import Answered, Ask, Request
+from hanse.mechanisms.part import Context, Ints, Part, State, View
+
+__all__ = ["Feedback"]
+
+
+@dataclass(frozen=True)
+class Feedback(Part):
+    """Before each round, tells those who sat in the last one their value, its mean so far and how often they were
+    valued.
+
+    Whoever answers ``stay = False`` is gone for good: it is no longer present, so it costs no more traffic.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"values"})
+
+    def init(self, context: Context) -> State:
+        """Nobody has a value, nobody is gone."""
+        n = context.num_clients
+        return {
+            "last": np.full(n, np.nan),
+            "sum": np.zeros(n),
+            "times": np.zeros(n, np.int64),
+            "gone": np.zeros(n, bool),
+        }
+
+    def asks(self, view: View, state: State) -> Sequence[Request]:
+        """Tell last round's clients and ask them whether they stay."""
+        if view.stage != "open":
+            return ()
+        told = view.present[~np.isnan(state["last"][view.present])]
+        mean = state["sum"] / np.maximum(state["times"], 1)
+        return [
+            Request(
+                int(c),
+                (
+                    Ask(
+                        "stay",
+                        {"value": float(state["last"][c]), "mean": float(mean[c]), "times": int(state["times"][c])},
+                    ),
+                ),
+            )
+            for c in told
+        ]
+
+    def gone(self, view: View, state: State) -> Ints:
+        """Return the ids of all who have left, those who said so just now included."""
+        leaving = state["gone"].copy()
+        for (client, question), answer in view.answers.items():
+            if question == "stay" and isinstance(answer, Answered) and not answer.values.get("stay", True):
+                leaving[client] = True
+        return np.flatnonzero(leaving)
+
+    def learn(self, outcome: View, state: State) -> State:
+        """Remember who left and what the seats were worth."""
+        left, total, times = state["gone"].copy(), state["sum"].copy(), state["times"].copy()
+        left[self.gone(outcome, state)] = True
+        last = np.full(len(total), np.nan)
+        if outcome.values is not None:
+            clients, place = np.unique(outcome.trained.seats.client, return_inverse=True)
+            last[clients] = np.bincount(place, weights=outcome.values.per_seat)
+            total[clients] += last[clients]
+            times[clients] += 1
+        return {"last": last, "sum": total, "times": times, "gone": left}

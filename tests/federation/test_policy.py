@@ -1,0 +1,85 @@
+"""Clients that are told what they were worth, and leave on it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hanse
+from hanse.federation.policy import QuitsWhenWorthless
+
+
+def experiment(**clients: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": 8, "alpha": 0.3},
+        model={"name": "logistic"},
+        mechanism={"name": "fedavg", "clients_per_round": 4, "value": "exact"},
+        train={"lr": 0.05},
+        behaviour={"noisy": {"sigma": 1.0}},
+        clients=clients,
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": 12},
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "mean", "stays"), [(1, -5.0, True), (2, -0.1, False), (2, 0.0, True), (9, 0.1, True)]
+)
+def test_who_quits(times: int, mean: float, stays: bool) -> None:
+    told = {"value": 0.0, "mean": mean, "times": times}
+    assert QuitsWhenWorthless().stay(None, 0, told) == {"stay": stays}  # type: ignore[arg-type]
+
+
+def test_worthless_clients_leave_for_good_and_cost_no_more() -> None:
+    loyal = hanse.run(experiment(told=True))
+    leaving = hanse.run(experiment(told=True, policy={"name": "quits", "rounds": 1}))
+    assert [m["present"] for m in loyal.metrics] == [8] * 12
+    present = [m["present"] for m in leaving.metrics]
+    assert present == sorted(present, reverse=True)
+    assert present[-1] < 8
+    # replay: nobody sits again after a round whose mean value so far was negative
+    total: dict[int, float] = {}
+    gone: dict[int, int] = {}
+    for seat in leaving.clients:
+        assert seat["client"] not in gone, seat
+        total[seat["client"]] = total.get(seat["client"], 0.0) + seat["value"]
+        if total[seat["client"]] < 0:
+            gone[seat["client"]] = seat["round"]
+    assert len({c for c, r in gone.items() if r < 11}) == 8 - present[-1]
+    assert sum(m["bytes/up"] for m in leaving.metrics) < sum(m["bytes/up"] for m in loyal.metrics)
+
+
+def test_told_but_loyal_clients_change_no_result() -> None:
+    plain, told = hanse.run(experiment()), hanse.run(experiment(told=True))
+    assert [m["test/accuracy"] for m in plain.metrics] == [m["test/accuracy"] for m in told.metrics]
+
+
+def test_leaving_survives_a_resume(tmp_path: Path) -> None:
+    whole = hanse.run(experiment(told=True, policy={"name": "quits", "rounds": 1}), out=tmp_path / "run")
+    for file in (tmp_path / "run" / "checkpoints").glob("*"):
+        if int(file.stem) > 10:
+            file.unlink()
+    again = hanse.resume(tmp_path / "run")
+    assert [m["present"] for m in again.metrics] == [m["present"] for m in whole.metrics]
+    assert [m["test/loss"] for m in again.metrics] == [m["test/loss"] for m in whole.metrics]
+
+
+@pytest.mark.parametrize(
+    ("clients", "line"),
+    [
+        ({"policy": "quit"}, "clients.policy: 'quit': no such name; did you mean 'quits'?"),
+        ({"policy": {"name": "quits", "belo": 1}}, "clients.policy.belo: no such key; did you mean 'below'?"),
+        ({"policy": {"below": 1}}, "must be a name, or a table"),
+    ],
+)
+def test_mistakes(clients: dict, line: str) -> None:
+    with pytest.raises(hanse.UserError) as caught:
+        hanse.run(experiment(**clients))
+    assert line in str(caught.value)
+
+
+def test_values_cannot_be_told_where_there_are_none() -> None:
+    plain = experiment(told=True).model_dump()
+    plain["mechanism"] = {"name": "fedavg", "clients_per_round": 4}
+    with pytest.raises(hanse.UserError, match=r"clients\.told: true: needs a value part"):
+        hanse.run(hanse.Experiment(**plain))
