@@ -19,6 +19,7 @@ from hanse.budget import Budget
 from hanse.config import Experiment
 from hanse.errors import UserError
 from hanse.learning.job import Problem
+from hanse.learning.threads import intra_op
 from hanse.records import evaluate, metrics_of, seats_of
 from hanse.rounds import LoopState, Played, first_state, play_round
 from hanse.rundir import RunDir
@@ -148,7 +149,8 @@ def _play(
     budget = Budget(limits.target_accuracy, limits.max_seconds, limits.max_megabytes)
     budget.spend(result.metrics)
     result.over = budget.over()
-    with _interruptible() as stop:
+    # one setting for the whole loop: results depend on it, and it is in the config
+    with intra_op(experiment.engine.threads), _interruptible() as stop:
         while state.round < limits.rounds and result.over is None and not stop.asked:
             begun = time.perf_counter()
             played = play_round(world.setup, state)

@@ -102,6 +102,15 @@ def test_root_comes_before_hanse_data_and_the_cache_after(tmp_path: Path, monkey
     assert len(load("mnist", root=tmp_path / "root").train) == 30
 
 
+def test_pixels_come_out_standardised_or_between_0_and_1(tmp_path: Path) -> None:
+    made_npz(tmp_path, "cifar10", (32, 32, 3))
+    standard, unit = load("cifar10", root=tmp_path), load("cifar10", root=tmp_path, scale="unit")
+    with np.load(tmp_path / "cifar10.npz") as file:
+        pixels = torch.from_numpy(file["x_train"]).permute(0, 3, 1, 2).float() / 255
+    torch.testing.assert_close(unit.train.x, pixels)
+    torch.testing.assert_close(standard.train.x[:, 1], (pixels[:, 1] - 0.4822) / 0.2435)
+
+
 def test_a_failed_download_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HANSE_DATA", str(tmp_path / "data"))
     with pytest.raises(UserError) as error:

@@ -35,7 +35,7 @@ def build(spec: DataSpec) -> FederatedData:
             validation=spec.validation,
         )
     root = Path(spec.path).expanduser() if spec.path else None
-    dataset = load(spec.source, root=root, seed=spec.seed, download=spec.download)
+    dataset = load(spec.source, root=root, seed=spec.seed, download=spec.download, scale=spec.scale)
     return SplitData.of(
         dataset,
         split(dataset, spec),

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import pooch
@@ -77,13 +77,21 @@ _IMAGES: Mapping[str, _Images] = {
 }
 
 
-def load(source: str, *, root: Path | None = None, seed: int = 0, download: bool = True) -> Dataset:
+Scale = Literal["standard", "unit"]
+
+
+def load(
+    source: str, *, root: Path | None = None, seed: int = 0, download: bool = True, scale: Scale = "standard"
+) -> Dataset:
     """Return the data set of a source: a name of :data:`SOURCES`, or ``"package.module:function"``.
 
-    ``root`` is a folder to look in before ``HANSE_DATA``. ``seed`` only reaches sources that draw (the
+    ``root`` is a folder to look in before ``HANSE_DATA``. ``scale`` is how pixels of the image sources come out:
+    "standard" (mean 0 and deviation 1 over the train set) or "unit" (0 to 1); digits are always in 0 to 1. ``seed`` only reaches sources that draw (the
     bundled ones do not depend on it). Raises :class:`hanse.errors.UserError` for an unknown name, a file that
     cannot be read, or a download that failed.
     """
+    if source in _IMAGES:
+        return _image_source(source, root=root, download=download, scale=scale)
     if source in SOURCES:
         return SOURCES[source](root=root, seed=seed, download=download)
     if source in GENERATED:
@@ -133,12 +141,16 @@ def _digits(*, root: Path | None, seed: int, download: bool) -> Dataset:
     return Dataset("digits", samples.take(torch.from_numpy(train)), samples.take(torch.from_numpy(test)), 10, (1, 8, 8))
 
 
-def _image_source(name: str, *, root: Path | None, seed: int, download: bool) -> Dataset:
+def _image_source(
+    name: str, *, root: Path | None, seed: int = 0, download: bool = True, scale: Scale = "standard"
+) -> Dataset:
     del seed
     arrays, path = _find(name, root, download)
     facts = _IMAGES[name]
-    train = image_samples(arrays["x_train"], arrays["y_train"], facts.mean, facts.std)
-    test = image_samples(arrays["x_test"], arrays["y_test"], facts.mean, facts.std)
+    channels = len(facts.mean)
+    mean, std = (facts.mean, facts.std) if scale == "standard" else ((0.0,) * channels, (1.0,) * channels)
+    train = image_samples(arrays["x_train"], arrays["y_train"], mean, std)
+    test = image_samples(arrays["x_test"], arrays["y_test"], mean, std)
     return Dataset(name, train, test, 10, tuple(train.x.shape[1:]), note=_note(arrays, facts, path))
 
 

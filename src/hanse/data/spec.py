@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from hanse.data.dirichlet import Sampler
 from hanse.data.sizes import SizeLaw
-from hanse.data.sources import GENERATED, SOURCES
+from hanse.data.sources import GENERATED, SOURCES, Scale
 from hanse.errors import UserError, nearest
 
 __all__ = ["DataSpec", "PartitionName", "parse_spec"]
@@ -71,6 +71,10 @@ class DataSpec(BaseModel):
     )
     ids: str | None = Field(
         None, description="natural: path of a .npy file with one integer client id for each train sample"
+    )
+    scale: Scale = Field(
+        "standard",
+        description="image sources: 'standard' (mean 0, deviation 1 over the train set) or 'unit' (0 to 1)",
     )
     path: str | None = Field(None, description="folder to look for the source's file in, before HANSE_DATA")
     download: bool = Field(True, description="whether a source that is not found may be downloaded")
