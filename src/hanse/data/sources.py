@@ -86,9 +86,9 @@ def load(
     """Return the data set of a source: a name of :data:`SOURCES`, or ``"package.module:function"``.
 
     ``root`` is a folder to look in before ``HANSE_DATA``. ``scale`` is how pixels of the image sources come out:
-    "standard" (mean 0 and deviation 1 over the train set) or "unit" (0 to 1); digits are always in 0 to 1. ``seed`` only reaches sources that draw (the
-    bundled ones do not depend on it). Raises :class:`hanse.errors.UserError` for an unknown name, a file that
-    cannot be read, or a download that failed.
+    "standard" (mean 0 and deviation 1 over the train set) or "unit" (0 to 1); digits are always in 0 to 1. ``seed``
+    only reaches sources that draw (the bundled ones do not depend on it). Raises :class:`hanse.errors.UserError` for an
+    unknown name, a file that cannot be read, or a download that failed.
     """
     if source in _IMAGES:
         return _image_source(source, root=root, download=download, scale=scale)

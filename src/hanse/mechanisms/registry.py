@@ -39,6 +39,7 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "s_fedavg": select.SFedAvg,
         "power_of_choice": select.PowerOfChoice,
         "oort": select.Oort,
+        "set_aware": select.SetAware,
     },
     "train": {"shared": train.SharedModel, "proximal": train.Proximal, "own": train.OwnModels},
     "weigh": {"samples": weigh.BySamples, "uniform": weigh.UniformWeights},

@@ -3,6 +3,7 @@
 from hanse.mechanisms.select.basic import Everyone, RoundRobin, TheOne, Uniform, round_robin, rounds_to_meet_all
 from hanse.mechanisms.select.by_loss import Oort, PowerOfChoice
 from hanse.mechanisms.select.by_value import UCB, Greedy, SFedAvg, greedy
+from hanse.mechanisms.select.set_aware import SetAware
 
 __all__ = [
     "UCB",
@@ -12,6 +13,7 @@ __all__ = [
     "PowerOfChoice",
     "RoundRobin",
     "SFedAvg",
+    "SetAware",
     "TheOne",
     "Uniform",
     "greedy",
