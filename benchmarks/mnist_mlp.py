@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from plain import PlainLoop, interleaved, load, mlp, table, with_threads
 from torch import Tensor
 
 from hanse.data.samples import Samples
-from hanse.learning.job import Engine, Recipe, SeatJob
+from hanse.learning.calibrate import Choice, choose, make_engine
+from hanse.learning.job import Engine, Problem, Recipe, SeatJob
 from hanse.learning.models import build_problem
-from hanse.learning.stacked import StackedEngine
 
 RECIPE = Recipe(epochs=5, batch_size=50, lr=0.01, momentum=0.5)
 
@@ -26,7 +28,8 @@ class Hanse:
         self.engine, self.row, self.pool, self.test, self.clients = engine, row, train, test, clients
         self.round, self.accuracy = 0, 0.0
 
-    def run(self, seats: list[int]) -> None:
+    def run(self, count: int) -> None:
+        seats = seats_of(self.round, count)
         jobs = [SeatJob(self.clients[c], self.row, (0, self.round, c, 0)) for c in seats]
         trained = self.engine.train(self.pool, jobs, RECIPE, RECIPE.lr)
         self.row = trained.rows.mean(0)
@@ -39,64 +42,71 @@ def seats_of(round: int, count: int) -> list[int]:
     return torch.randperm(100, generator=draw)[:count].tolist()
 
 
+def engines(count: int, problem: Problem, row: Tensor, train: Samples, clients: list[Tensor]) -> dict[str, Engine]:
+    """Return the engine that calibration chooses for so many seats, and the other ways to stack."""
+    jobs = [SeatJob(clients[c], row, (0, -1, c, 0)) for c in range(count)]
+    chosen = choose(problem, RECIPE, train, jobs, rounds=100)
+    most = torch.get_num_threads()
+    every = {Choice("stacked", 1, 1), Choice("stacked", most, 1), Choice("stacked", 1, min(most, count)), chosen}
+    labels = {c.label + (" <- chosen" if c == chosen else ""): c for c in every}
+    return {label: make_engine(labels[label], problem) for label in sorted(labels)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--seats", type=int, nargs="*", default=[1, 3, 10, 30, 100])
-    parser.add_argument("--ragged", action="store_true", help="also sizes between 170 and 1345")
     options = parser.parse_args()
     train, test, source = load("mnist")
-    order = torch.randperm(60_000, generator=torch.Generator().manual_seed(0))
-    clients = list(order.split(600))
-    print(f"mnist-mlp on {source}; PyTorch {torch.__version__}, {torch.get_num_threads()} threads at most")
+    clients = list(torch.randperm(60_000, generator=torch.Generator().manual_seed(0)).split(600))
     most = torch.get_num_threads()
+    print(f"mnist-mlp on {source}; PyTorch {torch.__version__}, {most} threads at most")
     problem, row = build_problem("mlp", (1, 28, 28), 10, 0, hidden=[50, 25])
-
     for count in options.seats:
         repeats = max(3, options.repeats * 10 // max(10, count))
-        plain = {t: PlainLoop(mlp(), train, test, clients) for t in sorted({1, most})}
-        ours = {t: Hanse(StackedEngine(problem, threads=t), row, train, test, clients) for t in sorted({1, most})}
-        state = {"round": 0}
-
-        def plain_round(t: int, count: int = count, plain=plain, state=state) -> None:  # type: ignore[no-untyped-def]
-            plain[t].train(seats_of(state["round"], count), 5, 50, 0.01, 0.5)
-            plain[t].accuracy()
-            state["round"] += 1
-
-        runs = {f"plain loop, {t} threads": with_threads(t, lambda t=t: plain_round(t)) for t in plain}
-        for t in ours:
-            runs[f"stacked, {t} threads"] = with_threads(
-                most, lambda t=t, count=count, ours=ours: ours[t].run(seats_of(ours[t].round, count))
-            )
-        table(
-            f"{count} seats, a round with its test",
-            interleaved(runs, repeats),
-            [f"plain loop, {t} threads" for t in plain],
-        )
-
-    whole(problem, row, train, test, clients, most)
+        runs: dict[str, Callable[[], object]] = {}
+        for threads in sorted({1, most}):
+            loop = PlainLoop(mlp(), train, test, clients)
+            runs[f"plain loop ({threads} threads)"] = with_threads(threads, partial(plain_round, loop, count))
+        baseline = list(runs)
+        for label, engine in engines(count, problem, row, train, clients).items():
+            ours = Hanse(engine, row, train, test, clients)
+            runs[label] = with_threads(most, partial(ours.run, count))
+        table(f"{count} seats, a round with its test", interleaved(runs, repeats), baseline)
+    whole(train, test, clients, most)
 
 
-def whole(problem, row, train, test, clients, most: int, rounds: int = 20) -> None:  # type: ignore[no-untyped-def]
-    """Time a run of 20 rounds from nothing, warm-up included."""
+def plain_round(loop: PlainLoop, count: int) -> float:
+    loop.train(seats_of(loop.round, count), 5, 50, 0.01, 0.5)
+    return loop.accuracy()
+
+
+def whole(train: Samples, test: Samples, clients: list[Tensor], most: int, rounds: int = 20) -> None:
+    """Time a run of 20 rounds from nothing, warm-up included, with the calibration of a first run and without."""
     times: dict[str, list[float]] = {}
+    accuracy: dict[str, float] = {}
     for _ in range(3):
-        for t in sorted({1, most}):
-            torch.set_num_threads(t)
+        for threads in sorted({1, most}):
+            torch.set_num_threads(threads)
             begin = time.perf_counter()
             loop = PlainLoop(mlp(), train, test, clients)
-            for r in range(rounds):
-                loop.train(seats_of(r, 10), 5, 50, 0.01, 0.5)
-                accuracy = loop.accuracy()
-            times.setdefault(f"plain loop, {t} threads ({accuracy:.3f})"[:23], []).append(time.perf_counter() - begin)
+            for _ in range(rounds):
+                accuracy["plain"] = plain_round(loop, 10)
+            times.setdefault(f"plain loop ({threads} threads)", []).append(time.perf_counter() - begin)
         torch.set_num_threads(most)
-        begin = time.perf_counter()
-        ours = Hanse(StackedEngine(problem, threads=most), row, train, test, clients)
-        for r in range(rounds):
-            ours.run(seats_of(r, 10))
-        times.setdefault("stacked", []).append(time.perf_counter() - begin)
+        for fresh in (True, False):
+            begin = time.perf_counter()
+            problem, row = build_problem("mlp", (1, 28, 28), 10, 0, hidden=[50, 25])
+            jobs = [SeatJob(clients[c], row, (0, -1, c, 0)) for c in range(10)]
+            choice = choose(problem, RECIPE, train, jobs, rounds=rounds, fresh=fresh)
+            ours = Hanse(make_engine(choice, problem), row, train, test, clients)
+            for _ in range(rounds):
+                ours.run(10)
+            accuracy["hanse"] = ours.accuracy
+            label = f"hanse, {'calibrating first' if fresh else 'calibrated before'}"
+            times.setdefault(label, []).append(time.perf_counter() - begin)
     table(f"{rounds} rounds of 10 seats, from nothing", times, [name for name in times if name.startswith("plain")])
-    print(f"accuracy after {rounds} rounds: plain {accuracy:.4f}, stacked {ours.accuracy:.4f}")
+    print(f"accuracy after {rounds} rounds: plain {accuracy['plain']:.4f}, hanse {accuracy['hanse']:.4f}")
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ class PlainLoop:
     def __init__(self, module: nn.Module, train: Samples, test: Samples, clients: Sequence[Tensor]) -> None:
         self.module, self.data, self.test, self.clients = module, train, test, clients
         self.weights = [p.detach().clone() for p in module.parameters()]
+        self.round = 0
 
     def train(self, seats: Sequence[int], epochs: int, batch: int, lr: float, momentum: float) -> None:
         """Train the seats one after another and average them."""
@@ -81,6 +82,7 @@ class PlainLoop:
             with torch.no_grad():
                 torch._foreach_add_(total, [p.detach() for p in parameters], alpha=1 / len(seats))
         self.weights = total
+        self.round += 1
 
     def accuracy(self, batch: int = 10_000) -> float:
         """Return the share of right answers on the test samples."""

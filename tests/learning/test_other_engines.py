@@ -211,6 +211,15 @@ def test_what_is_asked_for_is_kept() -> None:
     assert choice == Choice("sequential", 1, 2)
     choice = choose(problem, RECIPE, pool, jobs, rounds=1, train="processes", workers=2)
     assert choice == Choice("processes", 1, 2)
+    mlp, first = build_problem("mlp", (1, 28, 28), 10, 1)
+    for threads, workers in ((2, 1), (1, 2), (1, 1)):
+        asked = choose(
+            mlp, RECIPE, pool, jobs_of(first, [30]), rounds=1, train="stacked", threads=threads, workers=workers
+        )
+        assert asked == Choice("stacked", threads, workers)
+        assert not asked.measured
+    with pytest.raises(UserError, match="workers use 1 thread each"):
+        choose(mlp, RECIPE, pool, jobs_of(first, [30]), rounds=1, train="stacked", threads=2, workers=2)
     with pytest.raises(UserError, match="cannot train this model: stacked"):
         choose(problem, RECIPE, pool, jobs, rounds=1, train="stacked")
 

@@ -36,7 +36,7 @@ __all__ = ["Choice", "choose", "make_engine", "pick_device"]
 
 _BETTER = 1.15  # how many times faster an engine must be to displace one that stands before it
 _SPAWN_S = 3.0  # what starting worker processes costs
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ class Choice:
         if self.engine == "processes":
             return f"processes ({self.workers} of 1 thread)"
         if self.workers > 1:
-            return f"sequential ({self.workers} seats at a time, 1 thread each)"
+            what = "stacks" if self.engine == "stacked" else "seats"
+            return f"{self.engine} ({self.workers} {what} side by side, 1 thread each)"
         return f"{self.engine} ({self.threads} thread{'s' if self.threads > 1 else ''})"
 
 
@@ -82,7 +83,7 @@ def make_engine(
     device = torch.device(device)
     match choice.engine:
         case "stacked":
-            return StackedEngine(problem, device, choice.threads)
+            return StackedEngine(problem, device, choice.threads, choice.workers)
         case "vmapped":
             return VmappedEngine(problem, device, choice.threads)
         case "processes":
@@ -113,6 +114,8 @@ def choose(
     """
     device = torch.device(device)
     candidates, notes = _candidates(problem, pool, jobs, train, threads, workers, device, precision)
+    if not candidates and not notes:
+        raise UserError(f"engine.threads is {threads} and engine.workers {workers}; several workers use 1 thread each")
     if not candidates:
         raise UserError(f"engine.train is {train!r}, but it cannot train this model: {'; '.join(notes)}")
     if len(candidates) == 1:
@@ -143,11 +146,17 @@ def _candidates(
     images = has_convolutions(problem.module)
     notes: list[str] = []
     found: list[Choice] = []
+    if threads and workers:
+        counts, side = [threads], (workers if device.type == "cpu" else 1)  # exactly what a finished run wrote down
     if train in ("auto", "stacked"):
         if read_stack(problem) is None:
             notes.append("stacked: the model is not a sequence of layers that can be stacked")
         else:
-            found += [Choice("stacked", t, 1) for t in counts]
+            stacked = [Choice("stacked", t, 1) for t in counts] if workers in (None, 1) or side == 1 else []
+            if side > 1 and not (threads and threads > 1):
+                # side by side stands first where every worker has a stack of its own: it bears busy neighbours better
+                stacked.insert(0 if len(jobs) >= 2 * side else len(stacked), Choice("stacked", 1, side))
+            found += stacked
             if precision == "bf16":
                 notes.append("stacked: computes in float32, where bf16 gains nothing")
     if train in ("auto", "vmapped") and not (train == "auto" and (found or images)):

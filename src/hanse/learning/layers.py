@@ -7,13 +7,26 @@ which folds momentum in. Only the first layer's input is sample-major ``[S, batc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["Activation", "BatchNorm", "CrossEntropy", "Enter", "Layer", "Linear", "Loss", "SquaredError"]
+from hanse.learning.products import direct_product
+
+__all__ = [
+    "Activation",
+    "BatchNorm",
+    "CrossEntropy",
+    "Enter",
+    "Layer",
+    "Linear",
+    "Loss",
+    "SeatwiseLinear",
+    "SquaredError",
+]
 
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
 _tanh_backward = torch.ops.aten.tanh_backward.grad_input
@@ -82,6 +95,47 @@ class Linear:
         if self.grad_in is None:
             return grad
         return torch.bmm(self.transposed, grad, out=self.grad_in)
+
+
+class SeatwiseLinear:
+    """The first layer, seat by seat: for one thread on processors where single products are faster than batched ones.
+
+    See :mod:`hanse.learning.products`. ``x [S, B, in]`` is where the samples will be; all views are made
+    once.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        weight_velocity: Tensor,
+        bias: Tensor | None,
+        bias_velocity: Tensor | None,
+        out: Tensor,
+        ones: Tensor,
+        x: Tensor,
+    ) -> None:
+        self.bias, self.bias_velocity, self.out, self.ones = bias, bias_velocity, out, ones
+        shift = torch.zeros_like(weight[:, :, :1]) if bias is None else bias
+        self.forwards = list(zip(weight.unbind(0), x.unbind(0), shift.unbind(0), out.unbind(0), strict=True))
+        self.velocities, self.x_columns = weight_velocity.unbind(0), x.transpose(1, 2).unbind(0)
+        self.grad: Tensor | None = None
+        self.grads: Sequence[Tensor] = ()
+
+    def forward(self, x: Tensor, weights: Tensor) -> Tensor:
+        """One product a seat."""
+        for weight, rows, shift, out in self.forwards:
+            torch.add(direct_product(weight, rows), shift, out=out)
+        return self.out
+
+    def backward(self, grad: Tensor, momentum: float) -> Tensor:
+        """One product a seat, added to its velocity; nothing trains below."""
+        if grad is not self.grad:
+            self.grad, self.grads = grad, grad.unbind(0)
+        for velocity, g, columns in zip(self.velocities, self.grads, self.x_columns, strict=True):
+            torch.add(direct_product(g, columns), velocity, alpha=momentum, out=velocity)
+        if self.bias_velocity is not None:
+            self.bias_velocity.baddbmm_(grad, self.ones, beta=momentum)
+        return grad
 
 
 class Activation:

@@ -9,9 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from hanse.learning.job import Problem, Recipe, SeatJob
-from hanse.learning.layers import Activation, BatchNorm, CrossEntropy, Enter, Layer, Linear, Loss, SquaredError
+from hanse.learning.layers import (
+    Activation,
+    BatchNorm,
+    CrossEntropy,
+    Enter,
+    Layer,
+    Linear,
+    Loss,
+    SeatwiseLinear,
+    SquaredError,
+)
+from hanse.learning.products import wide_vectors
 
 __all__ = ["Bound", "Program", "Spec", "read_layers", "read_stack"]
+
+
+_WIDE = 256  # inputs from which a single product is worth its call
 
 
 @dataclass(frozen=True)
@@ -108,6 +122,8 @@ class Program:
     ) -> None:
         self.problem, self.layout, self.specs = problem, problem.layout, list(specs)
         self.seats, self.width, self.device, self.dtype = seats, width, device, dtype
+        cpu = device.type == "cpu" and dtype == torch.float32
+        self.seatwise = cpu and torch.get_num_threads() == 1 and wide_vectors()
         self.trained = seats * self.layout.num_parameters
         self.flat = self._empty(seats * self.layout.size)
         self.velocity = self._empty(self.trained)
@@ -182,6 +198,7 @@ class Program:
         def column(blocks: dict[str, Tensor], name: str) -> Tensor:
             return blocks[name][:active].unsqueeze(2)
 
+        inputs = self.inputs[: active * width * self.specs[0].inputs].view(active, width, self.specs[0].inputs)
         layers: list[Layer] = []
         if self.entered is not None:
             layers.append(Enter(shaped(self.entered, self.specs[0].inputs)))
@@ -190,18 +207,15 @@ class Program:
         for spec, out_buffer, grad_buffer in zip(self.specs, self.outputs, self.gradients, strict=True):
             out, name = shaped(out_buffer, spec.outputs), spec.name
             if spec.kind == "linear":
-                layers.append(
-                    Linear(
-                        weight=self.blocks[f"{name}.weight"][:active],
-                        weight_velocity=self.velocity_blocks[f"{name}.weight"][:active],
-                        bias=column(self.blocks, f"{name}.bias") if spec.bias else None,
-                        bias_velocity=column(self.velocity_blocks, f"{name}.bias") if spec.bias else None,
-                        out=out,
-                        grad_in=shaped(grad_buffer, spec.inputs) if trains_below else None,
-                        ones=ones,
-                        from_pool=not layers,
-                    )
-                )
+                weight, velocity = (b[f"{name}.weight"][:active] for b in (self.blocks, self.velocity_blocks))
+                bias = column(self.blocks, f"{name}.bias") if spec.bias else None
+                bias_velocity = column(self.velocity_blocks, f"{name}.bias") if spec.bias else None
+                if not layers and self.seatwise and spec.inputs >= _WIDE:
+                    layers.append(SeatwiseLinear(weight, velocity, bias, bias_velocity, out, ones, inputs))
+                else:
+                    grad_in = shaped(grad_buffer, spec.inputs) if trains_below else None
+                    first = not layers
+                    layers.append(Linear(weight, velocity, bias, bias_velocity, out, grad_in, ones, first))
             elif spec.kind == "batch_norm":
                 layers.append(
                     BatchNorm(
@@ -224,7 +238,6 @@ class Program:
             trains_below = trains_below or overwrite
         total, last = self.total[:active], shaped(self.loss_out, self.specs[-1].outputs)
         loss: Loss = CrossEntropy(last, total) if self.problem.loss == "cross_entropy" else SquaredError(last, total)
-        inputs = self.inputs[: active * width * self.specs[0].inputs].view(active, width, self.specs[0].inputs)
         return Bound(
             inputs=inputs,
             layers=layers,

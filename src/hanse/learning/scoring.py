@@ -17,6 +17,7 @@ from torch import Tensor
 from hanse.data.samples import Samples
 from hanse.learning.job import Problem, Scores
 from hanse.learning.local import Precision, Trainer
+from hanse.learning.products import product
 from hanse.learning.program import Spec, read_stack
 from hanse.learning.threads import Crew
 
@@ -54,7 +55,7 @@ def _linear(spec: Spec, blocks: dict[str, Tensor], value: Tensor) -> Tensor:
     if value.ndim == 3:
         return torch.bmm(weight, value) if bias is None else torch.baddbmm(bias, weight, value)
     models, outputs = weight.shape[:2]
-    flat = torch.mm(weight.reshape(models * outputs, -1), value).view(models, outputs, -1)
+    flat = product(weight.reshape(models * outputs, -1), value.t()).view(models, outputs, -1)
     return flat if bias is None else flat.add_(bias)
 
 
