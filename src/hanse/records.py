@@ -84,6 +84,8 @@ def _seat(view: View, s: int) -> dict[str, Any]:
     }
     if view.values is not None:
         line["value"] = float(view.values.per_seat[s])
+        if view.values.exact is not None:
+            line["value_exact"] = float(view.values.exact[s])
         if view.values.standard_errors is not None:
             error = float(view.values.standard_errors[s])
             line["value_error"] = None if np.isnan(error) else error

@@ -130,3 +130,10 @@ def test_first_order_values_are_gradient_times_move(world: World, view: View) ->
 def test_a_utility_that_does_not_exist_is_refused() -> None:
     with pytest.raises(hanse.UserError, match=r"mechanism.value.utility: 'f1'"):
         build_part("value", {"name": "exact", "utility": "f1"})
+
+
+def test_checked_estimates_carry_the_exact_values(view: View) -> None:
+    checked, exact = value(view, name="gtg", check=True), value(view, name="exact")
+    assert checked.exact is not None
+    np.testing.assert_array_equal(checked.exact, exact.per_seat)
+    assert value(view, name="gtg").exact is None

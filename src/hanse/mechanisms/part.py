@@ -57,11 +57,12 @@ class Choice:
 @dataclass(frozen=True)
 class Values:
     """VALUE: each accepted seat's worth to its own target row this round, ``per_seat [S]`` float64, with the standard
-    errors of the estimate ``[S]`` where there are any.
+    errors of the estimate ``[S]`` and the exact values ``[S]`` beside it where there are any.
     """
 
     per_seat: Floats
     standard_errors: Floats | None = None
+    exact: Floats | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 

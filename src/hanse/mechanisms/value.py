@@ -22,16 +22,18 @@ from hanse.table import mix
 __all__ = ["GTG", "Banzhaf", "Exact", "FirstOrder", "LeaveOneOut", "MonteCarlo"]
 
 Utility = Literal["loss", "accuracy", "balanced"]
+MOST_CHECKED = 8  # seats: the exact value takes 2^n models
 VALIDATION = frozenset({"validation"})
 GIVES = frozenset({"values"})
 
 
 @dataclass(frozen=True)
 class Solved:
-    """One group's solution: ``values [m]``, standard errors ``[m]`` or None, and what is worth recording."""
+    """One group's solution: ``values [m]``, standard errors and exact values ``[m]`` or None, and what to record."""
 
     values: Floats
     errors: Floats | None = None
+    exact: Floats | None = None
     metrics: tuple[tuple[str, float], ...] = ()
 
 
@@ -39,7 +41,7 @@ def value_groups(view: View, utility: Utility, solve: Callable[[Coalitions, int]
     """Play each group's game and gather the seats' values; metrics are summed over the groups."""
     updates = view.trained
     per_seat = np.zeros(len(updates))
-    errors = np.full(len(updates), np.nan)
+    errors, exact = np.full(len(updates), np.nan), np.full(len(updates), np.nan)
     metrics = {"value/models_evaluated": 0.0}
     for row, group in updates.seats.groups().items():
         weights = view.mixed.W[row, group]
@@ -48,11 +50,17 @@ def value_groups(view: View, utility: Utility, solve: Callable[[Coalitions, int]
         per_seat[group] = solved.values
         if solved.errors is not None:
             errors[group] = solved.errors
+        if solved.exact is not None:
+            exact[group] = solved.exact
         metrics["value/models_evaluated"] += game.evaluated
         for name, amount in solved.metrics:
             metrics[name] = metrics.get(name, 0.0) + amount
     metrics["value/sum"] = float(per_seat.sum())
-    return Values(per_seat, None if np.isnan(errors).all() else errors, metrics)
+    return Values(per_seat, _known(errors), _known(exact), metrics)
+
+
+def _known(numbers: Floats) -> Floats | None:
+    return None if np.isnan(numbers).all() else numbers
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,7 @@ class GTG(ValuePart):
     """GTG-Shapley (GreedyFed Alg. 2): guided permutations, truncated between and within rounds.
 
     ``eps`` is the truncation threshold in units of the utility; ``max_permutations`` defaults to 50 a seat (papers.md
-    G4).
+    G4). With ``check`` the exact values stand beside the estimate, for groups of at most 8 seats.
     """
 
     needs: ClassVar[frozenset[str]] = VALIDATION
@@ -68,6 +76,7 @@ class GTG(ValuePart):
     eps: Annotated[float, Field(ge=0)] = 1e-4
     max_permutations: Annotated[int, Field(ge=1)] | None = None
     utility: Utility = "loss"
+    check: bool = False
 
     def decide(self, view: View, state: State) -> Values:
         """Return estimated Shapley values with their standard errors."""
@@ -80,7 +89,8 @@ class GTG(ValuePart):
                 ("value/permutations", float(found.permutations)),
                 ("value/truncated_between", float(found.truncated_between)),
             )
-            return Solved(found.values, found.standard_errors, counts)
+            exact = shapley.exact(game, n) if self.check and n <= MOST_CHECKED else None
+            return Solved(found.values, found.standard_errors, exact, counts)
 
         return value_groups(view, self.utility, solve)
 
