@@ -1,0 +1,1 @@
+"""The papers' experiments and published tables as data, and ``hanse reproduce``, which runs them."""

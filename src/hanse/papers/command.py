@@ -1,0 +1,90 @@
+"""The ``hanse reproduce`` command."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+__all__ = ["EPILOG", "reproduce"]
+
+EPILOG = (
+    "Examples:  hanse reproduce greedyfed table1   |   "
+    "hanse reproduce greedyfed table2 --scale small --only 'mnist t=150' --workers 4"
+)
+
+
+def reproduce(
+    paper: Annotated[str, typer.Argument(metavar="PAPER", help="greedyfed", show_default=False)],
+    table: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE",
+            help="table1, table2, table3, table4, figure1; table2-true and so on: without the clamped sampler.",
+            show_default=False,
+        ),
+    ],
+    scale: Annotated[
+        str,
+        typer.Option(
+            "--scale", help="smoke (a minute), small (a stated part of the paper's settings) or paper (all of them)."
+        ),
+    ] = "smoke",
+    seeds: Annotated[int | None, typer.Option("--seeds", help="Number of seeds; default as the scale says.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Processes of one thread each; default one a core.")
+    ] = None,
+    out_dir: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder of results, shared by tables; default runs/reproduce/PAPER."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="WORDS", help="Only cells with these words, such as 'mnist alpha=0.1 fedavg'."),
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Run a paper's experiments and put the published numbers beside ours. Finished runs are kept and not run again."""
+    from hanse.learning.calibrate import pick_device
+    from hanse.papers import show
+    from hanse.papers.catalogue import find_table
+    from hanse.papers.frame import filtered, on_device
+    from hanse.papers.runner import run_table
+
+    out, err = Console(), Console(stderr=True)
+    chosen = on_device(filtered(find_table(paper, table, scale), only or []), device)
+    full = find_table(paper, table, "paper")
+    pick_device(device)  # a device that is not here is refused before anything starts
+    folder = out_dir or Path("runs") / "reproduce" / paper
+    try:
+        outcome = run_table(
+            chosen,
+            seeds=chosen.seeds if seeds is None else seeds,
+            workers=_cores() if workers is None else workers,
+            folder=folder,
+            console=err,
+        )
+    except KeyboardInterrupt:
+        err.print("hanse: stopped; the same command goes on with the runs that are left")
+        raise typer.Exit(1) from None
+    paths = show.write_outcome(outcome, full, folder)
+    if as_json:
+        print(json.dumps(show.as_json(outcome), indent=1, allow_nan=False))
+    else:
+        show.print_outcome(outcome, full, out)
+        out.print(f"wrote {', '.join(map(str, paths))}", markup=False, highlight=False, soft_wrap=True)
+    for label, why in outcome.failures.items():
+        err.print(f"hanse: {label} failed: {why}", markup=False, highlight=False, soft_wrap=True)
+    if outcome.failures:
+        raise typer.Exit(1)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1

@@ -1,0 +1,128 @@
+"""What a paper's table is: cells, each with the published number and the experiments that it is made of.
+
+A table is data. A cell names one algorithm in one setting; its variants are the hyper-parameters that the paper tried,
+of which it reports the best. A variant is an experiment as nested plain values, without seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from hanse.errors import UserError, nearest
+
+__all__ = ["SCALES", "Cell", "Paper", "PaperTable", "Published", "Scale", "Variant", "filtered", "on_device"]
+
+Scale = Literal["smoke", "small", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A printed number and its printed deviation, in the table's unit; None: nothing is printed."""
+
+    mean: float
+    sd: float | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One choice of hyper-parameters: its name ("" if it is the only one) and the experiment's sections, no seeds."""
+
+    name: str
+    sections: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One algorithm in one setting: ``group`` is the block of the printed table (a data set), ``column`` its column.
+
+    ``at``: after how many rounds the number is read; ``ranked``: whether it takes part in the order of the algorithms
+    (an upper bound does not); ``tags``: the words that ``--only`` knows it by.
+    """
+
+    group: str
+    column: str
+    algorithm: str
+    variants: tuple[Variant, ...]
+    at: int
+    published: Published | None = None
+    ranked: bool = True
+    tags: frozenset[str] = frozenset()
+
+    @property
+    def setting(self) -> str:
+        """The group and the column as one name."""
+        return f"{self.group}, {self.column}"
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table at one scale.
+
+    ``seeds``: how many by default; ``changes``: what this scale changes against the paper; ``notes``: how the numbers
+    are to be read; ``metric`` and ``factor``: which recorded figure the cells are, and what it is multiplied with;
+    ``curves``: whether the cells' curves over the rounds are drawn.
+    """
+
+    paper: str
+    name: str
+    title: str
+    scale: Scale
+    cells: tuple[Cell, ...]
+    seeds: int = 5
+    changes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    metric: str = "test/accuracy"
+    factor: float = 100.0
+    unit: str = "test accuracy %"
+    curves: bool = False
+
+    def settings(self) -> list[str]:
+        """Return the settings in the order of the table."""
+        return list(dict.fromkeys(cell.setting for cell in self.cells))
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper: its name on the command line, its citation, and a builder for each table."""
+
+    name: str
+    citation: str
+    tables: Mapping[str, Callable[[Scale], PaperTable]]
+
+
+def filtered(table: PaperTable, only: Sequence[str]) -> PaperTable:
+    """Return the table with the cells that one of the ``only`` filters lets through; all of them if there is none.
+
+    A filter is words with spaces or commas between them, and a cell passes if it has them all as tags. Raises
+    UserError for a word that no cell has, or if nothing is left.
+    """
+    if not only:
+        return table
+    filters = [frozenset(text.lower().replace(",", " ").split()) for text in only]
+    known = frozenset().union(*(cell.tags for cell in table.cells))
+    wrong = sorted({word for words in filters for word in words if word not in known})
+    if wrong:
+        raise UserError(*(f"--only {word}: {table.name} has no such setting{nearest(word, known)}" for word in wrong))
+    cells = tuple(cell for cell in table.cells if any(words <= cell.tags for words in filters))
+    if not cells:
+        raise UserError(f"--only {' '.join(only)}: {table.name} has each of these words, but no cell with all of them")
+    said = f"only the cells of {' or '.join(' '.join(text.split()) for text in only)}"
+    return replace(table, cells=cells, changes=(*table.changes, said))
+
+
+def on_device(table: PaperTable, device: str) -> PaperTable:
+    """Return the table with its training on another device, where the engine is measured and chosen; "cpu" changes
+    nothing.
+    """
+    if device == "cpu":
+        return table
+    engine = {"train": "auto", "device": device}
+
+    def moved(variant: Variant) -> Variant:
+        return replace(variant, sections={**variant.sections, "engine": engine})
+
+    cells = tuple(replace(cell, variants=tuple(map(moved, cell.variants))) for cell in table.cells)
+    return replace(table, cells=cells, changes=(*table.changes, f"trained on {device}"))

@@ -1,0 +1,128 @@
+"""Ours beside the paper's: means, the best variant, ranks by hand, what is printed and written."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from hanse.papers import show
+from hanse.papers.command import reproduce
+from hanse.papers.compare import Row, Score, cpu_hours, orders, rank_correlation, rows
+from hanse.papers.frame import Variant
+from hanse.papers.runner import Outcome, run_table
+
+from .paper_cases import cell, made_up, sections, table
+
+
+def row(algorithm: str, published: float, mean: float, sd: float = 1.0, **more: bool) -> Row:
+    score = Score("", mean, sd, 3)
+    return Row(cell(algorithm, published=published, **more), score, (score,))
+
+
+def test_rank_correlation_by_hand() -> None:
+    # ranks 3 2 1 against 3 1 2: 1 - 6 (0 + 1 + 1) / (3 * 8) = 0.5
+    assert rank_correlation([9, 5, 1], [9, 1, 5]) == pytest.approx(0.5)
+    assert rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
+    # ranks 1 2.5 2.5 against 1 2 3: cov 1.5, variances 1.5 and 2
+    assert rank_correlation([1, 2, 2], [1, 2, 3]) == pytest.approx(1.5 / 3**0.5)
+    assert rank_correlation([1, 1], [1, 2]) is None
+    assert rank_correlation([1], [1]) is None
+
+
+def test_swaps() -> None:
+    found = [row("a", 90, 70), row("b", 80, 85), row("c", 79.5, 69), row("bound", 99, 1, ranked=False)]
+    (order,) = orders(found)
+    # the paper a > b > c, ours b > a > c
+    assert order.correlation == pytest.approx(0.5)
+    assert [(s.above, s.below, s.clear) for s in order.swaps] == [("a", "b", True)]
+    (order,) = orders([row("a", 80, 70.5), row("b", 80.5, 70), row("c", 80, 70.5)])
+    assert [(s.above, s.below, s.clear) for s in order.swaps] == [("b", "a", False), ("b", "c", False)]
+    assert orders([row("a", 80, 70.5)]) == []
+
+
+def outcome(folder: Path, **more: bool) -> Outcome:
+    def lr(value: float) -> Variant:
+        return Variant(f"lr={value:g}", {**sections(), "train": {"lr": value}})
+
+    cells = (
+        cell("tuned", lr(0.1), lr(0.2), lr(66.0), published=90.0),
+        cell("plain", lr(0.05), published=91.0),
+        cell("other", lr(0.3)),
+        cell("lost", lr(66.0), published=12.0),
+    )
+    return run_table(table(*cells, **more), seeds=2, workers=1, folder=folder, work=made_up)
+
+
+def test_best_variant_mean_and_deviation(tmp_path: Path) -> None:
+    tuned, plain, *_ = rows(outcome(tmp_path))
+    assert (tuned.best.variant, tuned.best.n) == ("lr=0.2", 2)
+    assert tuned.best.mean == pytest.approx(75.0)  # 70 and 80
+    assert tuned.best.sd == pytest.approx(50**0.5)  # sample deviation
+    assert [s.n for s in tuned.variants] == [2, 2, 0]
+    assert plain.best.mean == pytest.approx(60.0)
+    (order,) = orders(rows(outcome(tmp_path)))
+    assert [(s.above, s.below) for s in order.swaps] == [("plain", "tuned")]
+
+
+def test_json_schema(tmp_path: Path) -> None:
+    done = outcome(tmp_path)
+    found = json.loads(json.dumps(show.as_json(done), allow_nan=False))
+    assert list(found) == ["paper", "table", "scale", "seeds", "rows"]
+    assert all(list(r) == ["setting", "algorithm", "published", "mean", "sd", "n"] for r in found["rows"])
+    assert found["rows"][0]["published"] == 90.0
+    assert found["rows"][2]["published"] is None
+    assert (found["rows"][3]["mean"], found["rows"][3]["n"]) == (None, 0)
+    hours, missing = cpu_hours(done, done.table)
+    assert hours == pytest.approx(0.001 * 3 * 10 / 3600)  # a millisecond a round, 3 rounds, 5 experiments, 2 seeds
+    assert missing == []
+
+
+def test_files(tmp_path: Path) -> None:
+    done = outcome(tmp_path, curves=True)
+    paths = show.write_outcome(done, done.table, tmp_path)
+    assert [p.name for p in paths] == [f"table1-smoke.{end}" for end in ("json", "md", "csv", "png")]
+    whole = json.loads(paths[0].read_text())
+    assert whole["rows"][0]["variants"][1] == {"name": "lr=0.2", "mean": 75.0, "sd": pytest.approx(50**0.5), "n": 2}
+    assert len(whole["failures"]) == 2  # the run that two cells share failed for both seeds
+    text = paths[1].read_text()
+    assert "| tuned | 75.00 ± 7.07 (lr=0.2) / 90.00 ± 1.00 |" in text
+    assert "tuned over plain" in text
+    lines = list(csv.DictReader(paths[2].open()))
+    assert {line["algorithm"] for line in lines} == {"tuned", "plain", "other"}
+    assert [line["rounds"] for line in lines[:3]] == ["1", "2", "3"]
+    assert paths[3].stat().st_size > 5000
+
+
+def test_smoke_run_of_table1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HANSE_DATA", raising=False)
+    monkeypatch.setattr("hanse.data.sources.cache_dir", lambda: tmp_path)
+    app = typer.Typer()
+    app.command()(reproduce)
+    given = ["greedyfed", "table1", "--seeds", "2", "--workers", "1", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, [*given, "--only", "clamped", "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["table"], found["scale"], found["seeds"], len(found["rows"])) == ("table1", "smoke", 2, 7)
+    assert all(r["n"] == 2 and 0 < r["mean"] <= 100 and r["sd"] is not None for r in found["rows"])
+    assert found["rows"][0]["published"] == 94.06
+    shown = CliRunner().invoke(app, [*given, "--only", "clamped"])
+    assert shown.exit_code == 0
+    assert "digits stands in for MNIST" in " ".join(shown.stdout.split())
+    assert "rank correlation" in shown.stdout
+
+
+def test_a_failure_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = Variant("", {**sections(), "train": {"lr": 66.0}})
+    monkeypatch.setattr("hanse.papers.catalogue.find_table", lambda *_: table(cell("a", bad), cell("b")))
+    monkeypatch.setattr(run_table, "__kwdefaults__", {**(run_table.__kwdefaults__ or {}), "work": made_up})
+    app = typer.Typer()
+    app.command()(reproduce)
+    done = CliRunner().invoke(app, ["ours", "table1", "--workers", "1", "--out", str(tmp_path), "--json"])
+    assert done.exit_code == 1
+    assert [r["n"] for r in json.loads(done.stdout)["rows"]] == [0, 2]
+    assert "a, seed 0 failed: ValueError: as ordered" in " ".join(done.stderr.split())

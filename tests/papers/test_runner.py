@@ -1,0 +1,141 @@
+"""The runner: jobs once each, resumed, failures recorded; the frame's expansions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hanse.errors import UserError
+from hanse.papers.compare import rows
+from hanse.papers.frame import Variant
+from hanse.papers.jobs import expand, job_of, play
+from hanse.papers.runner import run_table
+from hanse.papers.store import Store
+
+from .paper_cases import cell, made_up, sections, table
+
+
+def with_lr(lr: float) -> Variant:
+    return Variant(f"lr={lr:g}", {**sections(), "train": {"lr": lr}})
+
+
+def test_seeds_and_keys() -> None:
+    one, same = cell("a"), cell("b")
+    jobs, readings = expand(table(one, same), 3)
+    assert [(j.sections["data"]["seed"], j.sections["run"]["seed"]) for j in jobs] == [(0, 0), (1, 1), (2, 2)]
+    assert len(readings) == 6
+    assert job_of(one, one.variants[0], 1).key == jobs[1].key
+    assert job_of(one, Variant("", sections(rounds=4)), 1).key != jobs[1].key
+
+
+def test_a_round_that_is_not_tested_is_refused() -> None:
+    rare = Variant("", {**sections(), "eval": {"every": 2}})
+    with pytest.raises(UserError, match="nothing is tested after round 1"):
+        expand(table(cell("a", rare, at=1)), 1)
+    expand(table(cell("a", rare, at=3)), 1)  # the last round always is
+
+
+def test_a_wrong_experiment_is_named() -> None:
+    with pytest.raises(UserError, match=r"digits, iid: a, seed 0: train.lr"):
+        expand(table(cell("a", Variant("", {**sections(), "train": {"lr": -1.0}}))), 1)
+
+
+def test_resumes_what_is_missing(tmp_path: Path) -> None:
+    wanted = table(cell("a", with_lr(0.1)), cell("b", with_lr(0.2)))
+    first = run_table(wanted, seeds=2, workers=1, folder=tmp_path, work=made_up)
+    assert first.played == 4
+    assert len(list((tmp_path / "jobs").iterdir())) == 4
+    gone = first.jobs[2]
+    Store(tmp_path / "jobs").path(gone).unlink()
+    asked = []
+
+    def work(job, step):  # type: ignore[no-untyped-def]
+        asked.append(job.key)
+        return made_up(job, step)
+
+    again = run_table(wanted, seeds=2, workers=1, folder=tmp_path, work=work)
+    assert asked == [gone.key]
+    assert [r.best.mean for r in rows(again)] == [r.best.mean for r in rows(first)]
+    assert run_table(wanted, seeds=3, workers=1, folder=tmp_path, work=made_up).played == 2
+
+
+def test_a_cut_file_and_a_changed_default_are_run_again(tmp_path: Path) -> None:
+    outcome = run_table(table(cell("a")), seeds=2, workers=1, folder=tmp_path, work=made_up)
+    store = Store(tmp_path / "jobs")
+    cut, changed = outcome.jobs
+    store.path(cut).write_text(store.path(cut).read_text()[:-9])
+    stored = json.loads(store.path(changed).read_text())
+    stored["experiment"]["run"]["of_the_future"] = 1  # a key that we do not know changes nothing
+    store.path(changed).write_text(json.dumps(stored))
+    assert store.read(cut) is None
+    assert store.read(changed) is not None
+    stored["experiment"]["train"]["lr"] = 0.5
+    store.path(changed).write_text(json.dumps(stored))
+    assert store.read(changed) is None
+
+
+def test_one_failure_stops_nothing(tmp_path: Path) -> None:
+    wanted = table(cell("bad", with_lr(66.0)), cell("good", with_lr(0.1)))
+    outcome = run_table(wanted, seeds=2, workers=1, folder=tmp_path, work=made_up)
+    assert dict(outcome.failures) == {
+        f"digits, iid: bad lr=66, seed {s}": "ValueError: as ordered" for s in (0, 1)
+    }  # fmt: skip
+    bad, good = rows(outcome)
+    assert (bad.best.mean, bad.best.n) == (None, 0)
+    assert good.best.mean == pytest.approx(65.0)
+    assert json.loads(Store(tmp_path / "jobs").path(outcome.jobs[0]).read_text())["error"] == "ValueError: as ordered"
+    assert run_table(wanted, seeds=2, workers=1, folder=tmp_path, work=made_up).played == 2  # tried again
+
+
+def test_processes_and_a_worker_that_dies(tmp_path: Path) -> None:
+    wanted = table(cell("dies", with_lr(99.0)), cell("good", with_lr(0.1)), cell("well", with_lr(0.2)))
+    outcome = run_table(wanted, seeds=1, workers=2, folder=tmp_path, work=made_up)
+    assert dict(outcome.failures) == {"digits, iid: dies lr=99, seed 0": "its worker process ended with code 7"}
+    assert [r.best.n for r in rows(outcome)] == [0, 1, 1]
+
+
+def test_a_real_run_and_a_real_failure(tmp_path: Path) -> None:
+    steps: list[int] = []
+    job = job_of(cell("a"), cell("a").variants[0], 0)
+    found = play(job, steps.append)
+    assert found["status"] == "done"
+    assert found["tested"] == [1, 2, 3]
+    assert sum(steps) == 3
+    assert len(found["curves"]["test/accuracy"]) == 3
+    Store(tmp_path).write(job, found)
+    assert Store(tmp_path).read(job) == json.loads(json.dumps(found))
+    crowd = Variant("", sections(clients_per_round=9))
+    failed = play(job_of(cell("a"), crowd, 0), steps.append)
+    assert failed["status"] == "failed"
+    assert failed["error"].startswith("UserError: mechanism.clients_per_round: 9: more than the 4")
+
+
+def test_an_interrupted_run_is_not_kept(tmp_path: Path) -> None:
+    def work(job, step):  # type: ignore[no-untyped-def]
+        return {"status": "interrupted"}
+
+    with pytest.raises(KeyboardInterrupt):
+        run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path, work=work)
+    assert not (tmp_path / "jobs").exists()
+
+
+@pytest.mark.parametrize(("seeds", "workers", "said"), [(0, 1, "--seeds 0"), (1, 0, "--workers 0")])
+def test_bad_numbers(tmp_path: Path, seeds: int, workers: int, said: str) -> None:
+    with pytest.raises(UserError, match=f"{said}: must be at least 1"):
+        run_table(table(cell("a")), seeds=seeds, workers=workers, folder=tmp_path, work=made_up)
+
+
+def test_missing_data_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str, folder: Path) -> None:
+        raise OSError("no network")
+
+    monkeypatch.delenv("HANSE_DATA", raising=False)
+    monkeypatch.setattr("hanse.data.sources.cache_dir", lambda: tmp_path)
+    monkeypatch.setattr("hanse.data.sources.fetch", refuse)
+    mnist = replace(cell("a"), variants=(Variant("", {**sections(), "data": {"source": "mnist", "clients": 4}}),))
+    with pytest.raises(UserError, match=r"set HANSE_DATA to a folder that holds mnist\.npz") as wrong:
+        run_table(table(mnist), seeds=2, workers=1, folder=tmp_path, work=made_up)
+    assert len(wrong.value.lines) == 1
