@@ -21,6 +21,10 @@ __all__ = ["demo_experiments", "run_demo"]
 CLIENTS, SEATS, ROUNDS = 20, 4, 60
 NAMES = {
     "greedyfed": "GreedyFed",
+    "set_aware": "set-aware",
+    "ucb": "UCB",
+    "s_fedavg": "S-FedAvg",
+    "power_of_choice": "Power-of-Choice",
     "fedavg": "FedAvg",
     "local": "each client alone",
     "centralised": "centralised (all data at one place)",
@@ -28,12 +32,12 @@ NAMES = {
 LEAD = (
     f"{CLIENTS} organisations hold handwritten digits that they will not share: few each, of few classes, and some "
     f"add noise to what they send. In each of {ROUNDS} rounds {SEATS} of them train. GreedyFed values every update "
-    "and trains with the most valuable clients; FedAvg draws clients at random."
+    "and trains with the most valuable clients, FedAvg draws clients at random, the others lie between."
 )
 
 
 def demo_experiments(seed: int) -> dict[str, Experiment]:
-    """Return the demo's four experiments for one seed, by mechanism: same data, same model, same local training."""
+    """Return the demo's experiments for one seed, by name: same data, same model, same local training."""
     shared: dict[str, Any] = {
         "data": {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": CLIENTS, "seed": seed},
         "model": {"name": "mlp", "hidden": [50, 25]},
@@ -41,15 +45,17 @@ def demo_experiments(seed: int) -> dict[str, Experiment]:
         "behaviour": {"noisy": {"sigma": 0.3}},
         "run": {"rounds": ROUNDS, "seed": seed, "checkpoint_every": 10},
     }
-    return {
-        "greedyfed": Experiment(**shared, mechanism={"name": "greedyfed", "clients_per_round": SEATS}),
-        "fedavg": Experiment(**shared, mechanism={"name": "fedavg", "clients_per_round": SEATS}),
-        # alone and pooled, nothing is sent, so nothing is noisy
-        "local": Experiment(**{**shared, "behaviour": {}}, mechanism={"name": "local"}),
-        "centralised": Experiment(
-            **{**shared, "behaviour": {}, "data": {**shared["data"], "partition": "pooled"}},
-            mechanism={"name": "centralised"},
-        ),
+    race = {
+        name: Experiment(**shared, mechanism={"name": name, "clients_per_round": SEATS})
+        for name in NAMES
+        if name not in ("local", "centralised")
+    }
+    # alone and pooled nothing is sent, so nothing is noisy
+    quiet = {**shared, "behaviour": {}}
+    pooled = {**quiet, "data": {**shared["data"], "partition": "pooled"}}
+    return race | {
+        "local": Experiment(**quiet, mechanism={"name": "local"}),
+        "centralised": Experiment(**pooled, mechanism={"name": "centralised"}),
     }
 
 
@@ -89,7 +95,8 @@ def _clear(folder: Path) -> None:
 def _accuracies(runs: dict[str, list[Run]]) -> RichTable:
     seeds = len(next(iter(runs.values())))
     table = RichTable("", "test accuracy %", "deviation", title=f"After {ROUNDS} rounds, {seeds} seeds", min_width=60)
-    for name, results in runs.items():
+    for name in NAMES:
+        results = runs[name]
         final = np.array([100 * r.metrics[-1]["test/accuracy"] for r in results])
         deviation = f"{final.std(ddof=1):.1f}" if len(final) > 1 else "-"
         table.add_row(NAMES[name], f"{final.mean():.1f}", deviation)

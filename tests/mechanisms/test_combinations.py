@@ -10,7 +10,7 @@ from hanse.listing import Combination, combinations
 
 BY_VALUE = ("greedy", "ucb", "s_fedavg", "set_aware")  # selectors that need values
 VALUELESS = ("fedavg", "fedprox", "power_of_choice", "oort", "local")  # mechanisms that give none
-FEDERATED = (*VALUELESS, "greedyfed", "ucb", "s_fedavg")
+FEDERATED = (*VALUELESS, "greedyfed", "ucb", "s_fedavg", "set_aware")
 
 # every refused combination of one replaced part, and what is missing there
 REFUSED: dict[tuple[str, str, str], tuple[str, ...]] = {
@@ -34,7 +34,7 @@ def test_what_is_refused_is_exactly_this() -> None:
 
 
 def test_what_fits_is_all_the_rest() -> None:
-    assert len(FIT) == len(ALL) - len(REFUSED) == 119
+    assert len(FIT) == len(ALL) - len(REFUSED) == 135
 
 
 def experiment(name: str, **parts: str) -> hanse.Experiment:

@@ -10,11 +10,11 @@ from pydantic import Field
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.greedyfed import greedyfed
 from hanse.mechanisms.part import Mechanism
-from hanse.mechanisms.select import UCB, Everyone, Oort, PowerOfChoice, SFedAvg, TheOne, Uniform
+from hanse.mechanisms.select import UCB, Everyone, Oort, PowerOfChoice, SetAware, SFedAvg, TheOne, Uniform
 from hanse.mechanisms.train import OwnModels, Proximal, SharedModel
 from hanse.mechanisms.weigh import BySamples
 
-__all__ = ["centralised", "fedavg", "fedprox", "local", "oort", "power_of_choice", "s_fedavg", "ucb"]
+__all__ = ["centralised", "fedavg", "fedprox", "local", "oort", "power_of_choice", "s_fedavg", "set_aware", "ucb"]
 
 
 def fedavg(clients_per_round: Annotated[int, Field(ge=1)] = 10) -> Mechanism:
@@ -51,6 +51,11 @@ def power_of_choice(
 def oort(clients_per_round: Annotated[int, Field(ge=1)] = 10) -> Mechanism:
     """Oort (Lai et al. 2021): FedAvg with clients of high statistical utility, and some that were never met."""
     return replace(fedavg(), name="oort", select=Oort(clients_per_round))
+
+
+def set_aware(clients_per_round: Annotated[int, Field(ge=1)] = 10) -> Mechanism:
+    """Hanse's own: GreedyFed that may choose clients for what they add up to (see ``select/set_aware.py``)."""
+    return replace(greedyfed(clients_per_round), name="set_aware", select=SetAware(clients_per_round))
 
 
 def local() -> Mechanism:

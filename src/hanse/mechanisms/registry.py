@@ -11,7 +11,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from hanse.errors import UserError, import_path, nearest
 from hanse.mechanisms import deploy, select, train, value, weigh
-from hanse.mechanisms.baselines import centralised, fedavg, fedprox, local, oort, power_of_choice, s_fedavg, ucb
+from hanse.mechanisms.baselines import (
+    centralised,
+    fedavg,
+    fedprox,
+    local,
+    oort,
+    power_of_choice,
+    s_fedavg,
+    set_aware,
+    ucb,
+)
 from hanse.mechanisms.greedyfed import greedyfed
 from hanse.mechanisms.part import Mechanism, Part
 
@@ -25,6 +35,7 @@ MECHANISMS: dict[str, Callable[..., Mechanism]] = {
     "s_fedavg": s_fedavg,
     "power_of_choice": power_of_choice,
     "oort": oort,
+    "set_aware": set_aware,
     "local": local,
     "centralised": centralised,
 }
