@@ -9,7 +9,7 @@ import pytest
 from hanse.config import Experiment
 from hanse.errors import UserError
 from hanse.papers.catalogue import PAPERS, find_table
-from hanse.papers.frame import SCALES, PaperTable, filtered, on_device
+from hanse.papers.frame import SCALES, PaperTable, filtered, on_device, with_seeds
 from hanse.papers.greedyfed_cells import CELLS
 from hanse.papers.jobs import expand
 
@@ -57,6 +57,7 @@ def test_settings_are_the_papers() -> None:
         assert e.run.rounds == (400 if image else 200)
         assert (e.train.epochs, e.train.batches_per_epoch, e.train.lr, e.train.momentum) == (5, 5, 0.01, 0.5)
         assert e.model.name == ("mlp" if image else "cnn_greedyfed")
+        assert e.data.scale == "unit"
         assert (e.data.validation, e.data.seed, e.eval.every) == (0.5, e.run.seed, 10)
         if e.mechanism.name != "centralised":
             assert e.data.clients == (300 if image else 200)
@@ -124,7 +125,9 @@ def test_every_table_at_every_scale_is_valid(scale: str, tmp_path: Path, monkeyp
 def test_small_says_what_it_leaves_out() -> None:
     small = find_table("greedyfed", "table1", "small")
     assert {c.group for c in small.cells} == {"MNIST", "FMNIST"}
-    assert (small.seeds, small.changes[0]) == (3, "3 seeds instead of 5")
+    assert with_seeds(small, None, 5).changes[0] == "3 seeds instead of 5"
+    assert with_seeds(small, 1, 5).changes[0] == "1 seed instead of 5"
+    assert with_seeds(small, 5, 5).changes == small.changes
     assert {j.key for j in expand(small, 3)[0]} < {j.key for j in expand(paper("table1"), 5)[0]}
 
 

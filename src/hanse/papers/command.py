@@ -53,18 +53,19 @@ def reproduce(
     from hanse.learning.calibrate import pick_device
     from hanse.papers import show
     from hanse.papers.catalogue import find_table
-    from hanse.papers.frame import filtered, on_device
+    from hanse.papers.frame import filtered, on_device, with_seeds
     from hanse.papers.runner import run_table
 
     out, err = Console(), Console(stderr=True)
-    chosen = on_device(filtered(find_table(paper, table, scale), only or []), device)
+    chosen = filtered(find_table(paper, table, scale), only or [])
     full = find_table(paper, table, "paper")
+    chosen = with_seeds(on_device(chosen, device), seeds, full.seeds)
     pick_device(device)  # a device that is not here is refused before anything starts
     folder = out_dir or Path("runs") / "reproduce" / paper
     try:
         outcome = run_table(
             chosen,
-            seeds=chosen.seeds if seeds is None else seeds,
+            seeds=chosen.seeds,
             workers=_cores() if workers is None else workers,
             folder=folder,
             console=err,

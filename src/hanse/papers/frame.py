@@ -12,7 +12,18 @@ from typing import Any, Literal, get_args
 
 from hanse.errors import UserError, nearest
 
-__all__ = ["SCALES", "Cell", "Paper", "PaperTable", "Published", "Scale", "Variant", "filtered", "on_device"]
+__all__ = [
+    "SCALES",
+    "Cell",
+    "Paper",
+    "PaperTable",
+    "Published",
+    "Scale",
+    "Variant",
+    "filtered",
+    "on_device",
+    "with_seeds",
+]
 
 Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -126,3 +137,10 @@ def on_device(table: PaperTable, device: str) -> PaperTable:
 
     cells = tuple(replace(cell, variants=tuple(map(moved, cell.variants))) for cell in table.cells)
     return replace(table, cells=cells, changes=(*table.changes, f"trained on {device}"))
+
+
+def with_seeds(table: PaperTable, seeds: int | None, published: int) -> PaperTable:
+    """Return the table with this number of seeds (None: its own), said among its changes if the paper has another."""
+    seeds = table.seeds if seeds is None else seeds
+    said = () if seeds == published else (f"{seeds} seed{'' if seeds == 1 else 's'} instead of {published}",)
+    return replace(table, seeds=seeds, changes=(*said, *table.changes))

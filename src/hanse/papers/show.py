@@ -138,13 +138,13 @@ def _smoke(outcome: Outcome) -> bool:
 def print_outcome(outcome: Outcome, full: PaperTable, console: Console) -> None:
     """Print the cells beside the paper's, the orders, what the scale changed, and the time."""
     table, found = outcome.table, rows(outcome)
-    console.print(f"[bold]{table.title}[/bold] ({table.paper}), {table.unit}: ours over {outcome.seeds} seeds / paper")
+    console.print(f"[bold]{table.title}[/bold] ({table.paper}), {table.unit}: ours (seeds: {outcome.seeds}) / paper")
     console.print(f"Scale {table.scale}: {'; '.join(table.changes) or 'as published'}.", markup=False, highlight=False)
     for group, columns, algorithms, here in _blocks(found):
         shown = RichTable("", *columns, title=group, title_justify="left")
         for algorithm in algorithms:
             cells = [here.get((column, algorithm)) for column in columns]
-            shown.add_row(algorithm, *(_both(row) for row in cells))
+            shown.add_row(algorithm, *(_both(row, outcome.seeds) for row in cells))
         console.print(shown)
     agreed = orders(found)
     for order in agreed:
@@ -155,12 +155,13 @@ def print_outcome(outcome: Outcome, full: PaperTable, console: Console) -> None:
         console.print(line, markup=False, highlight=False, style="dim")
 
 
-def _both(row: Row | None) -> str:
+def _both(row: Row | None, seeds: int) -> str:
     if row is None:
         return ""
     ours, theirs = (_figures(score).replace(" ", "") for score in (row.best, row.cell.published))
     name = f"\n[dim italic]{row.best.variant}[/]" if row.best.variant else ""
-    return f"[bold]{ours}[/]\n[dim]{theirs}[/]{name}"
+    few = "" if row.best.n == seeds else f" ({row.best.n} of {seeds})"
+    return f"[bold]{ours}[/]{few}\n[dim]{theirs}[/]{name}"
 
 
 def table_markdown(outcome: Outcome, full: PaperTable) -> str:
@@ -168,7 +169,7 @@ def table_markdown(outcome: Outcome, full: PaperTable) -> str:
     table, found = outcome.table, rows(outcome)
     lines = [f"### {table.paper}: {table.title}", ""]
     changes = "; ".join(table.changes) or "as published"
-    lines += [f"Ours ({table.unit}, {outcome.seeds} seeds) / the paper's. Scale `{table.scale}`: {changes}.", ""]
+    lines += [f"Ours ({table.unit}, seeds: {outcome.seeds}) / the paper's. Scale `{table.scale}`: {changes}.", ""]
     for group, columns, algorithms, here in _blocks(found):
         lines += [f"| {group} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
         for algorithm in algorithms:
@@ -228,7 +229,10 @@ def _draw(table: PaperTable, drawn: Sequence[Curve], path: Path) -> None:
         name = f"{curve.row.cell.algorithm} {curve.row.best.variant}".strip()
         x, mean, sd = np.array(curve.rounds, np.float64), np.array(curve.mean), np.array(curve.sd)
         label = name if len(groups) == 1 else f"{curve.row.cell.group}, {name}"
-        lines.append(Line(label, x, mean, mean - sd, mean + sd, look))
+        low, high = mean - sd, mean + sd
+        if table.unit.endswith("%"):
+            low, high = low.clip(0, 100), high.clip(0, 100)
+        lines.append(Line(label, x, mean, low, high, look))
     title = f"{table.title} ({', '.join(sorted(groups))})"
     chart = Chart("curves", "Reproduction", title, "", "rounds played", table.unit, Lines(tuple(lines)))
     path.parent.mkdir(parents=True, exist_ok=True)
