@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from hanse.errors import UserError
+from hanse.papers.command import EPILOG as REPRODUCE_EPILOG
+from hanse.papers.command import reproduce
 
 __all__ = ["app", "main"]
 
@@ -153,6 +155,9 @@ def demo(
     from hanse.demo import run_demo
 
     run_demo(out_dir, seeds, out)
+
+
+app.command(epilog=REPRODUCE_EPILOG)(reproduce)
 
 
 def main() -> None:
