@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Literal, Protocol
 
 import numpy as np
@@ -112,6 +113,7 @@ class Engine(Protocol):
 class _Cuts:
     """How one pass over ``n`` samples is cut: batch b takes positions ``cuts[b]:cuts[b + 1]`` of a permutation."""
 
+    n: int
     cuts: NDArray[np.int64]
     steps: int  # optimiser steps in all
 
@@ -123,8 +125,16 @@ class _Cuts:
     def epochs(self) -> int:
         return math.ceil(self.steps / self.per_epoch)
 
+    @cached_property
+    def slots(self) -> NDArray[np.int64]:
+        """Positions ``[per_epoch, B]`` into a permutation, n where a batch is short."""
+        slots = self.cuts[:-1, None] + np.arange(int(np.diff(self.cuts).max()))
+        return np.where(slots < self.cuts[1:, None], slots, self.n)
 
+
+@lru_cache(maxsize=4096)
 def _cut(n: int, recipe: Recipe, epochs: int | None, smallest: int) -> _Cuts:
+    """Return how a seat's passes are cut; cached, since the same few sizes come back in every round."""
     if recipe.batches_per_epoch is not None:
         per_epoch = min(recipe.batches_per_epoch, max(1, n // smallest))
         cuts = np.linspace(0, n, per_epoch + 1).round().astype(np.int64)
@@ -136,11 +146,11 @@ def _cut(n: int, recipe: Recipe, epochs: int | None, smallest: int) -> _Cuts:
             cuts = cuts[:-1]  # an epoch's last batch is dropped if batch norm cannot use it
     per_epoch = len(cuts) - 1
     if recipe.steps is None:
-        return _Cuts(cuts, per_epoch * (recipe.epochs if epochs is None else epochs))
+        return _Cuts(n, cuts, per_epoch * (recipe.epochs if epochs is None else epochs))
     # a straggler's smaller number of epochs scales a number of steps in the same proportion
     if epochs is None:
-        return _Cuts(cuts, recipe.steps)
-    return _Cuts(cuts, max(1, round_half_up(recipe.steps * epochs / recipe.epochs)))
+        return _Cuts(n, cuts, recipe.steps)
+    return _Cuts(n, cuts, max(1, round_half_up(recipe.steps * epochs / recipe.epochs)))
 
 
 def batch_plan(
@@ -161,14 +171,10 @@ def batch_plan(
     seed, round, client, start = key
     draw = stream(seed, "batches", round=round, client=client, start=start)
     cut = _cut(n, recipe, epochs, smallest)
-    cuts = cut.cuts
-    width = int(np.diff(cuts).max())
-    slots = cuts[:-1, None] + np.arange(width)
-    slots = np.where(slots < cuts[1:, None], slots, n)  # n points at the padding
     order = np.full((cut.epochs, n + 1), -1, dtype=np.int64)
     for epoch in range(cut.epochs):
         order[epoch, :n] = draw.permutation(n)
-    return order[:, slots].reshape(-1, width)[: cut.steps]
+    return order[:, cut.slots].reshape(-1, cut.slots.shape[1])[: cut.steps]
 
 
 def last_epoch(n: int, recipe: Recipe, epochs: int | None = None, smallest: int = 1) -> int:

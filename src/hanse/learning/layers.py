@@ -77,15 +77,17 @@ class Linear:
         self.bias, self.bias_velocity = bias, bias_velocity
         self.out, self.grad_in, self.ones, self.from_pool = out, grad_in, ones, from_pool
         self.transposed = weight.transpose(1, 2)
-        self.x_rows = out  # the input as [S, B, in]; set by forward
+        self.x: Tensor | None = None  # the input, and its views [S, in, B] and [S, B, in]: it is the same at every step
+        self.x_columns = self.x_rows = out
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
         """One batched product; the pool's samples come untransposed."""
-        swapped = x.transpose(1, 2)
-        x, self.x_rows = (swapped, x) if self.from_pool else (x, swapped)
+        if x is not self.x:
+            self.x, swapped = x, x.transpose(1, 2)
+            self.x_columns, self.x_rows = (swapped, x) if self.from_pool else (x, swapped)
         if self.bias is None:
-            return torch.bmm(self.weight, x, out=self.out)
-        return torch.baddbmm(self.bias, self.weight, x, out=self.out)
+            return torch.bmm(self.weight, self.x_columns, out=self.out)
+        return torch.baddbmm(self.bias, self.weight, self.x_columns, out=self.out)
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
         """Three batched products; none for the input where nothing trains below."""

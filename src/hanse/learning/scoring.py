@@ -55,7 +55,10 @@ def _linear(spec: Spec, blocks: dict[str, Tensor], value: Tensor) -> Tensor:
     if value.ndim == 3:
         return torch.bmm(weight, value) if bias is None else torch.baddbmm(bias, weight, value)
     models, outputs = weight.shape[:2]
-    flat = product(weight.reshape(models * outputs, -1), value.t()).view(models, outputs, -1)
+    if models == 1:  # the samples as the left factor split better over threads; the transposed view costs nothing
+        flat = product(value.t(), weight[0]).t().unsqueeze(0)
+    else:
+        flat = product(weight.reshape(models * outputs, -1), value.t()).view(models, outputs, -1)
     return flat if bias is None else flat.add_(bias)
 
 

@@ -85,6 +85,7 @@ class Trial:
         device: torch.device,
         precision: Precision,
     ) -> Trial:
+        """Cut a job down. Raises ValueError for a seat without samples."""
         plans = plan_seats(jobs, recipe, smallest_batch(problem))
         one = replace(recipe, steps=1, epochs=1, batches_per_epoch=None, batch_size=_batch(recipe, jobs))
         few = replace(one, steps=3 if has_convolutions(problem.module) else 11)
