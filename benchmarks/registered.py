@@ -1,4 +1,5 @@
-"""Does a round cost more when more clients are registered? 10 seats of 100 and of 10,000 synthetic clients, alternately.
+"""Does a round cost more when more clients are registered? 10 seats of 100 and of 10,000 synthetic clients,
+alternately.
 
 Each run is a process of its own, so that its peak memory is its own. Prints medians, and the ratios pair by pair.
 """

@@ -149,8 +149,8 @@ def _play(
     budget = Budget(limits.target_accuracy, limits.max_seconds, limits.max_megabytes)
     budget.spend(result.metrics)
     result.over = budget.over()
-    # one setting for the whole loop: results depend on it, and it is in the config
-    with intra_op(experiment.engine.threads), _interruptible() as stop:
+    # engines and games bring their own threads; for what lies between, one is robust beside busy neighbours
+    with intra_op(1), _interruptible() as stop:
         while state.round < limits.rounds and result.over is None and not stop.asked:
             begun = time.perf_counter()
             played = play_round(world.setup, state)

@@ -40,6 +40,7 @@ class ServerSide:
     problem: Problem
     engine: Engine
     validation: Samples | None
+    workers: int
 
     def score(self, rows: Tensor) -> Scores:
         """Score ``rows [C, P]`` on the validation set."""
@@ -54,7 +55,7 @@ class ServerSide:
 
     def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str) -> Coalitions:
         """Return the game of these updates on the validation set."""
-        return Coalitions(self.problem, updates, base, weights, self._samples(), utility=utility)
+        return Coalitions(self.problem, updates, base, weights, self._samples(), utility=utility, workers=self.workers)
 
     def _samples(self) -> Samples:
         if self.validation is None:
@@ -204,11 +205,12 @@ def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine) -> Worl
     context = Context(data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial)
     least = smallest_batch(problem)
     federation = LocalFederation(data, problem, engine, recipe, seed, blueprint.behaviours, blueprint.policy, least)
+    workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
     setup = Setup(
         blueprint.mechanism,
         federation,
         context,
-        ServerSide(problem, engine, data.server_validation),
+        ServerSide(problem, engine, data.server_validation, workers),
         experiment.federation.deadline_s,
         experiment.federation.min_replies,
         Feedback() if experiment.clients.told else None,

@@ -47,7 +47,8 @@ class Coalitions:
 
     Coalition C's model is ``sum_C q_i U_i / sum_C q_i``, the plain mean if its weights sum to 0, and ``base [P]`` if it
     is empty. ``utility`` is "loss" (minus the mean loss), "accuracy", or "balanced" (minus the mean over the classes of
-    each class's mean loss). ``evaluated`` counts the models evaluated; nothing is memoised here.
+    each class's mean loss). ``workers`` threads share the work (default: PyTorch's intra-op setting); the last bits of
+    a utility depend on their number. ``evaluated`` counts the models evaluated; nothing is memoised here.
 
     Raises UserError for an unknown utility, one that regression does not have, or no samples.
     """
@@ -61,6 +62,7 @@ class Coalitions:
         samples: Samples,
         *,
         utility: str = "loss",
+        workers: int | None = None,
     ) -> None:
         self.problem, self.utility = problem, utility
         self.device = updates.device
@@ -78,8 +80,7 @@ class Coalitions:
         if self.specs is not None and self.mixes:  # its tensors are a row's first columns
             self.head = self.specs[0].outputs * (self.specs[0].inputs + self.specs[0].bias)
         self.convolutions = None if self.specs is not None else read_convolutions(problem)
-        workers = torch.get_num_threads() if self.device.type == "cpu" else 1
-        self.crew = shared_crew(workers)
+        self.crew = shared_crew((workers or torch.get_num_threads()) if self.device.type == "cpu" else 1)
         self.scorer = Scorer(problem, self.device, crew=self.crew)
         self._first: dict[int, Tensor] = {}
         if len(self.shares) != len(updates):
