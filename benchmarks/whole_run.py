@@ -1,0 +1,107 @@
+"""mnist-mlp through the front door: `hanse.run` with its run directory, checkpoints and records, against the plain
+loop.
+
+Both start with the samples in memory and end with 20 rounds played, each tested on 10,000 images; hanse once measuring
+its engines first and once as on every later run. Run: ``HANSE_DATA=folder python benchmarks/whole_run.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from plain import PlainLoop, load, mlp, table
+
+import hanse
+from hanse.data.dataset import Dataset
+
+ROUNDS = 20
+
+
+@cache
+def samples() -> Dataset:
+    train, test, source = load("mnist")
+    return Dataset(source, train, test, 10, (1, 28, 28))
+
+
+def in_memory(**_: Any) -> Dataset:
+    """The data source of the experiment below: nothing is read from the disk."""
+    return samples()
+
+
+def plain(threads: int) -> list[float]:
+    torch.set_num_threads(threads)
+    data = samples()
+    order = torch.randperm(60_000, generator=torch.Generator().manual_seed(0))
+    loop = PlainLoop(mlp(), data.train, data.test, [order[c * 600 : (c + 1) * 600] for c in range(100)])
+    times = []
+    for round in range(ROUNDS):
+        begun = time.perf_counter()
+        draw = torch.Generator().manual_seed(round)
+        loop.train(torch.randperm(100, generator=draw)[:10].tolist(), 5, 50, 0.01, 0.5)
+        loop.accuracy()
+        times.append(time.perf_counter() - begun)
+    return times
+
+
+def ours(threads: int, fresh: bool, folder: Path | None) -> tuple[float, list[float]]:
+    torch.set_num_threads(threads)
+    experiment = hanse.Experiment(
+        data={
+            "source": f"{__name__ if __name__ != '__main__' else 'whole_run'}:in_memory",
+            "partition": "iid",
+            "clients": 100,
+            "samples_per_client": 600,
+            "validation": 0.0,
+        },
+        model={"name": "mlp", "hidden": [50, 25]},
+        mechanism={"name": "fedavg", "clients_per_round": 10},
+        train={"epochs": 5, "batch_size": 50, "lr": 0.01, "momentum": 0.5},
+        run={"rounds": ROUNDS},
+    )
+    begun = time.perf_counter()
+    run = hanse.run(experiment, out=folder, recalibrate=fresh)
+    whole = time.perf_counter() - begun
+    return whole, [m["time/round_s"] for m in run.metrics]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    import whole_run  # the experiment names its source by import path: fill that module's cache, too
+
+    print(f"mnist-mlp through hanse.run on {whole_run.samples().name}; PyTorch {torch.__version__}")
+    samples()
+    most = torch.get_num_threads()
+    whole: dict[str, list[float]] = {}
+    steady: dict[str, list[float]] = {}
+    for repeat in range(options.repeats):
+        for threads in sorted({1, most}):
+            name = f"plain, {threads} thread{'s' if threads > 1 else ''}"
+            times = plain(threads)
+            whole.setdefault(name, []).append(sum(times))
+            steady.setdefault(name, []).append(median(times[1:]))
+        with tempfile.TemporaryDirectory() as place:
+            for name, fresh, folder in (
+                ("hanse.run, measuring its engines", True, Path(place) / "a"),
+                ("hanse.run, as on every later run", False, Path(place) / "b"),
+                ("hanse.run, without a run directory", False, None),
+            ):
+                total, rounds = ours(most, fresh, folder)
+                whole.setdefault(name, []).append(total)
+                steady.setdefault(name, []).append(median(rounds[1:]))
+        print(f"repeat {repeat + 1} of {options.repeats} done", flush=True)
+    baseline = [name for name in whole if name.startswith("plain")]
+    table("a round in steady state", steady, baseline)
+    table(f"the whole of {ROUNDS} rounds", whole, baseline)
+
+
+if __name__ == "__main__":
+    main()
