@@ -8,6 +8,9 @@ import pytest
 from hanse import toml
 from hanse.config import Experiment
 from hanse.errors import UserError
+from hanse.mechanisms.registry import build_mechanism
+from hanse.mechanisms.select import Greedy
+from hanse.mechanisms.value import GTG
 
 
 def lines_of(**sections: Any) -> list[str]:
@@ -24,6 +27,19 @@ def test_only_the_mechanism_is_required_and_defaults_are_written_out() -> None:
     assert 'averaging = "mean"' in text
     assert "eps = 0.0001" in text
     assert "checkpoint_every = 1" in text
+
+
+def test_a_replaced_part_is_written_with_its_defaults() -> None:
+    experiment = Experiment(mechanism={"name": "greedyfed", "clients_per_round": 3, "select": "ucb", "value": "exact"})
+    found = experiment.sections()["mechanism"]
+    assert found["select"] == {
+        "name": "ucb",
+        "clients_per_round": 3,
+        "beta": 0.01,
+        "averaging": "mean",
+        "start": "first",
+    }
+    assert found["value"] == {"name": "exact", "utility": "loss"}
 
 
 def test_the_written_file_reads_back_as_the_same_experiment(tmp_path: Path) -> None:
@@ -80,11 +96,22 @@ def test_all_mistakes_are_listed_at_once_with_the_nearest_name() -> None:
         ({"mechanism": {"name": "nowhere:thing"}}, "mechanism.name: 'nowhere:thing': there is no module 'nowhere'"),
         ({"mechanism": {"name": "math:thing"}}, "mechanism.name: 'math:thing': module 'math' has no 'thing'"),
         ({"mechanism": {"name": "math:pi"}}, "mechanism.name: 'math:pi': is float, not something to call"),
+        ({"mechanism": {"name": "fedavg", "wiegh": "uniform"}}, "mechanism.wiegh: no such key; did you mean 'weigh'?"),
         ({"mechanism": {"name": "fedavg", "weigh": 3}}, "mechanism.weigh: 3: must be a name, or a table"),
     ],
 )
 def test_mistakes_in_the_mechanism(sections: dict, line: str) -> None:
     assert lines_of(**sections)[0].startswith(line)
+
+
+def test_a_part_without_a_name_changes_the_mechanisms_own() -> None:
+    found = build_mechanism({"name": "greedyfed", "clients_per_round": 4, "value": {"utility": "balanced"}})
+    assert found.value == GTG(utility="balanced")
+    assert found.select == Greedy(4)
+    [line] = lines_of(mechanism={"name": "greedyfed", "value": {"utilty": "loss"}})
+    assert line == "mechanism.value.utilty: no such key; did you mean 'utility'?"
+    [line] = lines_of(mechanism={"name": "fedavg", "value": {"utility": "loss"}})
+    assert line.startswith("mechanism.value: {'utility': 'loss'}: must be a name")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hanse import toml
 from hanse.data.spec import DataSpec
 from hanse.errors import UserError, import_path, nearest
 from hanse.learning.job import Recipe
-from hanse.mechanisms.registry import MECHANISMS, build_mechanism, defaults
+from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, defaults
 
 __all__ = [
     "ClientsSection",
@@ -192,12 +192,24 @@ class Experiment(BaseModel):
         known = defaults(make)
         if isinstance(known.get("clients_per_round"), int):
             known["clients_per_round"] = min(known["clients_per_round"], self.data.clients)
-        found["mechanism"] = {"name": self.mechanism.name} | known | self.mechanism.table
+        given = self.mechanism.table
+        parts = {slot: _with_defaults(slot, given[slot], known | given) for slot in SLOTS if slot in given}
+        found["mechanism"] = {"name": self.mechanism.name} | known | given | parts
         return found
 
     def to_toml(self) -> str:
         """Return the experiment as TOML, with every default."""
         return toml.dumps(self.sections())
+
+
+def _with_defaults(slot: str, given: Any, shared: Mapping[str, Any]) -> Any:
+    """Return a part as a table with its defaults; what the mechanism and the part both have comes from the mechanism."""
+    table = {"name": given} if isinstance(given, str) else dict(given)
+    make = PARTS[slot].get(table.get("name", ""))
+    if make is None:
+        return given
+    known = {k: shared.get(k, v) for k, v in defaults(make).items()}
+    return {"name": table["name"]} | known | table
 
 
 def _apply(sections: dict[str, Any], override: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -83,14 +83,17 @@ def defaults(make: Callable[..., Any]) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
-def call(make: Callable[..., Any], options: Mapping[str, Any], where: str) -> Any:
-    """Call a part or mechanism factory with checked options. Raises UserError with a line for each wrong one."""
+def call(make: Callable[..., Any], options: Mapping[str, Any], where: str, also: Sequence[str] = ()) -> Any:
+    """Call a part or mechanism factory with checked options. Raises UserError with a line for each wrong one.
+
+    ``also`` are keys that are allowed at the same place, for the hint only.
+    """
     parameters = inspect.signature(make).parameters
     hints = get_type_hints(make.__init__ if inspect.isclass(make) else make, include_extras=True)
     lines, checked = [], {}
     for name, given in options.items():
         if name not in parameters:
-            lines.append(f"{where}.{name}: no such key{nearest(name, parameters)}")
+            lines.append(f"{where}.{name}: no such key{nearest(name, [*parameters, *also])}")
             continue
         try:
             checked[name] = TypeAdapter(hints.get(name, Any)).validate_python(given, strict=True)
@@ -116,11 +119,16 @@ def build_part(slot: str, given: Any) -> Part | None:
     return part
 
 
+def _options(part: Any) -> dict[str, Any]:
+    return {field.name: getattr(part, field.name) for field in fields(part)}
+
+
 def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
     """Return the mechanism of an experiment's ``[mechanism]`` table: a name, its options, and replaced parts by
     decision.
 
-    Options of the mechanism that a replaced part also has (``clients_per_round``) carry over to it.
+    A part's table without a name changes options of the mechanism's own part. Options of the mechanism that a replaced
+    part also has (``clients_per_round``) carry over to it.
     Raises UserError that lists every wrong key.
     """
     name = table["name"]
@@ -130,18 +138,22 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
     mechanism: Mechanism | None = None
     replaced: dict[str, Any] = {}
     try:
-        mechanism = call(make, options, "mechanism")
+        mechanism = call(make, options, "mechanism", ("name", *SLOTS))
     except UserError as wrong:
         lines += wrong.lines
     for slot in SLOTS:
         if slot not in table:
             continue
         given = {"name": table[slot]} if isinstance(table[slot], str) else table[slot]
-        if mechanism is not None and isinstance(given, Mapping) and given.get("name") in PARTS[slot]:
-            known = defaults(make) | options
-            shared = {k: known[k] for k in defaults(PARTS[slot][given["name"]]) if k in known}
-            given = shared | dict(given)
         try:
+            own = getattr(mechanism, slot, None)
+            if own is not None and isinstance(given, Mapping) and "name" not in given:
+                replaced[slot] = call(type(own), _options(own) | dict(given), f"mechanism.{slot}")
+                continue
+            if mechanism is not None and isinstance(given, Mapping) and given.get("name") in PARTS[slot]:
+                known = defaults(make) | options
+                shared = {k: known[k] for k in defaults(PARTS[slot][given["name"]]) if k in known}
+                given = shared | dict(given)
             replaced[slot] = build_part(slot, given)
         except UserError as wrong:
             lines += wrong.lines

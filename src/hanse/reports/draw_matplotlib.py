@@ -135,7 +135,8 @@ def _heat(figure: Figure, axes: Axes, marks: Heat) -> None:
 
 def _legend(axes: Axes, entries: int) -> None:
     if entries > 1:
-        columns = min(4, entries)
+        longest = max(len(text) for text in axes.get_legend_handles_labels()[1])
+        columns = max(1, min(4, entries, 110 // (longest + 8)))  # 110 letters are a figure's width
         axes.legend(
             loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, frameon=False, fontsize=8, borderaxespad=0.3
         )
