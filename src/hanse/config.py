@@ -203,7 +203,9 @@ class Experiment(BaseModel):
 
 
 def _with_defaults(slot: str, given: Any, shared: Mapping[str, Any]) -> Any:
-    """Return a part as a table with its defaults; what the mechanism and the part both have comes from the mechanism."""
+    """Return a part as a table with its defaults; what the mechanism and the part both have comes from the
+    mechanism.
+    """
     table = {"name": given} if isinstance(given, str) else dict(given)
     make = PARTS[slot].get(table.get("name", ""))
     if make is None:
