@@ -46,7 +46,10 @@ HATCHES = (("", ""), ("/", "//"), (".", ".."), ("x", "xx"), ("\\", "\\\\"), ("-"
 
 @dataclass(frozen=True)
 class Line:
-    """A curve ``x [n]``, ``y [n]`` with a band ``low [n]`` to ``high [n]``, or none. ``look``: see :func:`looks`."""
+    """A curve ``x [n]``, ``y [n]`` with a band ``low [n]`` to ``high [n]``, or none. ``look``: see :func:`looks`.
+
+    ``dots``: every point by itself, not joined.
+    """
 
     name: str
     x: Floats
@@ -54,15 +57,19 @@ class Line:
     low: Floats | None = None
     high: Floats | None = None
     look: int | None = None
+    dots: bool = False
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves over one axis. ``steps``: a value holds until the next one. ``zero``: mark the line y = 0."""
+    """Curves over one axis. ``steps``: a value holds until the next one. ``zero``: mark the line y = 0. ``whole``: the
+    axis counts (rounds), so that its ticks are whole numbers.
+    """
 
     lines: tuple[Line, ...]
     steps: bool = False
     zero: bool = False
+    whole: bool = True
 
 
 @dataclass(frozen=True)

@@ -56,19 +56,19 @@ def _lines(axes: Axes, marks: Lines) -> None:
             line.y,
             label=_plain(line.name),
             color=colour,
-            linestyle=DASHES[i % len(DASHES)][1],
+            linestyle="none" if line.dots else DASHES[i % len(DASHES)][1],
             linewidth=1.6,
             marker=MARKERS[i % len(MARKERS)][1],
-            markersize=5,
+            markersize=4 if line.dots else 5,
             # markers of different curves start at different places, so that they do not hide each other
-            markevery=(i % max(1, len(line.x) // 12), max(1, len(line.x) // 12)),
+            markevery=None if line.dots else (i % max(1, len(line.x) // 12), max(1, len(line.x) // 12)),
             drawstyle="steps-post" if marks.steps else "default",
         )
     if marks.zero:
         axes.axhline(0, color="0.5", linewidth=0.8, zorder=0)
     axes.grid(color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=marks.whole))
     _legend(axes, len(marks.lines))
     _bare(axes)
 

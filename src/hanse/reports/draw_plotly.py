@@ -73,13 +73,15 @@ def _lines(marks: Lines) -> go.Figure:
             y=_column(line.y),
             name=name,
             legendgroup=name,
-            mode="lines+markers",
+            mode="markers" if line.dots else "lines+markers",
             line={"color": colour, "dash": dash, "width": 2, "shape": "hv" if marks.steps else "linear"},
-            marker={"symbol": marker, "size": 7, "color": colour, "maxdisplayed": 12},
+            marker={"symbol": marker, "size": 7, "color": colour, "maxdisplayed": 0 if line.dots else 12},
         )
     if marks.zero:
         figure.add_hline(y=0, line={"color": "#888888", "width": 1})
-    figure.update_layout(hovermode="x unified" if len(marks.lines) <= 8 else "closest", showlegend=len(marks.lines) > 1)
+    figure.update_layout(
+        hovermode="x unified" if len(marks.lines) <= 8 and marks.whole else "closest", showlegend=len(marks.lines) > 1
+    )
     return figure
 
 

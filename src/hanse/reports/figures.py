@@ -12,6 +12,7 @@ from hanse.reports.costs import cost_charts
 from hanse.reports.curves import curve_charts
 from hanse.reports.draw_matplotlib import to_matplotlib
 from hanse.reports.draw_plotly import to_plotly
+from hanse.reports.estimates import estimate_charts
 from hanse.reports.load import Group
 from hanse.reports.participation import participation_charts
 
@@ -27,6 +28,7 @@ def figures(groups: Sequence[Group], data: Sequence[DataFacts] = ()) -> list[Cha
     charts = [
         *curve_charts(groups),
         *contribution_charts(groups),
+        *estimate_charts(groups),
         *participation_charts(groups),
         *cost_charts(groups),
         *maps,

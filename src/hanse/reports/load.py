@@ -29,13 +29,15 @@ _APART = (*_SEEDS, ("run", "checkpoint_every"), ("data", "path"), ("data", "down
 @dataclass(frozen=True)
 class Seats:
     """All seats of a run, a column each, ``[S]`` in order of rounds: ``value`` and ``error`` (a standard error) are NaN
-    where there is none, ``score`` is the client's cumulative value after the round as the mechanism keeps it.
+    where there is none, ``exact`` the exact value where the run computed it beside an estimate, ``score`` is the
+    client's cumulative value after the round as the mechanism keeps it.
     """
 
     round: Ints
     client: Ints
     value: Floats
     error: Floats
+    exact: Floats
     score: Floats
 
 
@@ -91,6 +93,7 @@ class LoadedRun:
             client=np.array([c["client"] for c in self.clients], np.int64),
             value=column("value"),
             error=column("value_error"),
+            exact=column("value_exact"),
             score=column("cumulative_value"),
         )
 
