@@ -34,9 +34,9 @@ def _chart(group: Group, exact: np.ndarray, value: np.ndarray) -> Chart:
     kept = order[even(len(order), MOST_POINTS)]
     ends = np.array([exact.min(), exact.max()])
     caption = (
-        "Every dot is one client in one round: its exact Shapley value across, the estimate up. On the line both agree.
-        " f"Mean distance {apart.mean():.2g}, largest {apart.max():.2g}, where values are {scale:.2g} on average (by
-        size)."
+        "Every dot is one client in one round: its exact Shapley value across, the estimate up. On the line both "
+        f"agree. Mean distance {apart.mean():.2g}, largest {apart.max():.2g}, where values are {scale:.2g} on average "
+        "(by size)."
     )
     dots = Line("estimate", exact[kept], value[kept], dots=True)
     marks = Lines((dots, Line("exact", ends, ends)), whole=False)
