@@ -1,0 +1,148 @@
+"""Whole runs from Python: other models, other data, other targets than the defaults."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hanse
+from hanse.data import Dataset, Samples
+
+ENGINE = {"train": "stacked", "threads": 1}
+
+
+def linear_data(**_: Any) -> Dataset:
+    """y = 2 x0 - x1 + 1, without noise: a linear model can reach zero loss."""
+    x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
+    y = 2 * x[:, 0] - x[:, 1] + 1
+    return Dataset("linear", Samples(x[:300], y[:300]), Samples(x[300:], y[300:]), None, (2,))
+
+
+class Gate(nn.Module):
+    """A model that no stacked layer knows."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(inputs, 16), nn.Linear(inputs, 16)
+        self.head = nn.Linear(16, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat = x.flatten(1)
+        return self.head(torch.tanh(self.left(flat)) * torch.sigmoid(self.right(flat)))
+
+
+def gate(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return Gate(int(np.prod(input_shape)), num_classes)
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "of_the_user", sys.modules[__name__])
+
+
+def test_regression_learns_a_line_and_reports_no_accuracy() -> None:
+    run = hanse.run(
+        hanse.Experiment(
+            data={"source": "of_the_user:linear_data", "partition": "iid", "clients": 5},
+            model={"name": "logistic"},
+            mechanism={"name": "greedyfed", "clients_per_round": 3},
+            train={"lr": 0.1, "epochs": 3},
+            engine=ENGINE,
+            run={"rounds": 12},
+        )
+    )
+    assert run.metrics[-1]["test/loss"] < 1e-4 < run.metrics[0]["test/loss"]
+    assert all("test/accuracy" not in m for m in run.metrics)
+    weight = next(run.model().parameters()).detach().numpy()
+    np.testing.assert_allclose(weight, [[2, -1]], atol=0.02)
+
+
+@pytest.mark.parametrize("engine", ["vmapped", "sequential"])
+def test_a_users_module_trains_like_any_other(engine: str) -> None:
+    run = hanse.run(
+        hanse.Experiment(
+            data={"clients": 4, "partition": "iid"},
+            model={"name": "of_the_user:gate"},
+            mechanism={"name": "fedavg", "clients_per_round": 4},
+            train={"lr": 0.3, "epochs": 3, "momentum": 0.5},
+            engine={"train": engine, "threads": 1, "workers": 1},
+            run={"rounds": 6},
+        )
+    )
+    assert run.metrics[-1]["test/accuracy"] > 0.85
+    assert isinstance(run.model(), Gate)
+
+
+def test_engines_agree_on_a_whole_round_of_every_mechanism() -> None:
+    for name in ("fedavg", "fedprox", "local"):
+        rows = []
+        for engine in ("stacked", "sequential"):
+            options = {} if name == "local" else {"clients_per_round": 3}
+            run = hanse.run(
+                hanse.Experiment(
+                    data={"clients": 5, "alpha": 0.4},
+                    model={"name": "mlp", "hidden": [12], "batch_norm": True},
+                    mechanism={"name": name, **options},
+                    train={"lr": 0.05, "epochs": 2, "momentum": 0.5, "weight_decay": 1e-3},
+                    behaviour={"straggler": {"fraction": 0.5}},
+                    engine={"train": engine, "threads": 1, "workers": 1},
+                    run={"rounds": 1},
+                )
+            )
+            rows.append(run.table.rows)
+        torch.testing.assert_close(rows[0], rows[1], rtol=0, atol=1e-5)
+
+
+def test_own_test_shares_are_tested_plain_weighted_and_worst() -> None:
+    run = hanse.run(
+        hanse.Experiment(
+            data={"clients": 6, "alpha": 0.4, "client_test": 0.25},
+            model={"name": "logistic"},
+            mechanism={"name": "local"},
+            train={"lr": 0.1, "epochs": 3},
+            engine=ENGINE,
+            run={"rounds": 3},
+        )
+    )
+    last = run.metrics[-1]
+    found, sizes = [], []
+    from hanse.data import DataSpec, build
+
+    data = build(DataSpec(clients=6, alpha=0.4, client_test=0.25))
+    for client in range(6):
+        pool, [index] = data.pool([client], "test")
+        model = run.model(client).eval()
+        with torch.no_grad():
+            found.append(float((model(pool.x[index]).argmax(1) == pool.y[index]).float().mean()))
+        sizes.append(len(index))
+    assert last["client/test_accuracy"] == pytest.approx(np.mean(found))
+    assert last["client/test_accuracy_weighted"] == pytest.approx(np.average(found, weights=sizes))
+    assert last["client/test_accuracy_min"] == pytest.approx(min(found))
+
+
+def test_zero_rounds_leave_the_initial_model(tmp_path: Path) -> None:
+    run = hanse.run(
+        hanse.Experiment(mechanism={"name": "fedavg"}, run={"rounds": 0}, engine=ENGINE), out=tmp_path / "r"
+    )
+    assert run.metrics == []
+    assert run.table.size == 1
+    assert not run.interrupted
+
+
+def test_values_and_seats_as_frames() -> None:
+    run = hanse.run(
+        hanse.Experiment(
+            data={"clients": 4},
+            mechanism={"name": "greedyfed", "clients_per_round": 2},
+            run={"rounds": 3},
+            engine=ENGINE,
+        )
+    )
+    frame = run.to_pandas()
+    assert frame.index.tolist() == [0, 1, 2]
+    seats = run.clients_to_pandas()
+    np.testing.assert_allclose(seats.groupby("round")["value"].sum(), frame["value/sum"])
