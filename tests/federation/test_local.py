@@ -161,3 +161,22 @@ def test_a_diverging_client_is_refused_and_the_round_goes_on() -> None:
     assert [m["answered"] for m in run.metrics] == [0, 0]
     assert [m["refused"] for m in run.metrics] == [4, 4]
     assert all("nan" in s["refused"] or "NaN" in s["refused"] for s in run.clients)
+
+
+def test_stragglers_of_a_recipe_in_steps_take_fewer_steps() -> None:
+    run = hanse.run(
+        hanse.Experiment(
+            data={"clients": 6},
+            model={"name": "logistic"},
+            mechanism={"name": "fedavg", "clients_per_round": 6},
+            train={"steps": 9, "batch_size": 8},
+            behaviour={"straggler": {"fraction": 0.5}},
+            engine={"train": "stacked", "threads": 1},
+            run={"rounds": 20},
+        )
+    )
+    steps: dict[int, set[int]] = {}
+    for seat in run.clients:
+        steps.setdefault(seat["client"], set()).add(seat["steps"])
+    assert sorted(len(found) == 1 for found in steps.values()) == [False] * 3 + [True] * 3
+    assert all(found == {9} or (len(found) > 4 and found <= set(range(1, 10))) for found in steps.values())

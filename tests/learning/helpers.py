@@ -40,7 +40,7 @@ def jobs_of(
                 centre=row + 0.1 * noise[1] if strength else None,
                 mu=strength,
                 tilt=tilt * noise[2] if tilt else None,
-                epochs=epochs[s] if epochs else None,
+                work=epochs[s] if epochs else None,
             )
         )
         first += n

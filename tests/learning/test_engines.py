@@ -208,3 +208,18 @@ def test_wide_inputs_seat_by_seat(bias: bool, monkeypatch: pytest.MonkeyPatch) -
     engine = StackedEngine(problem, threads=1)
     for _ in range(2):
         agree(engine.train(pool, jobs, recipe, 0.01), oracle(problem, pool, jobs, recipe))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "work", "steps"),
+    [
+        (Recipe(epochs=3, batch_size=10), None, 9),
+        (Recipe(epochs=3, batch_size=10), 2, 6),
+        (Recipe(epochs=5, batch_size=None, batches_per_epoch=4), 2, 8),
+        (Recipe(steps=20, batch_size=10), None, 20),
+        (Recipe(steps=20, batch_size=10), 7, 7),
+        (Recipe(steps=20, batch_size=10, epochs=5), 1, 1),
+    ],
+)
+def test_work_replaces_epochs_or_steps(recipe: Recipe, work: int | None, steps: int) -> None:
+    assert len(batch_plan(27, recipe, (0, 0, 0, 0), work)) == steps

@@ -61,7 +61,8 @@ class SeatJob:
     """One seat's training: samples ``index [n]`` (int64) into a pool, from row ``start [P]``, minimising
     ``F + mu/2 |theta - centre|^2 + <tilt, theta>`` over the parameters (not the buffers).
 
-    ``epochs`` overrides the recipe's (stragglers). ``key`` is ``(seed, round, client, start row)`` of its stream.
+    ``work`` replaces the recipe's epochs, or its steps if it counts those (stragglers). ``key`` is ``(seed, round,
+    client, start row)`` of its stream.
     """
 
     index: Tensor
@@ -70,7 +71,7 @@ class SeatJob:
     centre: Tensor | None = None
     mu: float = 0.0
     tilt: Tensor | None = None
-    epochs: int | None = None
+    work: int | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class _Cuts:
 
 
 @lru_cache(maxsize=4096)
-def _cut(n: int, recipe: Recipe, epochs: int | None, smallest: int) -> _Cuts:
+def _cut(n: int, recipe: Recipe, work: int | None, smallest: int) -> _Cuts:
     """Return how a seat's passes are cut; cached, since the same few sizes come back in every round."""
     if recipe.batches_per_epoch is not None:
         per_epoch = min(recipe.batches_per_epoch, max(1, n // smallest))
@@ -146,18 +147,15 @@ def _cut(n: int, recipe: Recipe, epochs: int | None, smallest: int) -> _Cuts:
             cuts = cuts[:-1]  # an epoch's last batch is dropped if batch norm cannot use it
     per_epoch = len(cuts) - 1
     if recipe.steps is None:
-        return _Cuts(n, cuts, per_epoch * (recipe.epochs if epochs is None else epochs))
-    # a straggler's smaller number of epochs scales a number of steps in the same proportion
-    if epochs is None:
-        return _Cuts(n, cuts, recipe.steps)
-    return _Cuts(n, cuts, max(1, round_half_up(recipe.steps * epochs / recipe.epochs)))
+        return _Cuts(n, cuts, per_epoch * (recipe.epochs if work is None else work))
+    return _Cuts(n, cuts, recipe.steps if work is None else work)
 
 
 def batch_plan(
     n: int,
     recipe: Recipe,
     key: tuple[int, int, int, int],
-    epochs: int | None = None,
+    work: int | None = None,
     smallest: int = 1,
 ) -> NDArray[np.int64]:
     """Return the batches of one seat, ``[steps, B]`` positions into its ``n`` samples, short batches padded with -1.
@@ -170,27 +168,22 @@ def batch_plan(
         raise ValueError(f"client {key[2]} has {n} samples to train on; at least {smallest} needed")
     seed, round, client, start = key
     draw = stream(seed, "batches", round=round, client=client, start=start)
-    cut = _cut(n, recipe, epochs, smallest)
+    cut = _cut(n, recipe, work, smallest)
     order = np.full((cut.epochs, n + 1), -1, dtype=np.int64)
     for epoch in range(cut.epochs):
         order[epoch, :n] = draw.permutation(n)
     return order[:, cut.slots].reshape(-1, cut.slots.shape[1])[: cut.steps]
 
 
-def last_epoch(n: int, recipe: Recipe, epochs: int | None = None, smallest: int = 1) -> int:
+def last_epoch(n: int, recipe: Recipe, work: int | None = None, smallest: int = 1) -> int:
     """Return the first step of the last (perhaps unfinished) pass over the samples: reported losses start there."""
-    cut = _cut(n, recipe, epochs, smallest)
+    cut = _cut(n, recipe, work, smallest)
     return (cut.epochs - 1) * cut.per_epoch
 
 
 def smallest_batch(problem: Problem) -> int:
     """Return the least batch a model can train on: 2 if it has batch norm, whose variance needs two samples."""
     return 2 if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.module.modules()) else 1
-
-
-def round_half_up(x: float) -> int:
-    """Return the nearest integer, halves upwards (``round`` would go to even)."""
-    return math.floor(x + 0.5)
 
 
 def has_buffers(problem: Problem) -> bool:

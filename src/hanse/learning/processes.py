@@ -244,7 +244,7 @@ class ProcessEngine:
                     tilt=places[id(job.tilt)] if job.tilt is not None else None,
                     key=job.key,
                     mu=job.mu,
-                    epochs=job.epochs,
+                    work=job.work,
                 )
             )
         return orders

@@ -23,9 +23,10 @@ __all__ = ["SequentialEngine", "work_of"]
 
 
 def work_of(job: SeatJob, recipe: Recipe) -> int:
-    """Return a seat's work in samples to go through, to deal the longest first."""
-    epochs = recipe.epochs if job.epochs is None else job.epochs
-    return len(job.index) * epochs if recipe.steps is None else recipe.steps * epochs
+    """Return a seat's work, to deal the longest first: samples to go through, or steps where the recipe counts them."""
+    if recipe.steps is not None:
+        return recipe.steps if job.work is None else job.work
+    return len(job.index) * (recipe.epochs if job.work is None else job.work)
 
 
 class SequentialEngine:

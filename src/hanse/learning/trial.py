@@ -89,7 +89,7 @@ class Trial:
         plans = plan_seats(jobs, recipe, smallest_batch(problem))
         one = replace(recipe, steps=1, epochs=1, batches_per_epoch=None, batch_size=_batch(recipe, jobs))
         few = replace(one, steps=3 if has_convolutions(problem.module) else 11)
-        shorter = [replace(job, epochs=None) for job in jobs]
+        shorter = [replace(job, work=None) for job in jobs]
         steps = sum(plan.steps for plan in plans) / len(plans)
         return Trial(problem, pool, shorter, one, few, steps, device, precision)
 

@@ -51,7 +51,7 @@ class SeatOrder:
     tilt: Place | None
     key: tuple[int, int, int, int]
     mu: float
-    epochs: int | None
+    work: int | None
 
 
 def send(stream: BinaryIO, message: Any) -> None:
@@ -120,7 +120,7 @@ def main() -> None:
                     centre=order.centre.view(arena) if order.centre else None,
                     mu=order.mu,
                     tilt=order.tilt.view(arena) if order.tilt else None,
-                    epochs=order.epochs,
+                    work=order.work,
                 )
                 row, loss, steps = trainer.train(samples, job, recipe, lr)
                 order.out.view(arena).copy_(row)
