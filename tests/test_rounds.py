@@ -143,6 +143,19 @@ def test_a_round_that_nobody_answers_is_empty_and_the_table_stays() -> None:
     assert len(played.view.refusals) == 2
 
 
+@pytest.mark.parametrize(("least", "kept"), [(3, True), (4, False)])
+def test_too_few_replies_make_an_empty_round(least: int, kept: bool) -> None:
+    federation = Scripted(lambda reply: [] if reply.client in (1, 2) else [reply])
+    setup = replace(setup_of(fedavg(clients_per_round=N), federation), min_replies=least)
+    state = first_state(setup)
+    played = play_round(setup, state)
+    assert (len(played.view.trained) == 3) is kept
+    assert torch.equal(played.state.table.rows, state.table.rows) is not kept
+    assert len(played.view.refusals) == (2 if kept else 5)
+    if not kept:
+        assert dict(played.view.refusals)[0] == "the round had 3 sound updates, 4 are needed"
+
+
 def test_nobody_present_is_an_empty_round() -> None:
     played = play(fedavg(clients_per_round=2), Scripted(present_ids=()))
     assert len(played.view.trained) == 0

@@ -101,7 +101,11 @@ class ClientsSection(Section):
 
 
 class FederationSection(Section):
-    """``[federation]``: where the clients are, and how long a round waits for how many of them."""
+    """``[federation]``: where the clients are, and how long a round waits for how many of them.
+
+    A round with fewer than ``min_replies`` sound updates is empty: the models stay. ``deadline_s`` is for engines on a
+    network; the local one waits for everybody.
+    """
 
     engine: Literal["local"] = "local"
     deadline_s: Annotated[float, Field(gt=0)] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,8 +70,6 @@ class Run:
 
     def model_of(self, row: Tensor) -> nn.Module:
         """Return a row ``[P]`` as a new module."""
-        import copy
-
         module = copy.deepcopy(self.problem.module)
         self.problem.layout.load(module, row.cpu())
         return module

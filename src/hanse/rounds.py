@@ -101,7 +101,8 @@ class _Exchange:
                 authorised[reply.client] = reply.authorise
             for task, result in zip(asked[reply.client].tasks, reply.results, strict=True):
                 answers[reply.client, _question(task)] = result
-        refusals += [(c, "no reply") for c in asked if c not in {r.client for r in replies}]
+        spoke = {reply.client for reply in replies}
+        refusals += [(c, "no reply") for c in asked if c not in spoke]
         return replace(view, answers=answers, authorised=authorised, refusals=tuple(refusals))
 
     def _refuse(self, reply: Reply, asked: Mapping[int, Request], heard: set[int], view: View) -> str | None:
@@ -132,7 +133,7 @@ def play_round(setup: Setup, state: LoopState) -> Played:
     with port.clock("train"):
         questions = _questions(setup, states, view, "train")
         view = port.send(_merge([*_training(seats, view.table), *questions]), view)
-        view = replace(view, updates=_accepted(seats, view), stage="close")
+        view = _enough(replace(view, updates=_accepted(seats, view), stage="close"), setup.min_replies)
     with port.clock("ask"):
         view = port.send(_questions(setup, states, view, "close"), view)
     with port.clock("weigh"):
@@ -233,6 +234,20 @@ def _accepted(seats: Seats, view: View) -> Updates:
         steps=np.array([t.steps for _, t in found], dtype=np.int64),
         extras=extras,
     )
+
+
+def _enough(view: View, least: int) -> View:
+    """Return the view as it is, or an empty round's if fewer seats than ``least`` answered soundly."""
+    updates = view.trained
+    if len(updates) >= least:
+        return view
+    reason = f"the round had {len(updates)} sound updates, {least} are needed"
+    refused = (*view.refusals, *((int(c), reason) for c in updates.seats.client))
+    none = np.zeros(0, np.int64)
+    empty = Updates(
+        updates.seats.take(none), updates.rows[:0], updates.num_samples[:0], updates.loss[:0], updates.steps[:0]
+    )
+    return replace(view, updates=empty, refusals=refused)
 
 
 def _stack(rows: Sequence[Tensor], table: Tensor) -> Tensor:

@@ -98,6 +98,9 @@ def build(experiment: Experiment) -> Blueprint:
     mechanism = build_mechanism(experiment.mechanism.table)
     lines = unmet_needs(mechanism, _given(experiment, data))
     lines += _too_many(experiment.mechanism.table, data.num_clients)
+    seats, least = getattr(mechanism.select, "clients_per_round", data.num_clients), experiment.federation.min_replies
+    if least > min(seats, data.num_clients):
+        lines.append(f"federation.min_replies: {least}: more than the {min(seats, data.num_clients)} seats of a round")
     behaviours: list[Behaviour] = []
     for name, options in experiment.behaviour.items():
         try:
