@@ -7,7 +7,6 @@ published.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import tempfile
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 from hanse.data.dataset import Dataset, image_samples, stratified_split
 from hanse.data.download import fetch
 from hanse.data.samples import Samples
-from hanse.errors import UserError, nearest
+from hanse.errors import UserError, import_path
 from hanse.streams import stream
 
 __all__ = ["GENERATED", "SOURCES", "Loader", "cache_dir", "load"]
@@ -96,9 +95,6 @@ def load(
         return SOURCES[source](root=root, seed=seed, download=download)
     if source in GENERATED:
         raise UserError(f"source '{source}' is generated client by client: use hanse.data.build, not load")
-    if ":" not in source:
-        allowed = (*SOURCES, *GENERATED)
-        raise UserError(f"source = '{source}': no such source{nearest(source, allowed)} (or 'package.module:function')")
     dataset = _import(source)(root=root, seed=seed, download=download)
     if not isinstance(dataset, Dataset):
         raise UserError(f"source = '{source}': it returned {type(dataset).__name__}; a hanse.data.Dataset is needed")
@@ -111,19 +107,12 @@ def cache_dir() -> Path:
 
 
 def _import(source: str) -> Loader:
-    module, _, name = source.partition(":")
-    try:
-        loader = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(
-            f"source = '{source}': {error}; needed: 'package.module:function' on the Python path"
-        ) from error
+    loader = import_path(source, "source", (*SOURCES, *GENERATED))
     try:
         inspect.signature(loader).bind(root=None, seed=0, download=True)
     except TypeError as error:
         raise UserError(f"source = '{source}': cannot be called with root=, seed=, download= ({error})") from error
-    found: Loader = loader
-    return found
+    return loader
 
 
 def _digits(*, root: Path | None, seed: int, download: bool) -> Dataset:

@@ -13,7 +13,6 @@ from functools import cached_property, lru_cache
 from typing import Literal, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -189,8 +188,3 @@ def smallest_batch(problem: Problem) -> int:
 def has_buffers(problem: Problem) -> bool:
     """Say whether the model keeps float buffers (batch-norm statistics) beside its parameters."""
     return problem.layout.size > problem.layout.num_parameters
-
-
-def empty_rows(problem: Problem, count: int, device: torch.device) -> Tensor:
-    """Return an uninitialised table of ``count`` rows."""
-    return torch.empty((count, problem.layout.size), dtype=torch.float32, device=device)

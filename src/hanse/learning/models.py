@@ -6,7 +6,6 @@ comes before ReLU: max-pooling and ReLU commute, and the ReLU then works on a qu
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hanse.errors import UserError, nearest
+from hanse.errors import UserError, import_path, nearest
 from hanse.learning.job import Problem
 from hanse.streams import torch_seed
 from hanse.table import Layout
@@ -109,25 +108,6 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
 }
 
 
-def _factory(name: str) -> Callable[..., Any]:
-    if ":" not in name:
-        if name not in MODELS:
-            raise UserError(
-                f"model.name is {name!r}{nearest(name, MODELS)} (or an import path 'package.module:factory')"
-            )
-        return MODELS[name]
-    path, _, attribute = name.partition(":")
-    try:
-        found: Any = importlib.import_module(path)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"model.name is {name!r}, but it cannot be imported: {error}") from error
-    if not callable(found):
-        raise UserError(f"model.name is {name!r}, which is not callable")
-    return found  # type: ignore[no-any-return]
-
-
 def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Refuse options that the factory does not take, each with the nearest one that it does."""
     try:
@@ -151,7 +131,7 @@ def build_module(
 
     Raises UserError for an unknown name or option, or for a factory that does not return a module.
     """
-    factory = _factory(name)
+    factory = MODELS.get(name) or import_path(name, "model.name", MODELS)
     _check_options(name, factory, options)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(torch_seed(seed, "model", start=number))

@@ -33,7 +33,6 @@ __all__ = [
     "Settlement",
     "Stage",
     "State",
-    "Transaction",
     "Values",
     "View",
 ]
@@ -42,7 +41,6 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 State = Mapping[str, Any]  # tensors, numpy arrays, numbers and strings only: it is checkpointed
 Stage = Literal["open", "train", "close"]
-NO_METRICS: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -67,22 +65,9 @@ class Values:
 
 
 @dataclass(frozen=True)
-class Transaction:
-    """One zero-sum movement: ``postings`` are (account, amount in the smallest unit); ``step`` makes it unique in its
-    round.
-    """
-
-    step: str
-    postings: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True)
 class Settlement:
-    """SETTLE: the round's transactions, and the table rows withheld from those who did not pay (they stay as they
-    were).
-    """
+    """SETTLE: the table rows withheld from those who did not pay; they stay as they were."""
 
-    transactions: tuple[Transaction, ...] = ()
     withheld: frozenset[int] = frozenset()
     metrics: Mapping[str, float] = field(default_factory=dict)
 
@@ -241,10 +226,10 @@ class ValuePart(Part, Protocol):
 
 
 class SettlePart(Part, Protocol):
-    """Says who pays whom, and what is withheld."""
+    """Says what is withheld from whom; payments come with the ledger."""
 
     def decide(self, view: View, state: State) -> Settlement:
-        """Return this round's transactions."""
+        """Return this round's withheld rows."""
         ...
 
 
