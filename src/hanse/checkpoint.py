@@ -16,13 +16,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from hanse.errors import UserError
+from hanse.ledger.book import Book
+from hanse.ledger.entry import Transaction
 from hanse.mechanisms.part import State
 from hanse.rounds import LoopState
 from hanse.table import Table
 
 __all__ = ["CorruptCheckpointError", "Snapshot", "load", "store"]
 
-VERSION = 1
+VERSION = 2
 
 
 class CorruptCheckpointError(Exception):
@@ -31,10 +34,13 @@ class CorruptCheckpointError(Exception):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A loop state, and how many bytes of each line file belong to the rounds before it."""
+    """A loop state, how many bytes of each line file belong to the rounds before it, and the transactions by round
+    that are still to be written into the ledger (those since the checkpoint before).
+    """
 
     state: LoopState
     lengths: Mapping[str, int]
+    pending: tuple[tuple[int, Transaction], ...] = ()
 
 
 def _digest(tensors: Mapping[str, Tensor], notes: str) -> str:
@@ -74,11 +80,20 @@ def store(path: Path, snapshot: Snapshot) -> None:
     tensors["table/rows"] = state.table.rows.detach().cpu().contiguous()
     tensors["table/owner"] = torch.tensor(state.table.owner)  # copies: owner and home may be one array
     tensors["table/home"] = torch.tensor(state.home)
-    slots = list(state.states)
-    notes = json.dumps(
-        {"version": VERSION, "round": state.round, "slots": slots, "plain": plain, "lengths": dict(snapshot.lengths)},
-        sort_keys=True,
-    )
+    if state.personal is not None:
+        tensors["personal"] = torch.tensor(state.personal)
+    book = state.book
+    known = {
+        "version": VERSION,
+        "round": state.round,
+        "finished": state.finished,
+        "slots": list(state.states),
+        "plain": plain,
+        "lengths": dict(snapshot.lengths),
+        "book": {"head": book.head, "count": book.count, "floor": book.floor, "balances": dict(book.balances)},
+        "pending": [[r, t.step, t.kind, t.memo, t.postings] for r, t in snapshot.pending],
+    }
+    notes = json.dumps(known, sort_keys=True)
     blob = save(tensors, {"notes": notes, "digest": _digest(tensors, notes)})
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
@@ -89,7 +104,9 @@ def store(path: Path, snapshot: Snapshot) -> None:
 
 
 def load(path: Path, device: torch.device) -> Snapshot:
-    """Read a snapshot. Raises CorruptCheckpointError if its checksum or form is wrong, UserError-free otherwise."""
+    """Read a snapshot. Raises CorruptCheckpointError if its checksum or form is wrong, and UserError
+    if another version of hanse wrote it.
+    """
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -100,6 +117,8 @@ def load(path: Path, device: torch.device) -> Snapshot:
     if metadata.get("digest") != _digest(tensors, notes):
         raise CorruptCheckpointError(f"{path.name}: the checksum does not match")
     known = json.loads(notes)
+    if known["version"] != VERSION:
+        raise UserError(f"{path}: written by another version of hanse (format {known['version']}, this is {VERSION})")
     states: dict[str, dict[str, Any]] = {slot: {} for slot in known["slots"]}
     for key, value in known["plain"].items():
         if not key.startswith("numpy:"):
@@ -110,5 +129,12 @@ def load(path: Path, device: torch.device) -> Snapshot:
             _, slot, name = key.split("/", 2)
             states[slot][name] = tensor.numpy() if f"numpy:{key}" in known["plain"] else tensor.to(device)
     table = Table(tensors["table/rows"].to(device), tensors["table/owner"].numpy())
-    state = LoopState(known["round"], table, tensors["table/home"].numpy(), states)
-    return Snapshot(state, known["lengths"])
+    personal = tensors["personal"].numpy() if "personal" in tensors else None
+    book, home = Book(**known["book"]), tensors["table/home"].numpy()
+    state = LoopState(known["round"], table, home, states, book, personal, known["finished"])
+    pending = tuple((r, Transaction(step, kind, _pairs(rows), memo)) for r, step, kind, memo, rows in known["pending"])
+    return Snapshot(state, known["lengths"], pending)
+
+
+def _pairs(rows: list[list[Any]]) -> tuple[tuple[str, int], ...]:
+    return tuple((account, units) for account, units in rows)

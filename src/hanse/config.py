@@ -21,6 +21,7 @@ __all__ = [
     "EvalSection",
     "Experiment",
     "FederationSection",
+    "LedgerSection",
     "RunSection",
     "TrainSection",
 ]
@@ -94,10 +95,14 @@ class ClientsSection(Section):
     """``[clients]``: what clients decide for themselves, by name or import path, with options as a table.
 
     With ``told`` each client learns its value after every round that it sat in, and its policy may leave on it.
+    ``profiles`` says what each client is (a role with its costs and eagerness), for mechanisms that trade. ``grant``
+    is what a new client gets, in tokens (where a mechanism pays).
     """
 
     policy: str | dict[str, Any] = "loyal"
     told: bool = False
+    profiles: str | dict[str, Any] | None = None
+    grant: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 100.0
 
 
 class FederationSection(Section):
@@ -110,6 +115,15 @@ class FederationSection(Section):
     engine: Literal["local"] = "local"
     deadline_s: Annotated[float, Field(gt=0)] | None = None
     min_replies: Annotated[int, Field(ge=0)] = 0
+
+
+class LedgerSection(Section):
+    """``[ledger]``: where the books are (default: ``ledger.db`` in the run directory), and the floor of every
+    account but the mint, in tokens.
+    """
+
+    url: str | None = None
+    floor: Annotated[float, Field(le=0, ge=-1e12, allow_inf_nan=False)] = 0.0
 
 
 class EngineSection(Section):
@@ -159,6 +173,7 @@ class Experiment(BaseModel):
     clients: ClientsSection = ClientsSection()
     behaviour: dict[str, dict[str, Any]] = {}
     federation: FederationSection = FederationSection()
+    ledger: LedgerSection = LedgerSection()
     engine: EngineSection = EngineSection()
     eval: EvalSection = EvalSection()
     run: RunSection = RunSection()

@@ -21,11 +21,12 @@ from hanse.config import Experiment
 from hanse.errors import UserError
 from hanse.learning.job import Problem
 from hanse.learning.threads import intra_op
-from hanse.records import evaluate, metrics_of, seats_of
-from hanse.rounds import LoopState, Played, first_state, play_round
+from hanse.ledger.book import Book
+from hanse.records import Tested, evaluate, metrics_of, seats_of
+from hanse.rounds import LoopState, Played, finish, first_state, play_round
 from hanse.rundir import RunDir
 from hanse.setup import World, build, settle_engine
-from hanse.table import Table
+from hanse.table import Table, mix
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +52,8 @@ class Run:
     """A finished (or interrupted) run.
 
     ``metrics`` has a dictionary a round, ``clients`` one a seat, ``table`` the final models and ``home [N]`` each
-    client's row. ``path`` is the run directory, if there is one; ``over`` says why a run ended before its last round.
+    client's row, ``personal [N, K]`` the weights of personal models if there are any, ``book`` the balances. ``path``
+    is the run directory, if there is one; ``over`` says why a run ended before its last round.
     """
 
     experiment: Experiment
@@ -60,12 +62,16 @@ class Run:
     clients: list[dict[str, Any]] = field(default_factory=list)
     table: Table = field(default_factory=lambda: Table.of(torch.zeros(0, 0)))
     home: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    personal: np.ndarray | None = None
+    book: Book = field(default_factory=Book)
     path: Path | None = None
     interrupted: bool = False
     over: str | None = None
 
     def model(self, client: int = 0) -> nn.Module:
         """Return the model that a client holds at the end, as a new module."""
+        if self.personal is not None and self.personal[client].any():
+            return self.model_of(mix(self.personal[[client]], self.table.rows[:0], self.table.rows)[0])
         return self.model_of(self.table.rows[int(self.home[client])])
 
     def model_of(self, row: Tensor) -> nn.Module:
@@ -109,7 +115,7 @@ def run(
         experiment = Experiment.read(experiment)
     experiment, world, said = settle_engine(experiment, build(experiment), fresh=recalibrate)
     try:
-        folder = None if out is None else RunDir.create(Path(out), experiment, overwrite=overwrite)
+        folder = None if out is None else _new_folder(Path(out), experiment, world, overwrite)
         return _play(world, experiment, first_state(world.setup), folder, observers, said)
     finally:
         world.engine.close()
@@ -123,11 +129,16 @@ def resume(path: str | Path, *, observers: Sequence[Observer] = ()) -> Run:
     experiment = Experiment.read(path / "config.toml")
     experiment, world, said = settle_engine(experiment, build(experiment), fresh=False)
     try:
-        folder, snapshot, warnings = RunDir.reopen(path, world.device)
+        folder, snapshot, warnings = RunDir.reopen(path, experiment, world.device)
         state = first_state(world.setup) if snapshot is None else snapshot.state
         return _play(world, experiment, state, folder, observers, [*said, *warnings])
     finally:
         world.engine.close()
+
+
+def _new_folder(path: Path, experiment: Experiment, world: World, overwrite: bool) -> RunDir:
+    books = world.setup.mechanism.settle is not None
+    return RunDir.create(path, experiment, overwrite=overwrite, books=books)
 
 
 def _play(
@@ -158,11 +169,11 @@ def _play(
             tested = _test(world, experiment, played)
             seconds["test"] = time.perf_counter() - begun - seconds["play"]
             seats = seats_of(played)
-            metrics = metrics_of(played, tested, seconds | {"round": time.perf_counter() - begun})
+            metrics = metrics_of(played, tested.metrics, seconds | {"round": time.perf_counter() - begun})
             budget.spend([metrics])
             result.over = budget.over()
             if folder is not None:
-                folder.append(metrics, seats, played)
+                folder.append(metrics, seats, played, tested.arrays)
                 last = state.round == limits.rounds or result.over is not None or stop.asked
                 if state.round % limits.checkpoint_every == 0 or last:
                     folder.checkpoint(state)
@@ -170,22 +181,28 @@ def _play(
             result.clients.extend(seats)
             for observer in observers:
                 observer.on_round(metrics, played)
+        result.interrupted = state.round < limits.rounds and result.over is None
+        if world.setup.mechanism.settle is not None and not result.interrupted and not state.finished:
+            last_word = finish(world.setup, state)
+            state = last_word.state
+            if folder is not None:
+                folder.owe(state.round, last_word.view.posted)
+                folder.checkpoint(state)
     if folder is not None:
         folder.close()
-    result.table, result.home = state.table, state.home
-    result.interrupted = state.round < limits.rounds and result.over is None
+    result.table, result.home, result.personal, result.book = state.table, state.home, state.personal, state.book
     for observer in observers:
         observer.on_end(result)
     return result
 
 
-def _test(world: World, experiment: Experiment, played: Played) -> dict[str, float | None]:
+def _test(world: World, experiment: Experiment, played: Played) -> Tested:
     number = played.state.round
     if number % experiment.eval.every and number != experiment.run.rounds:
-        return {}
-    deployment = played.view.deployment
-    rows = played.state.home if deployment is None else deployment.rows
-    return evaluate(world.engine, world.data, played.state.table, rows, world.tested_clients)
+        return Tested()
+    deployment, state = played.view.deployment, played.state
+    rows = state.home if deployment is None else deployment.rows
+    return evaluate(world.engine, world.data, state.table, rows, world.tested_clients, state.personal)
 
 
 @dataclass

@@ -8,17 +8,19 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from hanse.data.federated import FederatedData
 from hanse.learning.job import Engine
 from hanse.mechanisms.part import Floats, View
 from hanse.rounds import Played
-from hanse.table import Table
+from hanse.table import Table, mix
 
-__all__ = ["evaluate", "metrics_of", "seats_of"]
+__all__ = ["Tested", "evaluate", "metrics_of", "seats_of"]
 
 
 def _mean(values: Floats) -> float | None:
@@ -46,6 +48,7 @@ def metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Mapp
         **recorded,
         "bytes/down": played.bytes_down,
         "bytes/up": played.bytes_up,
+        **({"ledger/head": view.book.head} if view.book.count else {}),
         **{f"time/{name}_s": spent for name, spent in {**played.seconds, **seconds}.items()},
         "memory/peak_mb": round(peak, 1),
     }
@@ -92,13 +95,29 @@ def _seat(view: View, s: int) -> dict[str, Any]:
     return line
 
 
+@dataclass(frozen=True)
+class Tested:
+    """A round's test: figures by name, and the losses and accuracies ``[n]`` of clients on their own shares."""
+
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
 def evaluate(
-    engine: Engine, data: FederatedData, table: Table, rows: np.ndarray, clients: np.ndarray
-) -> dict[str, float | None]:
+    engine: Engine,
+    data: FederatedData,
+    table: Table,
+    rows: np.ndarray,
+    clients: np.ndarray,
+    weights: Floats | None = None,
+) -> Tested:
     """Test what clients hold, ``rows [N]``: on the server's test set (a mean over clients), and on the own test share
     of ``clients [n]`` (plain mean, mean weighted by samples, and the worst).
+
+    With ``weights [N, K]`` the clients test their personal models ``weights[c] @ M``; the server has only the rows.
     """
     found: dict[str, float | None] = {}
+    arrays: dict[str, np.ndarray] = {}
     if data.server_test is not None:
         held, count = np.unique(rows, return_counts=True)
         scores = engine.score(table.rows[held], data.server_test)
@@ -107,7 +126,8 @@ def evaluate(
             found["test/accuracy"] = float(np.average(scores.accuracy, weights=count))
     if len(clients):
         pool, index = data.pool(clients.tolist(), "test")
-        scores = engine.score(table.rows[rows[clients]], pool, index)
+        scores = engine.score(_held(table, rows, clients, weights), pool, index)
+        arrays = {"tested": clients, "test_loss": scores.loss, "test_accuracy": scores.accuracy}
         some = scores.count > 0
         found["client/test_loss"] = _mean(scores.loss[some])
         if not np.isnan(scores.accuracy[some]).any() and some.any():
@@ -115,4 +135,15 @@ def evaluate(
             weighted = np.average(scores.accuracy[some], weights=scores.count[some])
             found["client/test_accuracy_weighted"] = float(weighted)
             found["client/test_accuracy_min"] = float(scores.accuracy[some].min())
-    return found
+    return Tested(found, arrays)
+
+
+def _held(table: Table, rows: np.ndarray, clients: np.ndarray, weights: Floats | None) -> Tensor:
+    """Return the model that each of ``clients [n]`` holds, ``[n, P]``."""
+    held = table.rows[rows[clients]]
+    if weights is None:
+        return held
+    personal = weights[clients].any(axis=1)
+    if personal.any():
+        held[personal] = mix(weights[clients[personal]], table.rows[:0], table.rows)
+    return held

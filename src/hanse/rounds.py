@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -13,16 +13,19 @@ from torch import Tensor
 
 from hanse.federation.check import refusal
 from hanse.federation.port import Federation, Reply, Request, Result, Roster, Task, Train, Trained
+from hanse.ledger.book import Book
+from hanse.ledger.entry import MINT, Transaction
+from hanse.ledger.entry import client as account_of
 from hanse.mechanisms.feedback import Feedback
-from hanse.mechanisms.part import Context, Ints, Mechanism, Part, Server, Stage, State, View
+from hanse.mechanisms.part import Context, Floats, Ints, Mechanism, Part, Server, Stage, State, View
 from hanse.table import Mix, Seats, Table, Updates, mix
 
-__all__ = ["LoopState", "Played", "Setup", "first_state", "play_round"]
+__all__ = ["Finished", "LoopState", "Played", "Setup", "finish", "first_state", "play_round"]
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What stays the same over a run."""
+    """What stays the same over a run. ``grant`` and ``floor`` are in the smallest unit."""
 
     mechanism: Mechanism
     federation: Federation
@@ -31,6 +34,8 @@ class Setup:
     deadline_s: float | None = None
     min_replies: int = 0
     feedback: Feedback | None = None
+    grant: int = 0
+    floor: int = 0
 
     def parts(self) -> dict[str, Part]:
         """Return everything that asks and learns: the mechanism's parts, and the feedback to clients."""
@@ -40,12 +45,17 @@ class Setup:
 
 @dataclass(frozen=True)
 class LoopState:
-    """What changes over a run, and all that a checkpoint holds: the next round, the table, homes, the parts' states."""
+    """What changes over a run, and all that a checkpoint holds: the next round, the table, homes, the parts' states,
+    the books, the weights ``[N, K]`` of the clients' personal models if there are any, and whether the run is finished.
+    """
 
     round: int
     table: Table
     home: Ints
     states: Mapping[str, State]
+    book: Book = field(default_factory=Book)
+    personal: Floats | None = None
+    finished: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,11 +69,21 @@ class Played:
     bytes_up: int
 
 
+@dataclass(frozen=True)
+class Finished:
+    """What follows the last round: the last settlement, and the bytes of its exchange."""
+
+    state: LoopState
+    view: View
+    bytes_down: int
+    bytes_up: int
+
+
 def first_state(setup: Setup) -> LoopState:
     """Return the state before round 0."""
     table, home = setup.mechanism.train.table(setup.context)
     states = {slot: part.init(setup.context) for slot, part in setup.parts().items()}
-    return LoopState(0, table, home, states)
+    return LoopState(0, table, home, states, Book(floor=setup.floor))
 
 
 @dataclass
@@ -122,10 +142,14 @@ def play_round(setup: Setup, state: LoopState) -> Played:
     mechanism, states = setup.mechanism, state.states
     port = _Exchange(setup, state.round)
     present = setup.federation.present(state.round)
-    view = View(setup.context, state.round, "open", present, state.table, state.home, setup.server)
+    view = View(setup.context, state.round, "open", present, state.table, state.home, setup.server, book=state.book)
+    view = _post(view, _grants(setup, view))
     with port.clock("ask"):
         view = port.send(_questions(setup, states, view, "open"), view)
         view = _without_leavers(setup, states, view)
+    if mechanism.settle is not None:
+        with port.clock("settle"):
+            view = _post(view, mechanism.settle.open(view, states["settle"]))
     with port.clock("select"):
         view = replace(view, choice=mechanism.select.decide(view, states["select"]))
         seats = mechanism.train.decide(view, states["train"])
@@ -143,14 +167,46 @@ def play_round(setup: Setup, state: LoopState) -> Played:
             view = replace(view, values=mechanism.value.decide(view, states["value"]))
     if mechanism.settle is not None:
         with port.clock("settle"):
-            view = replace(view, settlement=mechanism.settle.decide(view, states["settle"]))
+            settlement = mechanism.settle.decide(view, states["settle"])
+            view = _post(replace(view, settlement=settlement), settlement.transactions)
     with port.clock("mix"):
         table = _mixed(view)
     if mechanism.deploy is not None:
         view = replace(view, deployment=mechanism.deploy.decide(view, states["deploy"]))
     learned = {slot: part.learn(view, states[slot]) for slot, part in setup.parts().items()}
-    after = LoopState(state.round + 1, table, view.mixed.home, learned)
+    personal = None if view.deployment is None else view.deployment.weights
+    after = LoopState(state.round + 1, table, view.mixed.home, learned, view.book, personal)
     return Played(after, view, port.seconds, port.down, port.up)
+
+
+def finish(setup: Setup, state: LoopState) -> Finished:
+    """Settle what the last round left open, with one more exchange if the settle part asks for it."""
+    port = _Exchange(setup, state.round)
+    present = setup.federation.present(state.round)
+    view = View(setup.context, state.round, "end", present, state.table, state.home, setup.server, book=state.book)
+    settle = setup.mechanism.settle
+    if settle is not None:
+        view = _without_leavers(setup, state.states, view)
+        view = port.send(_merge(settle.asks(view, state.states["settle"])), view)
+        view = _post(view, settle.finish(view, state.states["settle"]))
+    return Finished(replace(state, book=view.book, finished=True), view, port.down, port.up)
+
+
+def _post(view: View, transactions: Iterable[Transaction]) -> View:
+    """Return the view with these transactions in its books. Raises LedgerError, with nothing posted."""
+    new = tuple(transactions)
+    return replace(view, book=view.book.post(view.round, new), posted=view.posted + new) if new else view
+
+
+def _grants(setup: Setup, view: View) -> list[Transaction]:
+    """Return the grants of clients that are here for the first time; a client is its key, whatever it calls itself."""
+    if setup.mechanism.settle is None or setup.grant == 0:
+        return []
+    return [
+        Transaction(f"grant/{c.id}", "grant", ((MINT, -setup.grant), (account_of(c.id), setup.grant)))
+        for c in view.roster
+        if account_of(c.id) not in view.book.balances
+    ]
 
 
 def _without_leavers(setup: Setup, states: Mapping[str, State], view: View) -> View:

@@ -1,7 +1,8 @@
 """The run directory: what a run leaves on disk, and how a resumed run finds its place again.
 
 A round becomes part of the run with its checkpoint: lines and files of rounds after the last checkpoint are cut off on
-resume and made again, bit for bit.
+resume and made again, bit for bit. Its transactions are in the checkpoint too, and are written into the ledger right
+after it: the ledger is never ahead of the run, and a resumed run writes what a crash kept from it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import os
 import platform
 import shutil
 import sys
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import torch
@@ -24,7 +26,11 @@ from hanse import checkpoint
 from hanse.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.config import Experiment
 from hanse.errors import UserError
+from hanse.ledger.entry import TOKEN, Transaction
 from hanse.rounds import LoopState, Played
+
+if TYPE_CHECKING:
+    from hanse.ledger.store import Ledger
 
 __all__ = ["RunDir", "read_lines"]
 
@@ -47,10 +53,15 @@ class RunDir:
 
     path: Path
     _files: dict[str, BinaryIO] = field(default_factory=dict)
+    _ledger: Ledger | None = None
+    _pending: list[tuple[int, Transaction]] = field(default_factory=list)
 
     @staticmethod
-    def create(path: Path, experiment: Experiment, *, overwrite: bool = False) -> RunDir:
-        """Make a new run directory. Raises UserError if it exists (unless ``overwrite``) or cannot be written."""
+    def create(path: Path, experiment: Experiment, *, overwrite: bool = False, books: bool = False) -> RunDir:
+        """Make a new run directory, with a ledger if there will be ``books``.
+
+        Raises UserError if it exists (unless ``overwrite``) or cannot be written.
+        """
         if path.exists() and any(path.iterdir() if path.is_dir() else [path]):
             if not overwrite:
                 raise UserError(
@@ -66,13 +77,15 @@ class RunDir:
             (path / "environment.json").write_text(json.dumps(_environment(), indent=1) + "\n")
         except OSError as wrong:
             raise UserError(f"--out {path}: cannot be written: {wrong.strerror}") from None
-        return RunDir(path)._open()
+        if books:
+            (path / "ledger.json").write_text(json.dumps({"book": uuid.uuid4().hex}) + "\n")
+        return RunDir(path)._open(experiment)
 
     @staticmethod
-    def reopen(path: Path, device: torch.device) -> tuple[RunDir, Snapshot | None, list[str]]:
+    def reopen(path: Path, experiment: Experiment, device: torch.device) -> tuple[RunDir, Snapshot | None, list[str]]:
         """Open a run directory to go on: return it, the last sound checkpoint, and what had to be passed over.
 
-        Whatever lies after that checkpoint is cut off.
+        Whatever lies after that checkpoint is cut off, and its transactions are in the ledger.
         """
         if not (path / "config.toml").exists():
             raise UserError(f"{path}: is not a run directory (it has no config.toml)")
@@ -95,28 +108,56 @@ class RunDir:
         for record in (path / "rounds").glob("*.npz"):
             if int(record.stem) >= finished:
                 record.unlink()
-        return RunDir(path)._open(), snapshot, said
+        folder = RunDir(path)._open(experiment)
+        if snapshot is not None:
+            folder._pending = list(snapshot.pending)
+            folder._post()
+        return folder, snapshot, said
 
-    def _open(self) -> RunDir:
+    def _open(self, experiment: Experiment) -> RunDir:
         self._files = {name: (self.path / name).open("ab") for name in LINE_FILES}
+        if (self.path / "ledger.json").exists():
+            from hanse.ledger.store import Ledger  # here: databases take a while to import, and few runs need them
+
+            book = json.loads((self.path / "ledger.json").read_text())["book"]
+            url = experiment.ledger.url or f"sqlite:///{self.path / 'ledger.db'}"
+            self._ledger = Ledger.open(url, book=book, floor=round(experiment.ledger.floor * TOKEN))
         return self
 
-    def append(self, metrics: Mapping[str, Any], seats: Sequence[Mapping[str, Any]], played: Played) -> None:
+    def append(
+        self,
+        metrics: Mapping[str, Any],
+        seats: Sequence[Mapping[str, Any]],
+        played: Played,
+        more: Mapping[str, np.ndarray],
+    ) -> None:
         """Write one finished round's lines and arrays."""
-        arrays: dict[str, Any] = _arrays(played)
+        arrays: dict[str, Any] = {**_arrays(played), **more}
+        self.owe(played.view.round, played.view.posted)
         np.savez(self.path / "rounds" / f"{played.view.round:05d}.npz", **arrays)
         for name, lines in (("clients.jsonl", seats), ("metrics.jsonl", [metrics])):
             file = self._files[name]
             file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
             file.flush()
 
+    def owe(self, round: int, transactions: Sequence[Transaction]) -> None:
+        """Keep a round's transactions for the next checkpoint."""
+        self._pending += [(round, t) for t in transactions]
+
     def checkpoint(self, state: LoopState) -> None:
-        """Make everything so far part of the run."""
+        """Make everything so far part of the run, and write the transactions since the last time into the ledger."""
         lengths = {name: file.tell() for name, file in self._files.items()}
         folder = self.path / "checkpoints"
-        checkpoint.store(folder / f"{state.round:05d}.safetensors", Snapshot(state, lengths))
+        checkpoint.store(folder / f"{state.round:05d}.safetensors", Snapshot(state, lengths, tuple(self._pending)))
+        self._post()
         for old in sorted(folder.glob("*.safetensors"))[:-KEEP]:
             old.unlink()
+
+    def _post(self) -> None:
+        if self._ledger is not None:
+            for round in sorted({r for r, _ in self._pending}):
+                self._ledger.post(round, [t for r, t in self._pending if r == round])
+        self._pending = []
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the rounds so far."""
@@ -127,10 +168,13 @@ class RunDir:
         yield from read_lines(self.path / "clients.jsonl")
 
     def close(self) -> None:
-        """Close the line files."""
+        """Close the line files and the ledger."""
         for file in self._files.values():
             file.close()
         self._files = {}
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
 
 
 def _whole(path: Path, snapshot: Snapshot, name: str) -> Snapshot:
@@ -165,6 +209,9 @@ def _arrays(played: Played) -> dict[str, np.ndarray]:
         arrays["value"] = view.values.per_seat
         if view.values.standard_errors is not None:
             arrays["value_error"] = view.values.standard_errors
+    if view.settlement is not None:
+        arrays |= view.settlement.arrays
+        arrays["withheld"] = np.array(sorted(view.settlement.withheld), np.int64)
     if not np.array_equal(mixed.home, view.home) or view.round == 0:
         arrays["home"] = mixed.home
     return arrays

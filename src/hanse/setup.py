@@ -24,6 +24,7 @@ from hanse.learning.calibrate import choose, make_engine, pick_device
 from hanse.learning.coalitions import Coalitions
 from hanse.learning.job import Engine, Problem, Scores, SeatJob, smallest_batch
 from hanse.learning.models import build_problem
+from hanse.ledger.entry import TOKEN
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.part import Context, Floats, Mechanism
 from hanse.mechanisms.registry import REASONS, build_mechanism, call, unmet_needs
@@ -217,6 +218,8 @@ def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine) -> Worl
         experiment.federation.deadline_s,
         experiment.federation.min_replies,
         Feedback() if experiment.clients.told else None,
+        grant=round(experiment.clients.grant * TOKEN),
+        floor=round(experiment.ledger.floor * TOKEN),
     )
     return World(setup, data, problem, engine, blueprint.device, _tested(experiment, data))
 

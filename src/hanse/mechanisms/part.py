@@ -19,6 +19,8 @@ from torch import Tensor
 from hanse.federation.port import Request, Result, Roster
 from hanse.learning.coalitions import Coalitions
 from hanse.learning.job import Recipe, Scores
+from hanse.ledger.book import Book
+from hanse.ledger.entry import Transaction
 from hanse.streams import stream
 from hanse.table import Layout, Mix, Seats, Table, Updates
 
@@ -40,7 +42,7 @@ __all__ = [
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 State = Mapping[str, Any]  # tensors, numpy arrays, numbers and strings only: it is checkpointed
-Stage = Literal["open", "train", "close"]
+Stage = Literal["open", "train", "close", "end"]
 
 
 @dataclass(frozen=True)
@@ -66,17 +68,26 @@ class Values:
 
 @dataclass(frozen=True)
 class Settlement:
-    """SETTLE: the table rows withheld from those who did not pay; they stay as they were."""
+    """SETTLE: who pays whom, and the table rows withheld from those who did not pay; they stay as they were.
+
+    ``arrays`` are recorded with the round, so that what was settled can be replayed.
+    """
 
     withheld: frozenset[int] = frozenset()
+    transactions: tuple[Transaction, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """DEPLOY: the row of the new table that each client holds, ``rows [N]`` int64."""
+    """DEPLOY: the row of the new table that each client holds, ``rows [N]`` int64.
+
+    With ``weights [N, K']`` client c holds the personal model ``weights[c] @ M'`` instead; a row of zeros means none.
+    """
 
     rows: Ints
+    weights: Floats | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -119,7 +130,7 @@ class View:
 
     ``roster`` are the present clients, ``home [N]`` the row that each client starts from, ``answers`` the replies so
     far by (client, question), ``authorised`` the most that each client agrees to pay this round (smallest unit),
-    ``refusals`` what was refused and why.
+    ``refusals`` what was refused and why, ``book`` the balances now and ``posted`` this round's transactions so far.
     """
 
     context: Context
@@ -139,6 +150,8 @@ class View:
     values: Values | None = None
     settlement: Settlement | None = None
     deployment: Deployment | None = None
+    book: Book = field(default_factory=Book)
+    posted: tuple[Transaction, ...] = ()
 
     def draw(self, purpose: str, *, client: int = -1, start: int = -1) -> np.random.Generator:
         """Return this round's random stream for a purpose (see :mod:`hanse.streams`)."""
@@ -180,7 +193,8 @@ class Part(Protocol):
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Return what to ask of clients at ``view.stage``: "open" (before selection), "train" (beside training),
-        "close" (once the updates are here). The loop merges the questions of all parts into one exchange.
+        "close" (once the updates are here). The loop merges the questions of all parts into one exchange. A settle
+        part is asked once more after the last round, at "end".
         """
         return ()
 
@@ -226,11 +240,19 @@ class ValuePart(Part, Protocol):
 
 
 class SettlePart(Part, Protocol):
-    """Says what is withheld from whom; payments come with the ledger."""
+    """Says who pays whom, and what is withheld from those who do not pay."""
+
+    def open(self, view: View, state: State) -> Sequence[Transaction]:
+        """Return what is posted before SELECT, once the answers to the "open" questions are here."""
+        return ()
 
     def decide(self, view: View, state: State) -> Settlement:
-        """Return this round's withheld rows."""
+        """Return this round's transactions and withheld rows."""
         ...
+
+    def finish(self, view: View, state: State) -> Sequence[Transaction]:
+        """Return what is posted after the last round, once the answers to the "end" questions are here."""
+        return ()
 
 
 class DeployPart(Part, Protocol):

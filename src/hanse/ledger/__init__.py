@@ -1,0 +1,1 @@
+"""The books: who holds how much, and every movement that made it so."""

@@ -1,0 +1,61 @@
+"""What is written into the books: transactions made of postings, in integers of the smallest unit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+
+__all__ = ["GENESIS", "MINT", "TOKEN", "Transaction", "client", "digest", "escrow", "is_account", "pool"]
+
+TOKEN = 1_000_000  # units of one token
+MINT = "mint"  # where grants come from: the only account that may go below its floor
+GENESIS = "0" * 64  # the hash before a book's first transaction
+
+
+def client(i: int) -> str:
+    """Return the account of client ``i``."""
+    return f"client/{i}"
+
+
+def escrow(i: int) -> str:
+    """Return the account that holds what client ``i`` has bid until the bid is settled."""
+    return f"escrow/{i}"
+
+
+def pool(name: str) -> str:
+    """Return the account of a pool, such as a tier's."""
+    return f"pool/{name}"
+
+
+_ACCOUNT = re.compile(r"mint|(client|escrow)/(0|[1-9][0-9]*)|pool/\S+( \S+)*")
+
+
+def is_account(name: object) -> bool:
+    """Say whether this is the name of an account: the mint, a client's, an escrow or a pool."""
+    return isinstance(name, str) and name.isprintable() and _ACCOUNT.fullmatch(name) is not None
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A movement between accounts: ``postings`` are (account, units) with nonzero integers that sum to zero.
+
+    ``step`` is unique within its round and keys the transaction: a second one under the same key is the same one.
+    ``kind`` is what reports group by, ``memo`` a word for people (which equation).
+    """
+
+    step: str
+    kind: str
+    postings: tuple[tuple[str, int], ...]
+    memo: str = ""
+
+
+def digest(head: str, round: int, transaction: Transaction) -> str:
+    """Return the hash of a transaction that follows ``head`` in a book: 64 hexadecimal digits (blake2b)."""
+    text = json.dumps(
+        [head, round, transaction.step, transaction.kind, transaction.memo, [list(p) for p in transaction.postings]],
+        ensure_ascii=True,
+        separators=(",", ":"),
+    )
+    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
