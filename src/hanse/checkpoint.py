@@ -90,7 +90,13 @@ def store(path: Path, snapshot: Snapshot) -> None:
         "slots": list(state.states),
         "plain": plain,
         "lengths": dict(snapshot.lengths),
-        "book": {"head": book.head, "count": book.count, "floor": book.floor, "balances": dict(book.balances)},
+        "book": {
+            "head": book.head,
+            "count": book.count,
+            "floor": book.floor,
+            "round": book.round,
+            "balances": dict(book.balances),
+        },
         "pending": [[r, t.step, t.kind, t.memo, t.postings] for r, t in snapshot.pending],
     }
     notes = json.dumps(known, sort_keys=True)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from hanse.errors import UserError
+from hanse.ledger.command import app as ledger_app
 from hanse.papers.command import EPILOG as REPRODUCE_EPILOG
 from hanse.papers.command import reproduce
 
@@ -96,12 +97,15 @@ def _finish(result: object) -> None:
 @app.command(epilog="Example:  hanse compare runs/greedyfed runs/fedavg")
 def compare(
     dirs: Dirs,
+    epsilon: Annotated[
+        float, typer.Option("--epsilon", help="How near to the first run's best accuracy an effective round must come.")
+    ] = 5e-3,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Put runs side by side: final and best accuracy, time a round, bytes."""
+    """Put runs side by side: final and best accuracy, rounds to be as good as the first, time a round, bytes."""
     from hanse.reports.compare import compare_runs
 
-    rows = compare_runs(dirs)
+    rows = compare_runs(dirs, epsilon)
     if as_json:
         print(json.dumps(rows, indent=1))
         return
@@ -158,6 +162,7 @@ def demo(
 
 
 app.command(epilog=REPRODUCE_EPILOG)(reproduce)
+app.add_typer(ledger_app, name="ledger")
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,7 +18,11 @@ from torch import Tensor, nn
 
 from hanse.budget import Budget
 from hanse.config import Experiment
+from hanse.data.federated import FederatedData
 from hanse.errors import UserError
+from hanse.federation.elsewhere import test_elsewhere
+from hanse.federation.port import Federation
+from hanse.held import own_weights
 from hanse.learning.job import Problem
 from hanse.learning.threads import intra_op
 from hanse.ledger.book import Book
@@ -52,8 +56,8 @@ class Run:
     """A finished (or interrupted) run.
 
     ``metrics`` has a dictionary a round, ``clients`` one a seat, ``table`` the final models and ``home [N]`` each
-    client's row, ``personal [N, K]`` the weights of personal models if there are any, ``book`` the balances. ``path``
-    is the run directory, if there is one; ``over`` says why a run ended before its last round.
+    client's row, ``personal [N, K]`` the weights of personal models if there are any, ``book`` the balances,
+    ``tested`` the last test of clients on their own shares (arrays by name). ``path`` is the run directory, if there is one; ``over`` says why a run ended before its last round.
     """
 
     experiment: Experiment
@@ -64,6 +68,7 @@ class Run:
     home: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     personal: np.ndarray | None = None
     book: Book = field(default_factory=Book)
+    tested: Mapping[str, np.ndarray] = field(default_factory=dict)
     path: Path | None = None
     interrupted: bool = False
     over: str | None = None
@@ -136,6 +141,32 @@ def resume(path: str | Path, *, observers: Sequence[Observer] = ()) -> Run:
         world.engine.close()
 
 
+def run_elsewhere(
+    experiment: Experiment,
+    data: FederatedData,
+    federation: Federation,
+    *,
+    out: str | Path,
+    observers: Sequence[Observer] = (),
+) -> Run:
+    """Run an experiment with clients behind another federation (on a network), or go on with it if ``out`` has it.
+
+    ``data`` says what the server knows: its own sets, the shape of samples and each client's reported size.
+    """
+    path = Path(out)
+    there = (path / "config.toml").exists()
+    experiment, world, said = settle_engine(experiment, build(experiment, data), fresh=False, federation=federation)
+    try:
+        if not there:
+            folder = _new_folder(path, experiment, world, overwrite=False)
+            return _play(world, experiment, first_state(world.setup), folder, observers, said)
+        folder, snapshot, warnings = RunDir.reopen(path, experiment, world.device)
+        state = first_state(world.setup) if snapshot is None else snapshot.state
+        return _play(world, experiment, state, folder, observers, [*said, *warnings])
+    finally:
+        world.engine.close()
+
+
 def _new_folder(path: Path, experiment: Experiment, world: World, overwrite: bool) -> RunDir:
     books = world.setup.mechanism.settle is not None
     return RunDir.create(path, experiment, overwrite=overwrite, books=books)
@@ -167,7 +198,9 @@ def _play(
             state = played.state
             seconds = {"play": time.perf_counter() - begun}
             tested = _test(world, experiment, played)
+            state = state if tested.personal is None else replace(state, personal=tested.personal)
             seconds["test"] = time.perf_counter() - begun - seconds["play"]
+            result.tested = tested.arrays or result.tested
             seats = seats_of(played)
             metrics = metrics_of(played, tested.metrics, seconds | {"round": time.perf_counter() - begun})
             budget.spend([metrics])
@@ -202,7 +235,12 @@ def _test(world: World, experiment: Experiment, played: Played) -> Tested:
         return Tested()
     deployment, state = played.view.deployment, played.state
     rows = state.home if deployment is None else deployment.rows
-    return evaluate(world.engine, world.data, state.table, rows, world.tested_clients, state.personal)
+    if world.elsewhere:
+        return test_elsewhere(world.engine, world.data, world.setup.federation, number, state.table, rows)
+    weights = state.personal
+    if deployment is not None and deployment.own_mix is not None:
+        weights = own_weights(world.engine, world.data, state.table, deployment.own_mix)
+    return evaluate(world.engine, world.data, state.table, rows, world.tested_clients, weights)
 
 
 @dataclass

@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from hanse.data.federated import FederatedData
+from hanse.held import by_distribution
 from hanse.learning.job import Engine
 from hanse.mechanisms.part import Floats, View
 from hanse.rounds import Played
@@ -33,7 +34,7 @@ def metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Mapp
     """
     view = played.view
     updates = view.trained
-    decisions = (view.choice, view.values, view.settlement, view.deployment)
+    decisions = (view.choice, view.mix, view.values, view.settlement, view.deployment)
     recorded = {k: v for d in decisions if d is not None for k, v in d.metrics.items()}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1024)
     return {
@@ -61,11 +62,12 @@ def seats_of(played: Played) -> list[dict[str, Any]]:
         return []
     cumulative = played.state.states.get("select", {}).get("cumulative")
     reasons = dict(view.refusals)
-    place = {int(c): s for s, c in enumerate(view.trained.seats.client)}
+    answered = view.trained.seats
+    place = {seat: s for s, seat in enumerate(zip(answered.client.tolist(), answered.start.tolist(), strict=True))}
     lines = []
     for client, start in zip(view.seats.client.tolist(), view.seats.start.tolist(), strict=True):
         line: dict[str, Any] = {"round": view.round, "client": client, "start": start}
-        s = place.get(client)
+        s = place.get((client, start))
         if s is None:
             line["refused"] = reasons.get(client, "no reply")
         else:
@@ -101,6 +103,7 @@ class Tested:
 
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    personal: Floats | None = None  # weights [N, K] of the personal models that were tested
 
 
 def evaluate(
@@ -135,7 +138,12 @@ def evaluate(
             weighted = np.average(scores.accuracy[some], weights=scores.count[some])
             found["client/test_accuracy_weighted"] = float(weighted)
             found["client/test_accuracy_min"] = float(scores.accuracy[some].min())
-    return Tested(found, arrays)
+        if weights is not None:
+            tier = engine.score(table.rows[rows[clients]], pool, index)
+            if not np.isnan(tier.accuracy[some]).any() and some.any():
+                found["client/test_accuracy_of_row"] = _mean(tier.accuracy[some])
+    found.update(by_distribution(engine, data, table))
+    return Tested(found, arrays, weights)
 
 
 def _held(table: Table, rows: np.ndarray, clients: np.ndarray, weights: Floats | None) -> Tensor:

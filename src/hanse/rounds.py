@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hanse.federation.check import refusal
 from hanse.federation.port import Federation, Reply, Request, Result, Roster, Task, Train, Trained
+from hanse.learning.guide import Guide
 from hanse.ledger.book import Book
 from hanse.ledger.entry import MINT, Transaction
 from hanse.ledger.entry import client as account_of
@@ -156,7 +157,8 @@ def play_round(setup: Setup, state: LoopState) -> Played:
         view = replace(view, seats=seats, stage="train")
     with port.clock("train"):
         questions = _questions(setup, states, view, "train")
-        view = port.send(_merge([*_training(seats, view.table), *questions]), view)
+        guide = mechanism.train.guide(view, states["train"])
+        view = port.send(_merge([*_training(seats, view.table, guide), *questions]), view)
         view = _enough(replace(view, updates=_accepted(seats, view), stage="close"), setup.min_replies)
     with port.clock("ask"):
         view = port.send(_questions(setup, states, view, "close"), view)
@@ -234,7 +236,7 @@ def _merge(requests: Sequence[Request]) -> list[Request]:
     return [Request(client, tuple(mine.values())) for client, mine in sorted(tasks.items())]
 
 
-def _training(seats: Seats, table: Table) -> list[Request]:
+def _training(seats: Seats, table: Table, guide: Guide | None) -> list[Request]:
     """Turn seats into training tasks: ``centre = R M``, ``tilt = L M``."""
     rows = table.rows
     centres = None if seats.R is None else _combine(seats.R, rows)
@@ -251,6 +253,7 @@ def _training(seats: Seats, table: Table) -> list[Request]:
                     mu=0.0 if seats.mu is None else float(seats.mu[s]),
                     tilt=None if tilts is None else tilts[s],
                     private=bool(table.owner[seats.start[s]] == seats.client[s]),
+                    guide=guide,
                 ),
             ),
         )

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["RunDir", "read_lines"]
 
 LINE_FILES = ("metrics.jsonl", "clients.jsonl")
+EARLIER = ("federation.json", "members.json")  # of a federation on a network: who is there before the run begins
 KEEP = 3  # checkpoints: the last one, and two to fall back on
 
 
@@ -62,7 +63,7 @@ class RunDir:
 
         Raises UserError if it exists (unless ``overwrite``) or cannot be written.
         """
-        if path.exists() and any(path.iterdir() if path.is_dir() else [path]):
+        if path.exists() and any(p.name not in EARLIER for p in (path.iterdir() if path.is_dir() else [path])):
             if not overwrite:
                 raise UserError(
                     f"--out {path}: exists already; give another folder, --overwrite, or 'hanse resume {path}'"

@@ -14,16 +14,19 @@ from hanse.config import Experiment
 from hanse.data import FederatedData, Samples
 from hanse.data import build as build_data
 from hanse.errors import UserError, import_path
-from hanse.federation.answers import Share, gradient
+from hanse.federation.answers import Share, confusion, gradient
 from hanse.federation.behaviour import BEHAVIOURS, Behaviour
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import POLICIES
-from hanse.federation.port import Gradient
+from hanse.federation.port import Confusion, Federation, Gradient
+from hanse.federation.profiles import build_profiles
 from hanse.learning.calibrate import Choice as EngineChoice
 from hanse.learning.calibrate import choose, make_engine, pick_device
 from hanse.learning.coalitions import Coalitions
+from hanse.learning.guide import why_no_head
 from hanse.learning.job import Engine, Problem, Scores, SeatJob, smallest_batch
 from hanse.learning.models import build_problem
+from hanse.learning.scoring import by_class
 from hanse.ledger.entry import TOKEN
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.part import Context, Floats, Mechanism
@@ -32,6 +35,9 @@ from hanse.rounds import Setup
 from hanse.streams import stream
 
 __all__ = ["World", "build", "settle_engine"]
+
+# clients on a network train themselves: numbers are those of one thread
+ELSEWHERE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"])
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ class ServerSide:
     engine: Engine
     validation: Samples | None
     workers: int
+    num_classes: int | None = None
 
     def score(self, rows: Tensor) -> Scores:
         """Score ``rows [C, P]`` on the validation set."""
@@ -53,6 +60,26 @@ class ServerSide:
         return gradient(
             Gradient("validation", rows), Share(samples, torch.arange(len(samples))), self.problem
         ).gradients
+
+    def confusion(self, rows: Tensor) -> Tensor:
+        """Return the confusion counts ``[C, classes, classes]`` of ``rows [C, P]`` on the validation set."""
+        if self.num_classes is None:
+            raise UserError("confusion counts on the validation set were asked for, but the targets are not classes")
+        samples = self._samples()
+        share = Share(samples, torch.arange(len(samples)))
+        return confusion(Confusion("validation", rows), share, self.problem, self.num_classes).counts
+
+    def class_losses(self, row: Tensor) -> Floats:
+        """Return the mean loss ``[G]`` of ``row [P]`` on each class of the validation set."""
+        samples = self._samples()
+        scores = self.engine.score_each(row[None], samples, by_class(self.problem, samples))
+        return np.array([score.loss[0] for score in scores])
+
+    def class_gradients(self, row: Tensor, most: int) -> Tensor:
+        """Return the mean loss gradient ``[G, P]`` of ``row [P]`` on the first ``most`` samples of each class."""
+        samples, task = self._samples(), Gradient("validation", row[None])
+        shares = [Share(samples, index[:most]) for index in by_class(self.problem, samples)]
+        return torch.cat([gradient(task, share, self.problem).gradients for share in shares])
 
     def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str) -> Coalitions:
         """Return the game of these updates on the validation set."""
@@ -87,17 +114,21 @@ class World:
     engine: Engine
     device: torch.device
     tested_clients: np.ndarray
+    elsewhere: bool = False  # clients test their models where they are
 
 
-def build(experiment: Experiment) -> Blueprint:
-    """Build data, model, mechanism and behaviours. Raises UserError that lists everything that does not fit."""
-    data = build_data(experiment.data)
+def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprint:
+    """Build data (unless it is given: clients on a network have their own), model, mechanism and behaviours.
+
+    Raises UserError that lists everything that does not fit.
+    """
+    data = build_data(experiment.data) if data is None else data
     section = experiment.model
     problem, initial = build_problem(
         section.name, data.input_shape, data.num_classes, experiment.run.seed, **section.options
     )
     mechanism = build_mechanism(experiment.mechanism.table)
-    lines = unmet_needs(mechanism, _given(experiment, data))
+    lines = unmet_needs(mechanism, _given(experiment, data, problem, mechanism))
     lines += _too_many(experiment.mechanism.table, data.num_clients)
     seats, least = getattr(mechanism.select, "clients_per_round", data.num_clients), experiment.federation.min_replies
     if least > min(seats, data.num_clients):
@@ -111,6 +142,10 @@ def build(experiment: Experiment) -> Blueprint:
             lines += wrong.lines
     try:
         policy = _policy(experiment.clients.policy)
+    except UserError as wrong:
+        lines += wrong.lines
+    try:
+        build_profiles(experiment.clients.profiles, data.num_clients, experiment.run.seed)
     except UserError as wrong:
         lines += wrong.lines
     if experiment.clients.told and mechanism.value is None:
@@ -139,27 +174,38 @@ def _too_many(table: dict[str, Any], num_clients: int) -> list[str]:
         "mechanism": table.get("clients_per_round"),
         "mechanism.select": select.get("clients_per_round") if isinstance(select, dict) else None,
     }
-    return [
+    tiers = table.get("tiers")
+    lines = [f"mechanism.tiers: {tiers}: more than the {num_clients} clients that there are"]
+    return (lines if isinstance(tiers, int) and tiers > num_clients else []) + [
         f"{where}.clients_per_round: {m}: more than the {num_clients} clients that there are"
         for where, m in asked.items()
         if isinstance(m, int) and m > num_clients
     ]
 
 
-def _given(experiment: Experiment, data: FederatedData) -> frozenset[str]:
+def _given(experiment: Experiment, data: FederatedData, problem: Problem, mechanism: Mechanism) -> frozenset[str]:
     """Return the needs that the experiment meets by itself."""
     given = set()
     if data.server_validation is not None and len(data.server_validation):
         given.add("validation")
     given.add("pooled" if experiment.data.partition == "pooled" else "clients")
+    if experiment.data.client_validation > 0:
+        given.add("client_validation")
+    if any("head" in part.needs for part in mechanism.parts().values()) and data.num_classes is not None:
+        pool, _ = data.pool([0])
+        if why_no_head(problem.module, problem.layout, pool.x[:2]) is None:
+            given.add("head")
     return frozenset(given)
 
 
 def settle_engine(
-    experiment: Experiment, blueprint: Blueprint, *, fresh: bool
+    experiment: Experiment, blueprint: Blueprint, *, fresh: bool, federation: Federation | None = None
 ) -> tuple[Experiment, World, Sequence[str]]:
-    """Choose the engine (measured if it says "auto"), write the choice into the experiment, and make the world."""
-    choice = _choose(experiment, blueprint, fresh)
+    """Choose the engine (measured if it says "auto"), write the choice into the experiment, and make the world.
+
+    With a ``federation`` the clients train elsewhere: the engine here only scores, one thread, without measuring.
+    """
+    choice = _choose(experiment, blueprint, fresh) if federation is None else ELSEWHERE
     section = experiment.engine.model_copy(
         update={
             "train": choice.engine,
@@ -170,7 +216,7 @@ def settle_engine(
     )
     experiment = experiment.model_copy(update={"engine": section})
     engine = make_engine(choice, blueprint.problem, blueprint.device, section.precision)
-    return experiment, _world(experiment, blueprint, engine), choice.why
+    return experiment, _world(experiment, blueprint, engine, federation), choice.why
 
 
 def _choose(experiment: Experiment, blueprint: Blueprint, fresh: bool) -> EngineChoice:
@@ -191,10 +237,11 @@ def _choose(experiment: Experiment, blueprint: Blueprint, fresh: bool) -> Engine
         device=blueprint.device,
         precision=section.precision,
         fresh=fresh,
+        guided="guide" in blueprint.mechanism.train.gives,
     )
 
 
-def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine) -> World:
+def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhere: Federation | None) -> World:
     data, problem, seed = blueprint.data, blueprint.problem, experiment.run.seed
     section = experiment.model
 
@@ -208,20 +255,25 @@ def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine) -> Worl
     recipe = experiment.train.recipe
     context = Context(data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial)
     least = smallest_batch(problem)
-    federation = LocalFederation(data, problem, engine, recipe, seed, blueprint.behaviours, blueprint.policy, least)
+    profiles = build_profiles(experiment.clients.profiles, data.num_clients, seed)
+    here = LocalFederation(
+        data, problem, engine, recipe, seed, blueprint.behaviours, blueprint.policy, least, profiles
+    )
+    federation = here if elsewhere is None else elsewhere
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
     setup = Setup(
         blueprint.mechanism,
         federation,
         context,
-        ServerSide(problem, engine, data.server_validation, workers),
+        ServerSide(problem, engine, data.server_validation, workers, data.num_classes),
         experiment.federation.deadline_s,
         experiment.federation.min_replies,
         Feedback() if experiment.clients.told else None,
         grant=round(experiment.clients.grant * TOKEN),
         floor=round(experiment.ledger.floor * TOKEN),
     )
-    return World(setup, data, problem, engine, blueprint.device, _tested(experiment, data))
+    tested = _tested(experiment, data)
+    return World(setup, data, problem, engine, blueprint.device, tested, elsewhere is not None)
 
 
 def _tested(experiment: Experiment, data: FederatedData) -> np.ndarray:

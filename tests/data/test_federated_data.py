@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hanse.data import DataSpec, build, counts_figure, counts_table, parse_spec
-from hanse.data.federated import GeneratedData
+from hanse.data.generated import GeneratedData
 from hanse.data.synthetic import TEST_SAMPLES, Synthetic
 from hanse.errors import UserError
 

@@ -102,7 +102,7 @@ def test_confusion_counts_every_sample_once(here: World) -> None:
 
 
 def test_a_question_without_a_policy_is_refused_with_the_reason(here: World) -> None:
-    assert ask(here, 0, Ask("bid")).refused == "its policy does not answer 'bid'"
+    assert ask(here, 0, Ask("fortune")).refused == "its policy does not answer 'fortune'"
 
 
 def test_training_answers_with_the_update_and_its_size(here: World) -> None:

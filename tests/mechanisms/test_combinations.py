@@ -7,48 +7,118 @@ import pytest
 
 import hanse
 from hanse.listing import Combination, combinations
+from hanse.mechanisms.registry import MECHANISMS, PARTS, defaults
 
-BY_VALUE = ("greedy", "ucb", "s_fedavg", "set_aware")  # selectors that need values
-VALUELESS = ("fedavg", "fedprox", "power_of_choice", "oort", "local")  # mechanisms that give none
-FEDERATED = (*VALUELESS, "greedyfed", "ucb", "s_fedavg", "set_aware")
+# mechanisms by what their parts bring
+VALUED = {"greedyfed", "ucb", "s_fedavg", "set_aware", "pifl", "tiff"}
+TIERED = {"pifl", "tiff"}
+CENTRED = {"fedamp", "heur_fedamp", "pfedgraph", "ipfl"}
+OWN_ROWS = {"local", "fedfomo", "fedsoft", *CENTRED}  # a row a client: no groups to average in
+GROUPED = set(MECHANISMS) - OWN_ROWS
+FEDERATED = set(MECHANISMS) - {"centralised"}
 
-# every refused combination of one replaced part, and what is missing there
-REFUSED: dict[tuple[str, str, str], tuple[str, ...]] = {
-    **{(m, "select", "the_one"): ("pooled",) for m in FEDERATED},
-    **{(m, "select", s): ("values",) for m in VALUELESS for s in BY_VALUE},
-    ("local", "weigh", "uniform"): ("groups",),
-    **{("centralised", "select", s): ("clients", "values") for s in BY_VALUE},
+# what a part lacks in every mechanism but these
+LACKS: dict[tuple[str, str], dict[str, set[str]]] = {
+    ("select", "the_one"): {"pooled": {"centralised"}},
     **{
-        ("centralised", "select", s): ("clients",)
-        for s in ("everyone", "uniform", "round_robin", "power_of_choice", "oort")
+        ("select", s): {"clients": FEDERATED} for s in ("everyone", "uniform", "round_robin", "power_of_choice", "oort")
     },
-    ("centralised", "train", "own"): ("clients",),
-    ("centralised", "weigh", "uniform"): ("clients",),
+    **{("select", s): {"clients": FEDERATED, "values": VALUED} for s in ("greedy", "ucb", "s_fedavg", "set_aware")},
+    ("select", "staying"): {"clients": FEDERATED, "market": {"ipfl"}},
+    **{("select", s): {"clients": FEDERATED, "values": VALUED, "bids": TIERED} for s in ("tiers", "pretrained_tiers")},
+    **{("train", t): {"clients": FEDERATED} for t in ("own", "tiers")},
+    **{
+        ("train", t): {"clients": FEDERATED, "centres_mixed": CENTRED}
+        for t in ("towards_centres", "from_centres", "model_and_centre")
+    },
+    ("train", "controlled"): {"clients": FEDERATED, "variates_updated": {"scaffold"}},
+    ("train", "ditto"): {"clients": FEDERATED, "own_handed_out": {"ditto", "pfedgraph"}},
+    ("train", "sent"): {"clients": FEDERATED, "rows_exchanged": {"fedfomo"}},
+    ("train", "cluster_models"): {"clients": FEDERATED, "clusters_handed_out": {"ifca"}},
+    ("train", "soft_clusters"): {"clients": FEDERATED, "soft_shares": {"fedsoft"}},
+    **{
+        ("weigh", w): {"clients": FEDERATED, "groups": GROUPED}
+        for w in ("uniform", "gtflat", "gtflat_validation", "inverse_distance", "cfl")
+    },
+    **{
+        ("weigh", w): {"clients": FEDERATED, "centres": CENTRED}
+        for w in ("fedamp", "heur_fedamp", "pfedgraph", "imports")
+    },
+    ("weigh", "control_variates"): {"clients": FEDERATED, "variates": {"scaffold"}},
+    ("weigh", "fedfomo"): {"clients": FEDERATED, "sent_rows": {"fedfomo"}},
+    ("weigh", "soft_shares"): {"clients": FEDERATED, "importance": {"fedsoft"}},
+    ("value", "first_order_clients"): {"groups": GROUPED},
+    **{("settle", s): {"clients": FEDERATED, "values": VALUED, "groups": GROUPED} for s in ("tokens", "server_tokens")},
+    ("settle", "market"): {"market": {"ipfl"}},
+    ("settle", "utilities"): {"clients": FEDERATED},
+    ("deploy", "one_shot"): {"tiers": TIERED},
+    ("deploy", "own"): {"own_models": {"ditto", "pfedgraph"}},
+    ("deploy", "cluster"): {"cluster_losses": {"ifca"}},
 }
+# what the rest of a mechanism lacks when one of its parts is replaced, by any but these
+WITHOUT_GROUPS = {"own", "towards_centres", "from_centres", "model_and_centre", "sent", "soft_clusters"}
+AVERAGING = set(PARTS["train"]) - WITHOUT_GROUPS
+MIXING_CENTRES = {"fedamp", "heur_fedamp", "pfedgraph", "imports"}
+WITH_CENTRES = {"towards_centres", "from_centres", "model_and_centre"}
+LOSES: dict[tuple[str, str], dict[str, set[str]]] = {
+    **{(m, "train"): {"groups": AVERAGING} for m in ("gtfedavg", "gtfedprox", "gtfedgen", "cfl", "tiff")},
+    ("pifl", "train"): {"groups": AVERAGING, "tiers": set()},
+    **{(m, "settle"): {"bids": {"tokens", "server_tokens"}} for m in ("pifl", "tiff")},
+    **{(m, "train"): {"centres": WITH_CENTRES} for m in ("fedamp", "heur_fedamp", "ipfl")},
+    **{(m, "weigh"): {"centres_mixed": MIXING_CENTRES} for m in ("fedamp", "heur_fedamp", "pfedgraph")},
+    ("pfedgraph", "train"): {"centres": WITH_CENTRES, "own_models": {"ditto"}},
+    ("ipfl", "weigh"): {"market": set(), "centres_mixed": MIXING_CENTRES},
+    ("scaffold", "train"): {"variates": set()},
+    ("scaffold", "weigh"): {"variates_updated": set()},
+    ("ditto", "train"): {"own_models": {"from_centres"}},
+    ("ditto", "deploy"): {"own_handed_out": set()},
+    ("fedfomo", "train"): {"sent_rows": set()},
+    ("fedfomo", "weigh"): {"rows_exchanged": set()},
+    ("ifca", "train"): {"cluster_losses": set()},
+    ("ifca", "deploy"): {"clusters_handed_out": set()},
+    ("fedsoft", "train"): {"importance": set()},
+    ("fedsoft", "weigh"): {"soft_shares": set()},
+}
+
+
+def refused(c: Combination) -> set[str]:
+    """What is missing, by the tables above."""
+    lacks = {need for need, there in LACKS.get((c.slot, c.part), {}).items() if c.mechanism not in there}
+    return lacks | {need for need, there in LOSES.get((c.mechanism, c.slot), {}).items() if c.part not in there}
+
+
 ALL = list(combinations())
 FIT = [c for c in ALL if not c.missing]
 
 
 def test_what_is_refused_is_exactly_this() -> None:
-    assert {(c.mechanism, c.slot, c.part): c.missing for c in ALL if c.missing} == REFUSED
+    wrong = [(c, refused(c)) for c in ALL if set(c.missing) != refused(c)]
+    assert wrong == []
 
 
 def test_what_fits_is_all_the_rest() -> None:
-    assert len(FIT) == len(ALL) - len(REFUSED) == 135
+    assert len(FIT) == sum(not refused(c) for c in ALL) == 491
 
 
 def experiment(name: str, **parts: str) -> hanse.Experiment:
     options: dict[str, Any] = {"name": name, **parts}
-    if name not in ("local", "centralised"):
+    select = parts.get("select")
+    if defaults(MECHANISMS[name]).get("clients_per_round") is not None:
         options["clients_per_round"] = 3
-    elif parts.get("select") not in (None, "everyone", "the_one"):
-        options["select"] = {"name": parts["select"], "clients_per_round": 3}
+    elif select is not None and "clients_per_round" in defaults(PARTS["select"][select]):
+        options["select"] = {"name": select, "clients_per_round": 3}
+    guided = parts.get("train") == "distilled" or name in ("fedgen", "gtfedgen")
+    if parts.get("train", "distilled") == "distilled" and guided:
+        options["train"] = {"name": "distilled", "generator_steps": 2}
+    data = {"clients": 6, "alpha": 0.3, "partition": "pooled" if name == "centralised" else "dirichlet"}
+    if "fedfomo" in (name, parts.get("weigh")):
+        data["client_validation"] = 0.2
     return hanse.Experiment(
-        data={"clients": 6, "alpha": 0.3, "partition": "pooled" if name == "centralised" else "dirichlet"},
+        data=data,
         model={"name": "logistic"},
         mechanism=options,
         train={"batch_size": 64, "lr": 0.05},
-        engine={"train": "stacked", "threads": 1},
+        engine={"train": "sequential" if guided else "stacked", "threads": 1},
         run={"rounds": 8},
     )
 
@@ -83,5 +153,5 @@ def test_what_does_not_fit_is_refused_before_round_0(c: Combination) -> None:
 
         on_round = on_end = on_start
 
-    with pytest.raises(hanse.UserError, match=r"needs .*(client|value|groups|data)"):
+    with pytest.raises(hanse.UserError, match=r"needs .*(client|value|groups|data|mechanism)"):
         hanse.run(experiment(c.mechanism, **{c.slot: c.part}), observers=[NeverStarts()])

@@ -1,6 +1,7 @@
 """Selectors: golden instances, and GreedyFed's two phases."""
 
 import json
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from hanse.games.hedge import choose_arm, update_arms
+import hanse
+from hanse.data.samples import Samples
+from hanse.learning.models import build_problem
+from hanse.learning.scoring import by_class
 from hanse.mechanisms.select import Greedy, greedy, round_robin, rounds_to_meet_all
 from hanse.mechanisms.select.by_loss import next_query_size
 from hanse.mechanisms.select.by_value import softmax, ucb_scores, without_replacement
-from hanse.mechanisms.select.set_aware import matching, sketch
+from hanse.mechanisms.select.set_aware import best_set, mixtures
+from hanse.rounds import first_state, play_round
+from hanse.setup import build, settle_engine
 from hanse.streams import stream
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "selection.json").read_text())["cases"]
@@ -137,35 +143,113 @@ def test_golden_query_sizes(given: dict, want: dict) -> None:
     assert sizes == want["sizes"]
 
 
-def test_sketches_are_linear_and_keep_inner_products_on_average() -> None:
+def test_mixtures_are_what_an_update_is_made_of() -> None:
     draw = torch.Generator().manual_seed(0)
-    a, b = torch.randn(3000, generator=draw), torch.randn(3000, generator=draw)
-    both = torch.stack([a, b, 2 * a - 3 * b, a])
-    found = [sketch(both, 64, seed) for seed in range(300)]
-    np.testing.assert_allclose(found[0][2], 2 * found[0][0] - 3 * found[0][1], atol=1e-4)
-    np.testing.assert_array_equal(found[0][0], found[0][3])
-    products = np.array([f[0] @ f[2] for f in found])
-    want = float(a @ (2 * a - 3 * b))
-    assert abs(products.mean() - want) < 5 * products.std() / np.sqrt(300)
+    gradients = torch.randn((4, 60), generator=draw) * torch.tensor([1.0, 5.0, 0.2, 3.0])[:, None]
+    directions = -gradients / gradients.norm(dim=1, keepdim=True)
+    truth = np.array([[1.0, 0, 0, 0], [0.25, 0.25, 0.25, 0.25], [0, 0.7, 0.3, 0], [0, 0, 0, 1.0]])
+    moves = torch.tensor(truth, dtype=torch.float32) @ directions
+    sizes = torch.tensor([0.1, 30.0, 1.0, 2.0])[:, None]
+    np.testing.assert_allclose(mixtures(sizes * moves, gradients), truth, atol=1e-5)
+    # what no class explains changes nothing if it is orthogonal to all of them
+    basis, _ = torch.linalg.qr(torch.cat([gradients, torch.randn((1, 60), generator=draw)]).T)
+    np.testing.assert_allclose(mixtures(moves + 4 * basis[:, 4], gradients), truth, atol=1e-5)
 
 
-def test_matching_finds_the_combination_that_no_individual_hints_at() -> None:
-    target = np.array([1.0, 1.0, 1.0, 0.0])
-    rows = np.array([[0.9, 0.5, 0.2, 0.7], [5.0, 0, 0, 0], [0, 0.1, 0, 0], [0, 0, 2.0, 0], [-1, -1, -1, 0.0]])
-    assert set(matching(rows[1:], target, 3).tolist()) == {0, 1, 2}
-    assert len(matching(rows, target, 9)) == 5
-    assert matching(np.zeros((2, 4)), target, 1).tolist() == [0]
+def test_mixtures_of_updates_that_tell_nothing_are_even() -> None:
+    gradients = torch.eye(3, 5)
+    moves = torch.stack([torch.zeros(5), gradients[0] + gradients[1], torch.full((5,), torch.nan)])
+    np.testing.assert_allclose(mixtures(moves, gradients), np.full((3, 3), 1 / 3))
 
 
-def test_the_bandit_tries_every_arm_then_takes_what_paid_lately() -> None:
+def test_mixtures_with_classes_of_one_direction_still_sum_to_one() -> None:
+    gradients = torch.tensor([[1.0, 0, 0], [2.0, 0, 0], [0, 1, 0]])
+    [found] = mixtures(torch.tensor([[-3.0, -1, 0]]), gradients)
+    assert found.sum() == pytest.approx(1)
+    assert found[0] + found[1] == pytest.approx(0.75)
+
+
+def cost(mixture: np.ndarray, samples: np.ndarray, target: np.ndarray, bonus: np.ndarray, members: Any) -> float:
+    at = list(members)
+    mean = samples[at] @ mixture[at] / samples[at].sum()
+    return float(np.square(mean - target).sum() - bonus[at].mean())
+
+
+def test_the_best_set_is_the_one_that_adds_up() -> None:
+    mixture = np.array([[0.5, 0.5, 0, 0], [1.0, 0, 0, 0], [0, 0, 0.5, 0.5], [0, 0, 0, 1.0], [0.4, 0.2, 0.2, 0.2]])
+    even = np.full(4, 0.25)
+    ones, none = np.ones(5), np.zeros(5)
+    assert set(best_set(mixture, ones, even, none, 2).tolist()) == {0, 2}
+    # by samples, as the models are averaged: client 2 alone would drown the others
+    assert set(best_set(mixture, np.array([1, 1, 100.0, 1, 1]), even, none, 1).tolist()) == {4}
+    assert best_set(mixture, ones, np.array([0, 0, 0, 1.0]), none, 1).tolist() == [3]
+    assert best_set(np.repeat(mixture[:1], 3, 0), np.ones(3), even, np.array([0, 0.1, 0]), 1).tolist() == [1]
+    assert best_set(np.repeat(mixture[:1], 3, 0), np.ones(3), even, np.zeros(3), 2).tolist() == [0, 1]
+    assert len(best_set(mixture, ones, even, none, 9)) == 5
+
+
+def test_no_change_of_one_seat_betters_the_best_set_and_mostly_no_other_set_does() -> None:
     draw = np.random.default_rng(0)
-    sums, tries = np.zeros(2), np.zeros(2)
-    pays = [1.0, 0.2]
-    chosen = []
-    for step in range(60):
-        arm = choose_arm(sums, tries, 0.0 if step > 10 else 0.5, draw)
-        chosen.append(arm)
-        sums, tries = update_arms(sums, tries, arm, pays[arm] if step < 30 else 1.0 - pays[arm], 0.5)
-    assert set(chosen[:2]) == {0, 1}
-    assert chosen[12:30] == [0] * 18
-    assert chosen[-20:] == [1] * 20
+    best = []
+    for _ in range(60):
+        mixture, samples = draw.dirichlet(np.full(4, 0.3), 9), draw.integers(1, 50, 9).astype(float)
+        target, bonus = draw.dirichlet(np.ones(4)), 0.02 * draw.random(9)
+        found = best_set(mixture, samples, target, bonus, 3)
+        assert len(set(found.tolist())) == 3
+        costs = {frozenset(s): cost(mixture, samples, target, bonus, s) for s in combinations(range(9), 3)}
+        mine = frozenset(found.tolist())
+        assert costs[mine] <= min(c for s, c in costs.items() if len(s & mine) >= 2) + 1e-12
+        best.append(costs[mine] <= min(costs.values()) + 1e-12)
+    assert np.mean(best) > 0.7
+
+
+def whole(name: str, rounds: int, **select: Any) -> hanse.Run:
+    return hanse.run(
+        hanse.Experiment(
+            data={"clients": 12, "partition": "pathological", "classes_per_client": 1, "seed": 1},
+            model={"name": "mlp", "hidden": [12]},
+            mechanism={"name": name, "clients_per_round": 3, **select},
+            train={"lr": 0.1, "epochs": 2},
+            engine={"train": "stacked", "threads": 1},
+            run={"rounds": rounds},
+        )
+    )
+
+
+def test_set_aware_knows_what_clients_hold_and_seats_different_classes() -> None:
+    experiment = whole("set_aware", 1).experiment
+    world = settle_engine(experiment, build(experiment), fresh=False)[1]
+    state = first_state(world.setup)
+    classes = world.data.class_counts()
+    assert classes is not None
+    for number in range(14):
+        played = play_round(world.setup, state)
+        state = played.state
+        if number >= 4:  # everyone is met
+            assert played.view.choice is not None
+            seated = classes[played.view.choice.clients].argmax(1)
+            assert len(set(seated.tolist())) == 3
+    mixture = state.states["select"]["mixture"]
+    assert mixture.shape == (12, 10)
+    np.testing.assert_allclose(mixture.sum(1), 1)
+    np.testing.assert_array_equal(mixture.argmax(1), classes.argmax(1))
+
+
+def test_set_aware_beats_greedy_where_nobody_is_good_alone() -> None:
+    ours, greedily = (whole(name, 30).metrics[-1]["test/accuracy"] for name in ("set_aware", "greedyfed"))
+    assert ours > greedily + 0.1
+
+
+def test_set_aware_runs_on_regression_with_tenths_for_classes() -> None:
+    problem, _ = build_problem("mlp", (3,), None, 0, hidden=[4])
+    y = torch.tensor([5.0, 1, 4, 2, 3, 9, 8, 7, 6, 0, 10, 11])
+    parts = by_class(problem, Samples(torch.zeros(12, 3), y))
+    assert [y[part].tolist() for part in parts] == [
+        [1.0, 0.0], [2.0, 3.0], [4.0], [5.0], [6.0], [7.0], [8.0], [9.0], [10.0], [11.0]
+    ]  # fmt: skip
+
+
+def test_classes_that_are_missing_make_no_part() -> None:
+    problem, _ = build_problem("mlp", (3,), 5, 0, hidden=[4])
+    parts = by_class(problem, Samples(torch.zeros(5, 3), torch.tensor([3, 0, 3, 0, 4])))
+    assert [part.tolist() for part in parts] == [[1, 3], [0, 2], [4]]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from reports_cases import accuracies, metric, seat, write_run
 
+from hanse.errors import UserError
 from hanse.reports.compare import compare_runs
 from hanse.reports.load import group_runs, load_runs
 from hanse.reports.summary import results, summary, warnings
@@ -33,6 +34,8 @@ def test_final_best_time_bytes_refusals(tmp_path: Path) -> None:
         "seconds_per_round": 1.75,
         "mb": 8.0,
         "refused": 2,
+        "effective_round": 2,
+        "effective_round_improvement": 0.0,
     }
 
 
@@ -107,3 +110,36 @@ def test_unfinished_and_repeated_runs_are_told(tmp_path: Path) -> None:
     assert told[0] == "c has 3 of 4 rounds: it is not finished."
     assert told[1].startswith("b repeats another run")
     assert told[2] == "The seeds of greedyfed are not equally far; curves end with the shortest."
+
+
+def test_effective_rounds_against_the_first_experiment(tmp_path: Path) -> None:
+    def runs(name: str, *curves: list[float]) -> list[Path]:
+        changes = [{"run": {"seed": seed}, "mechanism": {"name": name}} for seed in range(len(curves))]
+        return [accuracies(tmp_path / f"{name}{i}", curve, changes[i]) for i, curve in enumerate(curves)]
+
+    first = runs("fedavg", [0.5, 0.8, 0.7, 0.9], [0.6, 0.6, 0.7, 0.6])
+    other = runs("gtfedavg", [0.5, 0.896, 0.5, 0.5], [0.6, 0.7, 0.9, 0.9])
+    never = runs("uniform", [0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1])
+    listed = compare_runs([*first, *other, *never])
+    rows = {row["run"]: row for row in listed if row["kind"] == "run"}
+    keys = ("effective_round", "effective_round_improvement")
+
+    def found(name: str) -> tuple[float | None, ...]:
+        return tuple(None if rows[name][k] is None else pytest.approx(rows[name][k]) for k in keys)
+
+    # bests of the first: 0.9 after 4 rounds and 0.7 after 3; within 0.005 is enough
+    assert found("fedavg0") == (4, 0)
+    assert found("fedavg1") == (3, 0)
+    assert found("gtfedavg0") == (2, 50)
+    assert found("gtfedavg1") == (2, 100 / 3)
+    assert found("uniform0") == (None, None)
+    assert found("uniform1") == (1, 200 / 3)
+    means = [row for row in listed if row["kind"] == "mean"]
+    assert [row["effective_round"] for row in means] == [3.5, 2.0, None]
+    assert means[1]["effective_round_improvement"] == pytest.approx((50 + 100 / 3) / 2)
+    deviation = next(row for row in listed if row["kind"] == "sd" and row["run"].startswith("gtfedavg"))
+    assert deviation["effective_round"] == 0
+    exact = {row["run"]: row for row in compare_runs([*first, *other], 0.0)}
+    assert exact["gtfedavg0"]["effective_round"] is None
+    with pytest.raises(UserError, match="--epsilon 1: must be at least 0 and below 1"):
+        compare_runs(first, 1)

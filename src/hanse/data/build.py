@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.data.clusters import cluster, skew
 from hanse.data.dataset import Dataset
-from hanse.data.federated import FederatedData, GeneratedData, SplitData
-from hanse.data.partitions import Partition, dirichlet, iid, natural, niid, pathological, pooled
+from hanse.data.dirichlet import scaled_dirichlet
+from hanse.data.distributions import with_distributions
+from hanse.data.federated import FederatedData, SplitData
+from hanse.data.generated import GeneratedData
+from hanse.data.mixtures import inverse, mixes, mixture
+from hanse.data.partitions import Partition, dirichlet, iid, natural, natural_owners, niid, pathological, pooled
 from hanse.data.sources import GENERATED, load
 from hanse.data.spec import DataSpec
 from hanse.data.synthetic import Synthetic
@@ -36,6 +42,7 @@ def build(spec: DataSpec) -> FederatedData:
         )
     root = Path(spec.path).expanduser() if spec.path else None
     dataset = load(spec.source, root=root, seed=spec.seed, download=spec.download, scale=spec.scale)
+    dataset = prepared(dataset, spec)
     return SplitData.of(
         dataset,
         split(dataset, spec),
@@ -43,20 +50,47 @@ def build(spec: DataSpec) -> FederatedData:
         client_test=spec.client_test,
         client_validation=spec.client_validation,
         validation=spec.validation,
+        lend=spec.client_test_from == "server",
     )
+
+
+def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:
+    """Return the data set as the partition needs it.
+
+    A mixture needs its distributions told apart; with natural clients, the test set keeps to those that take part.
+    """
+    if spec.partition == "natural" and dataset.client_of is not None and dataset.test_client_of is not None:
+        owners = natural_owners(
+            dataset.client_of, spec.clients, seed=spec.seed, choose=spec.choose, per_owner=spec.per_owner
+        )
+        kept = np.flatnonzero(np.isin(dataset.test_client_of, owners))
+        return dataset if spec.ids is not None else dataset.keep_test(kept)
+    if spec.partition != "mixture":
+        return dataset
+    return with_distributions(dataset, spec.distributions, spec.num_distributions, spec.class_groups, spec.seed)
 
 
 def split(dataset: Dataset, spec: DataSpec) -> Partition:
     """Return the partition of a data set's train samples that the spec asks for. Raises UserError."""
     classes = dataset.num_classes
     labels = dataset.train.y.numpy()
-    if classes is None and spec.partition not in ("iid", "natural", "pooled"):
+    if (classes is None or labels.ndim > 1) and spec.partition in _BY_LABEL:
         raise UserError(
             f"partition = '{spec.partition}' needs class labels and source '{dataset.name}' has none; "
-            "allowed: iid, natural, pooled"
+            f"allowed: {', '.join(name for name in _SPLITS if name not in _BY_LABEL)}"
         )
-    indices = _SPLITS[spec.partition](dataset, labels, spec)
-    return Partition(tuple(indices), labels if classes is not None else None, classes)
+    cut = _SPLITS[spec.partition](dataset, labels, spec)
+    if isinstance(cut, Partition):
+        return cut
+    return _partition(dataset, cut)
+
+
+def _partition(
+    dataset: Dataset, indices: Sequence[NDArray[np.int64]], groups: NDArray[np.int64] | None = None
+) -> Partition:
+    by_class = dataset.num_classes is not None and dataset.train.y.ndim == 1
+    labels = dataset.train.y.numpy() if by_class else None
+    return Partition(tuple(indices), labels, dataset.num_classes if by_class else None, groups)
 
 
 _Labels = NDArray[np.int64]
@@ -73,7 +107,8 @@ def _iid(dataset: Dataset, labels: _Labels, spec: DataSpec) -> _Indices:
 
 
 def _dirichlet(dataset: Dataset, labels: _Labels, spec: DataSpec) -> _Indices:
-    return dirichlet(
+    deal = dirichlet if spec.use_all else scaled_dirichlet
+    return deal(
         labels,
         spec.clients,
         alpha=spec.alpha,
@@ -98,17 +133,71 @@ def _niid(dataset: Dataset, labels: _Labels, spec: DataSpec) -> _Indices:
 
 
 def _pathological(dataset: Dataset, labels: _Labels, spec: DataSpec) -> _Indices:
-    return pathological(labels, spec.clients, classes_per_client=spec.classes_per_client, seed=spec.seed)
+    return pathological(labels, spec.clients, classes_per_client=spec.classes_per_client or 2, seed=spec.seed)
 
 
-def _natural(dataset: Dataset, labels: _Labels, spec: DataSpec) -> _Indices:
+def _cluster(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
+    parts, groups = cluster(
+        labels,
+        spec.clients,
+        clusters=spec.clusters,
+        alpha_between=spec.alpha_between,
+        alpha_within=spec.alpha_within,
+        seed=spec.seed,
+        min_samples=spec.min_samples,
+        num_classes=dataset.num_classes,
+    )
+    return _partition(dataset, parts, groups)
+
+
+def _skew(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
+    each = spec.classes_per_client or 5
+    parts, groups = skew(labels, spec.clients, classes_per_client=each, seed=spec.seed, num_classes=dataset.num_classes)
+    return _partition(dataset, parts, groups)
+
+
+def _mixture(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
+    sources = prepared(dataset, spec).distributions if dataset.distributions is None else dataset.distributions
+    assert sources is not None  # prepared sees to it
+    pools = [np.flatnonzero(sources.train == d) for d in range(len(sources.names))]
+    trained = mixes(spec.mix, spec.clients, len(pools), seed=spec.seed)
+    shares = mixture(
+        pools,
+        trained,
+        inverse(trained) if spec.test_mix == "inverse" else trained,
+        seed=spec.seed,
+        client_test=spec.client_test,
+        client_validation=spec.client_validation,
+        sizes=spec.sizes or "equal",
+        min_samples=spec.min_samples,
+        total=_total(spec),
+    )
+    cut = _partition(dataset, [own for own, _, _ in shares], trained.argmax(axis=1).astype(np.int64))
+    return replace(cut, kept=tuple((validation, test) for _, validation, test in shares))
+
+
+def _natural(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
     ids = dataset.client_of if spec.ids is None else _read_ids(Path(spec.ids).expanduser())
     if ids is None:
         raise UserError(
             f"partition = 'natural': source '{dataset.name}' does not say whose its samples are; "
             "give data.ids, a .npy file with a client id for each train sample"
         )
-    return natural(labels, ids, clients=spec.clients, seed=spec.seed)
+    parts = natural(
+        labels,
+        ids,
+        clients=spec.clients,
+        seed=spec.seed,
+        choose=spec.choose,
+        per_owner=spec.per_owner,
+        ordered=dataset.ordered,
+    )
+    owners = np.repeat(
+        natural_owners(ids, spec.clients, seed=spec.seed, choose=spec.choose, per_owner=spec.per_owner), spec.per_owner
+    )
+    groups = np.unique(owners, return_inverse=True)[1].astype(np.int64) if spec.per_owner > 1 else None
+    cut = _partition(dataset, parts, groups)
+    return cut if spec.ids is not None else replace(cut, owners=owners)
 
 
 def _read_ids(path: Path) -> NDArray[np.int64]:
@@ -125,11 +214,15 @@ def _pooled(dataset: Dataset, labels: _Labels, spec: DataSpec) -> _Indices:
     return pooled(labels)
 
 
-_SPLITS: Mapping[str, Callable[[Dataset, _Labels, DataSpec], _Indices]] = {
+_SPLITS: Mapping[str, Callable[[Dataset, _Labels, DataSpec], _Indices | Partition]] = {
     "iid": _iid,
     "dirichlet": _dirichlet,
     "niid": _niid,
+    "mixture": _mixture,
+    "cluster": _cluster,
+    "skew": _skew,
     "pathological": _pathological,
     "natural": _natural,
     "pooled": _pooled,
 }
+_BY_LABEL = frozenset({"dirichlet", "niid", "cluster", "skew", "pathological"})

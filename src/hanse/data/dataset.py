@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,7 +11,18 @@ from numpy.typing import NDArray
 from hanse.data.samples import Samples
 from hanse.errors import UserError
 
-__all__ = ["Dataset", "image_samples", "largest_remainder", "stratified_split"]
+__all__ = ["Dataset", "Distributions", "image_samples", "largest_remainder", "stratified_split"]
+
+
+@dataclass(frozen=True)
+class Distributions:
+    """Which of several distributions each sample was drawn from: ``train [n_train]`` and ``test [n_test]`` hold its
+    number, an index into ``names``; -1: none of them.
+    """
+
+    names: tuple[str, ...]
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -22,6 +33,9 @@ class Dataset:
     ``input_shape``: the shape of one input, without the sample axis.
     ``note``: what a reader of the results must know, such as "the split is not the official one".
     ``client_of [n_train]``: the client of each train sample, int64, if the source comes with clients.
+    ``test_client_of [n_test]``: the same of each test sample; ``client_names``: what the clients are called.
+    ``ordered``: a client's samples are in order of time, so that its test share is cut from the end.
+    ``distributions``: which distribution each sample comes from, where there are several.
 
     Raises :class:`hanse.errors.UserError` where these contradict each other.
     """
@@ -33,17 +47,43 @@ class Dataset:
     input_shape: tuple[int, ...]
     note: str = ""
     client_of: NDArray[np.int64] | None = None
+    distributions: Distributions | None = None
+    test_client_of: NDArray[np.int64] | None = None
+    client_names: tuple[str, ...] = ()
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         for share, samples in (("train", self.train), ("test", self.test)):
             self._check(share, samples)
         if len(self.train) == 0:
             raise UserError(f"source '{self.name}': no train samples; at least 1 is needed")
-        if self.client_of is not None and self.client_of.shape != (len(self.train),):
+        for ids, field, share, samples in (
+            (self.client_of, "client_of", "train", self.train),
+            (self.test_client_of, "test_client_of", "test", self.test),
+        ):
+            if ids is not None and ids.shape != (len(samples),):
+                raise UserError(
+                    f"source '{self.name}': {field} has shape {ids.shape}; "
+                    f"one client id for each of the {len(samples)} {share} samples is needed"
+                )
+        told = self.distributions
+        if told is not None and (len(told.train), len(told.test)) != (len(self.train), len(self.test)):
             raise UserError(
-                f"source '{self.name}': client_of has shape {self.client_of.shape}; "
-                f"one client id for each of the {len(self.train)} train samples is needed"
+                f"source '{self.name}': distributions of {len(told.train)} train and {len(told.test)} test samples; "
+                f"there are {len(self.train)} and {len(self.test)}"
             )
+
+    def keep_test(self, kept: NDArray[np.int64]) -> Dataset:
+        """Return the data set with these test samples only; itself if they are all."""
+        if len(kept) == len(self.test):
+            return self
+        told, ids = self.distributions, self.test_client_of
+        return replace(
+            self,
+            test=self.test.take(torch.from_numpy(kept)),
+            distributions=None if told is None else replace(told, test=told.test[kept]),
+            test_client_of=None if ids is None else ids[kept],
+        )
 
     def _check(self, share: str, samples: Samples) -> None:
         where = f"source '{self.name}': {share}"
@@ -55,9 +95,10 @@ class Dataset:
             if not samples.y.is_floating_point():
                 raise UserError(f"{where} targets are {samples.y.dtype}; regression needs float32")
             return
-        if samples.y.dtype != torch.int64 or samples.y.ndim != 1:
+        if samples.y.dtype != torch.int64 or samples.y.ndim not in (1, 2):
             raise UserError(
-                f"{where} labels are {samples.y.dtype} of shape {tuple(samples.y.shape)}; int64 of shape (n,) is needed"
+                f"{where} labels are {samples.y.dtype} of shape {tuple(samples.y.shape)}; int64 of shape (n,), or "
+                "(n, positions), is needed"
             )
         if len(samples) and not 0 <= int(samples.y.min()) <= int(samples.y.max()) < self.num_classes:
             raise UserError(

@@ -8,15 +8,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hanse.data.sizes import SizeLaw, check_count, check_room, client_sizes
+from hanse.data.sizes import SizeLaw, check_count, check_room, client_sizes, power_weights
 from hanse.errors import UserError
 from hanse.streams import stream, torch_seed
 
-__all__ = ["Sampler", "dirichlet", "label_mixes", "log_dirichlet", "niid"]
+__all__ = ["Sampler", "dirichlet", "label_mixes", "log_dirichlet", "niid", "scaled_dirichlet", "spread_classes"]
 
 Sampler = Literal["log", "float32-clamped"]
 
 _NIID_DRAWS = 500
+_SCALED_DRAWS = 100
 
 
 def log_dirichlet(alpha: float, shape: tuple[int, int], draw: np.random.Generator) -> NDArray[np.float64]:
@@ -36,24 +37,24 @@ def log_dirichlet(alpha: float, shape: tuple[int, int], draw: np.random.Generato
 
 
 def label_mixes(
-    clients: int, classes: int, alpha: float, *, seed: int, sampler: Sampler = "log"
+    clients: int, classes: int, alpha: float, *, seed: int, sampler: Sampler = "log", attempt: int = -1
 ) -> NDArray[np.float64]:
     """Return the log of each client's label mix ~ Dirichlet(alpha), ``[clients, classes]``.
 
     ``sampler="float32-clamped"`` is what ``torch.distributions.Dirichlet`` draws in float32, and so what
     GreedyFed's published code uses: for alpha = 1e-4 the gamma variates underflow and are clamped, so that
-    about half of the clients get an exactly uniform mix instead of a single class.
+    about half of the clients get an exactly uniform mix instead of a single class. ``attempt`` numbers redraws.
     """
     alpha = _check_alpha(alpha)
     check_count("clients", clients)
     check_count("num_classes", classes)
     if sampler == "log":
-        return log_dirichlet(alpha, (clients, classes), stream(seed, "partition", start=1))
+        return log_dirichlet(alpha, (clients, classes), stream(seed, "partition", round=attempt, start=1))
     if sampler != "float32-clamped":
         raise UserError(f"sampler = {sampler!r}; allowed: 'log', 'float32-clamped'")
     # the distribution draws from torch's global generator: keyed here, and put back afterwards
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(torch_seed(seed, "partition", start=1))
+        torch.default_generator.manual_seed(torch_seed(seed, "partition", round=attempt, start=1))
         mixes = torch.distributions.Dirichlet(torch.full((classes,), alpha)).sample((clients,))
     return _log_normalise(np.log(mixes.numpy().astype(np.float64)))
 
@@ -98,6 +99,58 @@ def dirichlet(
     return spans
 
 
+def scaled_dirichlet(
+    labels: NDArray[np.int64],
+    clients: int,
+    *,
+    alpha: float,
+    seed: int = 0,
+    sizes: SizeLaw = "power",
+    min_samples: int = 10,
+    sampler: Sampler = "log",
+    total: int | None = None,
+    num_classes: int | None = None,
+) -> list[NDArray[np.int64]]:
+    """Give every client a label mix ~ Dirichlet(alpha) and a proportional size, and never bend either.
+
+    As GreedyFed's published code: as many samples are used as the class that runs out first allows (at most ``total``),
+    the rest by nobody, and counts are rounded down. Mixes are redrawn, at most 100 times, until every client has
+    ``min_samples`` (the published code asks for more than 100, and keeps the last draw if none of 101 gave that; here
+    it is refused). Returns the sorted sample indices of each client. Raises UserError for what cannot be met.
+    """
+    classes = _num_classes(labels, num_classes)
+    check_room(len(labels), clients, min_samples)
+    weights = power_weights(clients, seed) if sizes == "power" else np.ones(clients)
+    weights = weights / weights.sum()
+    stock = np.bincount(labels, minlength=classes)
+    best = 0
+    for attempt in range(-1, _SCALED_DRAWS):
+        mixes = np.exp(label_mixes(clients, classes, alpha, seed=seed, sampler=sampler, attempt=attempt))
+        asked = weights @ mixes
+        used = float(np.divide(stock, asked, out=np.full(classes, np.inf), where=asked > 0).min())
+        used = min(used, len(labels), used if total is None else total)
+        counts = np.floor(mixes * np.floor(used * weights)[:, None]).astype(np.int64)
+        # mixes of one class may sum to a hair more than the stock
+        fits = (counts.sum(axis=0) <= stock).all()
+        smallest = int(counts.sum(axis=1).min())
+        best = max(best, smallest)
+        if fits and smallest >= min_samples:
+            break
+    else:
+        raise UserError(
+            f"partition = 'dirichlet' without all samples: in {_SCALED_DRAWS + 1} draws with alpha = {alpha:g} the "
+            f"smallest of {clients} clients had {best} samples at best; min_samples = {min_samples} is not met: lower "
+            "it, or clients, or raise alpha"
+        )
+    draw = stream(seed, "partition", start=11)
+    parts: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
+    for c in range(classes):
+        order = draw.permutation(np.flatnonzero(labels == c))
+        for client, part in enumerate(np.split(order, np.cumsum(counts[:, c]))[:-1]):
+            parts[client].append(part)
+    return [np.sort(np.concatenate(part)) for part in parts]
+
+
 def _serve(
     log_mix: NDArray[np.float64], size: int, left: NDArray[np.int64], draw: np.random.Generator
 ) -> NDArray[np.int64]:
@@ -133,24 +186,37 @@ def niid(
     alpha = _check_alpha(alpha)
     classes = _num_classes(labels, num_classes)
     check_room(len(labels), clients, min_samples)
-    draw = stream(seed, "partition", start=3)
+    parts, best = spread_classes(labels, classes, clients, alpha, min_samples, stream(seed, "partition", start=3))
+    if parts is None:
+        raise UserError(
+            f"partition = 'niid': in {_NIID_DRAWS} draws with alpha = {alpha:g} over {clients} clients the "
+            "smallest client had "
+            f"{best} samples at best; min_samples = {min_samples} is not met: raise alpha, or lower clients or "
+            "min_samples"
+        )
+    return parts
+
+
+def spread_classes(
+    labels: NDArray[np.int64], classes: int, receivers: int, alpha: float, min_samples: int, draw: np.random.Generator
+) -> tuple[list[NDArray[np.int64]] | None, int]:
+    """Spread every class over the receivers in shares ~ Dirichlet(alpha), redrawn until each has ``min_samples``.
+
+    Returns the sorted positions of each receiver (None if 500 draws were not enough), and the largest of the smallest
+    receivers of all draws.
+    """
     by_class = [np.flatnonzero(labels == c) for c in range(classes)]
     best = -1
     for _ in range(_NIID_DRAWS):
-        counts = _spread([len(s) for s in by_class], clients, alpha, draw)
+        counts = _spread([len(s) for s in by_class], receivers, alpha, draw)
         smallest = int(counts.sum(axis=0).min())
         best = max(best, smallest)
         if smallest >= min_samples:
             parts = [
                 np.split(draw.permutation(s), np.cumsum(row)[:-1]) for s, row in zip(by_class, counts, strict=True)
             ]
-            return [np.sort(np.concatenate([p[k] for p in parts])) for k in range(clients)]
-    raise UserError(
-        f"partition = 'niid': in {_NIID_DRAWS} draws with alpha = {alpha:g} over {clients} clients the "
-        "smallest client had "
-        f"{best} samples at best; min_samples = {min_samples} is not met: raise alpha, or lower clients or "
-        "min_samples"
-    )
+            return [np.sort(np.concatenate([p[k] for p in parts])) for k in range(receivers)], best
+    return None, best
 
 
 def _spread(stock: list[int], clients: int, alpha: float, draw: np.random.Generator) -> NDArray[np.int64]:
@@ -160,6 +226,8 @@ def _spread(stock: list[int], clients: int, alpha: float, draw: np.random.Genera
     limit = sum(stock) / clients
     for c, size in enumerate(stock):
         logs = log_dirichlet(alpha, (1, clients), draw)
+        if size == 0:  # and everybody may be full
+            continue
         open_ = held < limit
         allowed = np.where(open_, logs, -np.inf)
         if np.isneginf(allowed).all():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,10 @@ import requests
 from numpy.typing import NDArray
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from hanse.data.emnist import ARCHIVE, read_emnist
 from hanse.data.parsers import read_cifar10_archive, read_idx_gz
 
-__all__ = ["REMOTES", "Remote", "fetch"]
+__all__ = ["REMOTES", "Remote", "fetch", "fetch_text"]
 
 Arrays = dict[str, NDArray[np.uint8]]
 
@@ -28,6 +30,7 @@ class Remote:
     bases: tuple[str, ...]
     files: Mapping[str, str]
     read: Callable[[Path], Arrays]
+    folder: str = ""  # where the files are kept, if several sources share them
 
 
 def _read_idx_folder(folder: Path) -> Arrays:
@@ -40,6 +43,10 @@ def _read_idx_folder(folder: Path) -> Arrays:
 
 def _read_cifar_folder(folder: Path) -> Arrays:
     return read_cifar10_archive(folder / "cifar-10-binary.tar.gz")
+
+
+def _read_emnist_folder(folder: Path, *, split: str) -> Arrays:
+    return read_emnist(folder / ARCHIVE, split)
 
 
 REMOTES: Mapping[str, Remote] = {
@@ -68,6 +75,15 @@ REMOTES: Mapping[str, Remote] = {
         files={"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
         read=_read_cifar_folder,
     ),
+    **{
+        f"emnist_{split}": Remote(
+            bases=("https://biometrics.nist.gov/cs_links/EMNIST/",),
+            files={ARCHIVE: "58c8d27c78d21e728a6bc7b3cc06412e"},
+            read=partial(_read_emnist_folder, split=split),
+            folder="emnist",
+        )
+        for split in ("byclass", "balanced")
+    },
 }
 
 
@@ -78,22 +94,30 @@ def fetch(source: str, cache: Path, remotes: Mapping[str, Remote] = REMOTES) -> 
     one line that says which address failed and how.
     """
     remote = remotes[source]
-    folder = cache / source
+    folder = cache / (remote.folder or source)
     pooch.get_logger().setLevel("ERROR")
     for name, md5 in remote.files.items():
-        _fetch_file(name, md5, remote.bases, folder)
+        _fetch_file(name, f"md5:{md5}", remote.bases, folder)
     return remote.read(folder)
 
 
-def _fetch_file(name: str, md5: str, bases: tuple[str, ...], folder: Path) -> None:
+def fetch_text(address: str, sha256: str, path: Path) -> Path:
+    """Download one file to ``path``, checked. Raises OSError with one line that says what failed."""
+    pooch.get_logger().setLevel("ERROR")
+    base, _, name = address.rpartition("/")
+    _fetch_file(name, f"sha256:{sha256}", (base + "/",), path.parent, path.name)
+    return path
+
+
+def _fetch_file(name: str, known_hash: str, bases: tuple[str, ...], folder: Path, saved_as: str = "") -> None:
     failures: list[str] = []
     for base in bases:
         bar = _Bar(name)
         try:
             pooch.retrieve(
                 base + name,
-                known_hash=f"md5:{md5}",
-                fname=name,
+                known_hash=known_hash,
+                fname=saved_as or name,
                 path=folder,
                 downloader=pooch.HTTPDownloader(progressbar=bar, timeout=30),
             )

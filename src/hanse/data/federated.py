@@ -5,9 +5,8 @@ sets.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -15,20 +14,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hanse.data.dataset import Dataset, stratified_split
+from hanse.data.dataset import Dataset
+from hanse.data.lending import lend_tests, own_tests
 from hanse.data.partitions import Partition
 from hanse.data.samples import Samples
-from hanse.data.synthetic import CLASSES, DIMENSION, Synthetic
+from hanse.data.shares import client_shares, server_cut, taken
 from hanse.errors import UserError
-from hanse.streams import stream
 
-__all__ = ["FederatedData", "GeneratedData", "Share", "SplitData", "server_sets"]
+__all__ = ["SHARES", "FederatedData", "Share", "SplitData"]
 
 Share = Literal["train", "validation", "test"]
 SHARES: tuple[str, ...] = ("train", "validation", "test")
-
-_CACHED_SAMPLES = 10_000  # about what a round seats: memory must not grow with the clients seen
-_COUNTED_CLIENTS = 1_000
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,12 @@ class FederatedData(ABC):
 
     ``sizes [num_clients]``: train samples of each client. ``server_validation`` and ``server_test`` are
     disjoint; ``None`` where there is nothing. ``num_classes`` is ``None`` for regression. ``note`` belongs
-    beside any result.
+    beside any result, and ``warnings`` are lines that a user should see before a run.
+
+    ``names [num_clients]``: what the source calls them, or empty.
+    ``groups [num_clients]``: the cluster of each client, or the distribution that it trains on most; ``None`` where
+    there is neither. ``distribution_names``: the distributions that samples come from, if there are several, and
+    ``server_tests`` the server's test set of each.
     """
 
     name: str
@@ -47,6 +48,11 @@ class FederatedData(ABC):
     sizes: NDArray[np.int64]
     server_validation: Samples | None
     server_test: Samples | None
+    names: tuple[str, ...] = field(default=(), kw_only=True)
+    groups: NDArray[np.int64] | None = field(default=None, kw_only=True)
+    distribution_names: tuple[str, ...] = field(default=(), kw_only=True)
+    server_tests: tuple[Samples, ...] = field(default=(), kw_only=True)
+    warnings: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def num_clients(self) -> int:
@@ -60,6 +66,21 @@ class FederatedData(ABC):
         The pool is shared and must not be written to. A client without samples in a share has an empty index.
         Raises UserError for an unknown share or client.
         """
+
+    @property
+    def server_tests_by_distribution(self) -> Mapping[str, Samples]:
+        """The server's test set of each distribution by its name; together they are ``server_test``."""
+        return dict(zip(self.distribution_names, self.server_tests, strict=True))
+
+    def group_of(self, client: int) -> int | None:
+        """Return the client's group (see ``groups``), or None where there are none."""
+        return None if self.groups is None else int(self.groups[client])
+
+    def distribution_counts(self, share: str = "train") -> NDArray[np.int64] | None:
+        """Return samples of each client and distribution in a share, ``[clients, distributions]``, if there are
+        several.
+        """
+        return None
 
     @abstractmethod
     def class_counts(self) -> NDArray[np.int64] | None:
@@ -80,12 +101,16 @@ class SplitData(FederatedData):
     """A data set in memory, split. The pool is always the whole train set: nothing is copied.
 
     ``order [n]`` holds each client's samples one client after another, its train share first, then
-    validation, then test; ``bounds [clients, 4]`` are the ends of these in it.
+    validation, then test; ``bounds [clients, 4]`` are the ends of these in it. ``distribution_of`` is the distribution
+    of each sample of the pool. ``lent``: test shares of clients that are drawn from the server's test set: that pool,
+    and each client's positions in it.
     """
 
     train: Samples
     order: Tensor
     bounds: NDArray[np.int64]
+    distribution_of: NDArray[np.int64] | None = None
+    lent: tuple[Samples, tuple[Tensor, ...]] | None = None
 
     @staticmethod
     def of(
@@ -96,172 +121,102 @@ class SplitData(FederatedData):
         client_test: float = 0.0,
         client_validation: float = 0.0,
         validation: float = 0.5,
+        lend: bool = False,
     ) -> SplitData:
         """Cut each client's samples into shares and the source's test set into the server's two sets.
 
-        A client's shares are disjoint, cut from a random order keyed by ``(seed, client)`` and rounded down,
-        so that training keeps at least one sample.
+        A client's shares are disjoint, cut from a random order keyed by ``(seed, client)``, or from the end if its
+        samples are in order of time, and rounded down,
+        so that training keeps at least one sample; a partition that has drawn them itself is followed. With ``lend``,
+        test shares are not cut from the client's samples: they are its own test samples in the server's test set, if
+        the source says whose these are, else drawn from it (see :func:`hanse.data.lending.lend_tests`).
         """
-        sizes = partition.sizes
-        ends = share_ends(sizes, client_test, client_validation)
-        pieces: list[NDArray[np.int64]] = []
-        for client, index in enumerate(partition.train):
-            order = index
-            if ends[client, 0] < len(index):
-                order = stream(seed, "shares", client=client).permutation(index)
-            parts = np.split(order, ends[client, :2])
-            pieces.extend(np.sort(part) for part in parts)
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        server_validation, server_test = server_sets(dataset.test, dataset.num_classes, validation, seed)
-        return SplitData(
+        shares = client_shares(partition, 0.0 if lend else client_test, client_validation, seed, dataset.ordered)
+        lengths = np.array([[len(part) for part in own] for own in shares], dtype=np.int64)
+        ends = np.cumsum(lengths, axis=1)
+        starts = np.concatenate([[0], np.cumsum(ends[:, -1])[:-1]])
+        told = dataset.distributions
+        held, cut = server_cut(dataset.test, dataset.num_classes, validation, seed, told, dataset.test_client_of)
+        server_test = taken(dataset.test, cut)
+        lent = None
+        if lend and client_test > 0:
+            if server_test is None:
+                raise UserError("data.client_test_from = 'server': the server has no test set; lower data.validation")
+            if partition.owners is not None and dataset.test_client_of is not None:
+                lent = server_test, own_tests(dataset.test_client_of[cut], partition.owners)
+            else:
+                lent = server_test, lend_tests(server_test, dataset, [own[0] for own in shares], client_test, seed)
+        data = SplitData(
             name=dataset.name,
             num_classes=dataset.num_classes,
             input_shape=dataset.input_shape,
             note=dataset.note,
-            sizes=ends[:, 0],
-            server_validation=server_validation,
+            sizes=lengths[:, 0],
+            server_validation=taken(dataset.test, held),
             server_test=server_test,
+            groups=partition.groups,
+            names=_names(dataset, partition),
             train=dataset.train,
-            order=torch.from_numpy(np.concatenate(pieces)),
+            order=torch.from_numpy(np.concatenate([part for own in shares for part in own])),
             bounds=np.concatenate([starts[:, None], starts[:, None] + ends], axis=1),
+            lent=lent,
         )
+        if told is not None:
+            tests = tuple(dataset.test.take(torch.from_numpy(cut[told.test[cut] == d])) for d in range(len(told.names)))
+            data = replace(data, distribution_names=told.names, server_tests=tests, distribution_of=told.train)
+        return replace(data, warnings=tuple(unheld_classes(data)))
 
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
         """Return the whole train set and each client's positions in it (see :meth:`FederatedData.pool`)."""
         self._check(clients, share)
+        if share == "test" and self.lent is not None:
+            tests, index = self.lent
+            return tests, [index[client] for client in clients]
         column = SHARES.index(share)
         spans = self.bounds[list(clients), column : column + 2]
         return self.train, [self.order[a:b] for a, b in spans.tolist()]
 
     def class_counts(self) -> NDArray[np.int64] | None:
         """Return train samples of each client and class, or ``None`` for regression."""
-        if self.num_classes is None:
+        if self.num_classes is None or self.train.y.ndim > 1:
             return None
-        labels = self.train.y[self.order].numpy()
-        rows = [np.bincount(labels[a:b], minlength=self.num_classes) for a, b in self.bounds[:, :2].tolist()]
-        return np.stack(rows).astype(np.int64)
+        return self._counts(self.train.y.numpy(), self.num_classes, "train")
 
-
-@dataclass(frozen=True)
-class GeneratedData(FederatedData):
-    """Synthetic clients: only the samples of clients that are asked for are made, and the last ones are kept.
-
-    ``ends [clients, 3]``: where a client's train, validation and test samples end among its draws.
-    """
-
-    source: Synthetic
-    ends: NDArray[np.int64]
-    _cache: _Recent = field(default_factory=lambda: _Recent(_CACHED_SAMPLES), repr=False, compare=False)
-
-    @staticmethod
-    def of(
-        source: Synthetic,
-        clients: int,
-        *,
-        client_test: float = 0.0,
-        client_validation: float = 0.0,
-        validation: float = 0.5,
-    ) -> GeneratedData:
-        """Register ``clients`` clients; their samples are not made yet. Shares are rounded down."""
-        ends = share_ends(source.sizes(clients), client_test, client_validation)
-        server_validation, server_test = server_sets(source.test(clients), CLASSES, validation, source.seed)
-        return GeneratedData(
-            name=f"synthetic({source.alpha:g}, {source.beta:g})",
-            num_classes=CLASSES,
-            input_shape=(DIMENSION,),
-            note="",
-            sizes=ends[:, 0],
-            server_validation=server_validation,
-            server_test=server_test,
-            source=source,
-            ends=ends,
-        )
-
-    def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
-        """Make these clients' samples and return them end to end, with each client's positions."""
-        self._check(clients, share)
-        column = SHARES.index(share)
-        parts: dict[int, Samples] = {}
-        index: dict[int, Tensor] = {}
-        offset = 0
-        for client in clients:
-            if client in index:
-                continue
-            first = 0 if column == 0 else int(self.ends[client, column - 1])
-            last = int(self.ends[client, column])
-            own = self._samples(client)
-            parts[client] = Samples(own.x[first:last], own.y[first:last])
-            index[client] = torch.arange(offset, offset + last - first)
-            offset += last - first
-        if len(parts) == 1:
-            return next(iter(parts.values())), [index[client] for client in clients]
-        empty = [Samples(torch.zeros(0, DIMENSION), torch.zeros(0, dtype=torch.int64))]
-        made = list(parts.values()) or empty
-        merged = Samples(torch.cat([s.x for s in made]), torch.cat([s.y for s in made]))
-        return merged, [index[client] for client in clients]
-
-    def class_counts(self) -> NDArray[np.int64] | None:
-        """Return train samples of each client and class; ``None`` for more than 1,000 clients (all would be
-        made).
+    def distribution_counts(self, share: str = "train") -> NDArray[np.int64] | None:
+        """Return samples of each client and distribution in a share, ``[clients, distributions]``, if there are
+        several.
         """
-        if self.num_clients > _COUNTED_CLIENTS:
+        if self.distribution_of is None or (share == "test" and self.lent is not None):
             return None
-        rows = [
-            np.bincount(self._samples(k).y[: self.sizes[k]].numpy(), minlength=CLASSES) for k in range(self.num_clients)
-        ]
-        return np.stack(rows).astype(np.int64)
+        self._check((), share)
+        return self._counts(self.distribution_of, len(self.distribution_names), share)
 
-    def _samples(self, client: int) -> Samples:
-        found = self._cache.get(client)
-        if found is None:
-            found = self.source.client(client, int(self.ends[client, -1]))
-            self._cache.put(client, found)
-        return found
+    def _counts(self, kind_of: NDArray[np.int64], kinds: int, share: str) -> NDArray[np.int64]:
+        column = SHARES.index(share)
+        kind = kind_of[self.order.numpy()]
+        spans = self.bounds[:, column : column + 2].tolist()
+        return np.stack([np.bincount(kind[a:b], minlength=kinds) for a, b in spans]).astype(np.int64)
 
 
-class _Recent:
-    """The clients used last, up to ``limit`` samples in all."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._held = 0
-        self._items: OrderedDict[int, Samples] = OrderedDict()
-
-    def get(self, client: int) -> Samples | None:
-        if client in self._items:
-            self._items.move_to_end(client)
-        return self._items.get(client)
-
-    def put(self, client: int, samples: Samples) -> None:
-        self._items[client] = samples
-        self._held += len(samples)
-        while self._held > self._limit and self._items:
-            self._held -= len(self._items.popitem(last=False)[1])
+def _names(dataset: Dataset, partition: Partition) -> tuple[str, ...]:
+    """Return what the source calls each client; parts of one natural client are numbered."""
+    if partition.owners is None or not dataset.client_names:
+        return ()
+    named = [dataset.client_names[owner] for owner in partition.owners.tolist()]
+    return tuple(name if named.count(name) == 1 else f"{name} {named[:k].count(name)}" for k, name in enumerate(named))
 
 
-def share_ends(sizes: NDArray[np.int64], client_test: float, client_validation: float) -> NDArray[np.int64]:
-    """Return where a client's train, validation and test shares end, ``[clients, 3]``. Raises UserError."""
-    for name, value in (("client_test", client_test), ("client_validation", client_validation)):
-        if not 0 <= value < 1:
-            raise UserError(f"{name} = {value!r}; allowed: at least 0 and less than 1")
-    if client_test + client_validation >= 1:
-        raise UserError(f"client_test + client_validation = {client_test + client_validation:g}; allowed: less than 1")
-    test = np.floor(sizes * client_test).astype(np.int64)
-    validation = np.floor(sizes * client_validation).astype(np.int64)
-    return np.stack([sizes - test - validation, sizes - test, sizes], axis=1)
-
-
-def server_sets(
-    test: Samples, num_classes: int | None, validation: float, seed: int
-) -> tuple[Samples | None, Samples | None]:
-    """Cut a test set into the server's validation set (this share of it, stratified by class) and its test
-    set.
-    """
-    if not 0 <= validation < 1:
-        raise UserError(f"validation = {validation!r}; allowed: at least 0 and less than 1")
-    size = round(len(test) * validation)
-    labels = None if num_classes is None else test.y.numpy()
-    rest, cut = stratified_split(labels, len(test), size, stream(seed, "server-validation"))
-    if size == 0:
-        return None, test if len(test) else None
-    return test.take(torch.from_numpy(cut)), test.take(torch.from_numpy(rest)) if len(rest) else None
+def unheld_classes(data: FederatedData) -> list[str]:
+    """Return a line if the server's validation set has classes that no client trains on."""
+    counts = data.class_counts()
+    if counts is None or data.server_validation is None:
+        return []
+    missing = np.setdiff1d(data.server_validation.y.numpy(), np.flatnonzero(counts.sum(axis=0)))
+    if len(missing) == 0:
+        return []
+    share = np.isin(data.server_validation.y.numpy(), missing).mean()
+    classes = f"class{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing.tolist()))}"
+    return [
+        f"data: no client trains on {classes} ({share:.0%} of the server's validation set): validation loss counts "
+        "errors there that no client can mend"
+    ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,36 +21,46 @@ from hanse.streams import stream
 
 __all__ = [
     "PARTITIONS",
+    "Choose",
     "Partition",
     "dirichlet",
     "iid",
     "label_mixes",
     "natural",
+    "natural_owners",
     "niid",
     "pathological",
     "pooled",
 ]
 
 Indices = list[NDArray[np.int64]]
+Choose = Literal["random", "largest"]
 
 
 @dataclass(frozen=True)
 class Partition:
-    """The train samples of each client: sorted int64 indices, no sample twice.
+    """The samples of each client: sorted int64 indices into the train set, no sample twice.
 
     ``labels [n]`` are those of the whole train set and ``num_classes`` their number (``None``: no classes).
+    ``owners [clients]``: the source's own client that each client is or is part of, where it has clients.
+    ``groups [clients]``: the cluster of each client, where the partition makes clusters. ``kept``: what each client
+    keeps for (validation, test), where the partition itself draws these; ``train`` is then without them.
     Raises UserError where an index is out of range, a sample is used twice, or a client has none.
     """
 
     train: tuple[NDArray[np.int64], ...]
     labels: NDArray[np.int64] | None = None
     num_classes: int | None = None
+    groups: NDArray[np.int64] | None = None
+    owners: NDArray[np.int64] | None = None
+    kept: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...] | None = None
 
     def __post_init__(self) -> None:
         empty = [k for k, index in enumerate(self.train) if len(index) == 0]
         if not self.train or empty:
             raise UserError(f"partition of {len(self.train)} clients: no samples for clients {empty[:10]}")
-        used = np.sort(np.concatenate(self.train))
+        kept = [share for pair in self.kept or () for share in pair]
+        used = np.sort(np.concatenate([*self.train, *kept]))
         if (used[1:] == used[:-1]).any():
             raise UserError("a partition may not give a sample to a client twice, or to two clients")
         if used[0] < 0 or (self.labels is not None and used[-1] >= len(self.labels)):
@@ -57,7 +68,7 @@ class Partition:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """The number of samples of each client, ``[clients]``."""
+        """The number of samples in ``train`` of each client, ``[clients]``."""
         return np.array([len(index) for index in self.train], dtype=np.int64)
 
     def counts(self) -> NDArray[np.int64]:
@@ -124,32 +135,70 @@ def pathological(labels: NDArray[np.int64], clients: int, *, classes_per_client:
 
 
 def natural(
-    labels: NDArray[np.generic], ids: NDArray[np.int64], *, clients: int | None = None, seed: int = 0
+    labels: NDArray[np.generic],
+    ids: NDArray[np.int64],
+    *,
+    clients: int | None = None,
+    seed: int = 0,
+    choose: Choose = "random",
+    per_owner: int = 1,
+    ordered: bool = False,
 ) -> Indices:
     """Follow the source's own clients: ``ids [n]`` says whose each sample is; clients are numbered by sorted
     id.
 
-    ``clients`` smaller than the number of ids keeps a random choice of them, drawn from the seed. Raises
-    UserError for ids of the wrong length or type, or more clients than ids.
+    ``clients`` keeps some of them (see :func:`natural_owners`); with ``per_owner`` above 1 each is divided evenly into
+    that many clients, at random, or in time if its samples are ``ordered``. Raises UserError for ids of the wrong
+    length or type, or more clients than there are.
     """
     if ids.shape != (len(labels),) or ids.dtype.kind not in "ui":
         raise UserError(
             f"ids are {ids.dtype} of shape {ids.shape}; one integer for each of the {len(labels)} train "
             "samples is needed"
         )
-    owners = np.unique(ids)
-    if clients is not None:
-        check_count("clients", clients)
-        if clients > len(owners):
-            raise UserError(
-                f"clients = {clients}: the source has {len(owners)} natural clients; allowed: 1..{len(owners)}"
-            )
-        chosen = stream(seed, "partition", start=6).permutation(len(owners))[:clients]
-        owners = owners[np.sort(chosen)]
+    owners = natural_owners(ids, clients, seed=seed, choose=choose, per_owner=per_owner)
     order = np.argsort(ids, kind="stable")
     starts = np.searchsorted(ids[order], owners, side="left")
     ends = np.searchsorted(ids[order], owners, side="right")
-    return [order[a:b] for a, b in zip(starts, ends, strict=True)]
+    spans = [order[a:b] for a, b in zip(starts, ends, strict=True)]
+    if per_owner == 1:
+        return spans
+    parts: Indices = []
+    for owner, span in zip(owners.tolist(), spans, strict=True):
+        if len(span) < per_owner:
+            raise UserError(f"per_owner = {per_owner}: natural client {owner} has {len(span)} samples")
+        dealt = span if ordered else stream(seed, "per-owner", client=owner).permutation(span)
+        parts.extend(np.sort(part) for part in np.array_split(dealt, per_owner))
+    return parts
+
+
+def natural_owners(
+    ids: NDArray[np.int64],
+    clients: int | None,
+    *,
+    seed: int = 0,
+    choose: Choose = "random",
+    per_owner: int = 1,
+) -> NDArray[np.int64]:
+    """Return the sorted ids of the natural clients that take part: ``clients / per_owner`` of them, or all for None.
+
+    ``choose``: "random" from the seed, or "largest": those with most samples, ties to the lower id. Raises UserError
+    for a number that there is not.
+    """
+    check_count("per_owner", per_owner)
+    owners, sizes = np.unique(ids, return_counts=True)
+    if clients is None:
+        return owners
+    check_count("clients", clients)
+    wanted, rest = divmod(clients, per_owner)
+    if rest or wanted > len(owners):
+        allowed = f"1..{len(owners)}" if per_owner == 1 else f"{per_owner} times 1..{len(owners)}"
+        raise UserError(f"clients = {clients}: the source has {len(owners)} natural clients; allowed: {allowed}")
+    if choose == "largest":
+        chosen = np.argsort(-sizes, kind="stable")[:wanted]
+    else:
+        chosen = stream(seed, "partition", start=6).permutation(len(owners))[:wanted]
+    return owners[np.sort(chosen)]
 
 
 def pooled(labels: NDArray[np.generic]) -> Indices:
@@ -164,6 +213,9 @@ PARTITIONS: Mapping[str, str] = MappingProxyType(
         "iid": "samples dealt at random",
         "dirichlet": "a label mix ~ Dirichlet(alpha) and a power-law size per client (GreedyFed)",
         "niid": "each class spread over the clients ~ Dirichlet(alpha) (Li et al. 2022)",
+        "mixture": "mixtures of two or more distributions, the test mixture equal or inverse (PI-FL)",
+        "cluster": "clusters of clients: alike inside, unlike between (iPFL)",
+        "skew": "clusters of clients with the same few classes (iPFL)",
         "pathological": "exactly classes_per_client classes per client (after McMahan et al. 2017)",
         "natural": "the source's own clients",
         "pooled": "one client with everything: centralised training",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,16 +18,18 @@ __all__ = ["counts_figure", "counts_table"]
 _MANY = 500
 
 
-def counts_table(counts: NDArray[np.int64], *, limit: int = 30) -> Table:
+def counts_table(counts: NDArray[np.int64], *, limit: int = 30, names: Sequence[str] = ()) -> Table:
     """Return a table of ``counts [clients, classes]``: a row a client (the first ``limit``), then all clients
     together.
 
-    Zeros are dots; the last column is how many classes the client has at all.
+    Zeros are dots; the last column is how many classes the client has at all. With ``names`` the columns are those,
+    such as the distributions of a mixture.
     """
     clients, classes = counts.shape
-    title = f"samples per client and class ({clients:,} clients, {int(counts.sum()):,} samples)"
+    kind = "distribution" if names else "class"
+    title = f"samples per client and {kind} ({clients:,} clients, {int(counts.sum()):,} samples)"
     table = Table(title=title, title_justify="left")
-    for name in ("client", "samples", *map(str, range(classes)), "classes"):
+    for name in ("client", "samples", *(names or map(str, range(classes))), "of them" if names else "classes"):
         table.add_column(name, justify="right")
     for client in range(min(clients, limit)):
         table.add_row(str(client), *_cells(counts[client]))
@@ -41,13 +44,13 @@ def _cells(row: NDArray[np.int64]) -> list[str]:
     return [f"{int(row.sum()):,}", *(f"{int(v):,}" if v else "·" for v in row), str(int((row > 0).sum()))]
 
 
-def counts_figure(counts: NDArray[np.int64], *, title: str = "") -> Figure:
+def counts_figure(counts: NDArray[np.int64], *, title: str = "", names: Sequence[str] = ()) -> Figure:
     """Return a picture of ``counts [clients, classes]``: sizes as bars above, classes as shades of grey
     below.
 
     A shade is the square root of the count, so that a few samples still show; white is none. Counts are
     written in the cells where there is room. Of more than 500 clients, 500 evenly spaced ones are shown, and
-    the label says so.
+    the label says so. With ``names`` the rows are those, such as the distributions of a mixture.
     """
     from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
@@ -68,8 +71,11 @@ def counts_figure(counts: NDArray[np.int64], *, title: str = "") -> Figure:
     norm = PowerNorm(0.5, vmin=0, vmax=max(1, int(part.max())))
     image = cells.imshow(part.T, aspect="auto", cmap="Greys", norm=norm, interpolation="nearest")
     cells.set_xlabel("client" if clients <= _MANY else f"client ({_MANY} of {clients:,} shown, evenly spaced)")
-    cells.set_ylabel("class")
-    cells.yaxis.set_major_locator(MaxNLocator(nbins=min(classes, 20), integer=True))
+    if names:
+        cells.set_yticks(range(classes), list(names))
+    else:
+        cells.set_ylabel("class")
+        cells.yaxis.set_major_locator(MaxNLocator(nbins=min(classes, 20), integer=True))
     if few:
         cells.set_xticks(range(len(shown)))
         _numbers(cells, part, norm)

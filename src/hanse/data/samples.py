@@ -11,8 +11,8 @@ __all__ = ["Samples"]
 
 @dataclass(frozen=True)
 class Samples:
-    """``x [n, ...]`` (float32, or int64 tokens) and ``y [n]`` (int64 classes) or ``[n]``/``[n, d]`` (float32
-    targets).
+    """``x [n, ...]`` (float32, or int64 tokens) and ``y [n]`` (int64 classes), ``[n, positions]`` (int64, one at each
+    position of a text) or ``[n]``/``[n, d]`` (float32 targets).
     """
 
     x: Tensor

@@ -11,7 +11,7 @@ from hanse.data.dataset import largest_remainder
 from hanse.errors import UserError
 from hanse.streams import stream
 
-__all__ = ["SizeLaw", "check_count", "check_room", "client_sizes"]
+__all__ = ["SizeLaw", "check_count", "check_room", "client_sizes", "power_weights"]
 
 SizeLaw = Literal["power", "equal"]
 
@@ -64,9 +64,13 @@ def client_sizes(
         return largest_remainder(np.ones(clients), count)
     if law != "power":
         raise UserError(f"sizes = {law!r}; allowed: 'power', 'equal'")
+    return _with_floor(power_weights(clients, seed), count, min_samples)
+
+
+def power_weights(clients: int, seed: int) -> NDArray[np.float64]:
+    """Return sizes in proportion, q ~ pdf 3 q^2 on (0, 1], ``[clients]``."""
     # 1 - U lies in (0, 1]: no client has weight zero
-    weights = np.cbrt(1.0 - stream(seed, "partition", start=0).random(clients))
-    return _with_floor(weights, count, min_samples)
+    return np.cbrt(1.0 - stream(seed, "partition", start=0).random(clients))
 
 
 def _with_floor(weights: NDArray[np.float64], total: int, least: int) -> NDArray[np.int64]:

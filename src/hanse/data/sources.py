@@ -12,7 +12,7 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,12 @@ from numpy.typing import NDArray
 
 from hanse.data.dataset import Dataset, image_samples, stratified_split
 from hanse.data.download import fetch
+from hanse.data.emnist import ARCHIVE, CASED, cased, cased_distributions, find_emnist, read_emnist
+from hanse.data.leaf import femnist
+from hanse.data.pacs import pacs
+from hanse.data.regression import fedsoft_linear
 from hanse.data.samples import Samples
+from hanse.data.text import shakespeare
 from hanse.errors import UserError, import_path
 from hanse.streams import stream
 
@@ -51,7 +56,7 @@ class _Images:
     """What is known of an image source.
 
     ``mean`` and ``std``: per channel over the official train pixels scaled to [0, 1], the figures in common
-    use.
+    use; empty: measured on the train samples that were found.
     ``first_labels``: of the official test set, in its order; enough to tell the official split from another
     one.
     """
@@ -61,6 +66,7 @@ class _Images:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     first_labels: str
+    classes: int = 10
 
 
 _IMAGES: Mapping[str, _Images] = {
@@ -73,6 +79,9 @@ _IMAGES: Mapping[str, _Images] = {
         (0.2470, 0.2435, 0.2616),
         "3880661631",
     ),
+    # what the first test labels are is not published; the sizes tell enough
+    "emnist_byclass": _Images((697_932, 116_323), (28, 28), (), (), "", classes=62),
+    "emnist_balanced": _Images((112_800, 18_800), (28, 28), (), (), "", classes=47),
 }
 
 
@@ -89,7 +98,7 @@ def load(
     only reaches sources that draw (the bundled ones do not depend on it). Raises :class:`hanse.errors.UserError` for an
     unknown name, a file that cannot be read, or a download that failed.
     """
-    if source in _IMAGES:
+    if source in _IMAGES or source == "emnist_cased":
         return _image_source(source, root=root, download=download, scale=scale)
     if source in SOURCES:
         return SOURCES[source](root=root, seed=seed, download=download)
@@ -134,13 +143,32 @@ def _image_source(
     name: str, *, root: Path | None, seed: int = 0, download: bool = True, scale: Scale = "standard"
 ) -> Dataset:
     del seed
-    arrays, path = _find(name, root, download)
-    facts = _IMAGES[name]
-    channels = len(facts.mean)
-    mean, std = (facts.mean, facts.std) if scale == "standard" else ((0.0,) * channels, (1.0,) * channels)
+    file = "emnist_byclass" if name == "emnist_cased" else name
+    arrays, path = _find(file, root, download)
+    facts = _IMAGES[file]
+    note, classes = _note(arrays, facts, path), facts.classes
+    if name == "emnist_cased":
+        arrays, classes = cased(arrays), CASED
+    mean, std = _scaling(arrays["x_train"], facts, scale)
     train = image_samples(arrays["x_train"], arrays["y_train"], mean, std)
     test = image_samples(arrays["x_test"], arrays["y_test"], mean, std)
-    return Dataset(name, train, test, 10, tuple(train.x.shape[1:]), note=_note(arrays, facts, path))
+    told = cased_distributions(train.y.numpy(), test.y.numpy()) if name == "emnist_cased" else None
+    return Dataset(name, train, test, classes, tuple(train.x.shape[1:]), note=note, distributions=told)
+
+
+def _scaling(images: NDArray[np.uint8], facts: _Images, scale: Scale) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return what is taken off pixels in [0, 1], and what they are then divided by, for each channel."""
+    channels = 1 if images.ndim == 3 else images.shape[3]
+    if scale == "unit":
+        return (0.0,) * channels, (1.0,) * channels
+    if facts.mean:
+        return facts.mean, facts.std
+    # one channel: exact from the counts of the 256 levels, without a copy of all pixels
+    pieces = (images[i : i + 4096].ravel() for i in range(0, len(images), 4096))
+    counts = sum((np.bincount(piece, minlength=256) for piece in pieces), np.zeros(256)) / max(1, images.size)
+    levels = np.arange(256) / 255.0
+    mean = float(counts @ levels)
+    return (mean,), (max(float(np.sqrt(counts @ (levels - mean) ** 2)), 1e-6),)
 
 
 def _note(arrays: Mapping[str, NDArray[np.uint8]], facts: _Images, path: Path) -> str:
@@ -153,23 +181,42 @@ def _note(arrays: Mapping[str, NDArray[np.uint8]], facts: _Images, path: Path) -
 
 
 def _find(name: str, root: Path | None, download: bool) -> tuple[dict[str, NDArray[np.uint8]], Path]:
-    env = os.environ.get("HANSE_DATA")
-    cache = cache_dir()
-    folders = [f for f in (root, Path(env).expanduser() if env else None, cache) if f is not None]
+    folders = _folders(root)
     paths = [folder / f"{name}.npz" for folder in folders]
     for path in paths:
         if path.is_file():
             return _read_npz(path, _IMAGES[name]), path
+    published = find_emnist(folders, name.removeprefix("emnist_")) if name.startswith("emnist_") else None
+    if published is not None:
+        try:
+            return read_emnist(published, name.removeprefix("emnist_")), published
+        except ValueError as error:
+            raise UserError(f"source '{name}': {error}") from error
     looked = f"looked for {', '.join(map(str, paths))}"
     remedy = f"set HANSE_DATA to a folder that holds {name}.npz"
+    if name.startswith("emnist_"):
+        remedy += f" or EMNIST's published {ARCHIVE}"
     if not download:
         raise UserError(f"source '{name}' was not found and download is off; {looked}; {remedy}, or allow download")
     try:
-        arrays = fetch(name, cache)
+        arrays = fetch(name, folders[-1])
         _write_npz(paths[-1], arrays)
     except (OSError, ValueError) as error:
         raise UserError(f"source '{name}' could not be downloaded ({error}); {looked}; {remedy}") from error
     return _read_npz(paths[-1], _IMAGES[name]), paths[-1]
+
+
+def _folders(root: Path | None) -> list[Path]:
+    """Return where sources are looked for, in this order; the last is the cache, to which downloads go."""
+    env = os.environ.get("HANSE_DATA")
+    return [f for f in (root, Path(env).expanduser() if env else None, cache_dir()) if f is not None]
+
+
+def _from_folders(
+    read: Callable[[Sequence[Path], bool], Dataset], *, root: Path | None, seed: int, download: bool
+) -> Dataset:
+    del seed
+    return read(_folders(root), download)
 
 
 def _read_npz(path: Path, facts: _Images) -> dict[str, NDArray[np.uint8]]:
@@ -209,5 +256,10 @@ def _write_npz(path: Path, arrays: Mapping[str, NDArray[np.uint8]]) -> None:
 SOURCES: Mapping[str, Loader] = {
     "digits": _digits,
     **{name: partial(_image_source, name) for name in _IMAGES},
+    "emnist_cased": partial(_image_source, "emnist_cased"),
+    "fedsoft_linear": fedsoft_linear,
+    "shakespeare": partial(_from_folders, shakespeare),
+    "femnist": partial(_from_folders, femnist),
+    "pacs": partial(_from_folders, pacs),
 }
 """The named sources; a name maps to its loader."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from hanse.data.dirichlet import Sampler
+from hanse.data.mixtures import check_mix
+from hanse.data.partitions import Choose
 from hanse.data.sizes import SizeLaw
 from hanse.data.sources import GENERATED, SOURCES, Scale
 from hanse.errors import UserError, nearest
 
 __all__ = ["DataSpec", "PartitionName", "parse_spec"]
 
-PartitionName = Literal["iid", "dirichlet", "niid", "pathological", "natural", "pooled"]
+PartitionName = Literal["iid", "dirichlet", "niid", "mixture", "cluster", "skew", "pathological", "natural", "pooled"]
 
 
 class DataSpec(BaseModel):
@@ -23,7 +25,9 @@ class DataSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     source: str = Field(
-        "digits", description="digits, mnist, fashion_mnist, cifar10, synthetic, or 'package.module:function'"
+        "digits",
+        description="digits, mnist, fashion_mnist, cifar10, emnist_byclass, emnist_balanced, emnist_cased, synthetic, "
+        "fedsoft_linear, shakespeare, femnist, pacs, or 'package.module:function'",
     )
     partition: PartitionName = Field(
         "dirichlet", description="how the train samples are split over the clients (synthetic: natural)"
@@ -31,7 +35,7 @@ class DataSpec(BaseModel):
     clients: int = Field(
         20,
         ge=1,
-        description="number of registered clients; natural: a random choice of this many; pooled: not used, always 1",
+        description="number of registered clients; natural: this many are chosen; pooled: not used, always 1",
     )
     seed: int = Field(0, ge=0, description="seed of the split and of generated data; run.seed is for the rest")
     alpha: float = Field(
@@ -48,20 +52,58 @@ class DataSpec(BaseModel):
     min_samples: int = Field(
         10,
         ge=1,
-        description="iid, dirichlet, niid: the least samples a client gets, before its shares are cut",
+        description="iid, dirichlet, niid, mixture, cluster: least samples of a client, before its shares are cut",
     )
-    classes_per_client: int = Field(2, ge=1, description="pathological: number of classes of each client")
+    classes_per_client: int | None = Field(
+        None, ge=1, description="pathological (default 2), skew (default 5): number of classes of each client"
+    )
+    mix: str = Field(
+        "10:90",
+        description="mixture: 'a:b' (a client's main distribution has b %), 'linear' (client k of N has (k + 0.5) / N "
+        "of the first of two), or 'random'",
+    )
+    test_mix: Literal["same", "inverse"] = Field(
+        "same", description="mixture: how a client's test and validation shares are mixed; 'inverse': from the opposite"
+    )
+    distributions: Literal["classes", "rotation", "source"] | None = Field(
+        None,
+        description="mixture: what tells distributions apart: groups of classes, images turned by steps of 90 degrees, "
+        "or the source (the default where the source has distributions, else classes)",
+    )
+    num_distributions: int | None = Field(
+        None,
+        ge=2,
+        description="mixture: number of distributions made by classes (consecutive groups) or rotation; default 2",
+    )
+    class_groups: list[list[int]] | None = Field(
+        None, description="mixture: the classes of each distribution; other classes are not used"
+    )
+    clusters: int = Field(3, ge=1, description="cluster: number of clusters of clients")
+    alpha_between: float = Field(0.1, gt=0, description="cluster: Dirichlet concentration between clusters")
+    alpha_within: float = Field(10.0, gt=0, description="cluster: Dirichlet concentration inside a cluster")
     samples_per_client: int | None = Field(
         None,
         ge=1,
-        description="iid, dirichlet: mean number of samples of a client (default: all samples are used); "
+        description="iid, dirichlet, mixture: mean number of samples of a client (default: all samples are used); "
         "synthetic: its exact number (default: lognormal)",
     )
+    use_all: bool = Field(
+        True,
+        description="dirichlet: use all samples, though clients served last take what is left; false: keep every mix, "
+        "and use what the class that runs out first allows (as GreedyFed's published code does)",
+    )
     sizes: SizeLaw | None = Field(
-        None, description="iid, dirichlet: 'power' (the default of dirichlet) or 'equal' (the default of iid)"
+        None,
+        description="iid, dirichlet, mixture: 'power' (the default of dirichlet) or 'equal' (of the others)",
     )
     client_test: float = Field(
         0.0, ge=0, lt=1, description="share of each client's own samples that it keeps for testing"
+    )
+    client_test_from: Literal["own", "server"] = Field(
+        "own",
+        description="where a client's test share comes from: cut from its own samples, or from the server's test set: "
+        "its own there if the source says whose they are, else drawn with its class mixture (client_test times its "
+        "train samples; two clients may share some)",
     )
     client_validation: float = Field(
         0.0, ge=0, lt=1, description="share of each client's own samples that it keeps for validation"
@@ -76,6 +118,12 @@ class DataSpec(BaseModel):
         "standard",
         description="image sources: 'standard' (mean 0, deviation 1 over the train set) or 'unit' (0 to 1)",
     )
+    choose: Choose = Field(
+        "random", description="natural: which of the source's clients take part: a 'random' choice, or the 'largest'"
+    )
+    per_owner: int = Field(
+        1, ge=1, description="natural: into how many clients each of the source's is divided; they form a group"
+    )
     path: str | None = Field(None, description="folder to look for the source's file in, before HANSE_DATA")
     download: bool = Field(True, description="whether a source that is not found may be downloaded")
 
@@ -84,6 +132,22 @@ class DataSpec(BaseModel):
     def _known_source(cls, value: str) -> str:
         if value not in SOURCES and value not in GENERATED and ":" not in value:
             raise ValueError(f"no such source{nearest(value, (*SOURCES, *GENERATED))}")
+        return value
+
+    @field_validator("mix")
+    @classmethod
+    def _known_mix(cls, value: str) -> str:
+        check_mix(value)
+        return value
+
+    @field_validator("class_groups")
+    @classmethod
+    def _disjoint(cls, value: list[list[int]] | None) -> list[list[int]] | None:
+        flat = [c for group in value or [] for c in group]
+        if value is not None and (len(value) < 2 or not all(value) or min(flat) < 0 or len(set(flat)) < len(flat)):
+            raise ValueError(
+                "allowed: two or more lists of classes, none empty, no class twice, such as [[0, 1], [2, 3]]"
+            )
         return value
 
     @model_validator(mode="before")
@@ -109,7 +173,25 @@ class DataSpec(BaseModel):
                 f"client_test + client_validation = {self.client_test + self.client_validation:g}; "
                 "allowed: less than 1, so that something is left to train on"
             )
+        lines = [*self._mixture_lines(), *self._lending_lines()]
+        if lines:
+            raise ValueError(lines[0])
         return self
+
+    def _mixture_lines(self) -> Iterator[str]:
+        if self.partition != "mixture":
+            return
+        if self.class_groups is not None and self.num_distributions not in (None, len(self.class_groups)):
+            yield f"num_distributions = {self.num_distributions} with {len(self.class_groups)} class_groups"
+        if self.class_groups is not None and self.distributions in ("rotation", "source"):
+            yield f"class_groups with distributions = '{self.distributions}'; allowed with: 'classes'"
+        if self.test_mix == "inverse" and self.client_test + self.client_validation == 0:
+            yield "test_mix = 'inverse' needs client_test or client_validation above 0: there is nothing to mix"
+
+    def _lending_lines(self) -> Iterator[str]:
+        if self.client_test_from == "server" and (self.partition == "mixture" or self.source in GENERATED):
+            where = f"source = '{self.source}'" if self.source in GENERATED else "partition = 'mixture'"
+            yield f"client_test_from = 'server' with {where}; allowed: 'own'"
 
 
 def parse_spec(values: Mapping[str, Any]) -> DataSpec:

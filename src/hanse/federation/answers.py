@@ -43,7 +43,7 @@ class Share:
 
 def score(task: Score, share: Share, engine: Engine) -> Scored:
     """Return the loss and accuracy of each model of the task on a share."""
-    found = engine.score(task.models, share.pool, [share.index] * task.models.shape[0])
+    [found] = engine.score_each(task.models, share.pool, [share.index])
     return Scored(task.name, torch.from_numpy(found.loss), torch.from_numpy(found.accuracy), len(share.index))
 
 

@@ -6,7 +6,8 @@ import math
 
 import torch
 
-from hanse.federation.port import Reply, Request, Result, Score, Scored, Train, Trained
+from hanse.federation.port import Counted, Nearest, Reply, Request, Result, Score, Scored, Train, Trained
+from hanse.learning.guide import Guide
 
 __all__ = ["refusal"]
 
@@ -22,6 +23,8 @@ def refusal(request: Request, reply: Reply, size: int) -> str | None:
             reason = _training(task, result, size)
         elif isinstance(task, Score):
             reason = _score(task, result)
+        elif isinstance(task, Nearest):
+            reason = _nearest(task, result)
         else:
             reason = None if getattr(result, "name", None) == task.name else f"no answer to '{task.name}'"
         if reason is not None:
@@ -42,7 +45,14 @@ def _training(task: Train, result: Result, size: int) -> str | None:
         return "update has NaN or infinite entries"
     if not (math.isfinite(result.num_samples) and result.num_samples >= 0):
         return f"reported {result.num_samples} samples"
-    return None
+    return None if task.guide is None else _label_counts(task.guide, result)
+
+
+def _label_counts(guide: Guide, result: Trained) -> str | None:
+    counts = result.extras.get("label_counts")
+    if counts is None or counts.dtype != torch.int64 or counts.shape != (guide.generator.classes,):
+        return f"no counts of the {guide.generator.classes} labels"
+    return "negative label counts" if bool((counts < 0).any()) else None
 
 
 def _score(task: Score, result: Result) -> str | None:
@@ -51,3 +61,11 @@ def _score(task: Score, result: Result) -> str | None:
     if tuple(result.loss.shape) != (task.models.shape[0],):
         return f"{tuple(result.loss.shape)} losses for {task.models.shape[0]} models"
     return None
+
+
+def _nearest(task: Nearest, result: Result) -> str | None:
+    if not isinstance(result, Counted) or result.name != task.name:
+        return f"no answer to '{task.name}'"
+    if result.counts.dtype != torch.int64 or tuple(result.counts.shape) != (task.models.shape[0],):
+        return f"{tuple(result.counts.shape)} counts for {task.models.shape[0]} models"
+    return "negative counts" if bool((result.counts < 0).any()) else None

@@ -8,26 +8,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from hanse.data.federated import FederatedData
-from hanse.federation.answers import Share, confusion, gradient, score
+from hanse.data.samples import Samples
+from hanse.federation.answers import Share, confusion, gradient
 from hanse.federation.behaviour import Behaviour, Me
+from hanse.federation.nearest import nearest
 from hanse.federation.policy import Loyal, answer
 from hanse.federation.port import (
     Answered,
     Ask,
     ClientInfo,
     Gradient,
+    Nearest,
     Reply,
     Request,
     Result,
     Roster,
     Score,
+    Scored,
     Task,
     Train,
     Trained,
 )
+from hanse.federation.scores import Wanted, score_shares
 from hanse.federation.wire import Wire
-from hanse.learning.job import Engine, Problem, Recipe, SeatJob
+from hanse.learning.guide import labels_met
+from hanse.learning.job import Engine, Problem, Recipe, SeatJob, batch_plan
 
 __all__ = ["LocalFederation"]
 
@@ -44,41 +53,68 @@ class LocalFederation:
     behaviours: Sequence[Behaviour] = ()
     policy: Any = field(default_factory=Loyal)  # what a client decides for itself (see hanse.federation.policy)
     least: int = 1  # samples that a client needs to train (2 with batch norm)
+    profiles: Sequence[Mapping[str, Any]] = ()  # one a client, or none at all (see hanse.federation.profiles)
     _clients: Roster = field(init=False, repr=False)
     _wire: Wire = field(default_factory=Wire, init=False, repr=False)
 
     def __post_init__(self) -> None:
         sizes = enumerate(self.data.sizes)
-        clients = Roster(ClientInfo(i, f"client {i}", f"local-{i}", int(n)) for i, n in sizes)
+        profiles = self.profiles or [{}] * self.data.num_clients
+        clients = Roster(ClientInfo(i, f"client {i}", f"local-{i}", int(n), profiles[i]) for i, n in sizes)
         object.__setattr__(self, "_clients", clients)
 
     def present(self, round: int) -> Roster:
-        """Return all clients."""
-        return self._clients
+        """Return the clients that no behaviour keeps away, all of them if none does."""
+        away = {c.id for c in self._clients if not all(b.present(self._me(c.id), round) for b in self._movers)}
+        return Roster(c for c in self._clients if c.id not in away) if away else self._clients
+
+    @property
+    def _movers(self) -> Sequence[Behaviour]:
+        """The behaviours that decide who is there."""
+        return [b for b in self.behaviours if type(b).present is not Behaviour.present]
 
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, min_replies: int
     ) -> Sequence[Reply]:
-        """Answer the requests: all training in one engine call, then the other tasks, client by client."""
+        """Answer the requests: all training in one engine call, all scores of the same models in another, then the
+        other tasks, client by client.
+        """
         taken = [(r, self._me(r.client)) for r in requests]
         heard = [(self._wrap_request(me, round, r), me) for r, me in taken]
         answering = [(r, me) for r, me in heard if r is not None]
         trained = self._train(round, [r for r, _ in answering])
+        scored = self._score(round, [r for r, _ in answering])
         replies = []
         for request, me in answering:
-            reply = self._reply(round, request, trained)
+            reply = self._reply(round, request, trained, scored)
             for behaviour in self.behaviours:
                 reply = behaviour.on_reply(me, round, request, reply)
             replies.append(reply)
         return replies
 
-    def _reply(self, round: int, request: Request, trained: Mapping[int, Trained]) -> Reply:
+    def _reply(
+        self,
+        round: int,
+        request: Request,
+        trained: Mapping[int, Trained],
+        scored: Mapping[tuple[int, str], Scored],
+    ) -> Reply:
         down = self._wire.down(round, request)
         try:
-            results = tuple(self._result(round, request.client, t, trained) for t in request.tasks)
+            results = tuple(self._result(round, request.client, t, trained, scored) for t in request.tasks)
         except _NoAnswerError as reason:
             return Reply(request.client, refused=str(reason), bytes_down=down)
-        return Reply(request.client, results, bytes_down=down, bytes_up=self._wire.up(request, results))
+        most = self._authorise(round, request)
+        return Reply(request.client, results, None, most, down, self._wire.up(request, results))
+
+    def _authorise(self, round: int, request: Request) -> int | None:
+        """Return the most that the client's policy agrees to pay in a round in which it trains; None: it names none."""
+        if not any(isinstance(t, Train) for t in request.tasks):
+            return None
+        told = {"profile": self._clients[request.client].profile, "round": round}
+        decide = getattr(self.policy, "authorise", None)
+        most: int | None = None if decide is None else decide(self._me(request.client), round, told)
+        return most
 
     def _me(self, client: int) -> Me:
         layout = self.problem.layout
@@ -98,35 +134,79 @@ class LocalFederation:
         if not seats:
             return {}
         pool, index = self.data.pool([client for client, _ in seats])
+        for behaviour in self.behaviours:
+            index = [behaviour.holds(self._me(c), round, pool.y, i) for (c, _), i in zip(seats, index, strict=True)]
         jobs = [
-            SeatJob(i, t.start, (self.seed, round, c, t.row), t.centre, t.mu, t.tilt, t.work)
+            SeatJob(i, t.start, (self.seed, round, c, t.row), t.centre, t.mu, t.tilt, t.work, t.guide)
             for (c, t), i in zip(seats, index, strict=True)
         ]
         done = self.engine.train(pool, jobs, self.recipe, self.recipe.lr_at(round))
         return {
-            t.seat: Trained(t.seat, done.rows[s], float(len(index[s])), float(done.loss[s]), int(done.steps[s]))
+            t.seat: Trained(
+                t.seat,
+                done.rows[s],
+                float(len(index[s])),
+                float(done.loss[s]),
+                int(done.steps[s]),
+                self._extras(pool, jobs[s]),
+            )
             for s, (_, t) in enumerate(seats)
         }
 
-    def _result(self, round: int, client: int, task: Task, trained: Mapping[int, Trained]) -> Result:
+    def _extras(self, pool: Samples, job: SeatJob) -> Mapping[str, Tensor]:
+        if job.guide is None:
+            return {}
+        plan = batch_plan(len(job.index), self.recipe, job.key, job.work, self.least)
+        return {"label_counts": labels_met(pool.y[job.index], plan, job.guide.generator.classes)}
+
+    def _score(self, round: int, requests: Sequence[Request]) -> Mapping[tuple[int, str], Scored]:
+        """Score all models that are asked for; return the results by client and question."""
+        tasks = [(r.client, t) for r in requests for t in r.tasks if isinstance(t, Score | Ask)]
+        asked = [(client, t, t.models) for client, t in tasks if t.models is not None]
+        wanted = [Wanted(client, models, t.share, t.limit) for client, t, models in asked]
+        found = score_shares(wanted, self.data, self.engine, self.seed, round)
+        return {
+            (client, t.name): Scored(
+                t.name, torch.from_numpy(s.loss), torch.from_numpy(s.accuracy), int(s.count.max(initial=0))
+            )
+            for (client, t, _), s in zip(asked, found, strict=True)
+        }
+
+    def _result(
+        self,
+        round: int,
+        client: int,
+        task: Task,
+        trained: Mapping[int, Trained],
+        scored: Mapping[tuple[int, str], Scored],
+    ) -> Result:
+        if isinstance(task, Score):
+            return scored[client, task.name]
         if isinstance(task, Train):
             if task.seat not in trained:
                 raise _NoAnswerError(f"has {self.data.sizes[client]} samples to train on; {self.least} are needed")
             return trained[task.seat]
         if isinstance(task, Ask):
-            said = answer(self.policy, task.name, self._me(client), round, task.values)
+            told = task.values if task.models is None else {**task.values, **_own(scored[client, task.name])}
+            said = answer(self.policy, task.name, self._me(client), round, told)
             if said is None:
                 raise _NoAnswerError(f"its policy does not answer '{task.name}'")
             return Answered(task.name, said)
         pool, [index] = self.data.pool([client], task.share)
         share = Share(pool, index)
-        if isinstance(task, Score):
-            return score(task, share.limited(task.limit, self.seed, round, client), self.engine)
+        if isinstance(task, Nearest):
+            return nearest(task, share.limited(task.limit, self.seed, round, client), self.engine)
         if isinstance(task, Gradient):
-            return gradient(task, share, self.problem)
+            return gradient(task, share.limited(task.limit, self.seed, round, client), self.problem)
         if self.data.num_classes is None:
             raise _NoAnswerError("confusion counts were asked for, but the targets are not classes")
         return confusion(task, share, self.problem, self.data.num_classes)
+
+
+def _own(scored: Scored) -> Mapping[str, Any]:
+    """Return what a policy is told of its own scores."""
+    lists = {"loss": scored.loss.tolist(), "accuracy": scored.accuracy.tolist(), "num_samples": scored.num_samples}
+    return {"scores": lists}
 
 
 class _NoAnswerError(Exception):

@@ -1,7 +1,8 @@
 """What a client decides for itself, replaceable by import path.
 
-A policy is a frozen dataclass with a method for each question that it answers; a question that it has no method for is
-refused. It sees what the server tells it and itself, nothing else.
+A policy is a frozen dataclass with a method for each question that it answers in a way of its own; the others are
+answered as :class:`Loyal` does, and a question that no policy knows is refused. It sees what the server tells it and
+itself, nothing else.
 """
 
 from __future__ import annotations
@@ -13,17 +14,27 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from hanse.federation.behaviour import Me
+from hanse.federation.bids import BestTier, BudgetLimited, FreeRider, RandomTiers, RewardSeeking
+from hanse.federation.trade import Trader
 
 __all__ = ["POLICIES", "Loyal", "QuitsWhenWorthless", "answer"]
 
 
 @dataclass(frozen=True)
 class Loyal:
-    """Stays whatever it is told."""
+    """Stays whatever it is told, and bids for the tier that fits best."""
 
     def stay(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return ``{"stay": True}``."""
         return {"stay": True}
+
+    def declare(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the cost and eagerness of its profile (see :mod:`hanse.federation.trade`)."""
+        return Trader().declare(me, round, told)
+
+    def bid(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the tiers bid for (see :mod:`hanse.federation.bids`)."""
+        return BestTier().bid(me, round, told)
 
 
 @dataclass(frozen=True)
@@ -41,12 +52,21 @@ class QuitsWhenWorthless:
         return {"stay": told["times"] < self.rounds or told["mean"] >= self.below}
 
 
-POLICIES: Mapping[str, Callable[..., Any]] = {"loyal": Loyal, "quits": QuitsWhenWorthless}
+POLICIES: Mapping[str, Callable[..., Any]] = {
+    "loyal": Loyal,
+    "quits": QuitsWhenWorthless,
+    "best_tier": BestTier,
+    "reward_seeking": RewardSeeking,
+    "random_tiers": RandomTiers,
+    "free_rider": FreeRider,
+    "budget_limited": BudgetLimited,
+    "trader": Trader,
+}
 
 
 def answer(policy: Any, question: str, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the policy's answer to a question, or None if it has no method for it."""
-    method = getattr(policy, question, None)
+    """Return the policy's answer to a question, else :class:`Loyal`'s, or None if neither has a method for it."""
+    method = getattr(policy, question, None) or getattr(Loyal(), question, None)
     if method is None:
         return None
     found: Mapping[str, Any] = method(me, round, told)

@@ -15,15 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hanse.learning.guide import Guide
+
 __all__ = [
     "Answered",
     "Ask",
     "ClientInfo",
     "Confused",
     "Confusion",
+    "Counted",
     "Derived",
     "Federation",
     "Gradient",
+    "Nearest",
     "Reply",
     "Request",
     "Result",
@@ -68,7 +72,8 @@ class Train:
     ``private`` says that the row is the client's own: neither it nor the update leaves the client, so nothing is sent.
     ``seat`` is the seat's position in the round and ``row`` the table row it starts from (it keys the seat's random
     stream). ``work`` replaces the number of local epochs (or of steps, where the recipe counts steps); ``None`` keeps
-    it.
+    it. With a ``guide`` the answer has the extra "label_counts", how often each label was met in training (int64
+    ``[classes]``).
     """
 
     seat: int
@@ -79,6 +84,7 @@ class Train:
     tilt: Tensor | None = None
     work: int | None = None
     private: bool = False
+    guide: Guide | None = None
 
 
 @dataclass(frozen=True)
@@ -95,12 +101,25 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Gradient:
-    """Report the mean loss gradient ``[C, P]`` of ``models [C, P]`` on a share."""
+class Nearest:
+    """Report on how many samples of a share each of ``models [C, P]`` has the lowest loss of all (ties: the first);
+    ``limit`` as in :class:`Score`.
+    """
 
     name: str
     models: Tensor
     share: str = "train"
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Report the mean loss gradient ``[C, P]`` of ``models [C, P]`` on a share; ``limit`` as in :class:`Score`."""
+
+    name: str
+    models: Tensor
+    share: str = "train"
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -114,14 +133,21 @@ class Confusion:
 
 @dataclass(frozen=True)
 class Ask:
-    """Ask the client's own policy a named question ("bid", "declare", "stay"), with plain values and models."""
+    """Ask the client's own policy a named question ("bid", "declare", "stay"), with plain values and models.
+
+    Models ``[C, P]`` are scored on the client's own ``share`` (``limit`` as in :class:`Score`) before the policy is
+    called, and it finds ``told["scores"]``: ``loss`` and ``accuracy`` (lists, one a model) and ``num_samples``. These
+    stay with the client.
+    """
 
     name: str
     values: Mapping[str, Any] = field(default_factory=dict)
     models: Tensor | None = None
+    share: str = "train"
+    limit: int | None = None
 
 
-Task = Train | Score | Gradient | Confusion | Ask
+Task = Train | Score | Nearest | Gradient | Confusion | Ask
 
 
 @dataclass(frozen=True)
@@ -144,6 +170,14 @@ class Scored:
     loss: Tensor
     accuracy: Tensor
     num_samples: int
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Numbers of samples ``[C]`` int64, one a model."""
+
+    name: str
+    counts: Tensor
 
 
 @dataclass(frozen=True)
@@ -171,7 +205,7 @@ class Answered:
     values: Mapping[str, Any]
 
 
-Result = Trained | Scored | Derived | Confused | Answered
+Result = Trained | Scored | Counted | Derived | Confused | Answered
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from hanse.federation.port import Request, Result, Task, Train, Trained
+from hanse.learning.guide import Guide
 
 __all__ = ["Wire"]
 
@@ -18,18 +19,21 @@ class Wire:
 
     _round: int = -1
     _sent: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
+    _alive: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # so that no place is used twice in a round
 
     def down(self, round: int, request: Request) -> int:
         """Return the bytes of the tensors that the client does not have yet."""
         if round != self._round:
-            self._round, self._sent = round, {}
+            self._round, self._sent, self._alive = round, {}, {}
         held = self._sent.setdefault(request.client, set())
         count = 0
         for tensor in _sent_down(request.tasks):
-            key = (tensor.data_ptr(), tensor.numel())
-            if key not in held:
-                held.add(key)
-                count += tensor.numel() * tensor.element_size()
+            for model in tensor if tensor.ndim == 2 else (tensor,):
+                key = (model.data_ptr(), model.numel())
+                if key not in held:
+                    held.add(key)
+                    self._alive.setdefault(key, model)
+                    count += model.numel() * model.element_size()
         return count
 
     @staticmethod
@@ -47,4 +51,10 @@ def _sent_down(tasks: Iterable[Task]) -> Iterable[Tensor]:
 
 
 def _tensors(values: Iterable[object]) -> Iterable[Tensor]:
-    return (v for v in values if isinstance(v, Tensor))
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, Guide):
+            yield from _tensors(vars(value).values())
+        elif isinstance(value, Mapping):  # the extras of an update
+            yield from _tensors(value.values())

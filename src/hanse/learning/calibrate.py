@@ -31,6 +31,7 @@ __all__ = ["Choice", "choose", "make_engine", "pick_device"]
 
 _BETTER = 1.15  # how many times faster an engine must be to displace one that stands before it
 _SPAWN_S = 3.0  # what starting worker processes costs
+_GUIDED = "it trains without the guide that the mechanism sends (FedGen's generator)"
 _LONG = 20  # how many such starts long a run must be for processes to be tried
 _VERSION = 6
 
@@ -61,14 +62,16 @@ def choose(
     device: torch.device | str = "cpu",
     precision: Precision = "float32",
     fresh: bool = False,
+    guided: bool = False,
 ) -> Choice:
     """Return the engine for rounds like ``jobs``; what is given (``train``, ``threads``, ``workers``) is kept.
 
     Measures a few steps of every candidate unless one is left or the same question was answered before (``fresh``
-    measures again). Raises UserError if the engine asked for cannot train this model.
+    measures again). Raises UserError if the engine asked for cannot train this model; with ``guided`` seats (FedGen)
+    the engines that batch seats cannot.
     """
     device = torch.device(device)
-    candidates, notes = _candidates(problem, pool, jobs, train, threads, workers, device, precision)
+    candidates, notes = _candidates(problem, pool, jobs, train, threads, workers, device, precision, guided)
     if not candidates and not notes:
         raise UserError(f"engine.threads is {threads} and engine.workers {workers}; several workers use 1 thread each")
     if not candidates:
@@ -93,6 +96,7 @@ def _candidates(
     workers: int | None,
     device: torch.device,
     precision: Precision,
+    guided: bool,
 ) -> tuple[list[Choice], list[str]]:
     """Return what can train this model, in the order of preference, and notes on what cannot."""
     most = torch.get_num_threads()
@@ -103,8 +107,11 @@ def _candidates(
     found: list[Choice] = []
     if threads and workers:
         counts, side = [threads], (workers if device.type == "cpu" else 1)  # exactly what a finished run wrote down
+    stackable = not guided and read_stack(problem) is not None
     if train in ("auto", "stacked"):
-        if read_stack(problem) is None:
+        if guided:
+            notes.append(f"stacked: {_GUIDED}")
+        elif not stackable:
             notes.append("stacked: the model is not a sequence of layers that can be stacked")
         else:
             stacked = [Choice("stacked", t, 1) for t in counts] if workers in (None, 1) or side == 1 else []
@@ -114,7 +121,7 @@ def _candidates(
             if precision == "bf16":
                 notes.append("stacked: computes in float32, where bf16 gains nothing")
     if train in ("auto", "vmapped") and not (train == "auto" and (found or images)):
-        reason = why_not_vmapped(problem, jobs[0].start.cpu(), _few(pool))
+        reason = _GUIDED if guided else why_not_vmapped(problem, jobs[0].start.cpu(), _few(pool))
         if reason:
             notes.append(f"vmapped: {reason}")
         else:
@@ -128,7 +135,7 @@ def _candidates(
         alone = workers in (None, 1) and not (images and side > 1 and not threads)
         if alone or side == 1:
             found += [Choice("sequential", t, 1) for t in counts]
-    if train == "processes" or (train == "auto" and not read_stack(problem) and device.type == "cpu" and side > 1):
+    if train == "processes" or (train == "auto" and not stackable and device.type == "cpu" and side > 1):
         reason = why_not_processes(problem)
         if reason:
             notes.append(f"processes: {reason}")

@@ -37,7 +37,7 @@ T = TypeVar("T")
 _KEEP = 1 << 27  # numbers: first-layer outputs of all updates are kept up to this, else computed anew in every call
 _BLOCK = 1 << 19  # numbers: first-layer outputs of a chunk of coalitions on a block of samples
 _TOGETHER = 16  # coalitions of a chunk
-_WIDE = 8  # coalitions as channels of one wide convolution
+_WIDE = 16  # at most so many coalitions as channels of one wide convolution
 _IMAGES = 250  # images of a block
 _WORST = -1e9  # the utility of a model whose loss is not finite: games need finite numbers
 
@@ -192,7 +192,9 @@ class Coalitions:
 
     def _wide(self, shares: Tensor, stack: ConvStack) -> list[Outcome]:
         """Several coalitions as the channels of one wide convolution."""
-        parts = _parts(len(shares), _WIDE)
+        count = -(-len(shares) // _WIDE)
+        edges = [round(len(shares) * k / count) for k in range(count + 1)]
+        parts = [slice(a, b) for a, b in pairwise(edges)]
         blocks = [self.problem.layout.unflatten(shares[part] @ self.rows) for part in parts]
 
         def one(place: tuple[int, int]) -> Outcome:

@@ -2,6 +2,10 @@
 
 This pays where a first convolution is too narrow to fill the vector units (GreedyFed's has 8 channels), since
 the samples are then read and unfolded once for all models. Wide models gain nothing and are run one by one.
+
+Two more things make most of the speed: a few images at a time, so that what one layer writes is still in the cache when
+the next one reads it, and images cut to what the last layer sees (GreedyFed's pooling drops rows and columns at the
+lower and right edge: 29 x 29 of 32 x 32 pixels count, which saves a fifth of the first convolution).
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from hanse.learning.scoring import forward
 __all__ = ["ConvStack", "read_convolutions"]
 
 _NARROW = 16  # output channels of the first convolution up to which several models together are faster
+_CACHED = 3 << 19  # numbers that the first convolution writes for a few images: they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -31,23 +36,70 @@ class ConvStack:
 
     def forward(self, blocks: dict[str, Tensor], x: Tensor) -> Tensor:
         """Return the outputs ``[C, k, m]`` of C models, tensors ``[C, *shape]`` by name, on images ``[m, c, h, w]``."""
-        value, first, models = x.contiguous(memory_format=torch.channels_last), True, 0
+        name, first = self.convolutions[0]
+        assert isinstance(first, nn.Conv2d)
+        models = blocks[f"{name}.weight"].shape[0]
+        rows, columns = (_seen([layer for _, layer in self.convolutions], x.shape[2 + d], d) for d in (0, 1))
+        x = x[:, :, :rows, :columns].contiguous(memory_format=torch.channels_last)
+        few = max(4, _CACHED // (models * first.out_channels * rows * columns))
+        wide = self._wide(blocks, models)
+        features = torch.cat([_features(wide, part, models) for part in x.split(few)], 1)
+        return forward(self.dense, blocks, features)
+
+    def _wide(self, blocks: dict[str, Tensor], models: int) -> list[tuple[nn.Module, Tensor | None, Tensor | None]]:
+        """Return each layer with the weights and biases of all models side by side (None: it has none)."""
+        wide: list[tuple[nn.Module, Tensor | None, Tensor | None]] = []
         for name, layer in self.convolutions:
             if isinstance(layer, nn.Conv2d):
                 weight = blocks[f"{name}.weight"]
-                models = weight.shape[0]
-                bias = blocks[f"{name}.bias"].reshape(-1) if layer.bias is not None else None
                 flat = weight.reshape(-1, *weight.shape[2:]).contiguous(memory_format=torch.channels_last)
-                groups = 1 if first else models
-                value = F.conv2d(value, flat, bias, layer.stride, layer.padding, layer.dilation, groups)
-                first = False
-            elif isinstance(layer, nn.ReLU):
-                value = value.relu_()
+                wide.append((layer, flat, blocks[f"{name}.bias"].reshape(-1) if layer.bias is not None else None))
             else:
-                value = layer(value)
-        # [m, C channels, h, w] -> [C, m, features]
-        value = value.reshape(len(x), models, -1).transpose(0, 1)
-        return forward(self.dense, blocks, value)
+                wide.append((layer, None, None))
+        return wide
+
+
+def _features(wide: Sequence[tuple[nn.Module, Tensor | None, Tensor | None]], x: Tensor, models: int) -> Tensor:
+    """Return the features ``[C, m, d]`` of all models on images ``[m, c, h, w]``: the first convolution is one wide
+    one, the others are grouped.
+    """
+    value, groups = x, 1
+    for layer, weight, bias in wide:
+        if weight is not None:
+            assert isinstance(layer, nn.Conv2d)
+            value = F.conv2d(value, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
+            groups = models
+        elif isinstance(layer, nn.ReLU):
+            value = value.relu_()
+        else:
+            value = layer(value)
+    return value.reshape(len(x), models, -1).transpose(0, 1)  # [m, C channels, h, w] -> [C, m, features]
+
+
+def _seen(layers: Sequence[nn.Module], size: int, dimension: int) -> int:
+    """Return how many of an image's ``size`` rows (``dimension`` 0) or columns (1), from its first on, reach the
+    features; all of them where a layer pads.
+    """
+    spans: list[tuple[int, int]] = []  # how far a layer looks, and its stride
+    left = size
+    for layer in layers:
+        if isinstance(layer, nn.ReLU):
+            continue
+        assert isinstance(layer, nn.Conv2d | nn.MaxPool2d | nn.AvgPool2d)
+        kernel, stride = _pair(layer.kernel_size)[dimension], _pair(layer.stride)[dimension]
+        dilation = 1 if isinstance(layer, nn.AvgPool2d) else _pair(layer.dilation)[dimension]
+        padded = isinstance(layer.padding, str) or _pair(layer.padding) != (0, 0)
+        if padded or getattr(layer, "ceil_mode", False):
+            return size
+        spans.append((dilation * (kernel - 1) + 1, stride))
+        left = (left - spans[-1][0]) // stride + 1
+    for reach, stride in reversed(spans):
+        left = (left - 1) * stride + reach
+    return left
+
+
+def _pair(given: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (given, given) if isinstance(given, int) else given
 
 
 def read_convolutions(problem: Problem) -> ConvStack | None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hanse.data.samples import Samples
+from hanse.learning.guide import Guide
 from hanse.streams import stream
 from hanse.table import Layout
 
@@ -61,7 +62,7 @@ class SeatJob:
     ``F + mu/2 |theta - centre|^2 + <tilt, theta>`` over the parameters (not the buffers).
 
     ``work`` replaces the recipe's epochs, or its steps if it counts those (stragglers). ``key`` is ``(seed, round,
-    client, start row)`` of its stream.
+    client, start row)`` of its stream. ``guide`` adds two terms to the loss of each batch, not to the one reported.
     """
 
     index: Tensor
@@ -71,6 +72,7 @@ class SeatJob:
     mu: float = 0.0
     tilt: Tensor | None = None
     work: int | None = None
+    guide: Guide | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,10 @@ class Engine(Protocol):
 
     def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
         """Score ``rows [C, P]`` on the whole pool, or model c on ``pool[index[c]]``."""
+        ...
+
+    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
+        """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``."""
         ...
 
     def close(self) -> None:
@@ -183,6 +189,12 @@ def last_epoch(n: int, recipe: Recipe, work: int | None = None, smallest: int = 
 def smallest_batch(problem: Problem) -> int:
     """Return the least batch a model can train on: 2 if it has batch norm, whose variance needs two samples."""
     return 2 if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.module.modules()) else 1
+
+
+def refuse_guides(jobs: Sequence[SeatJob], engine: str) -> None:
+    """Raise ValueError if a job has a guide; called by engines that cannot heed one."""
+    if any(job.guide is not None for job in jobs):
+        raise ValueError(f"engine {engine!r} trains without guides; use 'sequential' or 'processes'")
 
 
 def has_buffers(problem: Problem) -> bool:

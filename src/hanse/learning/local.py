@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from hanse.data.samples import Samples
+from hanse.learning.guide import Head, Tutor
 from hanse.learning.job import Problem, Recipe, SeatJob, batch_plan, last_epoch, smallest_batch
 from hanse.streams import torch_seed
 
@@ -97,6 +98,7 @@ class Trainer:
         parameters: list[Tensor] = list(module.parameters())
         pull = self._parts(job.centre) if job.centre is not None and job.mu else None
         tilt = self._parts(job.tilt) if job.tilt is not None else None
+        tutor = self._tutor(job)
         velocity: list[Tensor] | None = None
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for step, batch in enumerate(plan):
@@ -106,7 +108,8 @@ class Trainer:
             with self._autocast():
                 output = module(x)
             loss = loss_of(self.problem, output.to(self.dtype), y)
-            gradients = list(torch.autograd.grad(loss, parameters, materialize_grads=True))
+            aim = loss if tutor is None else loss + tutor.loss(output.to(self.dtype), y)
+            gradients = list(torch.autograd.grad(aim, parameters, materialize_grads=True))
             with torch.no_grad():
                 if recipe.weight_decay:
                     torch._foreach_add_(gradients, parameters, alpha=recipe.weight_decay)
@@ -126,6 +129,13 @@ class Trainer:
                 if step >= reported:
                     total += loss.detach() * len(positions)
         return total
+
+    def _tutor(self, job: SeatJob) -> Tutor | None:
+        if job.guide is None or not job.guide.active:
+            return None
+        head = Head.of(self.layout)
+        bias = None if head.bias is None else self.module.get_parameter(head.bias)
+        return Tutor(job.guide, job.key, self.module.get_parameter(head.weight), bias)
 
     def load(self, row: Tensor) -> nn.Module:
         """Return the module holding this row, in evaluation mode."""

@@ -99,12 +99,27 @@ def cnn_small(input_shape: Shape, num_classes: int | None) -> nn.Module:
     return _convolutional("cnn_small", input_shape, num_classes, (16, 32), 5, (True, True), ())
 
 
+def cnn_fedgen(input_shape: Shape, num_classes: int | None) -> nn.Module:
+    """Return FedGen's CNN (Zhu et al. 2021): 3x3 convolutions 6 and 16 with stride 2 and batch norm, then linear to 32
+    and to the classes, without an activation between the two (as their code has it; 784-32-10 on 28x28 images).
+    """
+    if len(input_shape) != 3:
+        raise UserError(f"model.name = 'cnn_fedgen' takes images [channels, height, width]; samples have {input_shape}")
+    depth, height, width = input_shape
+    layers: list[nn.Module] = []
+    for out in (6, 16):
+        layers += [nn.Conv2d(depth, out, 3, stride=2, padding=1), nn.BatchNorm2d(out), nn.ReLU()]
+        depth, height, width = out, (height + 1) // 2, (width + 1) // 2
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(depth * height * width, 32), nn.Linear(32, num_classes or 1))
+
+
 MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "logistic": logistic,
     "mlp": mlp,
     "cnn": cnn,
     "cnn_greedyfed": cnn_greedyfed,
     "cnn_small": cnn_small,
+    "cnn_fedgen": cnn_fedgen,
 }
 
 

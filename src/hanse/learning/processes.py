@@ -245,6 +245,7 @@ class ProcessEngine:
                     key=job.key,
                     mu=job.mu,
                     work=job.work,
+                    guide=job.guide,
                 )
             )
         return orders
@@ -252,6 +253,10 @@ class ProcessEngine:
     def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
         """Score ``rows [C, P]`` on the pool, or model c on ``pool[index[c]]``, in this process."""
         return self.scorer.score(rows, pool, index)
+
+    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
+        """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``, in this process."""
+        return self.scorer.score_each(rows, pool, index)
 
     def close(self) -> None:
         """Stop the workers; a later training starts new ones."""

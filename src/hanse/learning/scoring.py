@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.data.samples import Samples
@@ -21,11 +22,13 @@ from hanse.learning.products import product
 from hanse.learning.program import Spec, read_stack
 from hanse.learning.threads import Crew
 
-__all__ = ["Scorer", "forward", "losses", "tally", "through"]
+__all__ = ["Scorer", "by_class", "forward", "losses", "tally", "through"]
 
 T = TypeVar("T")
 
 _CHUNK = 1 << 22  # activations (numbers) of a chunk: bounds memory
+_GATHER = 1 << 20  # numbers of samples that are gathered for a chunk: they stay in the cache for the product
+_OUTCOMES = 1 << 24  # losses of samples that are held at once
 _IMAGES = 250  # samples of a chunk for models that are scored one by one
 
 
@@ -92,6 +95,17 @@ def losses(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
     return F.log_softmax(output, 1).gather(1, labels).squeeze(1).neg_()
 
 
+def by_class(problem: Problem, samples: Samples) -> list[Tensor]:
+    """Return the positions of each class's samples, of the classes that there are; for regression, of each tenth of
+    the samples by their (mean) target.
+    """
+    if problem.loss == "mse":
+        order = samples.y.reshape(len(samples), -1).mean(1).argsort(stable=True)
+        return [part.sort().values for part in order.tensor_split(10) if len(part)]
+    order = samples.y.argsort(stable=True)
+    return [part for part in order.split(torch.bincount(samples.y).tolist()) if len(part)]
+
+
 class Scorer:
     """Scores rows of one problem; models that cannot be stacked are shared out over a crew of threads."""
 
@@ -128,16 +142,42 @@ class Scorer:
             share = np.full(models, np.nan)
         return Scores(mean, share, count)
 
+    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> list[Scores]:
+        """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``: one :class:`Scores` a list.
+
+        The lists are joined, so that many short ones cost as much as one long one; their sums are taken list by list.
+        """
+        models, counts = rows.shape[0], np.array([len(i) for i in index], dtype=np.int64)
+        loss, accuracy = np.full((len(index), models), np.nan), np.full((len(index), models), np.nan)
+        for part in _groups(counts, max(1, _OUTCOMES // max(1, models))):
+            starts = np.concatenate([[0], np.cumsum(counts[part])[:-1]])
+            joined = torch.cat([index[i] for i in part]).to(pool.x.device)
+            losses, rights = np.empty((models, len(joined))), np.empty((models, len(joined)))
+            done = [0] * models
+            for which, found, right in self.outcomes(rows, pool, joined):
+                span = slice(done[which[0]], done[which[0]] + found.shape[1])
+                losses[which, span], rights[which, span] = found.cpu().numpy(), right.cpu().numpy()
+                for c in which:
+                    done[c] = span.stop
+            size = counts[part][:, None]
+            loss[part] = np.add.reduceat(losses, starts, axis=1).T / size
+            if self.problem.loss != "mse":
+                accuracy[part] = np.add.reduceat(rights, starts, axis=1).T / size
+        return [Scores(loss[i], accuracy[i], np.full(models, n)) for i, n in enumerate(counts.tolist())]
+
     def outcomes(
-        self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None
+        self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | Tensor | None
     ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-        """Yield, chunk by chunk, models' positions, their samples' losses and right answers ``[C', m]``."""
+        """Yield, chunk by chunk, models' positions, their samples' losses and right answers ``[C', m]``.
+
+        ``index``: all samples of the pool (None), the same ones for all models (a tensor), or a list for each model.
+        """
         rows = rows.to(device=self.device, dtype=self.dtype)
         with torch.no_grad():
             if self.specs is None:
-                yield from self._one_by_one(rows, pool, index)
-            elif index is None:
-                yield from self._stacked(rows, pool)
+                yield from self._one_by_one(rows, pool, [index] * len(rows) if isinstance(index, Tensor) else index)
+            elif index is None or isinstance(index, Tensor):
+                yield from self._stacked(rows, pool, index)
             else:
                 yield from self._ragged(rows, pool, index)
 
@@ -165,22 +205,28 @@ class Scorer:
             assert found is not None
             yield found
 
-    def _stacked(self, rows: Tensor, pool: Samples) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+    def _stacked(self, rows: Tensor, pool: Samples, taken: Tensor | None) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+        """Models together on the same samples, those of ``taken`` or all, in chunks of models and of samples."""
         assert self.specs is not None
         specs = self.specs
         widest = max(spec.outputs for spec in specs)
         models = max(1, min(len(rows), _CHUNK // (256 * widest)))
-        step = max(256, min(_CHUNK // (models * widest), -(-len(pool) // self.crew.workers)))
+        count = len(pool) if taken is None else len(taken)
+        step = max(256, min(_CHUNK // (models * widest), -(-count // self.crew.workers)))
+        if taken is not None:
+            step = min(step, max(256, _GATHER // specs[0].inputs))
         parts = [rows[first : first + models] for first in range(0, len(rows), models)]
         blocks = [self._blocks(part) for part in parts]
 
         def one(place: tuple[int, int]) -> tuple[list[int], Tensor, Tensor]:
             p, a = place
-            output = forward(specs, blocks[p], self._inputs(pool.x[a : a + step]))
+            some = slice(a, a + step)
+            part = Samples(pool.x[some], pool.y[some]) if taken is None else pool.take(taken[some])
+            output = forward(specs, blocks[p], self._inputs(part.x))
             which = list(range(p * models, p * models + len(parts[p])))
-            return which, *tally(self.problem, output, self._targets(pool.y[a : a + step]))
+            return which, *tally(self.problem, output, self._targets(part.y))
 
-        yield from self._dealt([(p, a) for p in range(len(parts)) for a in range(0, len(pool), step)], one)
+        yield from self._dealt([(p, a) for p in range(len(parts)) for a in range(0, count, step)], one)
 
     def _ragged(
         self, rows: Tensor, pool: Samples, index: Sequence[Tensor]
@@ -237,3 +283,17 @@ class Scorer:
         for (c, _), found in zip(work, done, strict=True):
             assert found is not None
             yield [c], *found
+
+
+def _groups(counts: NDArray[np.int64], most: int) -> Iterator[list[int]]:
+    """Yield the positions of the lists that are not empty, in order, so that a group has about ``most`` samples."""
+    group: list[int] = []
+    total = 0
+    for place in np.flatnonzero(counts).tolist():
+        if group and total + counts[place] > most:
+            yield group
+            group, total = [], 0
+        group.append(place)
+        total += int(counts[place])
+    if group:
+        yield group

@@ -78,6 +78,11 @@ class SequentialEngine:
         with intra_op(self.threads):
             return self.scorer.score(rows, pool, index)
 
+    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
+        """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``."""
+        with intra_op(self.threads):
+            return self.scorer.score_each(rows, pool, index)
+
     def close(self) -> None:
         """End the worker threads."""
         self.crew.close()

@@ -22,6 +22,7 @@ from hanse.learning.job import (
     Scores,
     SeatJob,
     TrainedRows,
+    refuse_guides,
     smallest_batch,
 )
 from hanse.learning.program import Bound, Program, read_stack
@@ -62,6 +63,7 @@ class StackedEngine:
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
         """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged."""
+        refuse_guides(jobs, self.name)
         rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)
         losses = np.full(len(jobs), np.nan)
         steps = np.zeros(len(jobs), dtype=np.int64)
@@ -91,6 +93,11 @@ class StackedEngine:
         """Score ``rows [C, P]`` on the pool, or model c on ``pool[index[c]]``."""
         with intra_op(self.threads):
             return self.scorer.score(rows, pool, index)
+
+    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
+        """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``."""
+        with intra_op(self.threads):
+            return self.scorer.score_each(rows, pool, index)
 
     def close(self) -> None:
         """Release the buffers."""

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 
 from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, SeatPlan, group_seats, plan_seats
-from hanse.learning.job import Problem, Recipe, Scores, SeatJob, TrainedRows, has_buffers
+from hanse.learning.job import Problem, Recipe, Scores, SeatJob, TrainedRows, has_buffers, refuse_guides
 from hanse.learning.scoring import Scorer
 from hanse.learning.threads import intra_op
 
@@ -51,6 +51,7 @@ class VmappedEngine:
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
         """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged."""
+        refuse_guides(jobs, self.name)
         rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)
         losses = np.full(len(jobs), np.nan)
         steps = np.zeros(len(jobs), dtype=np.int64)
@@ -103,6 +104,11 @@ class VmappedEngine:
         """Score ``rows [C, P]`` on the pool, or model c on ``pool[index[c]]``."""
         with intra_op(self.threads):
             return self.scorer.score(rows, pool, index)
+
+    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
+        """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``."""
+        with intra_op(self.threads):
+            return self.scorer.score_each(rows, pool, index)
 
     def close(self) -> None:
         """Nothing to release."""

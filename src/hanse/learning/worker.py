@@ -20,6 +20,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from hanse.learning.guide import Guide
+
 __all__ = ["Place", "SeatOrder", "receive", "send"]
 
 
@@ -52,6 +54,7 @@ class SeatOrder:
     key: tuple[int, int, int, int]
     mu: float
     work: int | None
+    guide: Guide | None
 
 
 def send(stream: BinaryIO, message: Any) -> None:
@@ -121,6 +124,7 @@ def main() -> None:
                     mu=order.mu,
                     tilt=order.tilt.view(arena) if order.tilt else None,
                     work=order.work,
+                    guide=order.guide,
                 )
                 row, loss, steps = trainer.train(samples, job, recipe, lr)
                 order.out.view(arena).copy_(row)

@@ -30,7 +30,7 @@ def check(transaction: Transaction) -> None:
     for name, text in (("step", transaction.step), ("kind", transaction.kind)):
         if not isinstance(text, str) or not text or not text.isprintable():
             raise LedgerError(f"{where}: {name} {text!r}: must be a line of text, not empty")
-    if not isinstance(transaction.memo, str) or not (transaction.memo.isprintable()):
+    if not isinstance(transaction.memo, str) or not transaction.memo.isprintable():
         raise LedgerError(f"{where}: memo {transaction.memo!r}: must be a line of text")
     if len(transaction.postings) < 2:
         raise LedgerError(f"{where}: {len(transaction.postings)} postings: at least two are needed")
@@ -94,8 +94,8 @@ class Book:
             for account, units in transaction.postings:
                 if units < 0 and account != MINT and balances[account] < self.floor:
                     raise OverdraftError(
-                        f"transaction '{transaction.step}': {account} would hold {balances[account]} units; its floor is "
-                        f"{self.floor}"
+                        f"transaction '{transaction.step}': {account} would hold {balances[account]} units; "
+                        f"its floor is {self.floor}"
                     )
                 if abs(balances[account]) > LARGEST:
                     raise LedgerError(

@@ -29,6 +29,7 @@ def pool(name: str) -> str:
     return f"pool/{name}"
 
 
+_encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 _ACCOUNT = re.compile(r"mint|(client|escrow)/(0|[1-9][0-9]*)|pool/\S+( \S+)*")
 
 
@@ -53,9 +54,5 @@ class Transaction:
 
 def digest(head: str, round: int, transaction: Transaction) -> str:
     """Return the hash of a transaction that follows ``head`` in a book: 64 hexadecimal digits (blake2b)."""
-    text = json.dumps(
-        [head, round, transaction.step, transaction.kind, transaction.memo, [list(p) for p in transaction.postings]],
-        ensure_ascii=True,
-        separators=(",", ":"),
-    )
+    text = _encode([head, round, transaction.step, transaction.kind, transaction.memo, transaction.postings])
     return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()

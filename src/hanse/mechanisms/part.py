@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hanse.federation.port import Request, Result, Roster
 from hanse.learning.coalitions import Coalitions
+from hanse.learning.guide import Guide
 from hanse.learning.job import Recipe, Scores
 from hanse.ledger.book import Book
 from hanse.ledger.entry import Transaction
@@ -30,6 +31,7 @@ __all__ = [
     "Decision",
     "Deployment",
     "Mechanism",
+    "OwnMix",
     "Part",
     "Server",
     "Settlement",
@@ -47,10 +49,13 @@ Stage = Literal["open", "train", "close", "end"]
 
 @dataclass(frozen=True)
 class Choice:
-    """SELECT: ``clients [S]`` int64 who sit, and the table row each ``start [S]``s from (None: its home row)."""
+    """SELECT: ``clients [S]`` int64 who sit, the table row each ``start [S]``s from (None: its home row), and the row
+    its update goes to, ``target [S]`` (None: where it started).
+    """
 
     clients: Ints
     start: Ints | None = None
+    target: Ints | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -80,14 +85,27 @@ class Settlement:
 
 
 @dataclass(frozen=True)
+class OwnMix:
+    """A personal model that each client makes for itself: table ``rows [k]`` weighted by how well each fits the
+    client's own ``share`` of samples, ``normalised`` to sum to 1. The server never sees these weights.
+    """
+
+    rows: Ints
+    share: str = "validation"
+    normalised: bool = True
+
+
+@dataclass(frozen=True)
 class Deployment:
     """DEPLOY: the row of the new table that each client holds, ``rows [N]`` int64.
 
     With ``weights [N, K']`` client c holds the personal model ``weights[c] @ M'`` instead; a row of zeros means none.
+    With ``own_mix`` each client makes such weights for itself.
     """
 
     rows: Ints
     weights: Floats | None = None
+    own_mix: OwnMix | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -103,6 +121,24 @@ class Server(Protocol):
 
     def gradient(self, rows: Tensor) -> Tensor:
         """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on the validation set; zero for buffers."""
+        ...
+
+    def confusion(self, rows: Tensor) -> Tensor:
+        """Return how often ``rows [C, P]`` take each class (true) for each (predicted) on the validation set, ``[C,
+        classes, classes]`` int64. Raises UserError for regression.
+        """
+        ...
+
+    def class_losses(self, row: Tensor) -> Floats:
+        """Return the mean loss ``[G]`` of ``row [P]`` on each class of the validation set (regression: on each tenth of
+        it by target).
+        """
+        ...
+
+    def class_gradients(self, row: Tensor, most: int) -> Tensor:
+        """Return the mean loss gradient ``[G, P]`` of ``row [P]`` on the first ``most`` validation samples of each
+        class (regression: of each tenth by target); zero for buffers.
+        """
         ...
 
     def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str) -> Coalitions:
@@ -221,6 +257,10 @@ class TrainPart(Part, Protocol):
     def decide(self, view: View, state: State) -> Seats:
         """Return this round's seats from ``view.choice``."""
         ...
+
+    def guide(self, view: View, state: State) -> Guide | None:
+        """Return what travels with the training tasks to guide them, if anything (FedGen's generator)."""
+        return None
 
 
 class WeighPart(Part, Protocol):

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from hanse.errors import UserError, import_path, nearest
-from hanse.mechanisms import deploy, select, train, value, weigh
+from hanse.mechanisms import deploy, hold, select, settle, train, value, weigh
 from hanse.mechanisms.baselines import (
     centralised,
     fedavg,
@@ -22,20 +22,55 @@ from hanse.mechanisms.baselines import (
     set_aware,
     ucb,
 )
+from hanse.mechanisms.fedgen import Distilled, fedgen, gtfedgen
 from hanse.mechanisms.greedyfed import greedyfed
+from hanse.mechanisms.gtflat import gtfedavg, gtfedprox
+from hanse.mechanisms.ipfl import ModelAndCentre, Staying, ipfl
 from hanse.mechanisms.part import Mechanism, Part
+from hanse.mechanisms.pifl import pifl, tiff
+from hanse.mechanisms.select.tiers import PretrainedTiers, Tiers
+from hanse.mechanisms.settle.tokens import ServerTokens, Tokens
+from hanse.mechanisms.tiers import TierModels
+from hanse.mechanisms.value_held import FirstOrderAtClients
+from hanse.mechanisms.personalised import (
+    cfl,
+    ditto,
+    fedamp,
+    fedfomo,
+    fedsoft,
+    heur_fedamp,
+    ifca,
+    pfedgraph,
+    scaffold,
+)
 
 __all__ = ["MECHANISMS", "PARTS", "SLOTS", "build_mechanism", "call", "defaults", "unmet_needs"]
 
 MECHANISMS: dict[str, Callable[..., Mechanism]] = {
     "fedavg": fedavg,
     "fedprox": fedprox,
+    "gtfedavg": gtfedavg,
+    "gtfedprox": gtfedprox,
+    "fedgen": fedgen,
+    "gtfedgen": gtfedgen,
     "greedyfed": greedyfed,
     "ucb": ucb,
     "s_fedavg": s_fedavg,
     "power_of_choice": power_of_choice,
     "oort": oort,
     "set_aware": set_aware,
+    "scaffold": scaffold,
+    "ditto": ditto,
+    "fedamp": fedamp,
+    "heur_fedamp": heur_fedamp,
+    "pfedgraph": pfedgraph,
+    "fedfomo": fedfomo,
+    "cfl": cfl,
+    "ifca": ifca,
+    "fedsoft": fedsoft,
+    "ipfl": ipfl,
+    "pifl": pifl,
+    "tiff": tiff,
     "local": local,
     "centralised": centralised,
 }
@@ -51,9 +86,40 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "power_of_choice": select.PowerOfChoice,
         "oort": select.Oort,
         "set_aware": select.SetAware,
+        "staying": Staying,
+        "tiers": Tiers,
+        "pretrained_tiers": PretrainedTiers,
     },
-    "train": {"shared": train.SharedModel, "proximal": train.Proximal, "own": train.OwnModels},
-    "weigh": {"samples": weigh.BySamples, "uniform": weigh.UniformWeights},
+    "train": {
+        "shared": train.SharedModel,
+        "proximal": train.Proximal,
+        "own": train.OwnModels,
+        "distilled": Distilled,
+        "tiers": TierModels,
+        "controlled": train.Controlled,
+        "ditto": train.Ditto,
+        "towards_centres": train.TowardsCentres,
+        "from_centres": train.FromCentres,
+        "sent": train.SentModels,
+        "cluster_models": train.ClusterModels,
+        "soft_clusters": train.SoftClusters,
+        "model_and_centre": ModelAndCentre,
+    },
+    "weigh": {
+        "samples": weigh.BySamples,
+        "uniform": weigh.UniformWeights,
+        "gtflat": weigh.GTFLAT,
+        "gtflat_validation": weigh.ValidationGTFLAT,
+        "inverse_distance": weigh.InverseDistance,
+        "control_variates": weigh.ControlVariates,
+        "fedamp": weigh.FedAMP,
+        "heur_fedamp": weigh.HeurFedAMP,
+        "pfedgraph": weigh.PFedGraph,
+        "fedfomo": weigh.FedFomo,
+        "cfl": weigh.CFL,
+        "soft_shares": weigh.SoftShares,
+        "imports": weigh.Imports,
+    },
     "value": {
         "gtg": value.GTG,
         "exact": value.Exact,
@@ -61,18 +127,36 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "leave_one_out": value.LeaveOneOut,
         "banzhaf": value.Banzhaf,
         "first_order": value.FirstOrder,
+        "first_order_clients": FirstOrderAtClients,
     },
-    "settle": {},
-    "deploy": {"server": deploy.ServerModel},
+    "settle": {"tokens": Tokens, "server_tokens": ServerTokens, "market": settle.Payments, "utilities": settle.Utilities},
+    "deploy": {"one_shot": deploy.OneShot, "server": deploy.ServerModel, "own": hold.OwnModel, "cluster": hold.ClusterModel},
 }
 SLOTS = tuple(PARTS)
 
 # what a need is called when it is missing
 REASONS = {
+    "bids": "an auction that clients bid at (mechanism.settle = 'tokens' or 'server_tokens')",
+    "tiers": "several models, one for each tier (mechanism.train = 'tiers')",
     "validation": "a validation set at the server (data.validation > 0)",
     "values": "a value part (mechanism.value) that says what each update was worth",
     "groups": "groups of several seats with one target row; here every client trains a row of its own",
     "clients": "several clients; with data.partition = 'pooled' there is one ('centralised' trains it)",
+    "head": "a classifier that ends in a linear layer, whose input the generator makes",
+    "client_validation": "a validation share at each client (data.client_validation > 0)",
+    "own_models": "a model of its own for each client beside what it starts from (mechanism.train = 'ditto')",
+    "own_handed_out": "a deploy part that lets clients hold their own models (mechanism.deploy = 'own')",
+    "sent_rows": "a row a client that the server sees (mechanism.train = 'sent')",
+    "rows_exchanged": "a weigh part that mixes the clients' rows (mechanism.weigh = 'fedfomo')",
+    "centres": "a centre a client (mechanism.train = 'towards_centres')",
+    "centres_mixed": "a weigh part that makes the clients' centres (mechanism.weigh = 'fedamp')",
+    "cluster_losses": "clients that are asked what each cluster's model loses (mechanism.train = 'cluster_models')",
+    "clusters_handed_out": "a deploy part that hands out the clusters' models (mechanism.deploy = 'cluster')",
+    "importance": "clients that say how important each centre is (mechanism.train = 'soft_clusters')",
+    "soft_shares": "a weigh part that averages by importance (mechanism.weigh = 'soft_shares')",
+    "variates": "control variates in the table (mechanism.train = 'controlled')",
+    "variates_updated": "a weigh part that updates the control variates (mechanism.weigh = 'control_variates')",
+    "market": "a market of models (mechanism.weigh = 'imports')",
     "pooled": "all data at one client (data.partition = 'pooled')",
 }
 

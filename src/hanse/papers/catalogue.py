@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from hanse.errors import UserError, nearest
 from hanse.papers.frame import SCALES, Paper, PaperTable
 from hanse.papers.greedyfed import GREEDYFED
+from hanse.papers.gtflat import GTFLAT_PAPER
+from hanse.papers.ipfl import IPFL
 
 __all__ = ["PAPERS", "find_table"]
 
-PAPERS: Mapping[str, Paper] = {paper.name: paper for paper in (GREEDYFED,)}
+PAPERS: Mapping[str, Paper] = {paper.name: paper for paper in (GREEDYFED, GTFLAT_PAPER, IPFL)}
 
 
 def find_table(paper: str, table: str, scale: str) -> PaperTable:

@@ -19,12 +19,13 @@ EPILOG = (
 
 
 def reproduce(
-    paper: Annotated[str, typer.Argument(metavar="PAPER", help="greedyfed", show_default=False)],
+    paper: Annotated[str, typer.Argument(metavar="PAPER", help="greedyfed, gtflat", show_default=False)],
     table: Annotated[
         str,
         typer.Argument(
             metavar="TABLE",
-            help="table1, table2, table3, table4, figure1; table2-true and so on: without the clamped sampler.",
+            help="greedyfed: table1, table2, table3, table4, figure1; table2-true and so on: without the clamped "
+            "sampler. gtflat: table2, table3, figure2, example1.",
             show_default=False,
         ),
     ],

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
 
 from hanse.papers.frame import Cell, PaperTable
 from hanse.papers.jobs import Job, expand
+from hanse.papers.measure import Pair, measured
 from hanse.papers.runner import Outcome
+from hanse.reports.effective import best_so_far
 
 __all__ = ["Curve", "Order", "Row", "Score", "Swap", "cpu_hours", "curves", "orders", "rank_correlation", "rows"]
 
@@ -76,33 +77,25 @@ def rows(outcome: Outcome) -> list[Row]:
     test set, as the papers do.
     """
     table = outcome.table
-    values: dict[tuple[str, str, str], list[float]] = {}
+    runs: dict[tuple[str, str, str], list[Pair]] = {}
     for reading in outcome.readings:
-        cell = reading.cell
-        found = values.setdefault((cell.setting, cell.algorithm, reading.variant.name), [])
-        value = _read(outcome.results.get(reading.job.key), table.metric, cell.at)
-        if value is not None:
-            found.append(value * table.factor)
+        cell, base = reading.cell, reading.base
+        found = runs.setdefault((cell.setting, cell.algorithm, reading.variant.name), [])
+        against = None if base is None else outcome.results.get(base.key)
+        found.append((outcome.results.get(reading.job.key), against))
     result = []
     for cell in table.cells:
-        scores = tuple(_score(v.name, values.get((cell.setting, cell.algorithm, v.name), [])) for v in cell.variants)
+        if cell.computed is not None:
+            exact = Score("", cell.computed, None, outcome.seeds)
+            result.append(Row(cell, exact, (exact,)))
+            continue
+        scores = tuple(
+            Score(v.name, *measured(cell, runs.get((cell.setting, cell.algorithm, v.name), []), table))
+            for v in cell.variants
+        )
         best = max(scores, key=lambda s: (s.n, -math.inf if s.mean is None else s.mean))
         result.append(Row(cell, best, scores))
     return result
-
-
-def _read(result: Mapping[str, Any] | None, metric: str, at: int) -> float | None:
-    if result is None or at not in result["tested"] or metric not in result["curves"]:
-        return None
-    value = result["curves"][metric][result["tested"].index(at)]
-    return None if value is None else float(value)
-
-
-def _score(variant: str, values: Sequence[float]) -> Score:
-    if not values:
-        return Score(variant, None, None, 0)
-    sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Score(variant, float(np.mean(values)), sd, len(values))
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
@@ -159,6 +152,7 @@ def curves(outcome: Outcome, found: Sequence[Row]) -> list[Curve]:
         done = [d for d in done if metric in d["curves"] and None not in d["curves"][metric]]
         if done:
             y = np.array([d["curves"][metric] for d in done]) * outcome.table.factor
+            y = best_so_far(y) if row.cell.measure == "best" else y
             sd = y.std(axis=0, ddof=1) if len(y) > 1 else np.zeros(y.shape[1])
             mean = tuple(map(float, y.mean(axis=0)))
             result.append(Curve(row, tuple(done[0]["tested"]), mean, tuple(map(float, sd)), len(done)))

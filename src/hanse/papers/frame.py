@@ -7,7 +7,7 @@ of which it reports the best. A variant is an experiment as nested plain values,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from hanse.errors import UserError, nearest
@@ -15,6 +15,7 @@ from hanse.errors import UserError, nearest
 __all__ = [
     "SCALES",
     "Cell",
+    "Measure",
     "Paper",
     "PaperTable",
     "Published",
@@ -27,6 +28,7 @@ __all__ = [
 
 Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
+Measure = Literal["at", "best", "rounds", "improvement"]
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,14 @@ class Published:
 
 @dataclass(frozen=True)
 class Variant:
-    """One choice of hyper-parameters: its name ("" if it is the only one) and the experiment's sections, no seeds."""
+    """One choice of hyper-parameters: its name ("" if it is the only one) and the experiment's sections, no seeds.
+
+    ``against``: the sections of the experiment that it is compared with, for a cell that measures rounds.
+    """
 
     name: str
     sections: Mapping[str, Any]
+    against: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,10 @@ class Cell:
     """One algorithm in one setting: ``group`` is the block of the printed table (a data set), ``column`` its column.
 
     ``at``: after how many rounds the number is read; ``ranked``: whether it takes part in the order of the algorithms
-    (an upper bound does not); ``tags``: the words that ``--only`` knows it by.
+    (an upper bound does not); ``tags``: the words that ``--only`` knows it by. ``measure``: the figure "at" that round,
+    the "best" so far, or the effective "rounds" and their "improvement" against another run (see ``measure.py``);
+    ``computed``: the number itself, for a cell that no experiment is needed for. ``metric`` and ``factor`` replace the
+    table's; of several metrics it is the mean.
     """
 
     group: str
@@ -61,6 +70,10 @@ class Cell:
     published: Published | None = None
     ranked: bool = True
     tags: frozenset[str] = frozenset()
+    measure: Measure = "at"
+    computed: float | None = None
+    metric: str | tuple[str, ...] = ""
+    factor: float | None = None
 
     @property
     def setting(self) -> str:
@@ -74,7 +87,8 @@ class PaperTable:
 
     ``seeds``: how many by default; ``changes``: what this scale changes against the paper; ``notes``: how the numbers
     are to be read; ``metric`` and ``factor``: which recorded figure the cells are, and what it is multiplied with;
-    ``curves``: whether the cells' curves over the rounds are drawn.
+    ``curves``: whether the cells' curves over the rounds are drawn; ``absent``: words that ``--only`` could have, and
+    why their cells are not there.
     """
 
     paper: str
@@ -89,6 +103,7 @@ class PaperTable:
     factor: float = 100.0
     unit: str = "test accuracy %"
     curves: bool = False
+    absent: Mapping[str, str] = field(default_factory=dict)
 
     def settings(self) -> list[str]:
         """Return the settings in the order of the table."""
@@ -116,7 +131,8 @@ def filtered(table: PaperTable, only: Sequence[str]) -> PaperTable:
     known = frozenset().union(*(cell.tags for cell in table.cells))
     wrong = sorted({word for words in filters for word in words if word not in known})
     if wrong:
-        raise UserError(*(f"--only {word}: {table.name} has no such setting{nearest(word, known)}" for word in wrong))
+        reasons = (table.absent.get(w, f"{table.name} has no such setting{nearest(w, known)}") for w in wrong)
+        raise UserError(*(f"--only {word}: {why}" for word, why in zip(wrong, reasons, strict=True)))
     cells = tuple(cell for cell in table.cells if any(words <= cell.tags for words in filters))
     if not cells:
         raise UserError(f"--only {' '.join(only)}: {table.name} has each of these words, but no cell with all of them")
@@ -133,7 +149,8 @@ def on_device(table: PaperTable, device: str) -> PaperTable:
     engine = {"train": "auto", "device": device}
 
     def moved(variant: Variant) -> Variant:
-        return replace(variant, sections={**variant.sections, "engine": engine})
+        against = None if variant.against is None else {**variant.against, "engine": engine}
+        return replace(variant, sections={**variant.sections, "engine": engine}, against=against)
 
     cells = tuple(replace(cell, variants=tuple(map(moved, cell.variants))) for cell in table.cells)
     return replace(table, cells=cells, changes=(*table.changes, f"trained on {device}"))

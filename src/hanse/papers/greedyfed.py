@@ -14,7 +14,7 @@ from typing import Any
 from hanse.papers.frame import Cell, Paper, PaperTable, Scale, Variant
 from hanse.papers.greedyfed_cells import CELLS, COLUMNS
 
-__all__ = ["GREEDYFED", "Block"]
+__all__ = ["GREEDYFED", "Block", "is_here"]
 
 Sections = dict[str, dict[str, Any]]
 
@@ -235,7 +235,7 @@ def _scaled(scale: Scale, blocks: tuple[Block, ...], figure: bool) -> tuple[tupl
     if scale == "small":
         return blocks[:2], 3, ("MNIST and FMNIST only; N, M, T and all settings as published",)
     block = blocks[0]
-    stand_in = "mnist" if _is_here("mnist") else "digits"  # CIFAR-10 alone takes longer to load than this may take
+    stand_in = "mnist" if is_here("mnist") else "digits"  # CIFAR-10 alone takes longer to load than this may take
     model = MLP if stand_in == "digits" else block.model
     small = replace(
         block, source=stand_in, model=model, clients=9, per_round=3, rounds=6, times=(2, 4, 6), every=1,
@@ -248,12 +248,12 @@ def _scaled(scale: Scale, blocks: tuple[Block, ...], figure: bool) -> tuple[tupl
     ]
     if stand_in != block.source:
         small = replace(small, label=f"{block.label} (on {stand_in})")
-        missing = "" if _is_here(block.source) else f"{block.source}.npz is not here (HANSE_DATA): "
+        missing = "" if is_here(block.source) else f"{block.source}.npz is not here (HANSE_DATA): "
         changes.append(f"{missing}{stand_in} stands in for {block.label}")
     return (small,), 2, tuple(changes)
 
 
-def _is_here(source: str) -> bool:
+def is_here(source: str) -> bool:
     """Say whether a source's file can be loaded without the network."""
     from hanse.data.sources import cache_dir
 

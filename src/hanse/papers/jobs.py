@@ -42,12 +42,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Reading:
-    """Where one number of one seed is found: in which job, after how many rounds."""
+    """Where one number of one seed is found: in which job, after how many rounds; ``base`` is the job that it is
+    compared with, if any.
+    """
 
     cell: Cell
     variant: Variant
     seed: int
     job: Job
+    base: Job | None = None
 
 
 def job_of(cell: Cell, variant: Variant, seed: int) -> Job:
@@ -72,11 +75,13 @@ def expand(table: PaperTable, seeds: int) -> tuple[list[Job], list[Reading]]:
     for seed in range(seeds):
         for cell in table.cells:
             for variant in cell.variants:
-                found = job_of(cell, variant, seed)
-                if found.key not in jobs:
-                    _check(found, cell)
-                jobs.setdefault(found.key, found)
-                readings.append(Reading(cell, variant, seed, jobs[found.key]))
+                sides = [variant] if variant.against is None else [variant, Variant("", variant.against)]
+                pair = [job_of(cell, side, seed) for side in sides]
+                for found in pair:
+                    if found.key not in jobs:
+                        _check(found, cell)
+                    jobs.setdefault(found.key, found)
+                readings.append(Reading(cell, variant, seed, *(jobs[found.key] for found in pair)))
     return list(jobs.values()), readings
 
 
@@ -123,6 +128,7 @@ def play(job: Job, step: Step) -> dict[str, Any]:
         if result.interrupted:
             return found | {"status": "interrupted"}
         found |= {"experiment": result.experiment.sections(), **_kept(result.metrics)}
+        found["curves"] |= _by_client(result.tested, len(found["tested"]))
     except Exception as wrong:
         error = " ".join(f"{type(wrong).__name__}: {wrong}".split())
         return found | {"status": "failed", "error": error, "traceback": traceback.format_exc()}
@@ -130,9 +136,13 @@ def play(job: Job, step: Step) -> dict[str, Any]:
     return found | {"status": "done", **clock}
 
 
+MOST_CLIENTS = 64  # whose figures are kept one by one
+KEPT = ("test/", "client/", "utility/", "balance/", "market/")  # figures whose curves are kept
+
+
 def _kept(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     tested = [line for line in metrics if any(name.startswith(("test/", "client/")) for name in line)]
-    names = dict.fromkeys(name for line in tested for name in line if name.startswith(("test/", "client/")))
+    names = dict.fromkeys(name for line in tested for name in line if name.startswith(KEPT))
     return {
         "rounds": len(metrics),
         "tested": [line["round"] + 1 for line in tested],
@@ -149,6 +159,14 @@ def _kept(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         "models_evaluated": _sum(line.get("value/models_evaluated", 0.0) for line in metrics),
         "refused": _sum(line["refused"] for line in metrics),
     }  # fmt: skip
+
+
+def _by_client(tested: Mapping[str, Any], points: int) -> dict[str, list[float | None]]:
+    """Return each client's own last test as a curve with that point alone, for a few clients."""
+    if not points or len(tested.get("tested", ())) > MOST_CLIENTS:
+        return {}
+    pairs = zip(tested.get("tested", ()), tested.get("test_accuracy", ()), strict=True)
+    return {f"client/{c}/test_accuracy": [None] * (points - 1) + [_finite(float(a))] for c, a in pairs}
 
 
 def _sum(values: Iterable[float]) -> float:

@@ -87,7 +87,7 @@ def _costs(outcome: Outcome) -> dict[str, float]:
     found: dict[str, dict[str, float]] = {}
     for reading in outcome.readings:
         result = outcome.results.get(reading.job.key)
-        if result is not None:
+        if result is not None and reading.cell.measure != "improvement":  # the same runs as the effective rounds
             name = f"{reading.cell.group} {reading.cell.algorithm}"
             found.setdefault(name, {})[reading.job.key] = result["ms_per_round"]
     return {name: float(np.mean(list(costs.values()))) for name, costs in found.items()}
@@ -190,7 +190,9 @@ def table_markdown(outcome: Outcome, full: PaperTable) -> str:
 
 
 def write_outcome(outcome: Outcome, full: PaperTable, folder: Path) -> list[Path]:
-    """Write ``<table>-<scale>.json`` and ``.md``, and of a figure ``.csv`` and ``.png``; return their paths."""
+    """Write ``<table>-<scale>.json`` and ``.md``, and of a figure ``.csv`` and a ``.png`` a group; return their
+    paths.
+    """
     stem = f"{outcome.table.name}-{outcome.table.scale}"
     texts = {
         f"{stem}.json": json.dumps(table_json(outcome, full), indent=1, allow_nan=False) + "\n",
@@ -203,8 +205,11 @@ def write_outcome(outcome: Outcome, full: PaperTable, folder: Path) -> list[Path
         write_whole(folder / name, text)
     paths = [folder / name for name in texts]
     if drawn:
-        paths.append(folder / f"{stem}.png")
-        _draw(outcome.table, drawn, paths[-1])
+        groups = list(dict.fromkeys(curve.row.cell.group for curve in drawn))
+        for group in groups:
+            name = stem if len(groups) == 1 else f"{stem}-{_slug(group)}"
+            paths.append(folder / f"{name}.png")
+            _draw(outcome.table, [curve for curve in drawn if curve.row.cell.group == group], paths[-1])
     return paths
 
 
@@ -219,21 +224,24 @@ def _csv(drawn: Sequence[Curve]) -> str:
     return text.getvalue()
 
 
+def _slug(text: str) -> str:
+    return "-".join("".join(c if c.isalnum() or c == "." else " " for c in text.lower()).split())
+
+
 def _draw(table: PaperTable, drawn: Sequence[Curve], path: Path) -> None:
     from hanse.reports.chart import Chart, Line, Lines
     from hanse.reports.draw_matplotlib import to_matplotlib
 
-    groups = {curve.row.cell.group for curve in drawn}
+    group = drawn[0].row.cell.group
     lines = []
     for look, curve in enumerate(drawn):
         name = f"{curve.row.cell.algorithm} {curve.row.best.variant}".strip()
         x, mean, sd = np.array(curve.rounds, np.float64), np.array(curve.mean), np.array(curve.sd)
-        label = name if len(groups) == 1 else f"{curve.row.cell.group}, {name}"
         low, high = mean - sd, mean + sd
         if table.unit.endswith("%"):
             low, high = low.clip(0, 100), high.clip(0, 100)
-        lines.append(Line(label, x, mean, low, high, look))
-    title = f"{table.title} ({', '.join(sorted(groups))})"
+        lines.append(Line(name, x, mean, low, high, look))
+    title = f"{table.title} ({group})"
     chart = Chart("curves", "Reproduction", title, "", "rounds played", table.unit, Lines(tuple(lines)))
     path.parent.mkdir(parents=True, exist_ok=True)
     to_matplotlib(chart).savefig(path)

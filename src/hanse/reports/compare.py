@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hanse.errors import UserError
+from hanse.reports.effective import EPSILON, effective_round, improvement
 from hanse.reports.load import Group, LoadedRun, group_runs, load_runs
 
 __all__ = ["compare_runs", "group_rows", "run_row"]
@@ -21,19 +23,53 @@ NUMBERS = (
     "mb",
     "refused",
 )
+EFFECTIVE = ("effective_round", "effective_round_improvement")
 
 
-def compare_runs(dirs: Sequence[str | Path]) -> list[dict[str, Any]]:
+def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[dict[str, Any]]:
     """Return a row a run, and two more for each experiment that was given with several seeds.
 
     All rows have the same keys. ``kind`` is "run", "mean" or "sd" (the sample standard deviation over the seeds).
     ``rounds`` were finished; accuracies are shares from 0 to 1 and, like the loss, of the last tested round;
     ``best_accuracy`` is the highest of all tested rounds, on the test set; ``seconds_per_round`` is the median wall
-    clock; ``mb`` (10^6 bytes) up and down over the whole run; ``refused`` updates. None: not
-    recorded (a regression has no accuracy). Raises UserError.
+    clock; ``mb`` (10^6 bytes) up and down over the whole run; ``refused`` updates. ``effective_round`` is how many
+    rounds the run took to come within ``epsilon`` of the best accuracy of the first experiment (its run of the same
+    seeds, or the first run), and ``effective_round_improvement`` how many percent fewer than that took itself (GTFLAT
+    eq. 13). None: not recorded (a regression has no accuracy), or never that good. Raises UserError.
     """
+    if not 0 <= epsilon < 1:
+        raise UserError(f"--epsilon {epsilon}: must be at least 0 and below 1")
     runs = load_runs(dirs)
-    return [run_row(run) for run in runs] + [row for group in group_runs(runs) for row in group_rows(group)]
+    groups = group_runs(runs)
+    first = {run.seeds: run for run in groups[0].runs}
+    effective = {id(run): _effective(run, first.get(run.seeds, runs[0]), epsilon) for run in runs}
+    rows = [run_row(run) | effective[id(run)] for run in runs]
+    for group in groups:
+        for row in group_rows(group):
+            statistic = np.mean if row["kind"] == "mean" else _sd
+            rows.append(row | _over_seeds([effective[id(run)] for run in group.runs], statistic))
+    return rows
+
+
+def _effective(run: LoadedRun, base: LoadedRun, epsilon: float) -> dict[str, float | None]:
+    """Return a run's effective round for the base run's best accuracy, and the improvement ratio."""
+    played, theirs = base.series("test/accuracy")
+    rounds, ours = run.series("test/accuracy")
+    if not len(theirs) or not len(ours):
+        return dict.fromkeys(EFFECTIVE)
+    target = float(theirs.max())
+    reached = effective_round(rounds + 1, ours, target, epsilon)
+    needed = effective_round(played + 1, theirs, target, epsilon)
+    return dict(zip(EFFECTIVE, (reached, improvement(reached, needed)), strict=True))
+
+
+def _over_seeds(
+    found: Sequence[Mapping[str, float | None]], statistic: Callable[[list[float]], Any]
+) -> dict[str, float | None]:
+    """Return a statistic of each figure; None unless every seed has it."""
+    columns = {key: [f[key] for f in found] for key in EFFECTIVE}
+    return {key: None if None in values else float(statistic([v for v in values if v is not None]))
+            for key, values in columns.items()}  # fmt: skip
 
 
 def run_row(run: LoadedRun) -> dict[str, Any]:

@@ -1,131 +1,161 @@
 """A selector of our own: it chooses the combination, not the individuals.
 
 Where every client holds one class no client is valuable by itself, and purely greedy choice fails; where some clients
-hold everything, greedy choice wins. This one keeps a small random sketch of each client's last update and finds the
-clients whose updates *together* point where the server's validation loss falls fastest. It also keeps cumulative
-values, as GreedyFed does, and learns from the gains of past rounds which of the two strategies pays.
+hold everything, choosing by value finds them. This one finds out what each client's data are like, and seats clients
+whose data *together* are what the model lacks.
+
+A client's update is nearly a combination of the directions in which the loss of each class falls, and the server knows
+those directions: they are gradients on its validation set, class by class. The non-negative combination that is nearest
+to the update tells what the client holds. Unlike a gradient, it stays true when the model moves on, so a few numbers a
+client are all that is kept.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Annotated, ClassVar
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor
 
-from hanse.games.hedge import choose_arm, update_arms
 from hanse.mechanisms.part import Choice, Context, Floats, Ints, SelectPart, State, View
 from hanse.mechanisms.select.basic import PerRound
-from hanse.mechanisms.select.by_value import VALUES, average_in, greedy, meet_all, no_values
-from hanse.streams import stream
+from hanse.mechanisms.select.by_value import VALUES, average_in, meet_all, no_values
 
-__all__ = ["SetAware", "matching", "sketch"]
+__all__ = ["SetAware", "best_set", "mixtures"]
 
-ARMS = ("greedy", "matching")
-
-
-@lru_cache(maxsize=2)
-def _hashes(seed: int, length: int, size: int) -> tuple[Tensor, Tensor]:
-    draw = stream(seed, "sketch")
-    bucket = torch.from_numpy(draw.integers(0, size, length))
-    sign = torch.from_numpy(draw.integers(0, 2, length, dtype=np.int8)).float() * 2 - 1
-    return bucket, sign
+_PASSES = 10  # at most so many passes over the seats, each of which may change hands
 
 
-def sketch(vectors: Tensor, size: int, seed: int) -> Floats:
-    """Return count sketches ``[S, size]`` of ``vectors [S, P]``: inner products are kept in expectation
-    (Charikar, Chen, Farach-Colton 2002).
-    """
-    bucket, sign = _hashes(seed, vectors.shape[1], size)
-    found = torch.zeros((vectors.shape[0], size))
-    found.index_add_(1, bucket, vectors.cpu() * sign)
-    return found.double().numpy()
+def mixtures(moves: Tensor, gradients: Tensor) -> Floats:
+    """Return what clients hold, ``[S, G]`` with rows summing to 1, from their updates' moves ``[S, P]`` and the loss
+    gradients of the classes ``[G, P]``.
 
-
-def matching(sketches: Floats, target: Floats, m: int) -> Ints:
-    """Return up to ``m`` rows of ``sketches [n, d]`` whose non-negative combination best matches ``target [d]``
-    (orthogonal matching pursuit on normalised rows, non-negative least squares at each step).
+    ``p >= 0`` minimises ``|moves + p (gradients, scaled to length 1)|``; a move that descends for no class is taken for
+    an even mixture.
     """
     from scipy.optimize import nnls
 
-    norms = np.linalg.norm(sketches, axis=1)
-    rows = sketches / np.where(norms > 0, norms, 1.0)[:, None]
+    lengths = gradients.norm(dim=1, keepdim=True)
+    directions = -gradients / lengths.clamp(min=1e-12)
+    gram = (directions @ directions.T).double().cpu().numpy()
+    inner = (directions @ moves.T).double().cpu().numpy().T
+    values, vectors = np.linalg.eigh(gram)  # least squares in the few dimensions that the directions span
+    keep = values > 1e-6 * max(float(values[-1]), 1e-12)
+    root = np.sqrt(values[keep])
+    factor = root[:, None] * vectors[:, keep].T
+    found = np.full(inner.shape, 1 / gram.shape[0])
+    for k, b in enumerate(inner):
+        target = (vectors[:, keep].T @ b) / root
+        size = float(np.linalg.norm(target))
+        if size > 0 and np.isfinite(size):
+            p, _ = nnls(factor, target / size)
+            found[k] = p / p.sum() if p.sum() > 0 else found[k]
+    return found
+
+
+def best_set(mixture: Floats, samples: Floats, target: Floats, bonus: Floats, m: int) -> Ints:
+    """Return ``m`` rows of ``mixture [n, G]`` whose mean, weighted by ``samples [n]``, is nearest to ``target [G]``:
+    they minimise ``|mean - target|^2`` less the mean of their ``bonus [n]``.
+
+    Seats are filled one by one and then changed one by one while that helps; ties go to the lower position.
+    """
     chosen: list[int] = []
-    residual = target
-    for _ in range(min(m, len(rows))):
-        score = rows @ residual
-        score[chosen] = -np.inf
-        chosen.append(int(np.argmax(score)))
-        weights, _ = nnls(rows[chosen].T, target)
-        residual = target - rows[chosen].T @ weights
+
+    def best(others: list[int]) -> tuple[int, Floats]:
+        total = samples[others].sum() + samples
+        mean = ((samples[others] @ mixture[others]) + samples[:, None] * mixture) / total[:, None]
+        cost = np.square(mean - target).sum(1) - (bonus[others].sum() + bonus) / (len(others) + 1)
+        cost[others] = np.inf
+        return int(np.argmin(cost)), cost
+
+    for _ in range(min(m, len(mixture))):
+        chosen.append(best(chosen)[0])
+    for _ in range(_PASSES):
+        before = list(chosen)
+        for seat, holder in enumerate(before):
+            other, cost = best(chosen[:seat] + chosen[seat + 1 :])
+            if cost[other] < cost[holder] - 1e-12:
+                chosen[seat] = other
+        if chosen == before:
+            break
     return np.array(chosen, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class SetAware(SelectPart):
-    """Everyone once, then by round whichever of two strategies has gained more validation utility lately: the M largest
-    cumulative values, or the M clients whose sketched updates jointly match the validation gradient.
+    """Everyone once, then the M clients whose data together are nearest to what the model needs: classes in proportion
+    to the model's validation losses on them, to the power ``emphasis``.
 
-    ``sketch_size`` numbers are kept a client; ``discount`` forgets old gains; ``exploration`` is the share of rounds
-    that try either strategy, and fades as ``1 / sqrt(rounds since everyone was met)`` from 1.
+    Two bonuses decide among sets that are about as near (squared distances, in which 0 is a perfect match and 2 the
+    worst): up to ``rest`` for clients that have not sat for N / M rounds, and up to ``worth`` for those of large
+    cumulative Shapley value (as much less for small ones), so that who sends noise is left out. ``memory`` is the share
+    of the old estimate that a client keeps when it sits again; ``class_samples`` bounds the validation samples of a
+    class that its direction is taken from. Regression has tenths by target for classes.
     """
 
     needs: ClassVar[frozenset[str]] = VALUES | {"validation"}
     clients_per_round: PerRound = 10
-    sketch_size: Annotated[int, Field(ge=8)] = 256
-    discount: Annotated[float, Field(gt=0, le=1)] = 0.9
-    exploration: Annotated[float, Field(ge=0, le=1)] = 1.0
+    emphasis: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    rest: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.02
+    worth: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.02
+    memory: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    class_samples: Annotated[int, Field(ge=1)] = 100
 
     def init(self, context: Context) -> State:
-        """No values, no sketches, no gains."""
+        """Nobody is known."""
         n = context.num_clients
-        arms = {"free": 0, "gains": np.zeros(len(ARMS)), "tries": np.zeros(len(ARMS))}
-        return {**no_values(context), **arms, "sketches": np.zeros((n, self.sketch_size), np.float32)}
+        return {
+            **no_values(context),
+            "mixture": np.zeros((n, 0)),
+            "samples": np.zeros(n),
+            "last": np.full(n, -1),
+        }
 
     def decide(self, view: View, state: State) -> Choice:
-        """Return the next round-robin block while somebody was never met, then a strategy's choice."""
+        """Return the next round-robin block while somebody was never met, then the best set."""
         meeting = meet_all(view, state, self.clients_per_round)
         if meeting is not None:
             return meeting
-        arm = self._arm(view, state)
-        known = view.present[state["counts"][view.present] > 0]
+        known = view.present[state["last"][view.present] >= 0]
         if len(known) == 0:
             return Choice(view.present[: self.clients_per_round])
-        if ARMS[arm] == "greedy":
-            best = greedy(state["cumulative"][known], self.clients_per_round)
-        else:
-            best = matching(state["sketches"][known].astype(np.float64), self._target(view), self.clients_per_round)
-        return Choice(known[best], metrics={"select/exploring": 0, "select/matching": arm})
-
-    def _arm(self, view: View, state: State) -> int:
-        chance = self.exploration / np.sqrt(state["free"] + 1)
-        return choose_arm(state["gains"], state["tries"], chance, view.draw("arm"))
+        mixture, target = state["mixture"][known], self._target(view)
+        seats = best_set(
+            mixture, state["samples"][known], target, self._bonus(view, state, known), self.clients_per_round
+        )
+        reached = state["samples"][known[seats]] @ mixture[seats] / state["samples"][known[seats]].sum()
+        distance = float(np.square(reached - target).sum())
+        return Choice(known[seats], metrics={"select/exploring": 0, "select/distance": distance})
 
     def _target(self, view: View) -> Floats:
-        """Return the sketch of the steepest descent of the validation loss at the shared model."""
-        width = view.context.layout.num_parameters
-        row = view.table.rows[int(view.home[view.present[0]])]
-        descent = -view.server.gradient(row[None])[:, :width]
-        found: Floats = sketch(descent, self.sketch_size, view.context.seed)[0]
-        return found
+        """Return how much of each class the model needs, ``[G]``, summing to 1."""
+        losses = view.server.class_losses(view.table.rows[int(view.home[view.present[0]])])
+        finite = np.where(np.isfinite(losses), np.maximum(losses, 1e-6), 1e6)
+        wanted = finite**self.emphasis
+        return np.asarray(wanted / wanted.sum())
+
+    def _bonus(self, view: View, state: State, known: Ints) -> Floats:
+        away = (view.round - state["last"][known]) * self.clients_per_round / len(known)
+        low, middle, high = np.percentile(state["cumulative"][known], [5, 50, 95])
+        value = np.clip((state["cumulative"][known] - middle) / max(high - low, 1e-12), -1, 1)
+        return np.asarray(self.rest * np.minimum(away, 1.0) + self.worth * value)
 
     def learn(self, outcome: View, state: State) -> State:
-        """Average the values in, renew the sketches of those who sat, credit the strategy with the round's gain."""
+        """Average the values in and find out what those who sat hold."""
         after = {**state, **average_in(outcome, state, "mean", "first")}
         updates, width = outcome.trained, outcome.context.layout.num_parameters
-        if len(updates):
-            moved = (updates.rows - outcome.table.rows[updates.seats.start])[:, :width]
-            after["sketches"] = state["sketches"].copy()
-            after["sketches"][updates.seats.client] = sketch(moved, self.sketch_size, outcome.context.seed)
-        played = None if outcome.choice is None else outcome.choice.metrics.get("select/matching")
-        if played is not None and outcome.values is not None:
-            gain = float(outcome.values.per_seat.sum())
-            after["gains"], after["tries"] = update_arms(
-                state["gains"], state["tries"], int(played), gain, self.discount
-            )
-            after["free"] = state["free"] + 1
-        return after
+        if not len(updates):
+            return after
+        start = outcome.table.rows[updates.seats.start]
+        gradients = outcome.server.class_gradients(start[0], self.class_samples)[:, :width]
+        found = mixtures((updates.rows - start)[:, :width], gradients)
+        who, n = updates.seats.client, len(state["last"])
+        known = state["last"][who] >= 0
+        mixture = state["mixture"].copy() if state["mixture"].shape[1] else np.zeros((n, found.shape[1]))
+        old = np.where(known, self.memory, 0.0)[:, None]
+        mixture[who] = old * mixture[who] + (1 - old) * found
+        samples, last = state["samples"].copy(), state["last"].copy()
+        samples[who], last[who] = np.maximum(updates.num_samples, 1.0), outcome.round
+        return {**after, "mixture": mixture, "samples": samples, "last": last}

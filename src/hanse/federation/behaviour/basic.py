@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor
 
 from hanse.federation.port import Reply, Request, Train, Trained
 from hanse.learning.job import Recipe
 from hanse.streams import stream
 
-__all__ = ["BEHAVIOURS", "Behaviour", "DropOut", "Me", "Noisy", "Straggler"]
+__all__ = ["Behaviour", "DropOut", "Me", "Noisy", "Straggler"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,15 @@ class Me:
 
 
 class Behaviour(Protocol):
-    """Wraps a client: may change what it does and what it sends, or fall silent."""
+    """Wraps a client: may change what it does and what it sends, fall silent, or keep it away."""
+
+    def present(self, me: Me, round: int) -> bool:
+        """Return whether the client is there in a round."""
+        return True
+
+    def holds(self, me: Me, round: int, targets: Tensor, index: Tensor) -> Tensor:
+        """Return which of its train samples the client holds in a round: a part of ``index [n]`` into ``targets``."""
+        return index
 
     def on_request(self, me: Me, round: int, request: Request) -> Request | None:
         """Return the request as the client takes it; None: it does not answer."""
@@ -114,6 +123,3 @@ class DropOut(Behaviour):
         """Fall silent now and then."""
         silent = stream(me.seed, "drop-out", round=round, client=me.id).random() < self.rate
         return None if silent else request
-
-
-BEHAVIOURS: Mapping[str, type[Behaviour]] = {"straggler": Straggler, "noisy": Noisy, "dropout": DropOut}

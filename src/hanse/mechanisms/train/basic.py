@@ -1,4 +1,4 @@
-"""TRAIN: how the model table is laid out, and what each seat minimises."""
+"""TRAIN for one shared model, and for a private model a client."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from pydantic import Field
 from hanse.mechanisms.part import Context, Ints, State, TrainPart, View
 from hanse.table import Seats, Table
 
-__all__ = ["OwnModels", "Proximal", "SharedModel"]
+__all__ = ["OwnModels", "Proximal", "SharedModel", "chosen_seats"]
 
 
-def _chosen(view: View) -> Seats:
+def chosen_seats(view: View) -> Seats:
+    """Return a seat for each chosen client, at the row that the choice names or at its home. Raises RuntimeError before
+    SELECT.
+    """
     if view.choice is None:
         raise RuntimeError("no choice yet: seats were asked for before SELECT")
     clients = view.choice.clients
@@ -35,7 +38,7 @@ class SharedModel(TrainPart):
 
     def decide(self, view: View, state: State) -> Seats:
         """Seat each chosen client at its home row."""
-        return _chosen(view)
+        return chosen_seats(view)
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Proximal(TrainPart):
 
     def decide(self, view: View, state: State) -> Seats:
         """Seat each chosen client at its home row, pulled towards it."""
-        seats = _chosen(view)
+        seats = chosen_seats(view)
         pull = np.zeros((len(seats), view.table.size))
         pull[np.arange(len(seats)), seats.start] = 1.0
         return Seats(seats.client, seats.start, seats.target, R=pull, mu=np.full(len(seats), self.mu))
@@ -72,4 +75,4 @@ class OwnModels(TrainPart):
 
     def decide(self, view: View, state: State) -> Seats:
         """Seat each chosen client at its own row."""
-        return _chosen(view)
+        return chosen_seats(view)

@@ -1,0 +1,152 @@
+"""Clients whose data are mixtures of a few distributions, trained on in one mixture and tested in another.
+
+PI-FL section 4.1 (the laws 10:90, 30:70, linear and random; test mixtures equal or inverse), which takes them from
+FedSoft (Ruan and Joe-Wong 2022) and its code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.data.dataset import largest_remainder
+from hanse.data.sizes import SizeLaw, check_count, client_sizes
+from hanse.errors import UserError
+from hanse.streams import stream
+
+__all__ = ["MIX_RULE", "check_mix", "inverse", "mixes", "mixture"]
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+Shares = tuple[Indices, Indices, Indices]
+
+MIX_RULE = "allowed: two percentages 'a:b' with a <= b and a + b = 100, such as '10:90', or 'linear', or 'random'"
+_RATIO = re.compile(r"(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)")
+
+
+def check_mix(law: str) -> tuple[float, float] | None:
+    """Return the two shares of a ratio, or None for a named law. Raises ValueError with the rule for anything else."""
+    if law in ("linear", "random"):
+        return None
+    match = _RATIO.fullmatch(law)
+    if match is None:
+        raise ValueError(f"no such mixture; {MIX_RULE}")
+    low, high = (float(part) for part in match.groups())
+    if low > high or abs(low + high - 100.0) > 1e-9:
+        raise ValueError(f"percentages are not in order, or do not sum to 100; {MIX_RULE}")
+    return low / 100.0, high / 100.0
+
+
+def mixes(law: str, clients: int, distributions: int, *, seed: int) -> Floats:
+    """Return each client's share of every distribution, ``[clients, distributions]``; rows sum to 1.
+
+    "a:b": clients fall into as many equal groups as there are distributions, in order of id; group d has b % of
+    distribution d, and the others share a % (a and b as printed for two). "linear": for two, client k of N has
+    (k + 0.5) / N of the first, which for N = 100 is the printed (0.5 + k) %; for more, the same path runs through
+    them one after another, from the last to the first. "random": the lengths into which S - 1 uniform points cut
+    [0, 1].
+    """
+    check_count("clients", clients)
+    check_count("num_distributions", distributions, 2)
+    ratio = check_mix(law)
+    if law == "random":
+        cuts = np.sort(stream(seed, "partition", start=7).random((clients, distributions - 1)), axis=1)
+        ends = np.concatenate([np.zeros((clients, 1)), cuts, np.ones((clients, 1))], axis=1)
+        return np.diff(ends, axis=1)
+    k = np.arange(clients)
+    if ratio is None:
+        place = (1.0 - (k + 0.5) / clients) * (distributions - 1)
+        return np.maximum(0.0, 1.0 - np.abs(place[:, None] - np.arange(distributions)))
+    low, high = ratio
+    out = np.full((clients, distributions), low / (distributions - 1))
+    out[k, k * distributions // clients] = high
+    return out
+
+
+def inverse(mix: Floats) -> Floats:
+    """Return the mixtures with the same shares from the opposite distributions: 1 - mix where there are two.
+
+    The opposite of distribution d among S is S - 1 - d (the paper says it for two only).
+    """
+    return mix[:, ::-1].copy()
+
+
+def mixture(
+    pools: Sequence[Indices],
+    train_mix: Floats,
+    test_mix: Floats,
+    *,
+    seed: int = 0,
+    client_test: float = 0.0,
+    client_validation: float = 0.0,
+    sizes: SizeLaw = "equal",
+    min_samples: int = 10,
+    total: int | None = None,
+) -> list[Shares]:
+    """Deal the samples of ``pools`` (one for each distribution) so that every client has its mixtures.
+
+    Of a client's samples, the share ``client_test`` and ``client_validation`` (rounded down) are drawn by its test
+    mixture and the rest, which it trains on, by its train mixture (papers.md P23), up to rounding.
+    No sample is dealt twice. Mixtures are never bent: without ``total``, as many samples are used as the scarcest
+    distribution allows, and the rest by nobody.
+
+    Returns sorted indices (train, validation, test) for each client. Raises UserError for what cannot be met.
+    """
+    clients = len(train_mix)
+    check_count("min_samples", min_samples)
+    stock = np.array([len(pool) for pool in pools], dtype=np.int64)
+
+    def demand(samples: int) -> NDArray[np.int64]:
+        counts = client_sizes(samples, clients, seed=seed, law=sizes, min_samples=min_samples, total=samples)
+        return _counts(counts, train_mix, test_mix, client_test, client_validation)
+
+    if total is None:
+        wanted = _largest(stock, demand, clients * min_samples)
+    else:
+        wanted = demand(total)
+    needed = wanted.sum(axis=(0, 1))
+    if (needed > stock).any():
+        d = int(np.argmax(needed - stock))
+        raise UserError(
+            f"partition = 'mixture': {clients} clients need {needed[d]} samples of distribution {d} and there are "
+            f"{stock[d]}; lower clients, samples_per_client or min_samples"
+        )
+    # distribution by distribution, a random order is dealt client after client, share after share
+    parts: list[list[list[Indices]]] = [[[], [], []] for _ in range(clients)]
+    for d, pool in enumerate(pools):
+        order = stream(seed, "mixture", start=d).permutation(pool)
+        ends = np.cumsum(wanted[:, :, d].ravel())
+        for place, part in enumerate(np.split(order[: ends[-1]], ends[:-1])):
+            parts[place // 3][place % 3].append(part)
+    return [(np.sort(np.concatenate(a)), np.sort(np.concatenate(b)), np.sort(np.concatenate(c))) for a, b, c in parts]
+
+
+def _counts(
+    sizes: NDArray[np.int64], train_mix: Floats, test_mix: Floats, client_test: float, client_validation: float
+) -> NDArray[np.int64]:
+    """Return how many samples of each distribution go to each client and share, ``[clients, 3, distributions]``."""
+    test = np.floor(sizes * client_test).astype(np.int64)
+    validation = np.floor(sizes * client_validation).astype(np.int64)
+    rows = zip(sizes - test - validation, validation, test, train_mix, test_mix, strict=True)
+    return np.stack(
+        [
+            np.stack([largest_remainder(a, int(n)), largest_remainder(b, int(v)), largest_remainder(b, int(t))])
+            for n, v, t, a, b in rows
+        ]
+    )
+
+
+def _largest(stock: NDArray[np.int64], demand: Callable[[int], NDArray[np.int64]], least: int) -> NDArray[np.int64]:
+    """Return the demand of the largest total (up to rounding, at least ``least``) that the stock can meet."""
+    total = int(stock.sum())
+    while True:
+        wanted = demand(total)
+        needed = wanted.sum(axis=(0, 1))
+        if (needed <= stock).all() or total <= least:
+            return wanted
+        # the demand grows in proportion to the total, up to rounding
+        scale = float((stock / np.maximum(needed, 1)).min())
+        total = max(least, min(total - 1, int(total * scale)))

@@ -1,0 +1,73 @@
+"""Attackers: clients that send something else than what they trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hanse.federation.behaviour.basic import Behaviour, Me
+from hanse.federation.port import Reply, Request, Train, Trained
+from hanse.streams import stream
+
+__all__ = ["Attack", "Attacker"]
+
+Attack = Literal["random", "shuffle", "flip", "same", "gaussian"]
+
+
+@dataclass(frozen=True)
+class Attacker(Behaviour):
+    """The ``clients`` send ``kind`` of thing instead of their models, from round ``since`` on (iPFL sec. E.4, 6.2).
+
+    "random": a random model, drawn anew each round, with the spread of the one that it was sent; the others turn the
+    update (what training changed): "shuffle" its elements, "flip" its sign, the "same" value at each element,
+    "gaussian" noise, all of the update's own length times ``scale``.
+    """
+
+    clients: Sequence[int] = ()
+    kind: Attack = "random"
+    scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    since: Annotated[int, Field(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clients", tuple(self.clients))
+
+    def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
+        """Replace the client's uploads; a private row is its own and stays."""
+        if me.id not in self.clients or round < self.since:
+            return reply
+        tasks = {t.seat: t for t in request.tasks if isinstance(t, Train) and not t.private}
+
+        def spoil(result: Trained) -> Trained:
+            task = tasks[result.seat]
+            draw = stream(me.seed, "attack", round=round, client=me.id, start=task.row)
+            width = me.num_parameters
+            row = result.row.clone()
+            row[:width] = self._spoilt(draw, task.start[:width].to(row.device), row[:width])
+            return replace(result, row=row)
+
+        results = tuple(spoil(r) if isinstance(r, Trained) and r.seat in tasks else r for r in reply.results)
+        return replace(reply, results=results)
+
+    def _spoilt(self, draw: np.random.Generator, start: Tensor, row: Tensor) -> Tensor:
+        """Return the parameters that are sent instead of ``row [P]``."""
+        update = row - start
+        spread = float(update.double().square().mean().sqrt())
+        if self.kind == "random":
+            return self.scale * float(start.double().std()) * self._normal(draw, row)
+        if self.kind == "shuffle":
+            return start + self.scale * update[torch.from_numpy(draw.permutation(len(row))).to(row.device)]
+        if self.kind == "flip":
+            return start - self.scale * update
+        if self.kind == "same":
+            return start + self.scale * spread
+        return start + self.scale * spread * self._normal(draw, row)
+
+    @staticmethod
+    def _normal(draw: np.random.Generator, row: Tensor) -> Tensor:
+        return torch.from_numpy(draw.standard_normal(len(row), dtype="float32")).to(row.device)

@@ -1,0 +1,51 @@
+"""Liars: clients that report something else than what is true."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from hanse.federation.behaviour.basic import Behaviour, Me
+from hanse.federation.port import Answered, Reply, Request, Result, Trained
+
+__all__ = ["Liar"]
+
+Ratio = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class Liar(Behaviour):
+    """The ``clients`` multiply what they report: the ``size`` of their data beside each update, and their ``cost`` and
+    ``eagerness`` where a market asks for them (iPFL Table 4).
+    """
+
+    clients: Sequence[int] = ()
+    size: Ratio = 1.0
+    cost: Ratio = 1.0
+    eagerness: Ratio = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clients", tuple(self.clients))
+
+    def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
+        """Change what the client reports."""
+        if me.id not in self.clients:
+            return reply
+        return replace(reply, results=tuple(self._told(r) for r in reply.results))
+
+    def _told(self, result: Result) -> Result:
+        if isinstance(result, Trained):
+            return replace(result, num_samples=result.num_samples * self.size)
+        if isinstance(result, Answered) and result.name == "declare":
+            return replace(result, values=self._declared(result.values))
+        return result
+
+    def _declared(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        ratios = {"cost": self.cost, "eagerness": self.eagerness}
+        return {
+            key: value * ratios[key] if key in ratios and value not in (0, float("inf")) else value
+            for key, value in values.items()
+        }

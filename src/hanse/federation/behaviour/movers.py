@@ -1,0 +1,68 @@
+"""A federation that lives: clients that come late, leave early, or whose data change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hanse.federation.behaviour.basic import Behaviour, Me
+
+__all__ = ["Drift", "Joiner", "Leaver"]
+
+
+@dataclass(frozen=True)
+class Joiner(Behaviour):
+    """The ``clients`` are there from round ``at`` on."""
+
+    clients: Sequence[int] = ()
+    at: Annotated[int, Field(ge=0)] = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clients", tuple(self.clients))
+
+    def present(self, me: Me, round: int) -> bool:
+        """Return whether the client has come."""
+        return me.id not in self.clients or round >= self.at
+
+
+@dataclass(frozen=True)
+class Leaver(Behaviour):
+    """The ``clients`` are gone from round ``at`` on."""
+
+    clients: Sequence[int] = ()
+    at: Annotated[int, Field(ge=0)] = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clients", tuple(self.clients))
+
+    def present(self, me: Me, round: int) -> bool:
+        """Return whether the client is still there."""
+        return me.id not in self.clients or round < self.at
+
+
+@dataclass(frozen=True)
+class Drift(Behaviour):
+    """The ``clients`` hold a ``share`` of their train samples at a time, in the order of their classes: a window that
+    moves on to the other end in ``rounds`` rounds, and then stays there.
+    """
+
+    clients: Sequence[int] = ()
+    share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    rounds: Annotated[int, Field(ge=1)] = 10
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clients", tuple(self.clients))
+
+    def holds(self, me: Me, round: int, targets: Tensor, index: Tensor) -> Tensor:
+        """Return the samples in the window. Targets that are not one number a sample keep the samples' own order."""
+        if me.id not in self.clients or len(index) == 0:
+            return index
+        order = torch.argsort(targets[index], stable=True) if targets.ndim == 1 else torch.arange(len(index))
+        width = max(1, int(self.share * len(index)))
+        first = (len(index) - width) * min(round, self.rounds) // self.rounds
+        return index[torch.sort(order[first : first + width]).values]

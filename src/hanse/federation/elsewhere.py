@@ -1,0 +1,74 @@
+"""What a server knows of clients whose data lie elsewhere, and how they test the models that they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hanse.data.federated import FederatedData
+from hanse.data.samples import Samples
+from hanse.federation.port import Federation, Request, Score, Scored
+from hanse.learning.job import Engine
+from hanse.records import Tested, evaluate
+from hanse.table import SERVER, Table
+
+__all__ = ["RemoteData", "test_elsewhere"]
+
+
+@dataclass(frozen=True)
+class RemoteData(FederatedData):
+    """The server's own sets, the shape of a sample, and the clients' reported sizes; no client's sample is here."""
+
+    @staticmethod
+    def of(
+        sizes: Sequence[int],
+        input_shape: tuple[int, ...],
+        num_classes: int | None,
+        validation: Samples | None = None,
+        test: Samples | None = None,
+    ) -> RemoteData:
+        """Return what the server knows of clients with these reported ``sizes``."""
+        return RemoteData("remote", num_classes, input_shape, "", np.array(sizes, dtype=np.int64), validation, test)
+
+    def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
+        """Return no samples: they are elsewhere."""
+        self._check(clients, share)
+        kind = torch.float32 if self.num_classes is None else torch.int64
+        none = Samples(torch.zeros(0, *self.input_shape), torch.zeros(0, dtype=kind))
+        return none, [torch.zeros(0, dtype=torch.int64) for _ in clients]
+
+    def class_counts(self) -> NDArray[np.int64] | None:
+        """Return None: the server does not know them."""
+        return None
+
+
+def test_elsewhere(
+    engine: Engine, data: FederatedData, federation: Federation, round: int, table: Table, rows: NDArray[np.int64]
+) -> Tested:
+    """Test what clients hold: on the server's test set here, and by each present client on its own test share.
+
+    A row that is a client's own is tested by nobody but its owner, and so not on the server's set.
+    """
+    ours = evaluate(engine, data, table, rows[table.owner[rows] == SERVER], np.zeros(0, np.int64))
+    here = [c for c in federation.present(round).ids.tolist() if table.owner[rows[c]] == SERVER]
+    asked = [Request(c, (Score("test", table.rows[rows[c]][None], "test"),)) for c in here]
+    found = {}
+    for reply in federation.exchange(round, asked, None, 0):
+        for result in reply.results:
+            if isinstance(result, Scored) and result.num_samples and reply.client in here and len(result.loss) == 1:
+                found[reply.client] = (float(result.loss[0]), float(result.accuracy[0]), result.num_samples)
+    if not found:
+        return ours
+    tested = np.array(sorted(found), dtype=np.int64)
+    loss, accuracy, count = np.array([found[int(c)] for c in tested]).T
+    metrics: dict[str, float | None] = {"client/test_loss": float(loss.mean())}
+    if not np.isnan(accuracy).any():
+        metrics["client/test_accuracy"] = float(accuracy.mean())
+        metrics["client/test_accuracy_weighted"] = float(np.average(accuracy, weights=count))
+        metrics["client/test_accuracy_min"] = float(accuracy.min())
+    return Tested({**ours.metrics, **metrics}, {"tested": tested, "test_loss": loss, "test_accuracy": accuracy})

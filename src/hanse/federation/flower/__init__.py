@@ -1,0 +1,1 @@
+"""The federation on Flower: a server app, a client app, and the exchange between them."""

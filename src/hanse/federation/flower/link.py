@@ -1,0 +1,169 @@
+"""The port's exchange on Flower: one message a client, different ones to different nodes, polled at short intervals."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flwr.app import Message as FlowerMessage
+from flwr.serverapp import Grid
+
+from hanse.federation.codec import Message, WireError, pack, unpack
+from hanse.federation.flower.members import Member, Members, checked
+from hanse.federation.flower.message import LARGEST, from_records, to_records
+from hanse.federation.node import KEPT, Job
+from hanse.federation.port import Reply, Request, Roster, Train, Trained
+
+__all__ = ["FlowerFederation"]
+
+POLL_S = 0.05
+HELLO_S = 60.0  # a newcomer that has not introduced itself by then is asked again next round
+
+
+@dataclass
+class FlowerFederation:
+    """All members that are online, behind the port. ``job(client, num_clients)`` is what a node must know of the run.
+
+    ``deadline_s`` bounds a round where the experiment names none, so that a dead node costs its seat and not the run.
+    """
+
+    grid: Grid
+    members: Members
+    job: Callable[[Member, int], Job]
+    deadline_s: float = 3600.0
+    capacity: int = 0  # ids that the mechanism was built for; later newcomers wait for another run
+    largest: int = LARGEST
+    _nodes: dict[int, int] = field(default_factory=dict, init=False)  # client -> node that is online
+    _held: dict[int, list[str]] = field(default_factory=dict, init=False)  # client -> hashes it keeps, oldest first
+
+    # ---- who is here
+
+    def present(self, round: int) -> Roster:
+        """Return the members that are online; newcomers introduce themselves first."""
+        online = {self._key(node): int(node.node_id) for node in self.grid.get_nodes()}
+        strangers = {key: node for key, node in online.items() if key not in self.members.by_key}
+        if strangers:
+            self._introduce(strangers)
+        room = self.capacity or len(self.members.by_key)
+        known = sorted(self.members.by_key.values(), key=lambda m: m.id)
+        here = [m for m in known if m.key in online and m.expelled is None and m.id < room]
+        self._nodes = {m.id: online[m.key] for m in here}
+        return Roster(m.info for m in here)
+
+    @staticmethod
+    def _key(node: Any) -> str:
+        public = bytes(getattr(node, "public_key", b"") or b"")
+        return public.hex() if public else f"node-{node.node_id}"
+
+    def _introduce(self, strangers: Mapping[str, int]) -> None:
+        """Ask newcomers who they are; ids follow the order that they state (their partition), then the key."""
+        asked = {node: to_records(Message("null"), kind="hello") for node in strangers.values()}
+        said: dict[str, Mapping[str, Any]] = {}
+        key_of = {node: key for key, node in strangers.items()}
+        for node, reply in self._talk(asked, HELLO_S, "hello").items():
+            if isinstance(reply, str):
+                continue
+            try:
+                said[key_of[node]] = checked(json.loads(str(reply[1].get("hello"))))
+            except (ValueError, KeyError, TypeError):
+                continue  # whoever cannot say this cannot take part; it is asked again next round
+        self.members.register(sorted(said.items(), key=lambda item: (item[1]["order"], item[0])))
+
+    # ---- the exchange
+
+    def exchange(
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, min_replies: int
+    ) -> Sequence[Reply]:
+        """Send each request to its node and return the replies that came in time; a second message only to nodes that
+        have lost models which they should hold.
+        """
+        deadline = time.monotonic() + (deadline_s or self.deadline_s)
+        packed = {r.client: pack(r) for r in requests if r.client in self._nodes}
+        asked = {r.client: r for r in requests}
+        replies, weights, again = [], dict.fromkeys(packed, 0), dict(packed)
+        for resend in (False, True):
+            sent = {c: m if resend else m.without(set(self._held.get(c, ()))) for c, m in again.items()}
+            again = {}
+            for client, message in sent.items():
+                weights[client] += message.num_bytes
+            heard = self._send(round, sent, max(0.0, deadline - time.monotonic()))
+            for client, answer in heard.items():
+                if isinstance(answer, str):
+                    replies.append(Reply(client, refused=answer, bytes_down=weights[client]))
+                    continue
+                message, values = answer
+                if values.get("missing") and not resend:
+                    again[client] = packed[client]
+                    continue
+                self._remember(client, packed[client])
+                replies.append(self._read(round, asked[client], message, values, weights[client]))
+            if not again:
+                break
+        return replies
+
+    def _send(self, round: int, messages: Mapping[int, Message], seconds: float) -> dict[int, Any]:
+        records, client_of = {}, {}
+        for client, message in messages.items():
+            member = next(m for m in self.members.by_key.values() if m.id == client)
+            job = self.job(member, self.capacity or len(self.members.by_key))
+            client_of[self._nodes[client]] = client
+            records[self._nodes[client]] = to_records(message, kind="request", round=round, job=job.to_json())
+        return {client_of[node]: answer for node, answer in self._talk(records, seconds, str(round)).items()}
+
+    def _read(self, round: int, request: Request, message: Message, values: Mapping[str, Any], down: int) -> Reply:
+        """Return the reply in a message, which is untrusted input."""
+        if values.get("refused"):
+            return Reply(request.client, refused=str(values["refused"])[:200], bytes_down=down)
+        if values.get("round") != round:
+            return Reply(request.client, refused=f"answer for round {values.get('round')!r}", bytes_down=down)
+        try:
+            reply = unpack(message)
+        except WireError as wrong:
+            return Reply(request.client, refused=str(wrong)[:200], bytes_down=down, bytes_up=message.num_bytes)
+        if not isinstance(reply, Reply) or reply.client != request.client:
+            return Reply(request.client, refused="not a reply of this client", bytes_down=down)
+        starts = {t.seat: t.start for t in request.tasks if isinstance(t, Train) and t.private}
+        results = tuple(
+            replace(r, row=starts[r.seat]) if isinstance(r, Trained) and r.seat in starts else r for r in reply.results
+        )
+        return replace(reply, results=results, bytes_down=down, bytes_up=message.num_bytes)
+
+    def _remember(self, client: int, message: Message) -> None:
+        """Note what the node keeps now: the last models that it was sent, as it counts them."""
+        held = [h for h in self._held.get(client, []) if h not in message.arrays]
+        self._held[client] = [*held, *message.arrays][-KEPT:]
+
+    def _talk(self, records: Mapping[int, Any], seconds: float, group: str) -> dict[int, Any]:
+        """Send records to nodes and return, by node, (message, values) or the reason why there is none."""
+        if not records:
+            return {}
+        ttl = max(1.0, seconds)
+        outgoing = [
+            FlowerMessage(content=r, dst_node_id=node, message_type="query.hanse", ttl=ttl, group_id=group)
+            for node, r in records.items()
+        ]
+        nodes = list(records)
+        ids = [i or "" for i in self.grid.push_messages(outgoing)]
+        waiting = {i: node for i, node in zip(ids, nodes, strict=False) if i}
+        end, found = time.monotonic() + seconds, {}
+        while waiting:
+            for reply in self.grid.pull_messages(list(waiting)):
+                node = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if node is not None:
+                    found[node] = self._opened(reply)
+            if waiting:
+                if time.monotonic() > end:
+                    break
+                time.sleep(POLL_S)
+        return found
+
+    def _opened(self, reply: FlowerMessage) -> Any:
+        if reply.has_error():
+            return f"its node failed: {reply.error.reason}"[:200]
+        try:
+            return from_records(reply.content, self.largest)
+        except WireError as wrong:
+            return str(wrong)[:200]

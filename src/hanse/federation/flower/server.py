@@ -1,0 +1,108 @@
+"""The server app: an experiment played with the members of a Flower federation."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from hanse.config import Experiment
+from hanse.data.samples import Samples
+from hanse.errors import UserError
+from hanse.experiment import Observer, Run, run_elsewhere
+from hanse.federation.elsewhere import RemoteData
+from hanse.federation.flower.link import FlowerFederation
+from hanse.federation.flower.members import Member, Members
+from hanse.federation.node import Job
+
+__all__ = ["play", "server_app"]
+
+LoadServerData = Callable[[], tuple[Samples | None, Samples | None]]  # validation and test set of the server
+
+
+def server_app(
+    experiment: Experiment | str | Path,
+    *,
+    out: str | Path,
+    members: int,
+    load_server_data: LoadServerData | None = None,
+    observers: Sequence[Observer] = (),
+    patience_s: float = 600.0,
+) -> ServerApp:
+    """Return a Flower server app that runs ``experiment`` into the run directory ``out``, or goes on with it.
+
+    It waits up to ``patience_s`` seconds for ``members`` nodes; others may join later while there are fewer than
+    ``data.clients`` of the experiment. ``load_server_data`` returns the server's validation and test sets, for
+    mechanisms that value by one.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        loaded = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
+        play(grid, loaded, Path(out), members, load_server_data, observers, patience_s)
+
+    return app
+
+
+def play(
+    grid: Grid,
+    experiment: Experiment,
+    out: Path,
+    members: int,
+    load_server_data: LoadServerData | None,
+    observers: Sequence[Observer],
+    patience_s: float,
+) -> Run:
+    """Wait for the members, then play the rounds. Raises UserError if too few come or they do not fit together."""
+    if experiment.behaviour:
+        raise UserError("behaviour: clients on a network behave as they do; give behaviours to client_app in a trial")
+    if members > experiment.data.clients:
+        raise UserError(f"members: {members}: more than data.clients, {experiment.data.clients}")
+    room = experiment.data.clients
+    out.mkdir(parents=True, exist_ok=True)
+    run = _run_id(out / "federation.json")
+    register = Members.read(out / "members.json")
+
+    def job(member: Member, num_clients: int) -> Job:
+        model = {"name": experiment.model.name, **experiment.model.options}
+        return Job(run, member.id, num_clients, experiment.run.seed, model, experiment.train.model_dump())
+
+    deadline_s = experiment.federation.deadline_s or 3600.0
+    federation = FlowerFederation(grid, register, job, deadline_s, room)
+    _gather(federation, members, patience_s)
+    first = min(register.by_key.values(), key=lambda m: m.id)
+    for member in register.by_key.values():
+        if (member.input_shape, member.num_classes) != (first.input_shape, first.num_classes):
+            raise UserError(
+                f"member {member.name}: samples of shape {member.input_shape} in {member.num_classes} classes; "
+                f"{first.name} has {first.input_shape} in {first.num_classes}"
+            )
+    sizes = [0] * room
+    for member in register.by_key.values():
+        sizes[member.id] = member.num_samples
+    validation, test = (None, None) if load_server_data is None else load_server_data()
+    data = RemoteData.of(sizes, first.input_shape, first.num_classes, validation, test)
+    return run_elsewhere(experiment, data, federation, out=out, observers=observers)
+
+
+def _gather(federation: FlowerFederation, members: int, patience_s: float) -> None:
+    end = time.monotonic() + patience_s
+    while len(federation.present(-1)) < members:
+        if time.monotonic() > end:
+            here = len(federation.present(-1))
+            raise UserError(f"members: {here} of {members} nodes came within {patience_s:g} s")
+        time.sleep(0.5)
+
+
+def _run_id(path: Path) -> str:
+    """Return the run's name for its members' folders: made once, kept in the run directory."""
+    if not path.exists():
+        path.write_text(json.dumps({"run": uuid.uuid4().hex}) + "\n")
+    found: str = json.loads(path.read_text())["run"]
+    return found

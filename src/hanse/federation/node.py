@@ -1,0 +1,232 @@
+"""A participant's side of the port on a network: it holds the data, answers requests, and keeps what is its own.
+
+It knows nothing of the network that brings the messages. What it keeps (models by content hash, its private rows,
+receipts) lies in a folder of its own, by run, and survives restarts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hanse.data.federated import SHARES, FederatedData
+from hanse.data.samples import Samples
+from hanse.errors import UserError
+from hanse.federation.behaviour import Behaviour
+from hanse.federation.codec import Message, WireError, pack, unpack
+from hanse.federation.local import LocalFederation
+from hanse.federation.policy import Loyal
+from hanse.federation.port import Reply, Request, Train, Trained
+from hanse.learning.job import Recipe, smallest_batch
+from hanse.learning.models import build_problem
+from hanse.learning.sequential import SequentialEngine
+
+__all__ = ["ClientData", "Job", "Node", "hello"]
+
+KEPT = 16  # models by content hash that a node keeps: the last that it was sent
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """What one participant holds: its shares, and how many classes there are (None: regression).
+
+    ``profile`` are plain values that the server may know (its costs, its eagerness), ``name`` is for display.
+    """
+
+    train: Samples
+    test: Samples | None = None
+    validation: Samples | None = None
+    num_classes: int | None = None
+    name: str = ""
+    profile: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for share in SHARES:
+            samples = getattr(self, share)
+            if samples is not None and len(samples.x) != len(samples.y):
+                raise UserError(f"load_data: {share}: {len(samples.x)} inputs and {len(samples.y)} targets")
+        if len(self.train) == 0:
+            raise UserError("load_data: train: no samples to train on")
+
+    @staticmethod
+    def of(data: FederatedData, client: int) -> ClientData:
+        """Return one client's shares of a federation that is in memory, for trials on one machine."""
+
+        def share(name: str) -> Samples | None:
+            pool, [index] = data.pool([client], name)
+            return pool.take(index) if len(index) else None
+
+        train = share("train")
+        if train is None:
+            raise UserError(f"client {client} has no samples to train on")
+        return ClientData(train, share("test"), share("validation"), data.num_classes, f"client {client}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a node must know of a run: sent with every message, since each may meet a fresh process.
+
+    ``model`` and ``train`` are the experiment's sections.
+    """
+
+    run: str
+    client: int
+    num_clients: int
+    seed: int
+    model: Mapping[str, Any]
+    train: Mapping[str, Any]
+
+    def to_json(self) -> str:
+        """Return the job as JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Job:
+        """Read a job. Raises WireError."""
+        try:
+            return Job(**json.loads(text))
+        except (json.JSONDecodeError, TypeError) as wrong:
+            raise WireError(f"not a job: {wrong}") from None
+
+
+@dataclass(frozen=True)
+class _Own(FederatedData):
+    """A federation in which only one client is here."""
+
+    client: int
+    shares: ClientData
+
+    def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
+        self._check(clients, share)
+        samples = getattr(self.shares, share)
+        if samples is None:
+            samples = self.shares.train.take(torch.zeros(0, dtype=torch.int64))
+        return samples, [torch.arange(len(samples)) for _ in clients]
+
+    def class_counts(self) -> NDArray[np.int64] | None:
+        return None
+
+    @staticmethod
+    def of(shares: ClientData, client: int, num_clients: int) -> _Own:
+        sizes = np.zeros(num_clients, np.int64)
+        sizes[client] = len(shares.train)
+        shape = tuple(shares.train.x.shape[1:])
+        return _Own("own", shares.num_classes, shape, "", sizes, None, None, client=client, shares=shares)
+
+
+def hello(data: ClientData) -> dict[str, Any]:
+    """Return what a participant says of itself before it has an id: plain values, nothing of its samples."""
+    return {
+        "name": data.name,
+        "num_samples": len(data.train),
+        "input_shape": list(data.train.x.shape[1:]),
+        "num_classes": data.num_classes,
+        "tests": 0 if data.test is None else len(data.test),
+        "profile": dict(data.profile),
+    }
+
+
+class Node:
+    """Answers requests for one participant. ``folder`` is the participant's own; one below it is made for each run."""
+
+    def __init__(
+        self,
+        data: ClientData,
+        job: Job,
+        folder: Path,
+        policy: Any = None,
+        behaviours: Sequence[Behaviour] = (),
+    ) -> None:
+        self.job, self.folder = job, folder / _safe(job.run) / f"client-{job.client}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        own = _Own.of(data, job.client, job.num_clients)
+        model = dict(job.model)
+        problem, _ = build_problem(model.pop("name"), own.input_shape, own.num_classes, job.seed, **model)
+        recipe = Recipe(**job.train)
+        engine = SequentialEngine(problem, threads=1)
+        least = smallest_batch(problem)
+        policy = Loyal() if policy is None else policy
+        self.problem = problem
+        self.federation = LocalFederation(own, problem, engine, recipe, job.seed, behaviours, policy, least)
+
+    def answer(self, round: int, message: Message) -> Message:
+        """Answer one packed request with a packed reply.
+
+        Raises MissingError if the message names arrays that are neither in it nor kept here (the server sends them
+        again), and WireError if it is not a request for this client.
+        """
+        held = self._held()
+        request = unpack(message, held)
+        if not isinstance(request, Request) or request.client != self.job.client:
+            raise WireError(f"not a request for client {self.job.client}")
+        self._keep(held | dict(message.arrays))
+        request = dataclasses.replace(request, tasks=tuple(self._with_own_row(round, t) for t in request.tasks))
+        replies = self.federation.exchange(round, [request], None, 0)
+        if not replies:
+            return pack(Reply(self.job.client, refused="silent"))
+        reply = replies[0]
+        private = {t.seat: t for t in request.tasks if isinstance(t, Train) and t.private}
+        results = tuple(
+            self._keep_private(round, private[r.seat], r) if isinstance(r, Trained) and r.seat in private else r
+            for r in reply.results
+        )
+        return pack(dataclasses.replace(reply, results=results, bytes_down=0, bytes_up=0))
+
+    # ---- what it keeps
+
+    def _held(self) -> dict[str, NDArray[Any]]:
+        path = self.folder / "models.npz"
+        if not path.exists():
+            return {}
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+
+    def _keep(self, arrays: dict[str, NDArray[Any]]) -> None:
+        last = dict(list(arrays.items())[-KEPT:])
+        _write(self.folder / "models.npz", last)
+
+    def _private_path(self, row: int) -> Path:
+        return self.folder / f"row-{row}.npz"
+
+    def _with_own_row(self, round: int, task: Any) -> Any:
+        """Return a training task on a private row with the row that lies here; the server has only the first one.
+
+        A round that is played again (the server was restarted) starts where it started the first time.
+        """
+        if not isinstance(task, Train) or not task.private or not self._private_path(task.row).exists():
+            return task
+        with np.load(self._private_path(task.row), allow_pickle=False) as file:
+            own = file["before"] if int(file["round"]) == round else file["row"]
+        return dataclasses.replace(task, start=torch.from_numpy(own))
+
+    def _keep_private(self, round: int, task: Train, trained: Trained) -> Trained:
+        """Keep a private row's update here and return what the server may see of it."""
+        kept = {"row": trained.row.numpy(), "before": task.start.numpy(), "round": np.array(round)}
+        _write(self._private_path(task.row), kept)
+        return dataclasses.replace(trained, row=torch.zeros(0))
+
+
+def _safe(name: str) -> str:
+    """Return a run's name as a folder's."""
+    if not name or not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
+        raise WireError(f"run {name!r}: not a name for a folder")
+    return name
+
+
+def _write(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    temporary = path.with_suffix(".tmp.npz")
+    with temporary.open("wb") as file:
+        np.savez(file, **dict(arrays))  # type: ignore[arg-type]
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

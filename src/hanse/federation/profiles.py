@@ -1,0 +1,132 @@
+"""What each client is like: its role in the market, its cost of sharing, its eagerness for data.
+
+``[clients] profiles`` names a law of profiles, gives one as a table with ``name`` and its options, or an import path to
+a function ``(num_clients, rng, **options) -> sequence of mappings``. A profile is a mapping of plain values.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hanse.errors import UserError, import_path, nearest
+from hanse.streams import stream
+
+__all__ = ["PROFILES", "ROLES", "at_round", "build_profiles"]
+
+Profile = Mapping[str, Any]
+ROLES = ("trader", "buyer", "seller", "attacker")
+# iPFL Table 5: the roles of its twelve clients
+TABLE_5 = (
+    "seller", "buyer", "buyer", "trader", "trader", "seller",
+    "trader", "seller", "buyer", "buyer", "seller", "attacker",
+)  # fmt: skip
+
+
+def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed: int) -> Sequence[Profile]:
+    """Return one profile a client; empty ones if nothing is given. Raises UserError with a line for each mistake."""
+    if given is None:
+        return [{}] * num_clients
+    table = {"name": given} if isinstance(given, str) else dict(given)
+    name = table.pop("name", None)
+    if not isinstance(name, str):
+        raise UserError(f"clients.profiles: {given!r}: must be a name, or a table with a name and its options")
+    make = PROFILES.get(name) or import_path(name, "clients.profiles", PROFILES)
+    allowed = list(inspect.signature(make).parameters)[2:]
+    wrong = [key for key in table if key not in allowed]
+    if wrong:
+        raise UserError(*(f"clients.profiles.{key}: no such key{nearest(key, ['name', *allowed])}" for key in wrong))
+    found = make(num_clients, stream(seed, "profiles"), **table)
+    if len(found) != num_clients:
+        raise UserError(f"clients.profiles: {name}: {len(found)} profiles for {num_clients} clients: must be one each")
+    return [dict(profile) for profile in found]
+
+
+def at_round(profile: Profile, round: int) -> Profile:
+    """Return a profile as it is in a round: entries of ``later`` (each with its ``round``) replace what was before."""
+    now = {key: value for key, value in profile.items() if key != "later"}
+    for change in sorted(profile.get("later", ()), key=lambda change: change["round"]):
+        if change["round"] <= round:
+            now |= {key: value for key, value in change.items() if key != "round"}
+    return now
+
+
+def uniform(num_clients: int, rng: np.random.Generator, cost: float = 1.0, eagerness: float = 5e5) -> Sequence[Profile]:
+    """Everyone a trader with the same cost and eagerness (iPFL sec. E.2: c = 1, K = 5e5)."""
+    _check("cost", cost, infinite=True)
+    _check("eagerness", eagerness)
+    return [{"role": "trader", "cost": float(cost), "eagerness": float(eagerness)}] * num_clients
+
+
+def roles(
+    num_clients: int,
+    rng: np.random.Generator,
+    roles: Sequence[str] = TABLE_5,
+    eagerness: Sequence[float] = (3e5, 6e5),
+    cost: Sequence[float] = (0.5, 1.0),
+) -> Sequence[Profile]:
+    """Traders, buyers, sellers and attackers, drawn as in iPFL's Table 6; ``roles`` are by client id and are repeated
+    if there are more clients.
+    """
+    unknown = [role for role in roles if role not in ROLES]
+    if unknown or not roles:
+        raise UserError(
+            *(f"clients.profiles.roles: {role!r}: no such role{nearest(str(role), ROLES)}" for role in unknown)
+            or ("clients.profiles.roles: []: must name at least one role",)
+        )
+    for name, pair in (("eagerness", eagerness), ("cost", cost)):
+        if len(pair) != 2:
+            raise UserError(f"clients.profiles.{name}: {list(pair)!r}: must be two numbers, the least and the most")
+        for value in pair:
+            _check(name, value)
+    found = []
+    for i in range(num_clients):
+        role = roles[i % len(roles)]
+        # one pair of draws a client, whatever its role: other roles do not change it
+        K, c = rng.uniform(*eagerness), rng.uniform(*cost)
+        buys = role in ("trader", "buyer")
+        price = math.inf if role == "buyer" else c if role == "trader" else 0.0
+        found.append({"role": role, "cost": float(price), "eagerness": float(K) if buys else 0.0})
+    return found
+
+
+def listed(
+    num_clients: int,
+    rng: np.random.Generator,
+    cost: Sequence[float] = (),
+    eagerness: Sequence[float] = (),
+    role: Sequence[str] = (),
+    later: Sequence[Mapping[str, Any]] = (),
+) -> Sequence[Profile]:
+    """Profiles as given, a number a client; ``later`` are changes, each with ``client``, ``round`` and what changes."""
+    found: list[dict[str, Any]] = [{} for _ in range(num_clients)]
+    for name, values in (("cost", cost), ("eagerness", eagerness), ("role", role)):
+        if values and len(values) != num_clients:
+            raise UserError(f"clients.profiles.{name}: {len(values)} entries for {num_clients} clients: one each")
+        for i, value in enumerate(values):
+            if name != "role":
+                _check(name, value, infinite=name == "cost")
+            found[i][name] = value if name == "role" else float(value)  # type: ignore[arg-type]
+    for change in later:
+        entry = dict(change)
+        who = entry.pop("client", None)
+        if not isinstance(who, int) or not 0 <= who < num_clients or not isinstance(entry.get("round"), int):
+            raise UserError(
+                f"clients.profiles.later: {dict(change)!r}: must have a client (0..{num_clients - 1}) and a round"
+            )
+        found[who].setdefault("later", []).append(entry)
+    return found
+
+
+def _check(name: str, value: Any, *, infinite: bool = False) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not value >= 0 or (math.isinf(value) and not infinite):
+        most = "inf is allowed" if infinite else "finite"
+        raise UserError(f"clients.profiles.{name}: {value!r}: must be a number, at least 0 ({most})")
+
+
+PROFILES: Mapping[str, Callable[..., Sequence[Profile]]] = {"uniform": uniform, "roles": roles, "listed": listed}

@@ -1,0 +1,169 @@
+"""Distances between models from Gram products, without losing nearly equal models to cancellation.
+
+``|x_i - x_j|^2 = g_ii + g_jj - 2 g_ij`` takes one matrix product, but what is left after the subtraction is only as
+exact as the norms are small against the distance. So models are taken relative to one of them, and those that are still
+closer to each other than their norms allow are done again among themselves, relative to one of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+__all__ = ["as_models", "cosines", "distances", "distances_to_mean"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_BLOCK = 1 << 17  # numbers in float64 at a time: they stay in the cache, and no second table is made
+_CLOSE = 1e-3  # below this share of its norms a squared distance has lost three digits: done again
+
+
+def as_models(params: Any, name: str = "params") -> Tensor:
+    """Return ``params [k, P]`` (torch, numpy or lists) as a tensor. Raises ValueError for another shape."""
+    rows = params.detach() if isinstance(params, Tensor) else torch.as_tensor(np.asarray(params, dtype=np.float64))
+    if rows.ndim != 2 or rows.shape[0] < 1:
+        raise ValueError(f"{name} has shape {tuple(rows.shape)}; allowed: (k, P), a model a row, at least one")
+    return rows
+
+
+def distances(params: Any) -> Floats:
+    """Return the Euclidean distances between models ``params [k, P]``: ``[k, k]``, symmetric, 0 for equal ones.
+
+    Takes ``O(k^2 P)`` time and ``O(k^2)`` memory beside the models; clusters of nearly equal models are multiplied once
+    more, each by itself. Raises ValueError for a wrong shape or a number that is not finite.
+    """
+    rows = as_models(params)
+    squared = np.zeros((len(rows), len(rows)))
+    scale = 1.0
+    if not _fill(squared, rows, np.arange(len(rows)), scale):
+        scale = _scale(rows, "params")  # squares that overflow, or numbers that are not finite
+        _fill(squared, rows, np.arange(len(rows)), scale)
+    with np.errstate(over="ignore"):
+        found = np.sqrt(squared) * scale
+    if not np.isfinite(found).all():
+        raise ValueError("params: models are farther apart than a float64 can say; allowed: distances below 1.8e308")
+    return np.asarray(found)
+
+
+def _scale(rows: Tensor, name: str) -> float:
+    """Return a power of two at least as large as the largest number, over which no square overflows."""
+    if not bool(torch.isfinite(rows).all()):
+        bad = int(torch.nonzero(~torch.isfinite(rows).all(dim=1))[0])
+        raise ValueError(f"{name}[{bad}] has numbers that are not finite; allowed: finite numbers")
+    # at most 2^1023: the next power of two is not a float64
+    return float(2.0 ** min(1023, int(np.frexp(float(rows.abs().max()))[1])))
+
+
+def _fill(squared: Floats, rows: Tensor, part: Ints, scale: float) -> bool:
+    """Write the squared distances (over ``scale^2``) among the models ``part`` into ``squared``; False if they are not
+    finite.
+    """
+    gram = _gram(rows, part, scale)
+    if not np.isfinite(gram).all():
+        return False
+    gram = np.triu(gram) + np.triu(gram, 1).T  # a product's halves differ in their last bits
+    norms = np.diag(gram)
+    both = norms[:, None] + norms[None, :]
+    found = np.maximum(both - 2.0 * gram, 0.0)
+    close = found < _CLOSE * both
+    np.fill_diagonal(found, 0.0)
+    np.fill_diagonal(close, False)
+    squared[np.ix_(part, part)] = found
+    if not close.any():
+        return True
+    count, cluster = connected_components(close, directed=False)
+    for name in range(count):
+        members = np.flatnonzero(cluster == name)
+        if 1 < len(members) < len(part):
+            _fill(squared, rows, part[members], scale)
+        elif len(members) == len(part):  # a chain of neighbours, which no centre tells apart: pair by pair
+            for i, j in zip(*np.nonzero(np.triu(close)), strict=True):
+                a, b = part[i], part[j]
+                squared[a, b] = squared[b, a] = _squared_difference(rows[a], rows[b], scale)
+    return True
+
+
+def _gram(rows: Tensor, part: Ints, scale: float) -> Floats:
+    """Return the inner products of the models ``part`` relative to the first of them, in float64, block by block."""
+    k = len(part)
+    gram = torch.zeros((k, k), dtype=torch.float64, device=rows.device)
+    first, others = int(part[0]), torch.as_tensor(part[1:], device=rows.device)
+    adjacent = bool((np.diff(part) == 1).all())  # a slice is a view, an index a copy
+    width = max(1, _BLOCK // k)
+    for a in range(0, rows.shape[1], width):
+        b = a + width
+        rest = rows[first + 1 : first + k, a:b] if adjacent else rows[others, a:b]
+        centre = rows[first, a:b].double()
+        gaps = rest.double() / scale - centre / scale if scale != 1.0 else rest.double() - centre
+        if k == 1:
+            gram += (centre / scale).square().sum()  # only to see whether it is finite
+        gram[1:, 1:].addmm_(gaps, gaps.T)
+    out: Floats = gram.cpu().numpy()
+    return out
+
+
+def _squared_difference(a: Tensor, b: Tensor, scale: float) -> float:
+    total = 0.0
+    for start in range(0, len(a), _BLOCK):
+        gap = (a[start : start + _BLOCK].double() - b[start : start + _BLOCK].double()) / scale
+        total += float(gap @ gap)
+    return total
+
+
+def distances_to_mean(params: Any, norm: int = 2) -> Floats:
+    """Return each model's distance to the plain mean of ``params [k, P]``, ``[k]``; ``norm`` 2 (Euclidean) or 1.
+
+    Raises ValueError for a wrong shape, another norm, or a number that is not finite.
+    """
+    rows = as_models(params)
+    if norm not in (1, 2):
+        raise ValueError(f"norm is {norm!r}; allowed: 1 or 2")
+    found = _to_mean(rows, norm, 1.0)
+    if np.isfinite(found).all():
+        return found
+    scale = _scale(rows, "params")
+    return np.asarray(_to_mean(rows, norm, scale) * scale)
+
+
+def _to_mean(rows: Tensor, norm: int, scale: float) -> Floats:
+    total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+    width = max(1, _BLOCK // len(rows))
+    for a in range(0, rows.shape[1], width):
+        block = rows[:, a : a + width].double() / scale
+        gaps = block - block[:1]  # relative to one of them: equal models are exactly at their mean
+        gaps = gaps - gaps.mean(dim=0)
+        total += gaps.abs().sum(dim=1) if norm == 1 else gaps.square().sum(dim=1)
+    found: Floats = (total if norm == 1 else total.sqrt()).cpu().numpy()
+    return found
+
+
+def cosines(vectors: Any) -> Floats:
+    """Return the cosines between ``vectors [k, P]``, ``[k, k]`` with a unit diagonal; 0 with a vector of length 0.
+
+    Raises ValueError for a wrong shape or a number that is not finite.
+    """
+    rows = as_models(vectors, "vectors")
+    products = _products(rows, 1.0)
+    if not np.isfinite(products).all():
+        products = _products(rows, _scale(rows, "vectors"))
+    length = np.sqrt(np.diag(products))
+    both = length[:, None] * length[None, :]
+    found: Floats = np.divide(products, both, out=np.zeros_like(products), where=both > 0).clip(-1.0, 1.0)
+    np.fill_diagonal(found, 1.0)
+    return found
+
+
+def _products(rows: Tensor, scale: float) -> Floats:
+    gram = torch.zeros((len(rows), len(rows)), dtype=torch.float64, device=rows.device)
+    width = max(1, _BLOCK // len(rows))
+    for a in range(0, rows.shape[1], width):
+        block = rows[:, a : a + width].double() / scale
+        gram.addmm_(block, block.T)
+    out: Floats = gram.cpu().numpy()
+    return out

@@ -1,0 +1,115 @@
+"""What holds of a market, tested on its numbers: local optimality, the global optimum, critical prices."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hanse.games.market import Floats, Graph, Market, learn_graph
+from hanse.games.market_numbers import marginal, threshold_total
+
+__all__ = ["best_graph", "critical_prices", "local_optimality"]
+
+_MOST = 16  # sellers of one buyer: the optimum is searched over all sets
+
+
+def local_optimality(market: Market, graph: NDArray[np.generic]) -> tuple[float, float]:
+    """Return the largest ``phi(A) - phi(A - E_j)`` over edges and ``phi(A) - phi(A + E_j)`` over the others.
+
+    iPFL eq. (9) holds if the first is negative and the second is at most 0; minus infinity where there is no edge.
+    """
+    picked = np.asarray(graph) != 0
+    n, K = market.sizes, market.eagerness[:, None]
+    price = market.price(slice(0, market.size))
+    total = n + picked @ n
+    held = np.where(picked, n[None, :], 0.0)
+    without = n[:, None] + held.sum(axis=1)[:, None] - held
+    top = held.argmax(axis=1)
+    rest = held.copy()
+    rest[np.arange(len(n)), top] = 0.0
+    without[np.arange(len(n)), top] = n + rest.sum(axis=1)
+    removal = price - marginal(without, n[None, :], K)
+    addition = marginal(total[:, None], n[None, :], K) - price
+    others = ~picked & ~np.eye(len(n), dtype=bool)
+    return float(removal[picked].max(initial=-np.inf)), float(addition[others].max(initial=-np.inf))
+
+
+def best_graph(
+    distance: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerness: ArrayLike, lam: float
+) -> tuple[Graph, Floats]:
+    """Return the graph that minimises iPFL eq. (8) for every client and its ``phi [m]``, by trying all sets.
+
+    Ties go to the set that comes first by size, then by index. Raises ValueError for more than 17 clients.
+    """
+    market = Market.of(distance, sizes, costs, eagerness, lam)
+    m = market.size
+    if m - 1 > _MOST:
+        raise ValueError(f"clients: {m}: at most {_MOST + 1} for a search over all sets")
+    graph, phi = np.zeros((m, m), np.int8), np.zeros(m)
+    price = market.price(slice(0, m))
+    for i in range(m):
+        others = [j for j in range(m) if j != i and market.sizes[j] > 0 and np.isfinite(price[i, j])]
+        for count in range(1, len(others) + 1):
+            for some in itertools.combinations(others, count):
+                chosen = list(some)
+                worth = marginal(market.sizes[i], market.sizes[chosen].sum(), market.eagerness[i])
+                value = float(price[i, chosen].sum() - worth)
+                if value < phi[i]:
+                    phi[i] = value
+                    graph[i] = 0
+                    graph[i, chosen] = 1
+    return graph, phi
+
+
+def critical_prices(market: Market, graph: NDArray[np.generic] | None = None) -> Floats:
+    """Return on every edge the highest cost that seller j could report and still be imported by i, ``[m, m]``.
+
+    Paid instead of eq. (10), it takes away every motive to misreport the cost, in both directions: whom i imports
+    falls with the reported cost (Lemma 2), and the price no longer depends on it (Myerson 1981; Vickrey 1961). It is
+    never above eq. (10), so that buyers still gain, and never below the cost.
+    """
+    m = market.size
+    if graph is None:
+        graph = learn_graph(market.distance, market.sizes, market.costs, market.eagerness, market.lam)
+    found = np.zeros((m, m))
+    price, similar = market.price(slice(0, m)), market.similarity(slice(0, m))
+    for i in range(m):
+        sold = np.flatnonzero(np.asarray(graph[i]) != 0)
+        if len(sold):
+            found[i, sold] = _critical(market, i, price[i], sold) - similar[i, sold]
+    return found
+
+
+def _critical(market: Market, i: int, price: Floats, sold: NDArray[np.int64]) -> Floats:
+    """Return the highest total price ``r`` at which each of the sold models is still imported by i.
+
+    Without seller j the others are visited as in Algorithm 2. j comes in wherever its threshold is both among those
+    still to be visited and above the total that it would make; the lowest such threshold is critical.
+    """
+    n, K = market.sizes, market.eagerness[i]
+    total = threshold_total(n, K, price)
+    others = np.flatnonzero((marginal(n[i], n, K) > price) & (np.arange(len(n)) != i))
+    order = others[np.argsort(-total[others], kind="stable")]
+    reached = np.full(len(sold), n[i])  # a walk for each sold model, all at once
+    open_ = np.ones(len(sold), bool)
+    bound = np.full(len(sold), np.nan)
+    for k in order:
+        need = reached + n[sold]  # the threshold must be above this total
+        skip = sold == k
+        stops = open_ & ~skip & (total[k] <= need)
+        bound[stops] = need[stops]
+        open_ &= ~stops
+        if not open_.any():
+            break
+        add = open_ & ~skip & (marginal(reached, n[k], K) > price[k])
+        # behind k there is less room: if j no longer fits after it, k's threshold is critical
+        after = reached + np.where(add, n[k], 0.0)
+        full = add & (after + n[sold] >= total[k])
+        bound[full] = total[k]
+        open_ &= ~full
+        reached = np.where(open_, after, reached)
+    bound[open_] = (reached + n[sold])[open_]
+    # back from thresholds to prices: r = sqrt(K/(y - n_j)) - sqrt(K/y)
+    return marginal(bound - n[sold], n[sold], K)

@@ -1,0 +1,85 @@
+"""From models to the market and back: distances between models, and the proximal centre that imports make."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hanse.games.gram import as_models
+from hanse.games.gram import distances as euclidean
+
+__all__ = ["Kind", "centre_weights", "cosine_gram", "distances"]
+
+Floats = NDArray[np.float64]
+Kind = Literal["cosine", "squared_l2"]
+
+_BLOCK = 1 << 22  # numbers at a time
+_TILE = 128  # models of a tile of the product
+
+
+def cosine_gram(models: Any) -> tuple[Floats, Floats]:
+    """Return the cosines ``[m, m]`` and lengths ``[m]`` of ``models [m, P]`` from one Gram product.
+
+    Products of a block of columns are made in the models' own precision and added up in float64. A model of length 0
+    has cosine 0 with every other. Raises ValueError for a wrong shape or numbers that are not finite.
+    """
+    rows = as_models(models, "models")
+    m = rows.shape[0]
+    gram = torch.zeros((m, m), dtype=torch.float64, device=rows.device)
+    width = max(256, _BLOCK // m)
+    for a in range(0, rows.shape[1], width):
+        block = rows[:, a : a + width]
+        for top in range(0, m, _TILE):  # one half; the other is the same
+            gram[top : top + _TILE, top:] += block[top : top + _TILE] @ block[top:].T
+    products = gram.cpu().numpy()
+    if not np.isfinite(products).all():
+        raise ValueError("models: numbers that are not finite or too large: must be finite")
+    products = np.triu(products) + np.triu(products, 1).T
+    length = np.sqrt(np.diag(products))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cosines = products / (length[:, None] * length[None, :])
+    return np.clip(np.where(np.isfinite(cosines), cosines, 0.0), -1.0, 1.0), length
+
+
+def distances(models: Any, kind: Kind = "cosine") -> Floats:
+    """Return ``d [m, m]``: ``1 - cos`` (never negative, so that Theorem 1 holds: papers.md I15) or the squared L2
+    distance; 0 on the diagonal. Raises ValueError for a wrong shape or numbers that are not finite.
+    """
+    found = euclidean(models) ** 2 if kind == "squared_l2" else 1.0 - cosine_gram(models)[0]
+    np.fill_diagonal(found, 0.0)
+    return np.asarray(found)
+
+
+def centre_weights(
+    graph: NDArray[np.generic],
+    sizes: Floats,
+    eta: float,
+    kind: Kind,
+    cosines: Floats | None = None,
+    lengths: Floats | None = None,
+) -> Floats:
+    """Return ``W [m, m]`` with ``centre = W theta``, the proximal centre of iPFL eq. (6).
+
+    Squared L2: ``W_ij = 2 eta A_ij n_j/n_i`` and rows sum to 1. Cosine (needs ``cosines [m, m]`` and ``lengths [m]``
+    of theta): ``W_ij = eta A_ij n_j / (n_i |theta_i| |theta_j|)``, ``W_ii = 1 - eta sum_j A_ij n_j/n_i cos_ij /
+    |theta_i|^2``.
+    """
+    A = (np.asarray(graph) != 0).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(A > 0, sizes[None, :] / sizes[:, None], 0.0)
+    if kind == "squared_l2":
+        W = 2 * eta * share
+        W[np.diag_indices(len(sizes))] = 1 - W.sum(axis=1)
+        return W
+    if cosines is None or lengths is None:
+        raise ValueError("cosines, lengths: missing: the cosine's gradient needs them")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        W = np.where(share > 0, eta * share / (lengths[:, None] * lengths[None, :]), 0.0)
+        own = np.where(share > 0, eta * share * cosines / lengths[:, None] ** 2, 0.0).sum(axis=1)
+    if not (np.isfinite(W).all() and np.isfinite(own).all()):
+        raise ValueError("lengths: 0: a model of length 0 has no direction to be pulled in")
+    W[np.diag_indices(len(sizes))] = 1 - own
+    return np.asarray(W)

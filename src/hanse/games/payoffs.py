@@ -1,0 +1,108 @@
+"""Who likes whose model: payoff matrices ``Phi [k, k]`` of the game among a round's updates.
+
+``Phi[i, j]`` is player i's estimate of model j; larger is better and the diagonal is 0. GTFLAT takes minus the distance
+between the models, eq. (10), and leaves other estimates open: three more are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hanse.games.gram import as_models, cosines, distances
+
+__all__ = ["as_square", "cosine_payoff", "layer_payoff", "loss_payoff", "mean_distance", "payoff_matrix", "scale_free"]
+
+Floats = NDArray[np.float64]
+
+
+def payoff_matrix(params: Any, eps: float = 0.0) -> Floats:
+    """Return GTFLAT's payoffs ``-|theta_i - theta_j|``, eq. (10), of models ``params [k, P]``: ``[k, k]``.
+
+    The distance is the Euclidean one over all parameters (papers.md T7). ``eps`` is added to each difference, as
+    ``torch.nn.PairwiseDistance`` does with 1e-6. Raises ValueError for a wrong shape or a number that is not finite.
+    """
+    found = distances(params)
+    if eps:
+        # |d + eps 1|^2 = |d|^2 + 2 eps sum(d) + P eps^2
+        rows = as_models(params)
+        sums = (rows.double() - rows[:1].double()).sum(dim=1).cpu().numpy()
+        shifted = found**2 + 2 * eps * (sums[:, None] - sums[None, :]) + rows.shape[1] * eps**2
+        found = np.sqrt(np.maximum(shifted, 0.0))
+        np.fill_diagonal(found, 0.0)
+    return np.asarray(0.0 - found)
+
+
+def cosine_payoff(vectors: Any) -> Floats:
+    """Return ``cos(v_i, v_j) - 1`` of ``vectors [k, P]`` (what each client changed), ``[k, k]`` from -2 to 0.
+
+    A vector of length 0 has cosine 0 with all others. Raises ValueError as :func:`payoff_matrix` does.
+    """
+    return np.asarray(cosines(vectors) - 1.0)
+
+
+def layer_payoff(params: Any, offsets: Sequence[int], *, relative: bool = False) -> Floats:
+    """Return minus the sum over layers of the distances within each, ``[k, k]``; ``offsets`` as in a table's layout.
+
+    Layer l is the columns ``offsets[l]`` to ``offsets[l + 1]`` of ``params [k, P]``. With ``relative`` each layer's
+    distances are divided by their mean and the mean over layers is taken, so that a small layer counts as much as a
+    large one. Raises ValueError for offsets that do not fit, and as :func:`payoff_matrix` does.
+    """
+    rows = as_models(params)
+    cuts = [int(o) for o in offsets]
+    if len(cuts) < 2 or cuts[0] != 0 or cuts[-1] != rows.shape[1] or any(a > b for a, b in pairwise(cuts)):
+        raise ValueError(f"offsets are {cuts}; allowed: from 0 up to {rows.shape[1]}, the number of parameters")
+    total = np.zeros((len(rows), len(rows)))
+    for a, b in pairwise(cuts):
+        layer = distances(rows[:, a:b])
+        mean = mean_distance(-layer)
+        total += layer / mean / (len(cuts) - 1) if relative and mean > 0 else layer * (not relative)
+    return np.asarray(0.0 - total)
+
+
+def loss_payoff(losses: Any) -> Floats:
+    """Return ``-losses [k, k]`` with a zero diagonal: ``losses[i, j]`` is the validation loss of model j in player i's
+    eyes, for example that of the mean of models i and j. Raises ValueError for a wrong shape or numbers not finite.
+    """
+    found = as_square(losses, "losses")
+    off = ~np.eye(len(found), dtype=bool)
+    if not np.isfinite(found[off]).all():
+        raise ValueError("losses have numbers that are not finite; allowed: finite numbers")
+    return np.where(off, -found, 0.0)
+
+
+def mean_distance(payoff: Any) -> float:
+    """Return the mean size of the payoffs off the diagonal, the game's scale; 0 for one player.
+
+    With :func:`payoff_matrix` it is the mean distance between models.
+    """
+    found = as_square(payoff, "payoff")
+    k = len(found)
+    if k < 2:
+        return 0.0
+    off = np.abs(found)[~np.eye(k, dtype=bool)]
+    largest = float(off.max())
+    return largest * float((off / largest).mean()) if largest > 0 else 0.0
+
+
+def scale_free(payoff: Any) -> Floats:
+    """Return payoffs divided by their mean size: the equilibrium no longer depends on the unit of the distances.
+
+    Equal models (all payoffs 0) stay as they are.
+    """
+    found = as_square(payoff, "payoff")
+    mean = mean_distance(found)
+    return np.asarray(found / mean) if mean > 0 else found.copy()
+
+
+def as_square(array: Any, name: str) -> Floats:
+    """Return a square matrix ``[k, k]`` in float64. Raises ValueError for another shape."""
+    found = np.asarray(array.detach().cpu() if isinstance(array, torch.Tensor) else array, dtype=np.float64)
+    if found.ndim != 2 or found.shape[0] != found.shape[1] or found.shape[0] < 1:
+        raise ValueError(f"{name} has shape {found.shape}; allowed: (k, k), k at least 1")
+    return found

@@ -1,0 +1,61 @@
+"""The game that GTFLAT plays among a round's updates, and the aggregation weights that come of it.
+
+*GTFLAT: Game Theory Based Add-On For Empowering Federated Learning Aggregation Techniques* (Mahini, Mousavi,
+Daneshtalab). Each client that trained is a population that chooses among the others' models; nearer is better.
+
+=========================  ===================================================================
+:func:`payoff_matrix`      ``Phi [k, k]``, minus the distances, eq. (10)
+:func:`cosine_payoff`      other estimates: directions, layers, validation losses
+:func:`scale_free`         payoffs over their mean size
+:func:`equilibrium`        ``X [k, k]``, the populations after 50 generations, eqs (6)-(7)
+:func:`evolve`             the same with a report of convergence
+:func:`weights`            ``omega [k]``, eq. (11)
+:func:`nash_gap`           the most that somebody gains by another choice, eq. (5)
+:func:`printed`            eq. (6) as it is printed, which goes the wrong way
+=========================  ===================================================================
+
+Arrays may be numpy, torch or lists; results are numpy float64.
+"""
+
+from __future__ import annotations
+
+from hanse.games.evolution import (
+    Evolution,
+    Time,
+    equilibrium,
+    evolve,
+    expected_payoffs,
+    nash_gap,
+    nearest,
+    printed,
+    weights,
+)
+from hanse.games.gram import distances, distances_to_mean
+from hanse.games.payoffs import (
+    cosine_payoff,
+    layer_payoff,
+    loss_payoff,
+    mean_distance,
+    payoff_matrix,
+    scale_free,
+)
+
+__all__ = [
+    "Evolution",
+    "Time",
+    "cosine_payoff",
+    "distances",
+    "distances_to_mean",
+    "equilibrium",
+    "evolve",
+    "expected_payoffs",
+    "layer_payoff",
+    "loss_payoff",
+    "mean_distance",
+    "nash_gap",
+    "nearest",
+    "payoff_matrix",
+    "printed",
+    "scale_free",
+    "weights",
+]

@@ -1,0 +1,114 @@
+"""When does a client gain by joining a tier? PI-FL's Gaussian case (appendix D.1, eqs 51-57), exact and as printed.
+
+Client i sees n_i draws of N(mu_i, sigma2) and wants mu_i; the mu of a tier's clients are draws of N(beta, tau2). An
+error is the expected square of (estimate - mu_i) as client i sees it: given its mu_i, with beta unknown, the others lie
+around mu_i. The printed formulas treat them as independent of each other, but all of them share the unknown
+beta_1 - mu_i, so that their covariance tau2 is missing (papers.md P18): joining looks better than it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Gaussian",
+    "equal_sizes_error",
+    "federated_error",
+    "joining_pays",
+    "local_error",
+    "simulate",
+    "tier_error",
+]
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """The setting: ``n [m]`` samples a client, its ``tier [m]``, variances ``sigma2`` of samples and ``tau2`` of means
+    inside a tier, and ``beta_diff``, how far the other tiers' centre lies from client's own.
+
+    Raises ValueError for what is not allowed.
+    """
+
+    n: Sequence[int]
+    tier: Sequence[int]
+    sigma2: float = 1.0
+    tau2: float = 0.1
+    beta_diff: float = 0.0
+
+    def __post_init__(self) -> None:
+        if len(self.n) != len(self.tier) or not len(self.n):
+            raise ValueError(f"n, tier: {len(self.n)}, {len(self.tier)} entries: allowed: one for each client")
+        if min(self.n) < 1:
+            raise ValueError(f"n: {min(self.n)}: allowed: at least 1 sample")
+        for name, value in (("sigma2", self.sigma2), ("tau2", self.tau2)):
+            if not (np.isfinite(value) and value >= 0):
+                raise ValueError(f"{name}: {value!r}: allowed: a finite number, at least 0")
+
+
+def local_error(setting: Gaussian, i: int) -> float:
+    """Return client i's error alone, PI-FL eq. (53): ``sigma2 / n_i``."""
+    return setting.sigma2 / setting.n[i]
+
+
+def federated_error(setting: Gaussian, i: int, printed: bool = False) -> float:
+    """Return client i's error of one model for all, PI-FL eq. (54); ``printed``: without the covariance."""
+    return _error(setting, i, np.ones(len(setting.n), bool), printed)
+
+
+def tier_error(setting: Gaussian, i: int, printed: bool = False) -> float:
+    """Return client i's error of its own tier's model, PI-FL eq. (55); ``printed``: without the covariance."""
+    return _error(setting, i, np.asarray(setting.tier) == setting.tier[i], printed)
+
+
+def _error(setting: Gaussian, i: int, members: NDArray[np.bool_], printed: bool) -> float:
+    n = np.where(members, np.asarray(setting.n, float), 0.0)
+    w = n / n.sum()  # weights n_j / n: the printed loss would give n_j^2 (papers.md P19)
+    noise = float((w**2 * setting.sigma2 / np.asarray(setting.n)).sum())
+    others = np.arange(len(w)) != i
+    bias = float(w[np.asarray(setting.tier) != setting.tier[i]].sum() * setting.beta_diff)
+    if printed:
+        spread = 2 * float((w[others] ** 2).sum())
+    else:
+        spread = float((w[others] ** 2).sum() + (1 - w[i]) ** 2)
+    return bias**2 + noise + setting.tau2 * spread
+
+
+def equal_sizes_error(m1: int, n0: int, sigma2: float, tau2: float, printed: bool = False) -> float:
+    """Return the error of a tier of ``m1`` clients with ``n0`` samples each, PI-FL eq. (56).
+
+    Exact: ``sigma2 / (m1 n0) + tau2 (m1 - 1) / m1``.
+    """
+    spread = 2 * (m1 - 1) / m1**2 if printed else (m1 - 1) / m1
+    return sigma2 / (m1 * n0) + tau2 * spread
+
+
+def joining_pays(m1: int, n0: int, sigma2: float, tau2: float, printed: bool = False) -> bool:
+    """Say whether the tier's model beats training alone, PI-FL eq. (57): ``tau2 < sigma2 / n0``.
+
+    The printed bound, ``m1 sigma2 / (2 n0)``, grows with the tier, and is right for two clients only.
+    """
+    return tau2 < (m1 * sigma2 / (2 * n0) if printed else sigma2 / n0)
+
+
+def simulate(setting: Gaussian, i: int, repetitions: int, draw: Any) -> dict[str, tuple[float, float]]:
+    """Return (mean, standard error) of client i's squared errors "local", "federated" and "tier" by simulation.
+
+    ``draw`` is a numpy generator. Centres beta_1 = 0 and ``beta_diff``; each repetition draws all means anew, and each
+    client's sample mean from its law.
+    """
+    n, tier = np.asarray(setting.n, float), np.asarray(setting.tier)
+    centre = np.where(tier == tier[i], 0.0, setting.beta_diff)
+    mu = centre + np.sqrt(setting.tau2) * draw.standard_normal((repetitions, len(n)))
+    seen = mu + np.sqrt(setting.sigma2 / n) * draw.standard_normal((repetitions, len(n)))
+    own = np.where(tier == tier[i], n, 0.0)
+    estimates = {"local": seen[:, i], "federated": seen @ (n / n.sum()), "tier": seen @ (own / own.sum())}
+    found = {}
+    for name, estimate in estimates.items():
+        square = (estimate - mu[:, i]) ** 2
+        found[name] = (float(square.mean()), float(square.std(ddof=1) / np.sqrt(repetitions)))
+    return found

@@ -1,0 +1,229 @@
+"""``hanse ledger``: look at the books of a run, check them, take them elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from hanse.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from hanse.ledger.store import Ledger
+
+__all__ = ["app"]
+
+app = typer.Typer(help="The books of a run: who holds how much, and every movement.", no_args_is_help=True)
+console = Console()
+
+Dir = Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table; amounts are units.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
+Account = Annotated[
+    str | None, typer.Option("--account", "-a", help="Only this account: client/3, escrow/3, pool/NAME, mint.")
+]
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[Ledger]:
+    """Open a run's ledger for reading; what goes wrong with the database is one line."""
+    from hanse.ledger.book import LedgerError
+    from hanse.ledger.place import open_ledger
+
+    with open_ledger(folder) as ledger:
+        try:
+            yield ledger
+        except LedgerError as wrong:
+            raise UserError(str(wrong)) from None
+
+
+@app.command(epilog="Example:  hanse ledger balances runs/exp")
+def balances(folder: Dir, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+    """Show what every account holds."""
+    from hanse.ledger.export import tokens
+
+    with _opened(folder) as ledger:
+        held = ledger.balances()
+    if as_json:
+        print(json.dumps(held, indent=1))
+    elif as_csv:
+        _csv(["account", "units", "tokens"], [[name, units, tokens(units)] for name, units in held.items()])
+    else:
+        _table(["account", "tokens"], [[name, tokens(units)] for name, units in held.items()])
+
+
+@app.command(epilog="Examples:  hanse ledger history runs/exp   |   hanse ledger history runs/exp -a client/3 --csv")
+def history(
+    folder: Dir,
+    account: Account = None,
+    round_: Annotated[int | None, typer.Option("--round", help="Only this round.")] = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+) -> None:
+    """Show the transactions, in order."""
+    from hanse.ledger.export import as_dict, tokens, write_csv
+
+    with _opened(folder) as ledger:
+        if account is not None and not ledger.has(account):
+            raise UserError(
+                f"--account: '{account}': the book has no such account{nearest(account, ledger.balances())}"
+            )
+        records = ledger.history(account, round=round_)
+        if as_json:
+            lines = (json.dumps(as_dict(record)) for record in records)
+            print("[" + ",\n ".join(lines) + "]")
+        elif as_csv:
+            write_csv(ledger, records, sys.stdout)
+        else:
+            rows = [
+                [
+                    str(r.number),
+                    str(r.round),
+                    r.transaction.step,
+                    r.transaction.kind,
+                    name,
+                    tokens(units),
+                    r.transaction.memo,
+                ]
+                for r in records
+                for name, units in r.transaction.postings
+                if account in (None, name)
+            ]
+            _table(["number", "round", "step", "kind", "account", "tokens", "memo"], rows)
+
+
+@app.command(epilog="Example:  hanse ledger verify runs/exp --receipts receipts")
+def verify(
+    folder: Dir,
+    receipts: Annotated[
+        Path | None, typer.Option("--receipts", help="Folder of participants' receipts to hold against the books.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute balances, sums and the hash chain; exit with 1 and name the first wrong row if they do not hold."""
+    from hanse.ledger import verify as verifying
+    from hanse.ledger.book import LedgerError
+    from hanse.ledger.place import heads_said, place_of
+    from hanse.ledger.receipts import read_receipts
+    from hanse.ledger.store import Ledger
+
+    told = [] if receipts is None else list(read_receipts(receipts))
+    url, book = place_of(folder)
+    try:
+        with Ledger.open(url, book=book, read_only=True) as ledger:
+            verdict = verifying.verify(ledger, told, heads_said(folder, ledger))
+    except LedgerError as wrong:  # gone, or too damaged to be opened
+        verdict = verifying.Verdict(0, 0, 0, "", str(wrong))
+    if as_json:
+        found = {
+            "ok": verdict.ok,
+            "transactions": verdict.transactions,
+            "postings": verdict.postings,
+            "accounts": verdict.accounts,
+            "receipts": len(told),
+            "head": verdict.head,
+            "wrong": verdict.wrong,
+        }
+        print(json.dumps(found, indent=1))
+    elif verdict.ok:
+        print(
+            f"The books hold: {verdict.transactions} transactions, {verdict.postings} postings, "
+            f"{verdict.accounts} accounts{f', {len(told)} receipts' if told else ''}.\nhead {verdict.head}"
+        )
+    else:
+        print(f"The books do not hold: {verdict.wrong}", file=sys.stderr)
+    if not verdict.ok:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Examples:  hanse ledger export runs/exp -o all.journal   |   hanse ledger export runs/exp -f csv")
+def export(
+    folder: Dir,
+    form: Annotated[str, typer.Option("--format", "-f", help="hledger, csv or json (JSON lines).")] = "hledger",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File; default: print.")] = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+) -> None:
+    """Write all transactions in another form: a journal that hledger reads, CSV, or JSON lines."""
+    from hanse.ledger.export import FORMATS
+
+    form = "json" if as_json else "csv" if as_csv else form
+    if form not in FORMATS:
+        raise UserError(f"--format: '{form}': no such format{nearest(form, FORMATS)}")
+    with _opened(folder) as ledger, _written(out) as file:
+        FORMATS[form](ledger, ledger.history(), file)
+
+
+@app.command(epilog="Example:  hanse ledger backup runs/exp exp-backup.tar.gz")
+def backup(
+    folder: Dir,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to write (.tar.gz).", show_default=False)],
+) -> None:
+    """Write the run directory with a consistent copy of its ledger into one archive; the run may go on meanwhile."""
+    from hanse.ledger import archive
+
+    head = archive.backup(folder, file)
+    print(f"wrote {file}; head {head}")
+
+
+@app.command(epilog="Example:  hanse ledger restore exp-backup.tar.gz runs/restored")
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive that backup wrote.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory to make.", show_default=False)],
+) -> None:
+    """Unpack a backup into a new run directory and verify its ledger; go on with 'hanse resume DIR'."""
+    from hanse.ledger import archive
+
+    verdict = archive.restore(file, folder)
+    print(f"restored {folder}: {verdict.transactions} transactions verified; head {verdict.head}")
+
+
+@app.command(epilog="Example:  hanse ledger migrate runs/old")
+def migrate(folder: Dir) -> None:
+    """Bring the ledger of an older hanse to the present schema (resuming the run does this too)."""
+    from hanse.ledger.place import open_ledger
+    from hanse.ledger.tables import SCHEMA
+
+    with open_ledger(folder, read_only=False) as ledger:
+        verdict = ledger.verify()
+    if verdict.wrong is not None:
+        print(f"The books do not hold: {verdict.wrong}", file=sys.stderr)
+        raise typer.Exit(1)
+    print(f"schema {SCHEMA}; {verdict.transactions} transactions verified")
+
+
+@contextmanager
+def _written(path: Path | None) -> Iterator[TextIO]:
+    if path is None:
+        yield sys.stdout
+        return
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            yield file
+    except OSError as wrong:
+        raise UserError(f"--out {path}: cannot be written: {wrong.strerror}") from None
+
+
+def _table(columns: list[str], rows: list[list[str]]) -> None:
+    table = RichTable(*(column for column in columns))
+    for column in table.columns:
+        if column.header in ("tokens", "number", "round"):
+            column.justify = "right"
+    for row in rows:
+        table.add_row(*row)
+    console.print(table, markup=False, highlight=False)
+
+
+def _csv(header: list[str], rows: list[list[str | int]]) -> None:
+    import csv
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)

@@ -1,0 +1,1 @@
+"""One module a version; each is frozen once released."""

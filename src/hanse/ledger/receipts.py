@@ -1,0 +1,166 @@
+"""Receipts: what a participant keeps of a round, so that the books can be held against it.
+
+A hash chain shows that nothing in it was changed, but whoever keeps the books could write all of them anew, or leave
+out the end. A receipt names the head of the chain as it was; the participants hold theirs where the operator cannot
+reach them, and where a node has a key it signs what it keeps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hanse.errors import UserError
+from hanse.ledger.book import Book
+from hanse.ledger.entry import Transaction, client, escrow
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+__all__ = ["Receipt", "load_key", "make_receipts", "read_receipts", "write_receipts"]
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The books as client ``client`` was told of them at the end of a round.
+
+    ``count`` transactions led to ``head``; ``balance`` and ``escrow`` are the client's units then; ``postings`` are the
+    round's (step, account, units) of its two accounts, in their order. ``key`` (Ed25519, 64 hexadecimal digits) and
+    ``signature`` are empty if its node has no key.
+    """
+
+    book: str
+    round: int
+    client: int
+    count: int
+    head: str
+    balance: int
+    escrow: int
+    postings: tuple[tuple[str, str, int], ...] = ()
+    key: str = ""
+    signature: str = ""
+
+    def statement(self) -> bytes:
+        """Return the bytes that are signed: everything but the signature."""
+        fields = asdict(self)
+        del fields["signature"]
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+    def sign(self, key: Ed25519PrivateKey) -> Receipt:
+        """Return the receipt with the key's signature."""
+        named = replace(self, key=key.public_key().public_bytes_raw().hex(), signature="")
+        return replace(named, signature=key.sign(named.statement()).hex())
+
+    def genuine(self) -> bool:
+        """Say whether the signature is right; a receipt without one is taken as it is.
+
+        Raises UserError if it is signed and the package ``cryptography`` is not installed.
+        """
+        if not self.signature and not self.key:
+            return True
+        _, public = _ed25519()
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            public.from_public_bytes(bytes.fromhex(self.key)).verify(bytes.fromhex(self.signature), self.statement())
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+
+def make_receipts(
+    run: str, round: int, book: Book, posted: Iterable[Transaction], clients: Iterable[int] = ()
+) -> list[Receipt]:
+    """Return the receipts of a finished round, by client: of all whose accounts it touched, and of ``clients``.
+
+    ``book`` is as it stands after the round, ``posted`` what the round posted, in its order, ``run`` the book's name.
+    """
+    moved: dict[int, list[tuple[str, str, int]]] = {c: [] for c in clients}
+    for transaction in posted:
+        for account, units in transaction.postings:
+            kind, _, number = account.partition("/")
+            if kind in ("client", "escrow"):
+                moved.setdefault(int(number), []).append((transaction.step, account, units))
+    return [
+        Receipt(run, round, c, book.count, book.head, book.balance(client(c)), book.balance(escrow(c)), tuple(lines))
+        for c, lines in sorted(moved.items())
+    ]
+
+
+def write_receipts(
+    folder: Path, receipts: Iterable[Receipt], keys: Mapping[int, Ed25519PrivateKey] | None = None
+) -> None:
+    """Add each receipt to its client's file, ``folder/client-N.jsonl``, signed if ``keys`` has the client's key.
+
+    A receipt that is the last in the file already (a round told again after a crash) is not written twice.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for receipt in receipts:
+        if keys and receipt.client in keys:
+            receipt = receipt.sign(keys[receipt.client])
+        line = (json.dumps(asdict(receipt)) + "\n").encode()
+        path = folder / f"client-{receipt.client}.jsonl"
+        with path.open("ab+") as file:
+            if not _ends_with(file.fileno(), line):
+                file.write(line)
+
+
+def _ends_with(file: int, line: bytes) -> bool:
+    size = os.fstat(file).st_size
+    return size >= len(line) and os.pread(file, len(line), size - len(line)) == line
+
+
+def read_receipts(folder: Path) -> Iterator[Receipt]:
+    """Yield the receipts in all ``*.jsonl`` files of a folder. Raises UserError for a line that is none."""
+    files = sorted(folder.glob("*.jsonl"))
+    if not files:
+        raise UserError(f"--receipts {folder}: has no receipts (*.jsonl)")
+    for path in files:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.endswith(b"\n"):
+                    continue  # torn by a crash while it was written
+                try:
+                    yield _parse(json.loads(line))
+                except (ValueError, TypeError, KeyError) as wrong:
+                    raise UserError(f"--receipts {path}: line {number}: is not a receipt ({wrong})") from None
+
+
+def _parse(fields: Any) -> Receipt:
+    postings = tuple((str(step), str(account), int(units)) for step, account, units in fields["postings"])
+    receipt = Receipt(**{**fields, "postings": postings})
+    for name, value in asdict(receipt).items():
+        if name != "postings" and type(value) is not (int if name in _NUMBERS else str):
+            raise ValueError(f"{name}: {value!r}")
+    return receipt
+
+
+_NUMBERS: Sequence[str] = ("round", "client", "count", "balance", "escrow")
+
+
+def load_key(path: Path) -> Ed25519PrivateKey:
+    """Read an Ed25519 private key (PEM or OpenSSH). Raises UserError if the file is none."""
+    private, _ = _ed25519()
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
+
+    blob = path.read_bytes()
+    try:
+        key = (load_ssh_private_key if b"OPENSSH" in blob else load_pem_private_key)(blob, None)
+    except (ValueError, TypeError) as wrong:
+        raise UserError(f"{path}: is not a private key without a password ({wrong})") from None
+    if not isinstance(key, private):
+        raise UserError(f"{path}: is not an Ed25519 key")
+    found: Ed25519PrivateKey = key
+    return found
+
+
+def _ed25519() -> tuple[Any, Any]:
+    try:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    except ModuleNotFoundError:
+        raise UserError("receipts: signed ones need the package 'cryptography'; 'pip install cryptography'") from None
+    return Ed25519PrivateKey, Ed25519PublicKey

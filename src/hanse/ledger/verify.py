@@ -1,0 +1,283 @@
+"""Goes through a whole book and says whether it holds, naming the first row that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, func, select, text
+from sqlalchemy.exc import DatabaseError
+
+from hanse.ledger.entry import GENESIS, MINT, Transaction, client, digest, escrow, is_account
+from hanse.ledger.receipts import Receipt
+from hanse.ledger.tables import accounts, postings, transactions
+
+if TYPE_CHECKING:
+    from hanse.ledger.store import Ledger
+
+__all__ = ["Verdict", "verify"]
+
+CHUNK = 2000  # transactions that are read at a time
+_Line = tuple[Any, ...]  # a transaction's columns and one of its postings'
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was gone through, and the first thing that is wrong with it, if anything is."""
+
+    transactions: int
+    postings: int
+    accounts: int
+    head: str
+    wrong: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the book holds."""
+        return self.wrong is None
+
+
+class _WrongError(Exception):
+    """The first wrong row."""
+
+
+@dataclass
+class _Walk:
+    """Where the walk along the chain is: what the books hold so far, computed from the postings alone."""
+
+    floor: int
+    number: int = 0
+    postings: int = 0
+    head: str = GENESIS
+    round: int = 0
+    held: dict[int, int] = field(default_factory=dict)  # by account's id: one entry an account, whatever the history
+    name: dict[int, str] = field(default_factory=dict)
+
+
+def verify(ledger: Ledger, receipts: Iterable[Receipt] = (), heads: Mapping[str, str] | None = None) -> Verdict:
+    """Recompute the hash chain, the sums, the floors and the balances, and look at the database itself.
+
+    ``receipts`` and ``heads`` (a head of the chain, and who says so) must agree with the book; they show a tail that
+    was cut off, or books that were written anew. Memory grows with the accounts and the receipts, not with the history.
+    """
+    held_against = _Claims(receipts, heads or {}, ledger.book)
+    with ledger.begin() as connection:
+        walk = _Walk(ledger.floor)
+        wrong = None
+        try:
+            _walk(connection, ledger.id, walk, held_against)
+            _accounts(connection, ledger.id, walk)
+            held_against.left(walk)
+            _strays(connection)
+            _database(connection)
+        except _WrongError as first:
+            wrong = str(first)
+        except DatabaseError as broken:  # pages that cannot be read
+            wrong = f"the database is damaged after transaction {walk.number}: {broken.orig}"
+        return Verdict(walk.number, walk.postings, len(walk.held), walk.head, wrong)
+
+
+def _walk(connection: Connection, book: int, walk: _Walk, claims: _Claims) -> None:
+    t = transactions.c
+    total = connection.execute(select(func.count()).select_from(transactions).where(t.book_id == book)).scalar_one()
+    claims.reached(walk, [])
+    while walk.number < total:
+        first = walk.number + 1
+        for (id_, *_), rows in groupby(_chunk(connection, book, first), key=lambda row: (row[0], row[1])):
+            _one(book, walk, id_, list(rows), claims)
+        if walk.number < first:
+            raise _WrongError(f"transaction {first}: is missing ({total} are in the book)")
+
+
+def _chunk(connection: Connection, book: int, first: int) -> list[_Line]:
+    a, t, p = accounts.c, transactions.c, postings.c
+    wanted = (
+        select(t.id, t.number, t.round, t.step, t.kind, t.memo, t.previous, t.hash, t.sealed)
+        .add_columns(p.line, p.amount, p.account_id, a.name, a.book_id)
+        .select_from(transactions)
+        .outerjoin(postings, p.transaction_id == t.id)
+        .outerjoin(accounts, a.id == p.account_id)
+        .where(t.book_id == book, t.number >= first, t.number < first + CHUNK)
+        .order_by(t.number, p.line)
+    )
+    try:
+        return [tuple(row) for row in connection.execute(wanted)]
+    except DatabaseError as broken:
+        if "decode" not in str(broken.orig):
+            raise
+    # text that is no text any more: read it in a form that keeps its bytes, so that its row can be named
+    driver: Any = connection.connection.dbapi_connection
+    driver.text_factory = lambda raw: raw.decode(errors="surrogateescape")
+    try:
+        return [tuple(row) for row in connection.execute(wanted)]
+    finally:
+        driver.text_factory = str
+
+
+def _one(book: int, walk: _Walk, id_: int, rows: list[_Line], claims: _Claims) -> None:
+    """Check one transaction, whose rows are its postings in order, and take it into the walk."""
+    _, number, round_, step, kind, memo, previous, hash_, sealed, *_ = rows[0]
+    where = f"transaction {walk.number + 1}"
+    if number != walk.number + 1:
+        raise _WrongError(f"{where}: is missing; the next row (id {id_}) has the number {number!r}")
+    where = f"transaction {number} (id {id_}, round {round_!r}, step {_shown(step)})"
+    if previous != walk.head:
+        raise _WrongError(f"{where}: follows {_shown(previous)}, but the transaction before it has {walk.head}")
+    lines: list[tuple[str, int]] = []
+    for i, row in enumerate(rows):
+        line, amount, account_id, name, owner = row[9:]
+        if line is None:
+            raise _WrongError(f"{where}: has no postings")
+        if line != i:
+            raise _WrongError(f"{where}: posting {i} is missing")
+        if owner != book or not is_account(name):
+            raise _WrongError(f"{where}: posting {i}: account {account_id!r} is not one of this book")
+        if type(amount) is not int:
+            raise _WrongError(f"{where}: posting {i}: amount {_shown(amount)} is not an integer")
+        lines.append((name, amount))
+        walk.name[account_id] = name
+        walk.held[account_id] = walk.held.get(account_id, 0) + amount
+    total = sum(amount for _, amount in lines)
+    if total:
+        raise _WrongError(f"{where}: its postings sum to {total}, not to 0")
+    try:
+        right = digest(walk.head, round_, Transaction(step, kind, tuple(lines), memo))
+    except TypeError:  # bytes where text was
+        right = "another hash"
+    if right != hash_:
+        raise _WrongError(f"{where}: its content has the hash {right}, but the row says {_shown(hash_)}")
+    if sealed is not True:
+        raise _WrongError(f"{where}: is not sealed")
+    if round_ < walk.round:
+        raise _WrongError(f"{where}: comes after one of round {walk.round}")
+    for *_, line, amount, account_id, name, _ in rows:
+        if amount < 0 and name != MINT and walk.held[account_id] < walk.floor:
+            raise _WrongError(
+                f"{where}: posting {line}: {name} pays and holds {walk.held[account_id]}, below {walk.floor}"
+            )
+    walk.number, walk.head, walk.round = number, right, round_
+    walk.postings += len(lines)
+    claims.reached(walk, [(step, account, units) for account, units in lines])
+
+
+def _accounts(connection: Connection, book: int, walk: _Walk) -> None:
+    a = accounts.c
+    held = dict(walk.held)
+    for id_, name, floor, balance in connection.execute(
+        select(a.id, a.name, a.floor, a.balance).where(a.book_id == book).order_by(a.id)
+    ):
+        where = f"account {_shown(name)} (id {id_})"
+        if id_ not in held:
+            raise _WrongError(f"{where}: no posting opened it")
+        right = held.pop(id_)
+        if balance != right or type(balance) is not int:
+            raise _WrongError(f"{where}: its postings sum to {right}, but the row says {_shown(balance)}")
+        if floor != (None if name == MINT else walk.floor):
+            raise _WrongError(f"{where}: floor {_shown(floor)}: the book's is {walk.floor}")
+
+
+def _strays(connection: Connection) -> None:
+    """Look for postings of no transaction: nothing that walks along a book would see them."""
+    t, p = transactions.c, postings.c
+    strays = select(p.transaction_id, p.line).where(~select(t.id).where(t.id == p.transaction_id).exists()).limit(1)
+    for transaction, line in connection.execute(strays):
+        raise _WrongError(f"posting {line} of transaction id {transaction}: there is no such transaction")
+
+
+def _database(connection: Connection) -> None:
+    """Look at the database itself: its pages and indices, and the triggers that guard it."""
+    from hanse.ledger.migrations.versions import v0002_guards as guards
+
+    if connection.dialect.name == "sqlite":
+        for row in connection.execute(text("PRAGMA integrity_check(1)")).all():
+            if row[0] != "ok":
+                raise _WrongError(f"the database is damaged: {row[0]}")
+        sound = {row[0] for row in connection.execute(text("SELECT sql FROM sqlite_master WHERE type = 'trigger'"))}
+        there = {guards.name_of(sql) for sql in guards.SQLITE if sql in sound}
+        needed = [guards.name_of(sql) for sql in guards.SQLITE]
+    else:
+        active = text(
+            "SELECT tgname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid "
+            "WHERE relnamespace = current_schema()::regnamespace AND NOT tgisinternal AND tgenabled IN ('O', 'A')"
+        )
+        there = {row[0] for row in connection.execute(active)}
+        needed = [guards.name_of(sql) for sql in guards.POSTGRESQL if guards.name_of(sql)]
+    for name in needed:
+        if name not in there:
+            raise _WrongError(f"trigger {name}: is missing or was changed; the rows themselves hold")
+
+
+class _Claims:
+    """What others say of the book: receipts by the number of transactions they saw, and heads of the chain."""
+
+    def __init__(self, receipts: Iterable[Receipt], heads: Mapping[str, str], book: str) -> None:
+        self.receipts: dict[int, list[Receipt]] = {}
+        self.heads = {head: who for head, who in heads.items() if head != GENESIS}
+        self.wrong: str | None = None
+        self.followed: set[str] = set()
+        self.lines: dict[str, list[tuple[str, str, int]]] = {}
+        self.round = -1
+        for receipt in receipts:
+            if receipt.book != book:
+                self.wrong = self.wrong or f"{_named(receipt)}: is of another book, '{receipt.book}'"
+            elif not receipt.genuine():
+                self.wrong = self.wrong or f"{_named(receipt)}: its signature is wrong"
+            self.receipts.setdefault(receipt.count, []).append(receipt)
+            self.followed |= {client(receipt.client), escrow(receipt.client)}
+
+    def reached(self, walk: _Walk, lines: list[tuple[str, str, int]]) -> None:
+        """Compare what is said of this place in the chain with what is there. Raises _WrongError."""
+        self.heads.pop(walk.head, None)
+        if not self.followed:
+            return
+        if walk.round != self.round:
+            self.round, self.lines = walk.round, {}
+        for line in lines:
+            if line[1] in self.followed:
+                self.lines.setdefault(_owner(line[1]), []).append(line)
+        if walk.number not in self.receipts:
+            return
+        held = {walk.name[id_]: units for id_, units in walk.held.items() if walk.name[id_] in self.followed}
+        for receipt in self.receipts.pop(walk.number):
+            mine, kept = client(receipt.client), escrow(receipt.client)
+            there = replace(
+                receipt,
+                head=walk.head,
+                balance=held.get(mine, 0),
+                escrow=held.get(kept, 0),
+                postings=tuple(self.lines.get(mine, ())) if receipt.round == walk.round else (),
+            )
+            for name in ("head", "balance", "escrow", "postings"):
+                said, found = getattr(receipt, name), getattr(there, name)
+                if said != found:
+                    raise _WrongError(
+                        f"{_named(receipt)}: {name} after transaction {walk.number}: it says {said}, the book {found}: "
+                        "the book was written anew"
+                    )
+
+    def left(self, walk: _Walk) -> None:
+        """Raise _WrongError if something is said of what the book does not have."""
+        if self.wrong is not None:
+            raise _WrongError(self.wrong)
+        if self.receipts:
+            count = min(self.receipts)
+            raise _WrongError(
+                f"{_named(self.receipts[count][0])}: saw {count} transactions, the book has {walk.number}: "
+                "its tail is cut"
+            )
+        for head, who in self.heads.items():
+            raise _WrongError(f"{who}: head {head} is not in the book: its tail is cut, or it was written anew")
+
+
+def _owner(account: str) -> str:
+    return "client/" + account.partition("/")[2]
+
+
+def _named(receipt: Receipt) -> str:
+    return f"receipt of client {receipt.client}, round {receipt.round}"
+
+
+def _shown(value: object) -> str:
+    return ascii(value)

@@ -1,0 +1,137 @@
+"""WEIGH by what clients find out about each other's models: FedFomo (Zhang et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from hanse.federation.port import Request, Score, Scored
+from hanse.games.gram import distances
+from hanse.mechanisms.part import Context, Floats, Ints, State, View, WeighPart
+from hanse.mechanisms.weigh.centres import keep_all
+from hanse.table import Mix
+
+__all__ = ["FedFomo", "gains", "received_weights"]
+
+
+def gains(loss_old: Floats, loss_received: Floats, distance: Floats) -> Floats:
+    """Return ``(L_i(old_i) - L_i(theta_j)) / |theta_j - old_i|`` ``[m, n]`` of FedFomo, 0 where nothing moved.
+
+    ``loss_old [m]``, ``loss_received [m, n]``, ``distance [m, n]``; a loss that is not finite gains nothing.
+    """
+    fall = np.asarray(loss_old, np.float64)[:, None] - np.asarray(loss_received, np.float64)
+    known = np.isfinite(fall) & (np.asarray(distance) > 0)
+    return np.divide(fall, distance, out=np.zeros(fall.shape), where=known)
+
+
+def received_weights(gain: Floats) -> Floats:
+    """Return the weights ``[m, n + m]`` on [received; old] of FedFomo: positive gains, normalised; a client that
+    nobody helps keeps its old model.
+    """
+    m, n = gain.shape
+    positive = np.maximum(gain, 0.0)
+    total = positive.sum(axis=1)
+    helped = total > 0
+    W = np.zeros((m, n + m))
+    W[helped, :n] = positive[helped] / total[helped, None]
+    W[~helped, n + np.flatnonzero(~helped)] = 1.0
+    return W
+
+
+@dataclass(frozen=True)
+class FedFomo(WeighPart):
+    """FedFomo: each client is sent up to ``models`` other clients' updates, measures on its validation share what each
+    of them and its own gain over the model it started from, and mixes those that gain.
+
+    Which ones are sent: the largest sums of gains that it reported before; each place goes to a random client instead
+    with probability ``exploration - decay t``, at least 0. One exchange of one question a client, after training. Its
+    bytes count the old model, its own update and the ones it receives, though a client has the first two already.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"clients", "sent_rows", "client_validation"})
+    gives: ClassVar[frozenset[str]] = frozenset({"rows_exchanged"})
+    models: Annotated[int, Field(ge=1)] = 6
+    exploration: Annotated[float, Field(ge=0, le=1)] = 0.3
+    decay: Annotated[float, Field(ge=0)] = 0.05
+    score_samples: Annotated[int, Field(ge=1)] | None = None
+
+    def init(self, context: Context) -> State:
+        """Nobody has gained from anybody."""
+        n = context.num_clients
+        return {"affinity": np.zeros((n, n))}
+
+    def asks(self, view: View, state: State) -> Sequence[Request]:
+        """Ask each client that trained for the losses of its old model, its own update, and the others' it is sent."""
+        if view.stage != "close":
+            return ()
+        updates = view.trained
+        requests = []
+        for s, client in enumerate(updates.seats.client.tolist()):
+            old = view.table.rows[int(updates.seats.start[s])]
+            received = updates.rows[self._sent(view, state, s)]
+            models = torch.cat([old[None], updates.rows[s : s + 1], received])
+            requests.append(Request(client, (Score("fedfomo", models, "validation", self.score_samples),)))
+        return requests
+
+    def decide(self, view: View, state: State) -> Mix:
+        """Return the clients' mixes; who did not say its losses keeps its own update."""
+        updates, table = view.trained, view.table
+        count, target = len(updates), updates.seats.target
+        gain, heard = self._gain(view, state)
+        W = keep_all(view)
+        W[target] = 0.0
+        W[target, np.arange(count)] = 1.0
+        weights = received_weights(gain)
+        W[target[heard], :count] = weights[heard, :count]
+        W[target[heard], count + updates.seats.start[heard]] += weights[heard, count + np.flatnonzero(heard)]
+        kept = int(weights[heard, count:].sum())
+        own = float(np.diag(weights[:, :count])[heard].mean()) if heard.any() else 0.0
+        metrics = {"weigh/self_weight": own, "weigh/kept_old": kept, "weigh/heard": int(heard.sum())}
+        return Mix(W, table.owner, view.home, metrics)
+
+    def learn(self, outcome: View, state: State) -> State:
+        """Add up the gains."""
+        if not len(outcome.trained):
+            return state
+        affinity = state["affinity"].copy()
+        gain, _ = self._gain(outcome, state)
+        client = outcome.trained.seats.client
+        affinity[np.ix_(client, client)] += gain
+        return {"affinity": affinity}
+
+    def _sent(self, view: View, state: State, s: int) -> Ints:
+        """Return the positions of the updates that seat s's client is sent, ascending; its own is not among them."""
+        client = view.trained.seats.client
+        others = np.delete(np.arange(len(client)), s)
+        if len(others) <= self.models:
+            return others
+        draw = view.draw("fedfomo", client=int(client[s]))
+        chance = max(0.0, self.exploration - self.decay * view.round)
+        explored = int((draw.random(self.models) < chance).sum())
+        # equal affinities (all of them, at first) are in random order
+        order = draw.permutation(others)
+        order = order[np.argsort(-state["affinity"][client[s], client[order]], kind="stable")]
+        best, rest = order[: self.models - explored], order[self.models - explored :]
+        return np.sort(np.concatenate([best, draw.choice(rest, explored, replace=False)]))
+
+    def _gain(self, view: View, state: State) -> tuple[Floats, np.ndarray]:
+        """Return the gains ``[S, S]``, 0 for models that were not received, and who answered ``[S]``."""
+        updates = view.trained
+        count, width = len(updates), view.context.layout.num_parameters
+        old = view.table.rows[updates.seats.start]
+        distance = distances(torch.cat([old[:, :width], updates.rows[:, :width]]))[:count, count:]
+        loss_old, loss = np.zeros(count), np.full((count, count), np.inf)
+        heard = np.zeros(count, bool)
+        for s, client in enumerate(updates.seats.client.tolist()):
+            answer = view.answers.get((client, "fedfomo"))
+            if isinstance(answer, Scored) and answer.num_samples:
+                heard[s] = True
+                found = answer.loss.double().cpu().numpy()
+                loss_old[s] = found[0]
+                loss[s, np.append(s, self._sent(view, state, s))] = found[1:]
+        return gains(loss_old, loss, distance), heard

@@ -1,0 +1,220 @@
+"""WEIGH for a market of models: who imports whom, and each client's proximal centre.
+
+Rows: i is client i's model, N + i its proximal centre; with ``keep_best`` 2N + i is its best model so far. Row i becomes
+its own update, row N + i the mix of the imports (iPFL eq. 6).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+from torch import Tensor
+
+from hanse.federation.port import Answered, Ask, Request, Score, Scored
+from hanse.federation.profiles import at_round
+from hanse.games.market import Graph, Market, learn_graph
+from hanse.games.market_models import Kind, centre_weights, cosine_gram, distances
+from hanse.mechanisms.part import Context, Floats, Ints, State, View, WeighPart
+from hanse.table import Mix
+
+__all__ = ["Imports", "MarketMix", "Of", "Trade", "Truth", "leaving"]
+
+Of = Literal["travel", "models", "updates"]
+OWN = "own model"  # the question for a model's validation score
+NOTHING = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is true of the clients at the market, whatever they said: ``sizes``, ``costs``, ``eagerness`` ``[m]``."""
+
+    sizes: Floats
+    costs: Floats
+    eagerness: Floats
+
+
+@dataclass(frozen=True)
+class Trade:
+    """One round's market: the ``clients [m]``, what they declared, the graph, and what is true of them."""
+
+    clients: Ints
+    market: Market
+    graph: Graph
+    truth: Truth
+
+
+@dataclass(frozen=True)
+class MarketMix(Mix):
+    """A mix with the market that it came from, for SETTLE."""
+
+    trade: Trade | None = None
+
+
+@dataclass(frozen=True)
+class Imports(WeighPart):
+    """iPFL's graph and proximal centres, from what clients declare and how far their models are apart.
+
+    ``lam`` and ``eta`` are the paper's; ``cost`` and ``eagerness`` stand for clients that declare none. ``distance`` is
+    ``1 - cos`` or the squared L2 distance (papers.md I15), ``of`` what it is taken of: what models have "travel"led since
+    the initial one, the "models" themselves, or the round's "updates". The gradient of the centre is
+    always that of the models themselves, as eq. (6) has it.
+    """
+
+    gives: ClassVar[frozenset[str]] = frozenset({"market", "centres_mixed"})
+    needs: ClassVar[frozenset[str]] = frozenset({"clients", "centres"})
+    lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
+    eta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0
+    distance: Kind = "cosine"
+    of: Of = "travel"
+    cost: Annotated[float, Field(ge=0)] = 1.0
+    eagerness: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5e5
+
+    def init(self, context: Context) -> State:
+        """Nobody has a best model yet."""
+        return {"best": np.full(context.num_clients, -np.inf)}
+
+    def asks(self, view: View, state: State) -> Sequence[Request]:
+        """Ask for cost and eagerness beside training; afterwards, how good the own model is, if the best is kept."""
+        if view.stage == "train" and view.choice is not None:
+            profiles = {c.id: dict(c.profile) for c in view.roster}
+            return [
+                Request(c, (Ask("declare", {"profile": profiles[c], "round": view.round}),))
+                for c in view.choice.clients.tolist()
+            ]
+        if view.stage == "close" and _keeps_best(view):
+            updates = view.trained
+            return [
+                Request(c, (Score(OWN, updates.rows[s : s + 1], "validation"),))
+                for s, c in enumerate(updates.seats.client.tolist())
+            ]
+        return ()
+
+    def decide(self, view: View, state: State) -> Mix:
+        """Return own updates for all, and new centres unless this was the last training."""
+        updates, table, N = view.trained, view.table, view.context.num_clients
+        clients, S = updates.seats.client, len(updates)
+        W = np.zeros((table.size, S + table.size))
+        W[np.arange(table.size), S + np.arange(table.size)] = 1.0
+        W[clients] = 0.0
+        W[clients, np.arange(S)] = 1.0
+        better = np.flatnonzero(self._scores(view, state) > state["best"][clients])
+        if _keeps_best(view):
+            W[2 * N + clients[better]] = 0.0
+            W[2 * N + clients[better], better] = 1.0
+        home = view.home.copy()
+        gone = leaving(view)
+        home[gone] = 2 * N + gone if _keeps_best(view) else gone  # iPFL Alg. 1: quits with its best model
+        if view.round == view.context.rounds - 1 or S == 0:
+            return MarketMix(W, table.owner, home)  # nothing is trained after it: no graph, no payment
+        trade = self._trade(view)
+        W[N + clients] = 0.0
+        W[np.ix_(N + clients, np.arange(S))] = self._centres(view, trade)
+        metrics = {
+            "market/edges": float(trade.graph.sum()),
+            "market/mean_distance": _mean_off_diagonal(trade.market.distance),
+            "market/isolated": float(((trade.graph.sum(axis=0) == 0) & (trade.graph.sum(axis=1) == 0)).sum()),
+        }
+        return MarketMix(W, table.owner, home, metrics, trade)
+
+    def learn(self, outcome: View, state: State) -> State:
+        """Remember the best validation accuracies."""
+        clients = outcome.trained.seats.client
+        best = state["best"].copy()
+        best[clients] = np.maximum(best[clients], self._scores(outcome, state))
+        return {"best": best}
+
+    def _scores(self, view: View, state: State) -> Floats:
+        """Return each update's accuracy on its client's validation share (minus the loss where there are no classes).
+
+        Without such a share the latest model counts as the best.
+        """
+        found = np.zeros(len(view.trained))
+        for s, c in enumerate(view.trained.seats.client.tolist()):
+            result = view.answers.get((c, OWN))
+            known = isinstance(result, Scored) and result.num_samples > 0
+            value = math.nan
+            if known:
+                assert isinstance(result, Scored)
+                value = float(result.accuracy[0])
+                value = -float(result.loss[0]) if math.isnan(value) else value
+            found[s] = value if math.isfinite(value) else np.nextafter(state["best"][c], np.inf)
+        return found
+
+    def _trade(self, view: View) -> Trade:
+        clients, updates = view.trained.seats.client, view.trained
+        info = {c.id: c for c in view.roster}
+        said = [_declared(view.answers.get((c, "declare"))) for c in clients.tolist()]
+        sizes = np.where(updates.num_samples >= 1, updates.num_samples, 0.0)
+        costs = np.array([_amount(s, "cost", self.cost, math.inf, infinite=True) for s in said])
+        eager = np.array([_amount(s, "eagerness", self.eagerness, 0.0) for s in said])
+        eager = np.where(sizes > 0, eager, 0.0)  # papers.md I13: who reports no samples neither buys nor sells
+        truth = [at_round(info[c].profile, view.round) for c in clients.tolist()]
+        true = Truth(
+            np.array([float(info[c].num_samples) for c in clients.tolist()]),
+            np.array([float(t.get("cost", self.cost)) for t in truth]),
+            np.array([float(t.get("eagerness", self.eagerness)) for t in truth]),
+        )
+        apart = distances(self._measured(view), self.distance)
+        if self.distance == "squared_l2":
+            apart = apart / 2  # papers.md I15: 0.5 |.|^2, so that eta sum A n_j/n_i <= 1 keeps the centre between
+        market = Market.of(apart, sizes, costs, eager, self.lam)
+        graph = learn_graph(apart, sizes, costs, eager, self.lam)
+        return Trade(clients, market, graph, true)
+
+    def _measured(self, view: View) -> Tensor:
+        """Return what distances are taken of, ``[m, parameters]``."""
+        width, updates = view.context.layout.num_parameters, view.trained
+        rows = updates.rows[:, :width]
+        if self.of == "models":
+            return rows
+        if self.of == "updates":
+            return rows - view.table.rows[updates.seats.start, :width]
+        return rows - view.context.initial(0)[:width]
+
+    def _centres(self, view: View, trade: Trade) -> Floats:
+        """Return the centres as weights on the updates, ``[m, m]``, iPFL eq. (6)."""
+        if self.distance == "squared_l2":
+            return centre_weights(trade.graph, trade.market.sizes, self.eta / 2, "squared_l2")
+        width = view.context.layout.num_parameters
+        cosines, lengths = cosine_gram(view.trained.rows[:, :width])
+        return centre_weights(trade.graph, trade.market.sizes, self.eta, "cosine", cosines, lengths)
+
+
+def leaving(view: View) -> Ints:
+    """Return the clients whose policy has just said that they do not stay."""
+    return np.array(
+        [
+            c
+            for (c, question), answer in sorted(view.answers.items())
+            if question == "stay" and isinstance(answer, Answered) and not answer.values.get("stay", True)
+        ],
+        dtype=np.int64,
+    )
+
+
+def _keeps_best(view: View) -> bool:
+    return view.table.size >= 3 * view.context.num_clients
+
+
+def _declared(answer: Any) -> Mapping[str, Any] | None:
+    return answer.values if isinstance(answer, Answered) else None
+
+
+def _amount(said: Mapping[str, Any] | None, key: str, default: float, out: float, infinite: bool = False) -> float:
+    """Return what was declared, or ``out`` if it is not a number that a market can have."""
+    if said is None:
+        return out
+    value = said.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value < 0:
+        return out
+    return float(value) if infinite or math.isfinite(value) else out
+
+
+def _mean_off_diagonal(values: Floats) -> float:
+    m = len(values)
+    return float(values.sum() / (m * (m - 1))) if m > 1 else 0.0

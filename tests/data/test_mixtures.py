@@ -1,0 +1,234 @@
+"""Mixtures of distributions: PI-FL's laws, exact counts, disjoint shares, what is held out for the server."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hanse.data import DataSpec, FederatedData, build, counts_figure, counts_table, load, parse_spec, split
+from hanse.data.distributions import by_rotation
+from hanse.data.federated import SplitData
+from hanse.data.mixtures import inverse, mixes, mixture
+from hanse.data.regression import fedsoft_weights
+from hanse.errors import UserError
+
+
+def made(**values: Any) -> FederatedData:
+    return build(DataSpec(partition="mixture", **values))
+
+
+def counts(data: FederatedData, share: str = "train") -> np.ndarray[Any, Any]:
+    found = data.distribution_counts(share)
+    assert found is not None
+    return found
+
+
+def test_the_papers_laws() -> None:
+    assert mixes("10:90", 100, 2, seed=0)[[0, 49, 50, 99]].tolist() == [[0.9, 0.1]] * 2 + [[0.1, 0.9]] * 2
+    assert mixes("30:70", 4, 2, seed=0).tolist() == [[0.7, 0.3]] * 2 + [[0.3, 0.7]] * 2
+    linear = mixes("linear", 100, 2, seed=0)  # client k: (0.5 + k) % and (99.5 - k) %
+    assert linear[:, 0] == pytest.approx((0.5 + np.arange(100)) / 100)
+    assert linear[:, 1] == pytest.approx((99.5 - np.arange(100)) / 100)
+    four = mixes("10:90", 8, 4, seed=0)
+    assert four.argmax(axis=1).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert four[0] == pytest.approx([0.9, 1 / 30, 1 / 30, 1 / 30])
+    path = mixes("linear", 6, 4, seed=0)  # place 2.75, 2.25, 1.75, ... on the way from the last to the first
+    assert path[:2] == pytest.approx(np.array([[0, 0, 0.25, 0.75], [0, 0, 0.75, 0.25]]))
+    assert path[-1] == pytest.approx([0.75, 0.25, 0, 0])
+    assert inverse(linear) == pytest.approx(1 - linear)
+
+
+def test_random_mixtures_are_uniform_spacings() -> None:
+    drawn = mixes("random", 4_000, 3, seed=1)
+    assert drawn.sum(axis=1) == pytest.approx(np.ones(4_000))
+    # each of S spacings is Beta(1, S - 1): mean 1/3, variance 2/36
+    assert drawn.mean(axis=0) == pytest.approx([1 / 3] * 3, abs=0.015)
+    assert drawn.var(axis=0) == pytest.approx([1 / 18] * 3, abs=0.004)
+    assert np.array_equal(drawn, mixes("random", 4_000, 3, seed=1))
+    assert not np.array_equal(drawn, mixes("random", 4_000, 3, seed=2))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    stock=st.lists(st.integers(40, 300), min_size=2, max_size=4),
+    clients=st.integers(1, 8),
+    law=st.sampled_from(["10:90", "30:70", "0:100", "linear", "random"]),
+    seed=st.integers(0, 2**31),
+    shares=st.sampled_from([(0.0, 0.0), (0.3, 0.0), (0.2, 0.15)]),
+    sizes=st.sampled_from(["equal", "power"]),
+)
+def test_mixtures_are_met_and_no_sample_is_dealt_twice(
+    stock: list[int], clients: int, law: str, seed: int, shares: tuple[float, float], sizes: Any
+) -> None:
+    ends = np.cumsum([0, *stock])
+    pools = [np.arange(a, b) for a, b in itertools.pairwise(ends.tolist())]
+    mix = mixes(law, clients, len(stock), seed=seed)
+    dealt = mixture(
+        pools, mix, inverse(mix), seed=seed, client_test=shares[0], client_validation=shares[1], sizes=sizes,
+        min_samples=2,
+    )  # fmt: skip
+    used = np.concatenate([index for own in dealt for index in own])
+    assert len(np.unique(used)) == len(used)
+    for own, a, b in zip(dealt, mix, inverse(mix), strict=True):
+        for index, wanted in zip(own, (a, b, b), strict=True):
+            assert (np.diff(index) > 0).all()
+            got = np.bincount(np.searchsorted(ends, index, side="right") - 1, minlength=len(stock))
+            assert np.abs(got - wanted * len(index)).max() < 1
+    # some distribution is used up but for rounding: more clients' worth of samples could not be dealt
+    left = np.array(stock) - np.bincount(np.searchsorted(ends, used, side="right") - 1, minlength=len(stock))
+    assert left.min() <= 4 * clients + 1
+
+
+def test_inverse_test_mixtures_and_what_the_server_holds() -> None:
+    data = made(clients=10, mix="10:90", test_mix="inverse", client_test=0.2, client_validation=0.2, seed=3)
+    train, validation, test = (counts(data, share) for share in ("train", "validation", "test"))
+    assert (train.argmax(axis=1) == [0] * 5 + [1] * 5).all()
+    assert (test.argmax(axis=1) == [1] * 5 + [0] * 5).all()
+    assert np.array_equal(validation, test)  # papers.md P23: the validation share follows the test mixture
+    n, t = train[0].sum(), test[0].sum()
+    assert train[0].tolist() == [n - round(n * 0.1), round(n * 0.1)]
+    assert test[0].tolist() == [round(t * 0.1), t - round(t * 0.1)]
+    assert data.groups is not None
+    assert data.groups.tolist() == [0] * 5 + [1] * 5
+    assert data.group_of(7) == 1
+    pool, _ = data.pool([0])
+    for client in range(10):
+        for share, row in (("train", train), ("test", test)):
+            index = data.pool([client], share)[1][0]
+            assert int((pool.y[index] < 5).sum()) == row[client, 0]
+    held = data.server_tests_by_distribution
+    assert list(held) == ["classes 0-4", "classes 5-9"]
+    assert held["classes 0-4"].y.max() == 4
+    assert held["classes 5-9"].y.min() == 5
+    assert data.server_test is not None
+    assert sum(len(s) for s in held.values()) == len(data.server_test)
+    same = made(clients=10, mix="10:90", client_test=0.2, seed=3)
+    assert (counts(same, "test").argmax(axis=1) == [0] * 5 + [1] * 5).all()
+
+
+def test_class_groups_leave_other_classes_out_everywhere() -> None:
+    data = made(clients=6, mix="30:70", class_groups=[[1, 3], [2, 8], [0]], client_test=0.3)
+    assert data.distribution_names == ("classes 1, 3", "classes 2, 8", "classes 0")
+    table = data.class_counts()
+    assert table is not None
+    assert set(np.flatnonzero(table.sum(axis=0))) == {0, 1, 2, 3, 8}
+    assert data.server_test is not None
+    assert data.server_validation is not None
+    assert set(torch.unique(torch.cat([data.server_test.y, data.server_validation.y])).tolist()) == {0, 1, 2, 3, 8}
+    assert data.warnings == ()
+
+
+def test_rotations_turn_each_image_once() -> None:
+    plain = load("digits")
+    turned = by_rotation(plain, 4, seed=5)
+    told = turned.distributions
+    assert told is not None
+    for i in range(0, 1297, 13):
+        assert torch.equal(turned.train.x[i], torch.rot90(plain.train.x[i], int(told.train[i]), (1, 2)))
+    sizes = np.bincount(told.train)
+    assert np.ptp(sizes) <= 1
+    for d in range(4):  # the same share of each class in each
+        gap = np.bincount(plain.train.y.numpy()[told.train == d], minlength=10) / sizes[d]
+        assert np.abs(gap - np.bincount(plain.train.y.numpy(), minlength=10) / 1297).max() < 0.01
+    two = made(clients=4, distributions="rotation", client_test=0.25)
+    assert two.distribution_names == ("turned by 0", "turned by 90")
+    four = made(clients=4, distributions="rotation", num_distributions=4)
+    assert np.ptp([len(s) for s in four.server_tests]) <= 4
+    pool, [index] = four.pool([3])
+    own = torch.from_numpy(counts(four))
+    assert int(own[3].sum()) == len(index)
+    assert isinstance(four, SplitData)
+    first = int(index[0])
+    assert four.distribution_of is not None
+    assert torch.equal(pool.x[first], torch.rot90(plain.train.x[first], int(four.distribution_of[first]), (1, 2)))
+
+
+def test_fedsoft_regression_is_made_of_two_linear_models() -> None:
+    data = made(source="fedsoft_linear", clients=20, samples_per_client=300, mix="0:100", client_test=0.1, seed=4)
+    assert data.num_classes is None
+    assert data.class_counts() is None
+    assert data.distribution_names == ("model A", "model B")
+    assert counts(data)[[0, 19]].tolist() == [[270, 0], [0, 270]]
+    pool, [a, b] = data.pool([0, 19])
+    assert pool.y.dtype == torch.float32
+    for index, weights in zip((a, b), fedsoft_weights(4), strict=True):
+        x, y = pool.x[index].double().numpy(), pool.y[index].double().numpy()
+        found, rest, *_ = np.linalg.lstsq(x, y, rcond=None)
+        assert found == pytest.approx(weights, abs=0.3)
+        assert rest[0] / len(y) == pytest.approx(1.0, abs=0.25)
+    assert [len(s) for s in data.server_tests] == [500, 500]
+    drawn = np.concatenate([fedsoft_weights(s) for s in range(400)])
+    assert drawn.var() == pytest.approx(10.0, rel=0.05)
+    whole = build(DataSpec(source="fedsoft_linear", partition="iid", clients=5))
+    assert whole.sizes.sum() == 100_000
+    assert counts(whole).sum(axis=0).tolist() == [50_000, 50_000]
+
+
+def test_the_same_twice_and_another_seed_another_split() -> None:
+    values: dict[str, Any] = {"clients": 7, "mix": "random", "client_test": 0.2, "num_distributions": 4}
+    one, two, other = made(**values), made(**values), made(**values, seed=1)
+    for share in ("train", "test"):
+        pairs = zip(one.pool(range(7), share)[1], two.pool(range(7), share)[1], strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+    assert not np.array_equal(counts(one), counts(other))
+
+
+def test_split_alone_and_pictures() -> None:
+    spec = DataSpec(partition="mixture", clients=5, client_test=0.2)
+    cut = split(load("digits"), spec)
+    data = build(spec)
+    assert cut.sizes.tolist() == data.sizes.tolist()
+    assert np.array_equal(cut.counts(), data.class_counts())
+    own = counts(data)
+    assert counts_table(own, names=data.distribution_names).columns[2].header == "classes 0-4"
+    axes = counts_figure(own, names=data.distribution_names).axes[1]
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["classes 0-4", "classes 5-9"]
+    assert counts_figure(data.class_counts()).axes[1].get_ylabel() == "class"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"mix": "90:10"}, "data.mix = '90:10': percentages are not in order"),
+        ({"mix": "10:80"}, "do not sum to 100; allowed: two percentages 'a:b'"),
+        ({"mix": "even"}, "data.mix = 'even': no such mixture; allowed: two percentages"),
+        ({"num_distributions": 1}, "data.num_distributions = 1: input should be greater than or equal to 2"),
+        ({"class_groups": [[0, 1], [1]]}, "data.class_groups = [[0, 1], [1]]: allowed: two or more lists of classes"),
+        ({"class_groups": [[0], [1]], "num_distributions": 3}, "num_distributions = 3 with 2 class_groups"),
+        ({"class_groups": [[0], [1]], "distributions": "rotation"}, "class_groups with distributions = 'rotation'"),
+        ({"test_mix": "inverse"}, "test_mix = 'inverse' needs client_test or client_validation above 0"),
+        ({"client_test": 0.1, "client_test_from": "server"}, "client_test_from = 'server' with partition = 'mixture'"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_the_spec(values: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError) as error:
+        parse_spec({"partition": "mixture", **values})
+    assert len(error.value.lines) == 1
+    assert line in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"num_distributions": 11}, "num_distributions = 11: source 'digits' has 10 classes"),
+        ({"class_groups": [[0], [10]]}, "class 10: source 'digits' has classes 0..9"),
+        ({"distributions": "rotation", "num_distributions": 5}, "num_distributions = 5 with rotation"),
+        ({"distributions": "source"}, "does not say which distribution"),
+        ({"source": "fedsoft_linear", "distributions": "classes"}, "has no classes"),
+        ({"source": "fedsoft_linear", "distributions": "rotation"}, "square images are needed"),
+        ({"source": "fedsoft_linear", "distributions": "source", "num_distributions": 3}, "has 2: model A, model B"),
+        ({"samples_per_client": 300, "mix": "0:100"}, "clients need 1500 samples of distribution 1 and there are"),
+        ({"min_samples": 200}, "min_samples = 200"),
+    ],
+)
+def test_what_the_data_cannot_do_is_refused(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as error:
+        build(parse_spec({"partition": "mixture", "clients": 10, **values}))
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)

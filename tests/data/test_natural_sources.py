@@ -1,0 +1,321 @@
+"""Sources that come with clients: roles of plays, writers, styles of pictures; and EMNIST. Files are made here."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pooch
+import pytest
+import requests
+import torch
+
+from hanse.data import DataSpec, build, load
+from hanse.data import sources as sources_module
+from hanse.data.emnist import read_emnist
+from hanse.data.pacs import CLASSES, DOMAINS
+from hanse.data.partitions import natural, natural_owners
+from hanse.data.text import LEAST_WINDOWS, WINDOW, parse_roles, windows
+from hanse.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def _no_user_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HANSE_DATA", raising=False)
+    monkeypatch.setattr(sources_module, "cache_dir", lambda: tmp_path / "cache")
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise requests.ConnectionError("no route")
+
+    monkeypatch.setattr(pooch.HTTPDownloader, "__call__", refuse)
+
+
+def play(lengths: dict[str, int]) -> str:
+    """Return a play in which each role says this many characters, in speeches of 90, taking turns."""
+    letters = np.random.default_rng(0).choice(list("abcdefgh \n"), 40_000)
+    left, blocks, at = dict(lengths), [], 0
+    while any(left.values()):
+        for role in lengths:
+            if said := min(90, left[role]):
+                line = "x" + "".join(letters[at : at + said - 2]).replace("\n\n", "ab") + "y"
+                blocks.append(f"{role}:\n{line[:said]}")
+                left[role] -= said
+                at += said
+    return "\n\n".join(blocks) + "\n"
+
+
+def test_roles_are_paragraphs_that_start_with_a_name() -> None:
+    text = "ANN:\nHello, Bob.\nHow do you do?\n\nBOB:\nWell: thanks.\n\nANN:\n\nANN:\nGood.\n\nstage direction\n"
+    assert parse_roles(text) == {"ANN": "Hello, Bob.\nHow do you do?\nGood.", "BOB": "Well: thanks."}
+
+
+def test_windows_do_not_overlap_and_targets_follow() -> None:
+    pairs = windows(np.arange(23), 5)
+    assert pairs[:, 0].tolist() == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11, 12, 13, 14], [15, 16, 17, 18, 19]]
+    assert np.array_equal(pairs[:, 1], pairs[:, 0] + 1)
+    assert len(windows(np.arange(5), 5)) == 0
+    assert len(windows(np.arange(6), 5)) == 1
+
+
+@pytest.fixture
+def plays(tmp_path: Path) -> Path:
+    folder = tmp_path / "plays"
+    folder.mkdir()
+    lengths = {"ANN": 2_500, "BOB": 4_000, "CYD": 3_300, "DOT": WINDOW * LEAST_WINDOWS - 200, "EVE": 5_000}
+    (folder / "shakespeare.txt").write_text(play(lengths))
+    return folder
+
+
+def test_shakespeare_is_split_by_role_and_by_time(plays: Path) -> None:
+    found = load("shakespeare", root=plays)
+    assert found.client_names == ("ANN", "BOB", "CYD", "EVE")  # DOT says too little
+    assert found.input_shape == (WINDOW,)
+    assert found.train.x.dtype == found.train.y.dtype == torch.int64
+    assert found.note == "shakespeare.txt is not the published text"
+    text = (plays / "shakespeare.txt").read_text()
+    letters = sorted(set(text))
+    assert found.num_classes == len(letters)
+    roles = parse_roles(text)
+    for client, name in enumerate(found.client_names):
+        train, test = (
+            (samples.x[torch.from_numpy(ids == client)], samples.y[torch.from_numpy(ids == client)])
+            for samples, ids in ((found.train, found.client_of), (found.test, found.test_client_of))
+        )
+        count = (len(roles[name]) - 1) // WINDOW
+        assert (len(train[0]), len(test[0])) == (count - count // 5, count // 5)
+        said = "".join(letters[c] for c in torch.cat([train[0], test[0]]).flatten())
+        assert said == roles[name][: count * WINDOW]
+        after = "".join(letters[c] for c in torch.cat([train[1], test[1]]).flatten())
+        assert after == roles[name][1 : count * WINDOW + 1]
+
+
+def test_natural_clients_test_on_their_own_later_text(plays: Path) -> None:
+    spec = DataSpec(
+        source="shakespeare", path=str(plays), partition="natural", clients=2, choose="largest",
+        client_test=0.2, client_test_from="server", client_validation=0.1,
+    )  # fmt: skip
+    whole, data = load("shakespeare", root=plays), build(spec)
+    assert data.names == ("BOB", "EVE")
+    assert whole.client_of is not None
+    assert whole.test_client_of is not None
+    tests, index = data.pool([0, 1], "test")
+    assert data.server_test is not None
+    assert tests is data.server_test
+    assert torch.equal(torch.cat(index).sort().values, torch.arange(len(tests)))  # only those who take part
+    for client, role in enumerate((1, 3)):
+        later = whole.test.x[torch.from_numpy(whole.test_client_of == role)]
+        own = tests.x[index[client]]
+        assert len(own) in (len(later) // 2, len(later) // 2 + 1)  # the other half validates at the server
+        assert all((row == later).all(dim=1).any() for row in own)
+        pool, [train] = data.pool([client])
+        first = whole.train.x[torch.from_numpy(whole.client_of == role)]
+        keep = len(first) - int(len(first) * 0.1)
+        assert torch.equal(pool.x[train], first[:keep])  # the validation share is the end of the train part
+        pool, [held] = data.pool([client], "validation")
+        assert torch.equal(pool.x[held], first[keep:])
+    assert data.class_counts() is None
+    assert data.warnings == ()
+    cut = build(spec.model_copy(update={"client_test_from": "own", "client_validation": 0.0}))
+    pool, [test] = cut.pool([1], "test")
+    first = whole.train.x[torch.from_numpy(whole.client_of == 3)]
+    assert torch.equal(pool.x[test], first[len(first) - int(len(first) * 0.2) :])
+
+
+def test_shakespeare_that_is_missing_or_no_play_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"'shakespeare' could not be downloaded .*no connection.*set HANSE_DATA"):
+        load("shakespeare")
+    with pytest.raises(UserError, match="download is off"):
+        load("shakespeare", download=False)
+    (tmp_path / "shakespeare.txt").write_text("just words\n")
+    with pytest.raises(UserError, match="no role has 20 windows of 80 characters"):
+        load("shakespeare", root=tmp_path)
+    (tmp_path / "shakespeare.txt").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(UserError, match="not a readable text file"):
+        load("shakespeare", root=tmp_path)
+
+
+def test_natural_owners_and_their_division() -> None:
+    ids = np.array([7] * 5 + [3] * 8 + [9] * 5 + [4] * 2)
+    assert natural_owners(ids, 2, choose="largest").tolist() == [3, 7]  # 7 before 9: a tie goes to the lower id
+    assert natural_owners(ids, None).tolist() == [3, 4, 7, 9]
+    parts = natural(ids, ids, clients=4, choose="largest", per_owner=2, seed=1)
+    assert [len(p) for p in parts] == [4, 4, 3, 2]
+    assert [set(ids[p].tolist()) for p in parts] == [{3}, {3}, {7}, {7}]
+    timed = natural(ids, ids, clients=4, choose="largest", per_owner=2, ordered=True)
+    assert [p.tolist() for p in timed] == [[5, 6, 7, 8], [9, 10, 11, 12], [0, 1, 2], [3, 4]]
+    for clients in (3, 10):
+        with pytest.raises(UserError, match=rf"clients = {clients}: .* allowed: 2 times 1\.\.4"):
+            natural(ids, ids, clients=clients, per_owner=2)
+    with pytest.raises(UserError, match="per_owner = 3: natural client 4 has 2 samples"):
+        natural(ids, ids, per_owner=3)
+
+
+def write_leaf(folder: Path, share: str, users: dict[str, list[int]], file: str = "all_data_0.json") -> None:
+    draw = np.random.default_rng(len(file))
+    data = {
+        name: {"x": draw.random((len(labels), 784)).round(4).tolist(), "y": labels} for name, labels in users.items()
+    }
+    (folder / "femnist" / share).mkdir(parents=True, exist_ok=True)
+    told = {"users": list(users), "num_samples": [len(v) for v in users.values()], "user_data": data}
+    (folder / "femnist" / share / file).write_text(json.dumps(told))
+
+
+def test_femnist_is_read_by_writer_from_leafs_files(tmp_path: Path) -> None:
+    write_leaf(tmp_path, "train", {"f0_b": [1, 2, 61], "f0_a": [5, 5]})
+    write_leaf(tmp_path, "train", {"f1_c": [0, 7, 8, 9]}, "all_data_11.json")
+    write_leaf(tmp_path, "test", {"f1_c": [3, 3], "f0_a": [4], "unseen": [9], "f0_b": [1]})
+    found = load("femnist", root=tmp_path)
+    assert found.client_names == ("f0_a", "f0_b", "f1_c")
+    assert found.num_classes == 62
+    assert found.client_of is not None
+    assert found.test_client_of is not None
+    assert found.client_of.tolist() == [0, 0, 1, 1, 1, 2, 2, 2, 2]
+    assert found.train.y.tolist() == [5, 5, 1, 2, 61, 0, 7, 8, 9]
+    assert found.test_client_of.tolist() == [0, 1, 2, 2]
+    assert found.test.y.tolist() == [4, 1, 3, 3]
+    raw = json.loads((tmp_path / "femnist" / "train" / "all_data_11.json").read_text())["user_data"]["f1_c"]["x"]
+    assert found.train.x[6].flatten().tolist() == pytest.approx(raw[1])
+    data = build(
+        DataSpec(source="femnist", path=str(tmp_path), partition="natural", clients=2, choose="largest", validation=0.0,
+                 client_test=0.1, client_test_from="server")
+    )  # fmt: skip
+    assert data.names == ("f0_b", "f1_c")
+    tests, index = data.pool([0, 1], "test")
+    assert [tests.y[i].tolist() for i in index] == [[1], [3, 3]]
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"users": ["a"]}', '{"users": ["a"], "user_data": {"a": {"x": [[1, 2]], "y": [3]}}}']
+)
+def test_files_that_are_not_leafs_are_refused_by_name(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"source 'femnist' was not found in .*preprocess"):
+        load("femnist")
+    write_leaf(tmp_path, "train", {"a": [1]})
+    write_leaf(tmp_path, "test", {"a": [1]})
+    (tmp_path / "femnist" / "train" / "bad.json").write_text(text)
+    with pytest.raises(UserError, match=r"bad\.json is not a file of LEAF's FEMNIST"):
+        load("femnist", root=tmp_path)
+
+
+def test_pacs_is_read_by_domain(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for d, domain in enumerate(DOMAINS):
+        for c, name in enumerate(CLASSES):
+            folder = tmp_path / "PACS" / "kfold" / domain / name
+            folder.mkdir(parents=True)
+            for i in range(5 + d):
+                colour = np.full((227, 227, 3), (d * 60, c * 30, i * 20), dtype=np.uint8)
+                image.fromarray(colour).save(folder / f"pic_{i}.png")
+    found = load("pacs", root=tmp_path)
+    assert found.input_shape == (3, 64, 64)
+    assert len(found.train) + len(found.test) == 7 * (5 + 6 + 7 + 8)
+    assert found.client_of is not None
+    domain_of = (found.train.x[:, 0, 0, 0] * 255 / 60).round().numpy()
+    assert np.array_equal(domain_of, found.client_of)
+    assert torch.equal((found.train.x[:, 1, 5, 5] * 255 / 30).round().long(), found.train.y)
+    assert found.test_client_of is not None
+    assert len(found.test) == 36  # a fifth of 182
+    assert set(np.unique(found.test_client_of * 7 + found.test.y.numpy())) == set(range(28))  # of every cell
+    # iPFL's eight clients: two a domain, and their domain is their cluster
+    data = build(
+        DataSpec(source="pacs", path=str(tmp_path), partition="natural", clients=8, per_owner=2, client_test=0.2)
+    )
+    assert data.groups is not None
+    assert data.groups.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert data.names[:3] == ("art_painting 0", "art_painting 1", "cartoon 0")
+    assert list(data.server_tests_by_distribution) == list(DOMAINS)
+    counts = data.distribution_counts()
+    assert counts is not None
+    assert (counts.argmax(axis=1) == data.groups).all()
+    assert ((counts > 0).sum(axis=1) == 1).all()
+    (tmp_path / "PACS" / "kfold" / "photo" / "dog" / "broken.jpg").write_bytes(b"no picture")
+    with pytest.raises(UserError, match=r"broken\.jpg is not a readable picture"):
+        load("pacs", root=tmp_path)
+    with pytest.raises(UserError, match=r"source 'pacs' was not found in .*art_painting"):
+        load("pacs")
+
+
+def idx(array: np.ndarray[Any, Any]) -> bytes:
+    head = bytes([0, 0, 8, array.ndim]) + b"".join(int(n).to_bytes(4, "big") for n in array.shape)
+    return gzip.compress(head + array.astype(np.uint8).tobytes())
+
+
+def emnist_files(split: str, classes: int, train: int = 124, test: int = 62) -> dict[str, bytes]:
+    out = {}
+    for share, n in (("train", train), ("test", test)):
+        images = np.zeros((n, 28, 28), dtype=np.uint8)
+        images[:, 20, 3] = 200  # as published: on its side
+        images[:, 0, 0] = np.arange(n) % 256
+        out[f"emnist-{split}-{share}-images-idx3-ubyte.gz"] = idx(images)
+        out[f"emnist-{split}-{share}-labels-idx1-ubyte.gz"] = idx(np.arange(n) % classes)
+    return out
+
+
+@pytest.mark.parametrize("form", ["zip", "folder", "npz"])
+def test_emnist_is_read_from_the_published_files_or_an_npz(form: str, tmp_path: Path) -> None:
+    files = emnist_files("byclass", 62)
+    if form == "zip":
+        with zipfile.ZipFile(tmp_path / "gzip.zip", "w") as archive:
+            for name, data in files.items():
+                archive.writestr(f"gzip/{name}", data)
+    else:
+        (tmp_path / "gzip").mkdir()
+        for name, data in files.items():
+            (tmp_path / "gzip" / name).write_bytes(data)
+    if form == "npz":
+        np.savez(tmp_path / "emnist_byclass.npz", **read_emnist(tmp_path / "gzip", "byclass"))  # type: ignore[arg-type]
+        for name in files:
+            (tmp_path / "gzip" / name).unlink()
+    found = load("emnist_byclass", root=tmp_path, scale="unit")
+    assert found.num_classes == 62
+    assert found.train.x.shape == (124, 1, 28, 28)
+    assert float(found.train.x[7, 0, 3, 20]) == pytest.approx(200 / 255)  # upright
+    assert float(found.train.x[7, 0, 20, 3]) == 0
+    assert found.train.y[:5].tolist() == [0, 1, 2, 3, 4]
+    assert found.note.startswith("split is not the official one: 124 train and 62 test samples")
+    standard = load("emnist_byclass", root=tmp_path).train.x
+    assert float(standard.mean()) == pytest.approx(0, abs=1e-4)
+    assert float(standard.std()) == pytest.approx(1, abs=1e-3)
+    # PI-FL's letters: lower case first, each case its own distribution
+    cased = load("emnist_cased", root=tmp_path, scale="unit")
+    assert cased.num_classes == 52
+    assert len(cased.train) == 104
+    published = (cased.train.x[:, 0, 0, 0] * 255).round().long() % 62
+    assert set(zip(published.tolist(), cased.train.y.tolist(), strict=True)) == {
+        (c, c - 36 if c >= 36 else c + 16)  # 10 is "A", 36 is "a"
+        for c in range(10, 62)
+    }
+    assert cased.distributions is not None
+    assert cased.distributions.names == ("lower case", "upper case")
+    assert np.array_equal(cased.distributions.train, cased.train.y.numpy() // 26)
+    values: dict[str, Any] = {"source": "emnist_cased", "path": str(tmp_path), "partition": "mixture", "clients": 2}
+    data = build(DataSpec(**values, mix="0:100"))
+    assert data.distribution_names == ("lower case", "upper case")
+    pool, [own] = data.pool([1])
+    assert int(pool.y[own].min()) >= 26
+    four = build(DataSpec(**values, num_distributions=4, min_samples=2))
+    assert four.distribution_names == ("classes 0-12", "classes 13-25", "classes 26-38", "classes 39-51")
+
+
+def test_emnist_that_is_missing_or_damaged_is_one_line(tmp_path: Path) -> None:
+    for name in ("emnist_byclass", "emnist_balanced", "emnist_cased"):
+        with pytest.raises(UserError) as error:
+            load(name)
+        line = str(error.value)
+        assert "\n" not in line
+        assert "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip: no connection" in line
+        assert "or EMNIST's published gzip.zip" in line
+    with zipfile.ZipFile(tmp_path / "gzip.zip", "w") as archive:
+        for name, data in emnist_files("balanced", 47).items():
+            archive.writestr(name, data if "labels" in name else data[:40])
+    with pytest.raises(UserError, match=r"source 'emnist_balanced': .*gzip\.zip: emnist-balanced-train-images"):
+        load("emnist_balanced", root=tmp_path)
+    with pytest.raises(UserError, match=r"emnist-byclass-train-images-idx3-ubyte\.gz: not in the archive"):
+        load("emnist_byclass", root=tmp_path)
+    (tmp_path / "gzip.zip").write_bytes(b"junk")
+    with pytest.raises(UserError, match=r"gzip\.zip"):
+        load("emnist_byclass", root=tmp_path)

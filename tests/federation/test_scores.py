@@ -1,0 +1,185 @@
+"""Scoring for many clients at once against scoring client by client."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import hanse
+from hanse.data.samples import Samples
+from hanse.federation.answers import Share, score
+from hanse.federation.port import Request, Score, Scored
+from hanse.federation.scores import Wanted, score_shares
+from hanse.learning.job import Problem
+from hanse.learning.models import build_problem
+from hanse.learning.scoring import Scorer
+from hanse.learning.threads import Crew
+from hanse.setup import World, build, settle_engine
+from hanse.streams import stream
+
+
+def samples(shape: tuple[int, ...], classes: int | None, n: int) -> Samples:
+    draw = stream(0, "samples")
+    x = torch.from_numpy(draw.standard_normal((n, *shape)).astype(np.float32))
+    if classes is None:
+        return Samples(x, x.reshape(n, -1).sum(1) * 0.3 + 1)
+    return Samples(x, torch.from_numpy(draw.integers(0, classes, n)))
+
+
+def by_hand(problem: Problem, row: torch.Tensor, part: Samples) -> tuple[float, float]:
+    problem.layout.load(problem.module, row)
+    problem.module.eval()
+    with torch.no_grad():
+        out = problem.module(part.x)
+    if problem.loss == "mse":
+        return float(functional.mse_loss(out.squeeze(1), part.y)), float("nan")
+    return float(functional.cross_entropy(out, part.y)), float((out.argmax(1) == part.y).double().mean())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "shape", "classes"),
+    [
+        ("mlp", {"hidden": [9, 7]}, (3, 4), 5),
+        ("mlp", {"hidden": [9], "batch_norm": True}, (3, 4), 5),
+        ("mlp", {"hidden": [9]}, (3, 4), None),
+        ("cnn_greedyfed", {}, (3, 32, 32), 10),
+    ],
+)
+@pytest.mark.parametrize("models", [1, 3])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_model_on_every_list(
+    name: str, options: Any, shape: Any, classes: int | None, models: int, workers: int
+) -> None:
+    problem, row = build_problem(name, shape, classes, 1, **options)
+    draw = torch.Generator().manual_seed(0)
+    rows = row + 0.1 * row.std() * torch.randn((models, len(row)), generator=draw)
+    if options.get("batch_norm"):
+        rows[:, problem.layout.num_parameters :].abs_()
+    pool = samples(shape, classes, 600)
+    order = torch.from_numpy(stream(0, "order").permutation(600))
+    index = [order[:0], order[:1], order[1:300], order[:0], order[200:599], order[5:7]]
+    found = Scorer(problem, torch.device("cpu"), crew=Crew(workers)).score_each(rows, pool, index)
+    assert [s.count.tolist() for s in found] == [[len(i)] * models for i in index]
+    for i, own in enumerate(index):
+        for c in range(models):
+            if len(own) == 0:
+                assert np.isnan(found[i].loss[c])
+                assert np.isnan(found[i].accuracy[c])
+                continue
+            loss, accuracy = by_hand(problem, rows[c], pool.take(own))
+            assert found[i].loss[c] == pytest.approx(loss, abs=1e-6, rel=1e-6)
+            assert found[i].accuracy[c] == pytest.approx(accuracy, nan_ok=True)
+
+
+def test_a_model_that_is_not_finite_spoils_no_other_list() -> None:
+    problem, row = build_problem("logistic", (4,), 3, 1)
+    pool = samples((4,), 3, 20)
+    pool.x[3] = float("inf")
+    rows = torch.stack([row, row * float("nan")])
+    lists = [torch.arange(0, 5), torch.arange(5, 20)]
+    spoilt, sound = Scorer(problem, torch.device("cpu")).score_each(rows, pool, lists)
+    assert not np.isfinite(spoilt.loss).any()
+    assert np.isfinite(sound.loss[0])
+    assert not np.isfinite(sound.loss[1])
+    assert sound.accuracy[1] == 0
+
+
+def test_lists_that_do_not_fit_together_are_scored_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, row = build_problem("logistic", (4,), 3, 1)
+    pool = samples((4,), 3, 100)
+    lists = list(torch.arange(100).split(9))
+    scorer = Scorer(problem, torch.device("cpu"))
+    whole = scorer.score_each(row[None], pool, lists)
+    monkeypatch.setattr("hanse.learning.scoring._OUTCOMES", 20)
+    parts = scorer.score_each(row[None], pool, lists)
+    np.testing.assert_allclose([s.loss[0] for s in parts], [s.loss[0] for s in whole], atol=1e-7)
+    np.testing.assert_array_equal([s.accuracy[0] for s in parts], [s.accuracy[0] for s in whole])
+
+
+@pytest.fixture(scope="module")
+def here() -> World:
+    experiment = hanse.Experiment(
+        data={"clients": 12, "alpha": 0.2, "client_test": 0.2},
+        model={"name": "mlp", "hidden": [6]},
+        mechanism={"name": "fedavg", "clients_per_round": 3},
+        engine={"train": "stacked", "threads": 1},
+    )
+    return settle_engine(experiment, build(experiment), fresh=False)[1]
+
+
+def test_wishes_of_all_kinds_come_back_in_order(here: World) -> None:
+    a, b = here.setup.context.initial(0)[None], torch.stack([here.setup.context.initial(k) for k in (1, 2)])
+    wanted = [
+        Wanted(3, a), Wanted(1, b), Wanted(3, a, "test"), Wanted(0, a, limit=7), Wanted(5, a), Wanted(1, b, limit=3),
+        Wanted(7, b.clone()),
+    ]  # fmt: skip
+    found = score_shares(wanted, here.data, here.engine, 0, 4)
+    for wish, scores in zip(wanted, found, strict=True):
+        pool, [index] = here.data.pool([wish.client], wish.share)
+        own = Share(pool, index).limited(wish.limit, 0, 4, wish.client)
+        [alone] = here.engine.score_each(wish.models, pool, [own.index])
+        np.testing.assert_allclose(scores.loss, alone.loss, atol=1e-6)
+        np.testing.assert_array_equal(scores.accuracy, alone.accuracy)
+        assert scores.count.tolist() == [len(own.index)] * len(wish.models)
+    again = score_shares(wanted, here.data, here.engine, 0, 4)
+    assert all((x.loss == y.loss).all() for x, y in zip(found, again, strict=True))
+
+
+class Counted:
+    """An engine that counts its calls."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine, self.calls = engine, 0
+
+    def score_each(self, *given: Any) -> Any:
+        self.calls += 1
+        return self.engine.score_each(*given)
+
+
+def test_clients_that_score_the_same_models_share_one_call(here: World) -> None:
+    row = here.setup.context.initial(0)
+    engine = Counted(here.engine)
+    score_shares([Wanted(c, row[None], limit=5) for c in range(12)], here.data, engine, 0, 0)  # type: ignore[arg-type]
+    assert engine.calls == 1
+
+
+def test_the_federation_answers_as_each_client_alone_would(here: World) -> None:
+    table = torch.stack([here.setup.context.initial(k) for k in range(3)])
+    asked = [Request(c, (Score("own", table[c % 3][None], limit=9), Score("all", table))) for c in range(12)]
+    replies = here.setup.federation.exchange(2, asked, None, 0)
+    assert [r.client for r in replies] == list(range(12))
+    for request, reply in zip(asked, replies, strict=True):
+        pool, [index] = here.data.pool([request.client])
+        for task, result in zip(request.tasks, reply.results, strict=True):
+            assert isinstance(task, Score)
+            assert isinstance(result, Scored)
+            alone = score(task, Share(pool, index).limited(task.limit, 0, 2, request.client), here.engine)
+            torch.testing.assert_close(result.loss, alone.loss, atol=1e-6, rtol=1e-6)
+            torch.testing.assert_close(result.accuracy, alone.accuracy)
+            assert (result.name, result.num_samples) == (alone.name, alone.num_samples)
+
+
+def test_modules_of_another_kind_are_scored_too() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x.square())
+
+    from hanse.table import Layout
+
+    module = Odd()
+    layout = Layout.of(module)
+    problem = Problem(module, layout)
+    row = layout.flatten(module)
+    pool = samples((4,), 3, 30)
+    lists = list(torch.arange(30).split(11))
+    found = Scorer(problem, torch.device("cpu")).score_each(row[None], pool, lists)
+    for scores, own in zip(found, lists, strict=True):
+        loss, accuracy = by_hand(problem, row, pool.take(own))
+        assert (scores.loss[0], scores.accuracy[0]) == (pytest.approx(loss, abs=1e-6), pytest.approx(accuracy))

@@ -1,0 +1,207 @@
+"""iPFL's theorems on random markets, under the readings' conditions; bad input; critical prices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hanse.games import market
+from hanse.games.market import Market
+from hanse.games.market_checks import best_graph, critical_prices, local_optimality
+
+
+def random_market(rng: np.random.Generator, m: int) -> Market:
+    """All kinds: the paper's scale, mixed sizes, free sellers, buyers who never sell, equal models."""
+    small = rng.random() < 0.3
+    n = np.ceil(np.exp(rng.uniform(0, 5, m))) if small else rng.integers(500, 6000, m).astype(float)
+    K = np.where(rng.random(m) < 0.25, 0.0, n.mean() * rng.uniform(20, 150, m))
+    c = np.where(rng.random(m) < 0.2, np.inf, rng.choice([0.0, 0.5, 1.0, 2.0], m) * rng.random(m))
+    d = rng.random((m, m)) * rng.choice([0.2, 1.0, 2.0])
+    d = np.where(rng.random((m, m)) < 0.1, 0.0, (d + d.T) / 2)
+    np.fill_diagonal(d, 0.0)
+    return Market.of(d, n, c, K, float(rng.choice([0.0, 0.1, 1.0, 2.0])))
+
+
+def parts(given: Market) -> tuple:
+    return given.distance, given.sizes, given.costs, given.eagerness, given.lam
+
+
+def check(given: Market, rng: np.random.Generator) -> None:
+    args = d, n, c, K, lam = parts(given)
+    graph = market.learn_graph(*args)
+    paid = market.payments(graph, *args)
+    scale = 1e-9 * (1 + np.sqrt(K / n).sum())
+    utility = market.utilities(graph, *args)
+    assert (utility >= -scale).all()  # Theorem 1
+    bound = np.where(graph, given.similarity(slice(0, len(n))), 0.0).sum(axis=1)
+    assert (utility >= bound - scale).all()  # papers.md I7
+    assert (paid >= np.where(graph, np.where(np.isinf(c), 0, c)[None, :], 0.0) - scale).all()
+    assert abs(utility.sum() - market.social_welfare(graph, n, c, K)) <= scale  # budget balance, eq. (3)
+    removal, addition = local_optimality(given, graph)
+    assert removal < scale and addition <= scale  # eq. (9)
+    liar = int(rng.integers(len(n)))
+    claimed = c.copy()
+    claimed[liar] = c[liar] + rng.exponential(0.5) if rng.random() < 0.8 else np.inf
+    lied = market.learn_graph(d, n, claimed, K, lam)
+    assert (lied[:, liar] <= graph[:, liar]).all()  # Lemma 2
+    kept = lied[:, liar] == graph[:, liar]
+    assert (lied[kept] == graph[kept]).all()  # eq. (15)
+    lying = market.utilities_of(lied, market.payments(lied, d, n, claimed, K, lam), n, c, K)
+    assert lying[liar] <= utility[liar] + scale  # Theorem 3
+    huge = n.copy()
+    huge[liar] = 1e15
+    apart = d.copy()
+    apart[:, liar] = np.maximum(d[:, liar], 1e-3)
+    absurd = market.learn_graph(apart, huge, c, K, max(lam, 0.1))
+    assert not np.delete(absurd[:, liar], liar).any()  # Theorem 4
+
+
+def check_critical(given: Market, rng: np.random.Generator) -> None:
+    d, n, c, K, lam = args = parts(given)
+    graph = market.learn_graph(*args)
+    paid, critical = market.payments(graph, *args), critical_prices(given, graph)
+    scale = 1e-7 * (1 + np.sqrt(K / n).sum())
+    edges = graph.astype(bool)
+    assert (critical[~edges] == 0).all()
+    assert (critical[edges] <= paid[edges] + scale).all()
+    assert (critical[edges] >= np.broadcast_to(c, critical.shape)[edges] - scale).all()
+    assert (market.utilities_of(graph, critical, n, c, K) >= -scale).all()
+    for i, j in list(zip(*np.nonzero(edges), strict=True))[:2]:  # at the price still imported, above it no more
+        for factor, bought in ((1 - 1e-6, True), (1 + 1e-6, False)):
+            claimed = c.copy()
+            claimed[j] = critical[i, j] * factor + (1e-9 if factor > 1 else -1e-9)
+            if claimed[j] >= 0:
+                assert bool(market.learn_graph(d, n, claimed, K, lam)[i, j]) is bought
+    liar = int(rng.integers(len(n)))
+    if np.isinf(c[liar]):
+        return
+    honest = market.utilities_of(graph, critical, n, c, K)[liar]
+    claimed = c.copy()
+    claimed[liar] *= rng.choice([0.0, 0.3, 0.7, 1.5, 4.0])
+    lie = Market.of(d, n, claimed, K, lam)
+    lied = market.learn_graph(*parts(lie))
+    assert market.utilities_of(lied, critical_prices(lie, lied), n, c, K)[liar] <= honest + scale
+
+
+def test_theorems_on_random_markets() -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(500):
+        check(random_market(rng, int(rng.integers(1, 11))), rng)
+
+
+@pytest.mark.slow
+def test_theorems_on_100_000_random_markets() -> None:
+    rng = np.random.default_rng(8)
+    for _ in range(100_000):
+        check(random_market(rng, int(rng.integers(1, 11))), rng)
+
+
+def test_critical_prices_take_away_the_motive_to_misreport_the_cost() -> None:
+    rng = np.random.default_rng(9)
+    for _ in range(300):
+        check_critical(random_market(rng, int(rng.integers(2, 9))), rng)
+
+
+def test_understating_pays_under_eq_10_and_not_under_critical_prices() -> None:
+    d, n, K, c = np.zeros((3, 3)), np.array([1.0, 3, 3]), np.array([4.0, 0, 0]), np.array([0, 0.3, 0.25])
+    graph = market.learn_graph(d, n, c, K, 0.0)
+    assert graph.tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 0]]
+    assert market.payments(graph, d, n, c, K, 0.0)[0, 2] == pytest.approx(1.0)
+    # client 2 could ask up to the cost of its rival of the same size
+    assert critical_prices(Market.of(d, n, c, K, 0.0), graph)[0, 2] == pytest.approx(0.3)
+
+
+def by_double_loop(given: Market) -> np.ndarray:
+    """Algorithm 2 as printed, one client and one seller at a time, with the readings."""
+    d, n, c, K, lam = parts(given)
+    m = len(n)
+    A = np.zeros((m, m), int)
+    for i in range(m):
+        price = {j: c[j] + lam * n[j] / n[i] * d[i, j] for j in range(m) if j != i}
+        limit = {j: float(market.threshold(n[i], n[j], K[i], r)) for j, r in price.items()}
+        total = 0.0
+        for j in sorted(limit, key=lambda j: (-limit[j], j)):
+            worth = np.sqrt(K[i] / (n[i] + total)) - np.sqrt(K[i] / (n[i] + total + n[j]))
+            if worth > price[j]:
+                A[i, j] = 1
+                total += n[j]
+    return A
+
+
+def test_the_vectorised_graph_is_that_of_the_plain_loop() -> None:
+    rng = np.random.default_rng(10)
+    for m in [2, 5, 20] * 10:
+        given = random_market(rng, m)
+        assert market.learn_graph(*parts(given)).tolist() == by_double_loop(given).tolist()
+
+
+def test_blocks_of_buyers_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = random_market(np.random.default_rng(11), 30)
+    graph = market.learn_graph(*parts(given))
+    paid = market.payments(graph, *parts(given))
+    monkeypatch.setattr(market, "_BLOCK", 64)
+    assert np.array_equal(market.learn_graph(*parts(given)), graph)
+    assert np.array_equal(market.payments(graph, *parts(given)), paid)
+
+
+def test_algorithm_2_against_brute_force() -> None:
+    rng = np.random.default_rng(12)
+    worse = found = 0
+    lost = []
+    for _ in range(60):
+        given = random_market(rng, int(rng.integers(2, 8)))
+        args = parts(given)
+        phi = market.objective(market.learn_graph(*args), *args)
+        best = best_graph(*args)[1]
+        assert (best <= phi + 1e-9).all() and (phi <= 1e-12).all()
+        found += len(phi)
+        worse += int((phi > best + 1e-9).sum())
+        lost += [1 - p / b for p, b in zip(phi, best, strict=True) if b < -1e-9]
+    assert worse / found < 0.15  # locally optimal, and mostly globally
+    assert np.mean(lost) < 0.02
+
+
+def test_one_client_trades_with_nobody() -> None:
+    graph = market.learn_graph([[0.0]], [10], [0.0], [5.0], 1.0)
+    assert graph.tolist() == [[0]]
+    assert market.utilities(graph, [[0.0]], [10], [0.0], [5.0], 1.0).tolist() == [0.0]
+
+
+def test_duplicate_models_are_traded_once_each_pays() -> None:
+    d, n, c, K = np.zeros((3, 3)), [10.0] * 3, [0.1] * 3, [40.0] * 3
+    graph = market.learn_graph(d, n, c, K, 2.0)
+    assert (graph.sum(axis=1) == 2).all()
+    assert market.utilities(graph, d, n, c, K, 2.0).min() >= 0
+
+
+GOOD = {"distance": np.zeros((2, 2)), "sizes": [10, 20], "costs": [0, 1], "eagerness": [5, 5], "lam": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"sizes": [-1, 20]}, "sizes: -1"),
+        ({"costs": [0, -0.5]}, "costs: -0.5"),
+        ({"eagerness": [5, -2]}, "eagerness: -2"),
+        ({"lam": -1.0}, "lam: -1"),
+        ({"lam": float("nan")}, "lam: nan"),
+        ({"distance": [[0, np.nan], [1, 0]]}, "distance: nan"),
+        ({"distance": [[0, -0.5], [1, 0]]}, "distance: -0.5"),
+        ({"sizes": [0, 20]}, "an eager client needs at least 1 sample"),
+        ({"sizes": [np.inf, 20]}, "must be finite"),
+        ({"distance": np.zeros((3, 3))}, r"must be \[m, m\]"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(changed: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        market.learn_graph(**{**GOOD, **changed})
+    assert "\n" not in str(caught.value)
+
+
+def test_graphs_that_are_none_are_refused() -> None:
+    with pytest.raises(ValueError, match="imports itself"):
+        market.payments(np.eye(2), **GOOD)
+    with pytest.raises(ValueError, match=r"must be \[2, 2\]"):
+        market.utilities(np.zeros((3, 3)), **GOOD)
+    with pytest.raises(ValueError, match="at least 1 sample|not defined"):
+        market.gain(0, 10, 1.0)

@@ -1,0 +1,153 @@
+"""Distances that survive cancellation and overflow, and the other payoffs, against what they are defined as."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hanse.games import gram, replicator
+
+
+def exact(models: torch.Tensor) -> np.ndarray:
+    """Pair by pair, differences first."""
+    rows = models.double()
+    return np.array([[float((a - b).norm()) for b in rows] for a in rows])
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+NEAR = {
+    "far from zero": 100 + draw(1, 800) + 1e-4 * draw(6, 800, seed=1),
+    "two clusters and one alone": torch.cat(
+        [draw(1, 800) + 1e-5 * draw(4, 800, seed=1), 50 + 1e-5 * draw(3, 800, seed=2), torch.zeros(1, 800)]
+    ),
+    "an attacker's": torch.cat([torch.full((1, 800), 1e20), draw(4, 800)]),
+    "a chain": torch.arange(80.0)[:, None] * torch.ones(1, 30),
+    "a thin chain": (1e-3 * torch.arange(40.0)[:, None] * torch.ones(1, 30)).double() + 5,
+    "one pair": torch.cat([draw(3, 800), draw(3, 800)[:1] + 1e-6 * draw(1, 800, seed=9)]),
+}
+
+
+@pytest.mark.parametrize("models", NEAR.values(), ids=NEAR.keys())
+def test_nearly_equal_models_keep_their_distances(models: torch.Tensor) -> None:
+    found, wanted = gram.distances(models), exact(models)
+    assert np.allclose(found, wanted, rtol=1e-11, atol=0)
+    assert np.array_equal(found, found.T)
+
+
+def test_the_plain_formula_would_lose_them() -> None:
+    models = NEAR["far from zero"].double()
+    product = (models @ models.T).numpy()
+    norms = np.diag(product)
+    plain = np.sqrt(np.maximum(norms[:, None] + norms[None, :] - 2 * product, 0))
+    wanted = exact(models)
+    off = ~np.eye(len(models), dtype=bool)
+    assert np.abs(plain / np.where(off, wanted, 1) - 1)[off].max() > 1e-6
+    assert np.abs(gram.distances(models) / np.where(off, wanted, 1) - 1)[off].max() < 1e-14
+    # in single precision nothing is left of it
+    single = NEAR["far from zero"]
+    products = single @ single.T
+    squared = products.diag()[:, None] + products.diag()[None, :] - 2 * products
+    assert (squared.clamp(min=0).sqrt().numpy()[off] / wanted[off] - 1).__abs__().max() > 1
+
+
+def test_copies_are_at_distance_zero() -> None:
+    models = draw(1, 500).repeat(6, 1)
+    models[4] += 3
+    found = gram.distances(models)
+    assert (found[:4, :4] == 0).all()
+    assert found[5, 0] == 0
+    assert (found[4, [0, 1, 2, 3, 5]] > 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_large_numbers_do_not_overflow(dtype: torch.dtype) -> None:
+    power = 2.0**100 if dtype == torch.float32 else 2.0**900
+    models = draw(4, 50).to(dtype) * (1e37 if dtype == torch.float32 else 1e290)
+    wanted = exact(models / power) * power
+    assert np.allclose(gram.distances(models), wanted, rtol=1e-12)
+    assert np.allclose(gram.cosines(models), gram.cosines(models / models.abs().max()), rtol=1e-12)
+    assert np.isfinite(gram.distances_to_mean(models)).all()
+
+
+def test_what_is_refused() -> None:
+    bad = draw(3, 4)
+    for value in (float("nan"), float("inf")):
+        bad[1, 2] = value
+        for call in (gram.distances, replicator.payoff_matrix, gram.distances_to_mean):
+            with pytest.raises(ValueError, match=r"params\[1\] has numbers that are not finite"):
+                call(bad)
+        with pytest.raises(ValueError, match=r"vectors\[1\]"):
+            gram.cosines(bad)
+        with pytest.raises(ValueError, match=r"params\[0\]"):
+            gram.distances(bad[1:2])
+    with pytest.raises(ValueError, match=r"shape \(4,\); allowed: \(k, P\)"):
+        gram.distances(np.zeros(4))
+    with pytest.raises(ValueError, match="farther apart"):
+        gram.distances(torch.tensor([[1.7e308], [-1.7e308]], dtype=torch.float64))
+    with pytest.raises(ValueError, match="norm is 3"):
+        gram.distances_to_mean(draw(2, 2), norm=3)
+
+
+def test_distance_to_the_mean_by_hand() -> None:
+    models = torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 6.0]])  # mean (1, 2)
+    assert np.allclose(gram.distances_to_mean(models), [5**0.5, 8**0.5, 17**0.5])
+    assert np.allclose(gram.distances_to_mean(models, norm=1), [3, 4, 5])
+    assert gram.distances_to_mean(torch.full((3, 7), 0.1)).tolist() == [0, 0, 0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 300), st.integers(0, 10**6), st.sampled_from([1e-6, 1.0, 1e4]))
+def test_distances_are_a_metric(k: int, size: int, seed: int, spread: float) -> None:
+    models = 10 + spread * draw(k, size, seed=seed)
+    found = gram.distances(models)
+    assert np.allclose(found, exact(models), rtol=1e-10)
+    assert (found[:, None, :] <= (found[:, :, None] + found[None, :, :]) * (1 + 1e-9)).all()
+
+
+def test_cosines_by_hand() -> None:
+    vectors = [[1.0, 0.0], [1.0, 1.0], [-2.0, 0.0], [0.0, 0.0]]
+    half = 0.5**0.5
+    wanted = [[0, half - 1, -2, -1], [half - 1, 0, -half - 1, -1], [-2, -half - 1, 0, -1], [-1, -1, -1, 0]]
+    assert np.allclose(replicator.cosine_payoff(vectors), wanted)
+    assert np.allclose(replicator.cosine_payoff(1e200 * np.array(vectors)), wanted)
+
+
+def test_layers_by_hand() -> None:
+    models = [[0.0, 0.0, 0.0], [3.0, 4.0, 1.0], [0.0, 0.0, 2.0]]
+    # layer one: 5, 0, 5; layer two: 1, 2, 1
+    assert np.allclose(replicator.layer_payoff(models, [0, 2, 3]), [[0, -6, -2], [-6, 0, -6], [-2, -6, 0]])
+    a, b = 10 / 3, 4 / 3  # their means
+    wanted = [(5 / a + 1 / b) / 2, (0 / a + 2 / b) / 2, (5 / a + 1 / b) / 2]
+    found = replicator.layer_payoff(models, [0, 2, 3], relative=True)
+    assert np.allclose(-found[[0, 0, 1], [1, 2, 2]], wanted)
+    scaled = np.array(models) * [1, 1, 1000]  # a layer's own scale does not matter
+    assert np.allclose(replicator.layer_payoff(scaled, [0, 2, 3], relative=True), found)
+    assert not replicator.layer_payoff(np.ones((3, 3)), [0, 2, 3], relative=True).any()
+    whole = replicator.layer_payoff(models, [0, 3])
+    assert np.allclose(whole, replicator.payoff_matrix(models))
+    for offsets in ([0, 2], [1, 3], [0, 3, 2, 3], [0]):
+        with pytest.raises(ValueError, match="allowed: from 0 up to 3"):
+            replicator.layer_payoff(models, offsets)
+
+
+def test_losses() -> None:
+    found = replicator.loss_payoff([[9.0, 1.0], [2.0, 9.0]])
+    assert found.tolist() == [[0, -1], [-2, 0]]
+    assert replicator.loss_payoff([[np.nan, 1.0], [1.0, np.nan]]).tolist() == [[0, -1], [-1, 0]]
+    with pytest.raises(ValueError, match="losses have numbers that are not finite"):
+        replicator.loss_payoff([[0, np.inf], [0, 0]])
+
+
+def test_mean_size() -> None:
+    phi = -np.array([[0, 1.0, 2], [1, 0, 6], [2, 6, 0]])
+    assert replicator.mean_distance(phi) == 3
+    assert np.allclose(replicator.scale_free(phi), phi / 3)
+    assert replicator.mean_distance([[0.0]]) == 0
+    assert replicator.mean_distance(phi * 1e307) == pytest.approx(3e307)
+    assert not replicator.scale_free(np.zeros((2, 2))).any()

@@ -1,0 +1,318 @@
+"""The generator and the guide: formulas against plain autograd, training against torch.optim.Adam."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from hanse.data.samples import Samples
+from hanse.learning.generator import Ensemble, Generator, diversity, ensemble_loss, train_generator
+from hanse.learning.guide import Guide, Head, Tutor, labels_met, why_no_head
+from hanse.learning.job import Problem, Recipe, SeatJob, batch_plan
+from hanse.learning.models import build_problem
+from hanse.learning.processes import ProcessEngine
+from hanse.learning.sequential import SequentialEngine
+from hanse.learning.stacked import StackedEngine
+from hanse.learning.vmapped import VmappedEngine
+from hanse.streams import stream
+from hanse.table import Layout
+
+from .helpers import made
+
+SHAPE = Generator(classes=3, latent=5, noise=4, hidden=7)
+
+
+class AsModule(nn.Module):
+    """The same generator as PyTorch layers, filled from a row in the row's order."""
+
+    def __init__(self, row: Tensor) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(7, 7), nn.BatchNorm1d(7), nn.Linear(7, 5)
+        first, b1, gain, shift, last, b2, mean, var = SHAPE.parts(row.clone())
+        with torch.no_grad():
+            for tensor, value in [
+                (self.first.weight, first),
+                (self.first.bias, b1),
+                (self.norm.weight, gain),
+                (self.norm.bias, shift),
+                (self.last.weight, last),
+                (self.last.bias, b2),
+                (self.norm.running_mean, mean),
+                (self.norm.running_var, var),
+            ]:
+                tensor.copy_(value)  # type: ignore[union-attr]
+
+    def forward(self, noise: Tensor, y: Tensor) -> Tensor:
+        out: Tensor = self.last(torch.relu(self.norm(self.first(torch.cat([noise, F.one_hot(y, 3).float()], 1)))))
+        return out
+
+    def row(self) -> Tensor:
+        mean, var = self.norm.running_mean, self.norm.running_var
+        assert mean is not None
+        assert var is not None
+        return torch.cat([p.detach().reshape(-1) for p in self.parameters()] + [mean, var])
+
+
+def a_row(seed: int = 0, shape: Generator = SHAPE) -> Tensor:
+    row = shape.initial(stream(seed, "test"))
+    statistics = torch.from_numpy(stream(seed, "statistics").uniform(0.5, 2, 2 * shape.hidden).astype(np.float32))
+    return torch.cat([row[: shape.num_parameters], statistics])
+
+
+def tensor(*shape: int, seed: int = 0) -> Tensor:
+    return torch.from_numpy(stream(seed, "tensor").standard_normal(shape).astype(np.float32))
+
+
+def test_the_published_generator_has_its_size() -> None:
+    published = Generator(10, 32)
+    assert published.num_parameters == (32 + 10) * 256 + 256 + 2 * 256 + 256 * 32 + 32
+    assert published.size == published.num_parameters + 2 * 256
+    with pytest.raises(ValueError, match=r"generator row: shape \(3,\): must be"):
+        published.parts(torch.zeros(3))
+
+
+def test_a_first_row_is_drawn_within_the_bounds_of_linear_layers() -> None:
+    row = SHAPE.initial(stream(0, "x"))
+    parts = SHAPE.parts(row)
+    assert 0.3 / 7**0.5 < float(parts.weight.abs().max()) <= 1 / 7**0.5
+    assert float(parts.out_weight.abs().max()) <= 1 / 7**0.5
+    assert torch.equal(parts.gain, torch.ones(7))
+    assert torch.equal(parts.shift, torch.zeros(7))
+    assert torch.equal(parts.mean, torch.zeros(7))
+    assert torch.equal(parts.var, torch.ones(7))
+    assert torch.equal(row, SHAPE.initial(stream(0, "x")))
+
+
+def test_latents_are_those_of_the_layers() -> None:
+    row, noise, y = a_row(), tensor(6, 4), torch.tensor([0, 1, 2, 0, 1, 1])
+    module = AsModule(row).eval()
+    torch.testing.assert_close(SHAPE.latents(row, noise, y), module(noise, y))
+    statistics = row[SHAPE.num_parameters :].view(2, 7).clone()
+    torch.testing.assert_close(SHAPE.latents(row, noise, y, statistics), module.train()(noise, y))
+    torch.testing.assert_close(statistics[0], module.norm.running_mean)
+    torch.testing.assert_close(statistics[1], module.norm.running_var)
+    assert torch.equal(row, a_row())
+
+
+def test_noise_is_uniform_on_the_unit_interval() -> None:
+    noise = SHAPE.draw_noise(stream(0, "n"), 5000)
+    assert noise.shape == (5000, 4)
+    assert 0 <= float(noise.min()) < 0.001 < 0.999 < float(noise.max()) < 1
+    assert float(noise.mean()) == pytest.approx(0.5, abs=0.01)
+
+
+def test_diversity_by_hand() -> None:
+    noise, latents = torch.tensor([[0.0, 0.0], [1.0, 2.0]]), torch.tensor([[1.0, 1.0, 1.0], [2.0, -1.0, 4.0]])
+    # two of the four pairs differ, each by (1 + 4)/2 and (1 + 2 + 3)/3
+    assert float(diversity(noise, latents)) == pytest.approx(np.exp(-2 * 2.5 * 2.0 / 4))
+    assert float(diversity(noise, latents[[0, 0]])) == 1.0
+
+
+def an_ensemble(heads: int = 4) -> Ensemble:
+    counts = torch.from_numpy(stream(1, "counts").integers(0, 50, (heads, 3)))
+    return Ensemble.of(tensor(heads, 3, 5, seed=3), tensor(heads, 3, seed=4), counts, np.array([0.2, 0.5, 0.3]))
+
+
+def test_trust_follows_the_counts_plus_one() -> None:
+    ensemble = Ensemble.of(tensor(2, 3, 5), tensor(2, 3), torch.tensor([[9, 0, 4], [29, 0, 0]]), np.ones(3) / 3)
+    torch.testing.assert_close(ensemble.trust, torch.tensor([[10 / 40, 1 / 2, 5 / 6], [30 / 40, 1 / 2, 1 / 6]]))
+
+
+def test_the_ensembles_loss_by_loops() -> None:
+    ensemble, z, y = an_ensemble(), tensor(6, 5), torch.tensor([0, 1, 2, 2, 0, 1])
+    want = 0.0
+    for b in range(6):
+        for s in range(4):
+            logits = ensemble.weight[s] @ z[b] + ensemble.bias[s]
+            want += float(ensemble.trust[s, y[b]] * -torch.log_softmax(logits, 0)[y[b]]) / 6
+    assert float(ensemble_loss(ensemble, z, y)) == pytest.approx(want, rel=1e-5)
+
+
+def school(row: Tensor, moments: Tensor, before: int, steps: int, seed: int = 0, lr: float = 0.01) -> tuple:
+    draw = stream(seed, "school", round=before)
+    options = {"batch": 16, "lr": lr, "weight_decay": 0.01, "eta": 1.0}
+    return train_generator(SHAPE, row, moments, before, an_ensemble(), draw, steps=steps, **options)  # type: ignore[arg-type]
+
+
+def test_training_is_adams() -> None:
+    row, ensemble = a_row(), an_ensemble()
+    module = AsModule(row).train()
+    adam = torch.optim.Adam(module.parameters(), lr=0.01, weight_decay=0.01)
+    losses = []
+    for before in (0, 5):  # in two goes: the moments go on
+        draw = stream(0, "school", round=before)
+        for _ in range(5):
+            y = torch.from_numpy(draw.choice(3, 16, p=ensemble.labels))
+            noise = torch.from_numpy(draw.random((16, 4), dtype=np.float32))
+            z = module(noise, y)
+            loss = ensemble_loss(ensemble, z, y) + diversity(noise, z)
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+            losses.append(float(loss.detach()))
+    moments = torch.zeros(2, SHAPE.num_parameters)
+    first = school(row, moments, 0, 5)
+    second = school(first.row, first.moments, first.steps, 5)
+    torch.testing.assert_close(second.row, module.row(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose([*first.losses, *second.losses], losses, rtol=1e-4)
+    assert second.steps == 10
+    assert torch.equal(row, a_row())
+    assert not moments.any()
+
+
+def test_training_lowers_the_loss_and_the_same_seed_gives_the_same_bits() -> None:
+    moments = torch.zeros(2, SHAPE.num_parameters)
+    found = school(a_row(), moments, 0, 200)
+    assert found.losses[-20:].mean() < 0.7 * found.losses[:20].mean()
+    assert torch.equal(found.row, school(a_row(), moments, 0, 200).row)
+    assert not torch.equal(found.row, school(a_row(), moments, 0, 200, seed=1).row)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "latent"),
+    [("logistic", (8,), 8), ("mlp", (8,), 25), ("cnn_small", (1, 28, 28), 512), ("cnn_fedgen", (1, 28, 28), 32)],
+)
+def test_the_head_is_the_last_linear_layer(name: str, shape: tuple[int, ...], latent: int) -> None:
+    problem, row = build_problem(name, shape, 4, 0)
+    head = Head.of(problem.layout)
+    assert (head.classes, head.latent) == (4, latent)
+    assert why_no_head(problem.module, problem.layout, tensor(2, *shape)) is None
+    weight, bias = head.tensors(problem.layout, torch.stack([row, 2 * row]))
+    assert weight.shape == (2, 4, latent)
+    assert torch.equal(bias[1], 2 * bias[0])
+
+
+def test_a_head_without_bias() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2, bias=False))
+    layout = Layout.of(module)
+    assert why_no_head(module, layout, tensor(2, 3)) is None
+    weight, bias = Head.of(layout).tensors(layout, layout.flatten(module)[None])
+    assert torch.equal(weight[0], module[1].weight)
+    assert torch.equal(bias, torch.zeros(1, 2))
+
+
+class Backwards(nn.Module):
+    """Its last linear layer in order of registration is not the one that answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.first = nn.Linear(3, 2), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(self.first(x))
+        return out
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (nn.Sequential(nn.Linear(3, 2), nn.LogSoftmax(1)), "not the model's output"),
+        (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), "does not end in a linear layer"),
+        (nn.Sequential(nn.Conv1d(3, 2, 1)), "does not end in a linear layer"),
+        (nn.Sequential(nn.Bilinear(3, 3, 2)), "does not end in a linear layer"),
+        (Backwards(), "not the model's output"),
+    ],
+)
+def test_models_without_a_head_are_told_apart(module: nn.Module, reason: str) -> None:
+    found = why_no_head(module, Layout.of(module), tensor(2, 3))
+    assert found is not None
+    assert reason in found
+
+
+def a_guide(alpha: float = 2.0, beta: float = 3.0, latent: int = 5) -> Guide:
+    shape = replace(SHAPE, latent=latent)
+    return Guide(shape, a_row(shape=shape), torch.tensor([0.1, 0.6, 0.3], dtype=torch.float64), alpha, beta, batch=6)
+
+
+def test_the_two_terms_and_their_gradients_by_hand() -> None:
+    weight, bias, logits = (t.requires_grad_() for t in (tensor(3, 5, seed=1), tensor(3, seed=2), tensor(4, 3, seed=5)))
+    guide, key, y = a_guide(), (9, 2, 7, 0), torch.tensor([2, 0, 1, 1])
+    got = Tutor(guide, key, weight, bias).loss(logits, y)
+    got_gradients = torch.autograd.grad(got, [weight, bias, logits])
+
+    draw = stream(9, "guide", round=2, client=7, start=0)
+    drawn = torch.from_numpy(draw.choice(3, 6, p=guide.labels.numpy()))
+    noise = torch.from_numpy(draw.random((10, 4), dtype=np.float32))
+    module = AsModule(guide.row).eval()
+    with torch.no_grad():
+        same, other = module(noise[:4], y), module(noise[4:], drawn)
+    answers = torch.log_softmax(other @ weight.t() + bias, 1)
+    taught = -answers[torch.arange(6), drawn].mean()
+    target = torch.softmax((same @ weight.t() + bias).detach(), 1)
+    own = torch.log_softmax(logits, 1)
+    pulled = (target * (target.log() - own)).sum() / 4
+    want = 2.0 * taught + 3.0 * pulled
+    torch.testing.assert_close(got, want)
+    for a, b in zip(got_gradients, torch.autograd.grad(want, [weight, bias, logits]), strict=True):
+        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(got_gradients[2], 3.0 * (own.exp() - target).detach() / 4)  # closed form
+
+
+def problem_and_jobs(alpha: float = 2.0, beta: float = 3.0) -> tuple[Problem, Samples, list[SeatJob]]:
+    problem, row = build_problem("mlp", (6,), 3, 0, hidden=[5])
+    guide = a_guide(alpha, beta)
+    jobs = [SeatJob(torch.arange(a, b), row, (3, 1, s, 0), guide=guide) for s, (a, b) in enumerate([(0, 40), (40, 97)])]
+    return problem, made((6,), 3, 100), jobs
+
+
+RECIPE = Recipe(steps=4, batch_size=16, lr=0.05)
+
+
+def test_guided_training_is_sgd_on_the_sum_and_reports_the_loss_on_samples() -> None:
+    problem, pool, jobs = problem_and_jobs()
+    got = SequentialEngine(problem, threads=1).train(pool, jobs, RECIPE, 0.05)
+    for seat, job in enumerate(jobs):
+        module = build_problem("mlp", (6,), 3, 0, hidden=[5])[0].module
+        problem.layout.load(module, job.start)
+        tutor = Tutor(a_guide(), job.key, module[-1].weight, module[-1].bias)  # type: ignore[index]
+        optimiser = torch.optim.SGD(module.parameters(), lr=0.05)
+        met = []
+        for batch in batch_plan(len(job.index), RECIPE, job.key):
+            taken = job.index[torch.from_numpy(batch[batch >= 0])]
+            logits = module(pool.x[taken])
+            met.append(F.cross_entropy(logits, pool.y[taken], reduction="none").detach())
+            optimiser.zero_grad()
+            (F.cross_entropy(logits, pool.y[taken]) + tutor.loss(logits, pool.y[taken])).backward()
+            optimiser.step()
+        torch.testing.assert_close(got.rows[seat], problem.layout.flatten(module))
+        last = met[3:] if seat == 0 else met  # 40 samples are used up after three batches
+        assert got.loss[seat] == pytest.approx(float(torch.cat(last).mean()), rel=1e-5)
+
+
+def test_weights_of_zero_are_plain_training() -> None:
+    problem, pool, jobs = problem_and_jobs(0.0, 0.0)
+    plain = [replace(job, guide=None) for job in jobs]
+    engine = SequentialEngine(problem, threads=1)
+    assert torch.equal(engine.train(pool, jobs, RECIPE, 0.05).rows, engine.train(pool, plain, RECIPE, 0.05).rows)
+
+
+def test_worker_processes_and_threads_give_the_same_bits() -> None:
+    problem, pool, jobs = problem_and_jobs()
+    want = SequentialEngine(problem, threads=1).train(pool, jobs, RECIPE, 0.05)
+    beside = SequentialEngine(problem, threads=1, workers=2)
+    processes = ProcessEngine(problem, workers=2)
+    try:
+        for engine in (beside, processes):
+            got = engine.train(pool, jobs, RECIPE, 0.05)
+            assert torch.equal(got.rows, want.rows)
+            np.testing.assert_array_equal(got.loss, want.loss)
+    finally:
+        processes.close()
+        beside.close()
+
+
+@pytest.mark.parametrize("make", [StackedEngine, VmappedEngine])
+def test_engines_that_cannot_heed_a_guide_refuse_it(make: type) -> None:
+    problem, pool, jobs = problem_and_jobs()
+    with pytest.raises(ValueError, match="trains without guides; use 'sequential' or 'processes'"):
+        make(problem).train(pool, jobs, RECIPE, 0.05)
+
+
+def test_labels_are_counted_as_often_as_they_were_met() -> None:
+    y = torch.tensor([2, 0, 0, 1, 2, 2])
+    plan = np.array([[0, 1, 2], [3, 4, -1], [0, 5, -1]])
+    assert labels_met(y, plan, 4).tolist() == [2, 1, 4, 0]
+    assert labels_met(y, plan[:0], 4).tolist() == [0, 0, 0, 0]

@@ -1,0 +1,249 @@
+"""Crashes between any two statements, kill -9, two writers, a full disk: nothing is lost, doubled or half written."""
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from faults import CrashError, crash_at
+from ledger_cases import book_of, fee, grant, history, play
+from sqlalchemy import text
+
+from hanse.ledger.book import LedgerError
+from hanse.ledger.store import Ledger
+
+HERE = Path(__file__).parent
+
+
+def crashed_history(url: str, book: str, seed: int, moment: float) -> bool:
+    """Play a random history with one crash at a part of its way, then again from its start, as a resumed run would.
+
+    Returns whether what stood in the book after the crash was whole rounds, and the end is as it must be.
+    """
+    told = history(4, 3, seed)
+    with Ledger.open(url, book=f"{book} whole") as whole, crash_at(whole, -1) as seen:
+        play(whole, told)
+    with Ledger.open(url, book=book) as ledger:
+        with contextlib.suppress(CrashError), crash_at(ledger, int(moment * seen[0])):
+            play(ledger, told)
+            raise AssertionError("it did not crash")
+        left = ledger.as_book()
+        assert left in [book_of(told[:n]) for n in range(len(told) + 1)]
+        assert ledger.verify().ok
+    with Ledger.open(url, book=book) as resumed:
+        play(resumed, told)
+        assert resumed.as_book() == book_of(told)
+        return resumed.verify().ok
+
+
+def test_a_fault_at_every_statement_of_a_round(url: str) -> None:
+    told = history(3, 3, seed=5)
+    with Ledger.open(url, book="whole") as whole:
+        play(whole, told[:-1])
+        with crash_at(whole, -1) as seen:
+            play(whole, told[-1:])
+    assert seen[0] > 14
+    for moment in range(seen[0]):
+        with Ledger.open(url, book=f"crash {moment}") as ledger:
+            play(ledger, told[:-1])
+            with pytest.raises(CrashError), crash_at(ledger, moment):
+                play(ledger, told[-1:])
+            written = moment == seen[0] - 1  # only what crashes after its commit is written
+            assert ledger.as_book() == book_of(told if written else told[:-1])
+            play(ledger, told)  # and the same round is told again
+            assert ledger.as_book() == book_of(told)
+            assert ledger.verify().ok
+
+
+def test_random_histories_with_a_crash(url: str) -> None:
+    draw = random.Random(11)
+    assert all(crashed_history(url, f"book {i}", seed=i, moment=draw.random()) for i in range(12))
+
+
+@pytest.mark.soak
+def test_ten_thousand_histories_with_a_crash(url: str) -> None:
+    draw = random.Random(12)
+    number = int(os.environ.get("HANSE_SOAK_HISTORIES", "10000"))
+    assert sum(crashed_history(url, f"book {i}", seed=i, moment=draw.random()) for i in range(number)) == number
+
+
+# ---- kill -9 of a process that pays
+
+DRIVER = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from ledger_cases import history
+from hanse.ledger.store import Ledger
+url, limit = sys.argv[2], int(sys.argv[3])
+told = history(30, 6, seed=9)
+count = 0
+def profile(frame, event, arg):
+    global count
+    count += 1
+    if count == limit:
+        os.kill(os.getpid(), signal.SIGKILL)
+print("ready", flush=True)
+if limit:
+    sys.setprofile(profile)
+with Ledger.open(url, book="run") as ledger:
+    for number, new in told:
+        ledger.post(number, new)
+sys.setprofile(None)
+print(count)
+"""
+
+
+def drive(url: str, limit: int, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Let a process pay until its ``limit``-th function call or, if given, for some seconds after it is ready."""
+    command = [sys.executable, "-c", DRIVER, str(HERE), url, str(limit)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        if seconds is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(seconds)
+            child.kill()
+        said, wrong = child.communicate()
+        return subprocess.CompletedProcess(command, child.returncode, first + said, wrong)
+
+
+def after_a_kill(url: str) -> None:
+    """What a killed driver left is whole rounds and verifies; telling them again makes the book of a whole run."""
+    told = history(30, 6, seed=9)
+    with Ledger.open(url, book="run") as ledger:
+        left = ledger.as_book()
+        assert left in [book_of(told[:n]) for n in range(len(told) + 1)]
+        assert ledger.verify().ok
+        play(ledger, told)
+        assert ledger.as_book() == book_of(told)
+        assert ledger.verify().ok
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_killed_while_it_pays(url: str, tmp_path: Path) -> None:
+    whole = drive(f"sqlite:///{tmp_path / 'whole.db'}", -1)
+    assert whole.returncode == 0, whole.stderr
+    calls = int(whole.stdout.splitlines()[1])
+    for i, part in enumerate([0.15, 0.5, 0.85]):
+        other = f"sqlite:///{tmp_path / f'{i}.db'}"
+        assert drive(other, int(part * calls)).returncode == -9
+        after_a_kill(other)
+
+
+@pytest.mark.soak
+def test_killed_at_two_hundred_moments(url: str) -> None:
+    """Kills by the clock, so that they fall inside statements and commits too; one book, killed again and again."""
+    draw = random.Random(4)
+    killed = 0
+    for i in range(200):
+        folder, _, _ = url.partition("ledger.db")
+        other = f"{folder}{i}.db" if url.startswith("sqlite") else url
+        if not url.startswith("sqlite"):
+            with Ledger.open(url, book="run") as ledger, ledger._engine.begin() as connection:
+                connection.execute(text("SET session_replication_role = replica"))
+                for table in ("postings", "transactions", "accounts"):
+                    connection.execute(text(f"DELETE FROM {table}"))
+        killed += drive(other, 0, seconds=draw.uniform(0, 0.6)).returncode == -9
+        after_a_kill(other)
+    assert killed > 100
+
+
+# ---- two writers, a full disk
+
+WRITER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from ledger_cases import fee, grant, pay
+from hanse.ledger.store import Ledger
+with Ledger.open(sys.argv[2], book="run") as ledger:
+    me = int(sys.argv[3])
+    for i in range(40):
+        ledger.post(0, [grant(i)])                  # both post these
+        ledger.post(0, [grant(100 * me + i)])       # and each its own
+    print(ledger.count())
+"""
+
+
+def test_two_writers_at_once(url: str) -> None:
+    command = [sys.executable, "-c", WRITER, str(HERE), url]
+    writers = [
+        subprocess.Popen([*command, str(me)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for me in (1, 2)
+    ]
+    for writer in writers:
+        _, wrong = writer.communicate()
+        assert writer.returncode == 0, wrong
+    with Ledger.open(url, book="run") as ledger:
+        want = {f"grant/{i}" for base in (0, 100, 200) for i in range(base, base + 40)}
+        steps = [record.transaction.step for record in ledger.history()]
+        assert sorted(steps) == sorted(want)
+        assert ledger.verify().ok
+
+
+def test_threads_of_one_ledger(ledger: Ledger) -> None:
+    ledger.post(0, [grant(i) for i in range(8)])
+    threads = [
+        threading.Thread(target=lambda i=i: [ledger.post(1, [fee(i, 10), fee((i + 1) % 8, 10)]) for _ in range(5)])
+        for i in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ledger.count() == 16
+    assert ledger.verify().ok
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_full_database_writes_nothing(ledger: Ledger) -> None:
+    ledger.post(0, [grant(i) for i in range(5)])
+    before = ledger.as_book()
+    with ledger.begin() as connection:
+        pages = connection.execute(text("PRAGMA page_count")).scalar_one()
+        connection.execute(text(f"PRAGMA max_page_count = {pages + 3}"))
+    big = [grant(i) for i in range(10, 2000)]
+    with pytest.raises(LedgerError, match="database or disk is full"):
+        ledger.post(0, big)
+    assert ledger.as_book() == before
+    assert ledger.verify().ok
+    ledger.post(0, [grant(9)])  # a little still fits
+    with ledger.begin() as connection:
+        connection.execute(text("PRAGMA max_page_count = 1000000"))
+    ledger.post(0, big)
+    assert ledger.count() == 6 + len(big)
+    assert ledger.verify().ok
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_file_that_cannot_be_written(url: str, tmp_path: Path) -> None:
+    with Ledger.open(url, book="run") as ledger:
+        ledger.post(0, [grant(0)])
+        with ledger.begin() as connection:
+            connection.execute(text("PRAGMA query_only = ON"))
+        with pytest.raises(LedgerError, match="readonly"):
+            ledger.post(0, [grant(1)])
+        assert ledger.count() == 1
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_writer_that_died_with_the_lock(url: str) -> None:
+    """A process is killed inside a round, with its statements sent and not committed: the next one goes on."""
+    code = (
+        "import os, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from sqlalchemy import event\nfrom ledger_cases import grant\nfrom hanse.ledger.store import Ledger\n"
+        "ledger = Ledger.open(sys.argv[2], book='run')\nledger.post(0, [grant(0)])\n"
+        "event.listen(ledger._engine, 'commit', lambda c: os.kill(os.getpid(), 9))\n"
+        "ledger.post(0, [grant(i) for i in range(500)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(HERE), url], capture_output=True, text=True, check=False)
+    assert done.returncode == -9, done.stderr
+    with Ledger.open(url, book="run") as ledger:
+        assert ledger.count() == 1
+        ledger.post(0, [grant(i) for i in range(500)])
+        assert ledger.count() == 500
+        assert json.loads(json.dumps(ledger.balances())) == ledger.balances()

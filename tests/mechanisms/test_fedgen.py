@@ -1,0 +1,263 @@
+"""FedGen as a mechanism: what travels, what comes back, what the server learns, whole runs on digits."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hanse
+from hanse.federation.check import refusal
+from hanse.federation.port import Reply, Request, Train, Trained
+from hanse.learning.calibrate import choose
+from hanse.learning.job import Recipe, SeatJob, batch_plan
+from hanse.learning.models import build_problem
+from hanse.mechanisms.fedgen import Distilled, fedgen
+from hanse.mechanisms.registry import build_mechanism
+from hanse.mechanisms.train import SharedModel
+from hanse.rounds import Played, first_state, play_round
+from hanse.setup import World, build, settle_engine
+
+
+def experiment(name: str = "fedgen", rounds: int = 3, **sections: Any) -> hanse.Experiment:
+    given: dict[str, Any] = {
+        "data": {"clients": 6, "alpha": 0.1},
+        "model": {"name": "mlp", "hidden": [12]},
+        "mechanism": {"name": name, "clients_per_round": 3},
+        "train": {"steps": 10, "batch_size": 32, "lr": 0.02},
+        "engine": {"train": "sequential", "threads": 1, "workers": 1},
+        "run": {"rounds": rounds},
+    }
+    return hanse.Experiment(**(given | sections))
+
+
+def world_of(made: hanse.Experiment) -> World:
+    return settle_engine(made, build(made), fresh=False)[1]
+
+
+def play(world: World, rounds: int, lost: tuple[int, ...] = ()) -> list[Played]:
+    """Play rounds; nobody answers in the rounds of ``lost``."""
+    state, played = first_state(world.setup), []
+    for round in range(rounds):
+        setup = replace(world.setup, min_replies=99) if round in lost else world.setup
+        played.append(play_round(setup, state))
+        state = played[-1].state
+    return played
+
+
+def state_of(played: Played) -> Any:
+    return played.state.states["train"]
+
+
+def test_label_counts_come_through_the_port_and_are_those_of_the_batches() -> None:
+    made = experiment(behaviour={"straggler": {"fraction": 0.5}})
+    world = world_of(made)
+    [played] = play(world, 1)
+    counts = played.view.trained.extras["label_counts"]
+    assert counts.dtype == torch.int64
+    steps = []
+    for s, client in enumerate(played.view.trained.seats.client.tolist()):
+        pool, [index] = world.data.pool([client])
+        work = int(played.view.trained.steps[s])
+        steps.append(work)
+        plan = batch_plan(len(index), made.train.recipe, (made.run.seed, 0, client, 0), work)
+        want = np.bincount(pool.y[index].numpy()[plan[plan >= 0]], minlength=10)
+        assert counts[s].tolist() == want.tolist()
+    assert min(steps) < 10  # one of them straggled
+    np.testing.assert_array_equal(state_of(played)["counts"], counts.sum(0).numpy())
+
+
+def test_the_terms_begin_after_the_generators_first_training_and_fade() -> None:
+    world = world_of(experiment(rounds=5))
+    part, played = Distilled(generative_alpha=4.0, generative_beta=6.0), play(world, 5, lost=(0,))
+    guides = [part.guide(p.view, s) for p, s in zip(played[1:], map(state_of, played[:-1]), strict=True)]
+    assert [g.alpha for g in guides] == pytest.approx([0.0, 4 * 0.98**2, 4 * 0.98**3, 4 * 0.98**4])
+    assert [g.beta for g in guides] == pytest.approx([0.0, 6 * 0.98**2, 6 * 0.98**3, 6 * 0.98**4])
+    assert [state_of(p)["steps"] for p in played] == [0, 50, 100, 150, 200]
+
+
+def test_round_0_is_fedavgs() -> None:
+    guided, plain = (play(world_of(experiment(name)), 2) for name in ("fedgen", "fedavg"))
+    assert torch.equal(guided[0].state.table.rows, plain[0].state.table.rows)
+    assert not torch.equal(guided[1].state.table.rows, plain[1].state.table.rows)
+
+
+def test_labels_are_drawn_by_their_counts_or_uniformly_among_those_met() -> None:
+    world = world_of(experiment())
+    [played] = play(world, 1)
+    state = dict(state_of(played)) | {"counts": np.array([0, 5, 0, 15, 0, 0, 0, 0, 0, 0.0])}
+    by_counts = Distilled().guide(played.view, state).labels
+    uniform = Distilled(labels="uniform").guide(played.view, state).labels
+    assert by_counts.tolist() == [0, 0.25, 0, 0.75, 0, 0, 0, 0, 0, 0]
+    assert uniform.tolist() == [0, 0.5, 0, 0.5, 0, 0, 0, 0, 0, 0]
+
+
+def test_the_generator_learns_what_the_heads_know() -> None:
+    world = world_of(experiment(mechanism={"name": "fedgen", "clients_per_round": 3, "generator_lr": 0.003}, rounds=6))
+    losses = [state_of(p)["loss"] for p in play(world, 6)]
+    assert losses[-1] < 0.75 * losses[0]
+
+
+def test_a_head_out_of_all_bounds_leaves_the_generator_as_it_was() -> None:
+    world = world_of(experiment())
+    first, second = play(world, 2)
+    updates = second.view.trained
+    wild = replace(second.view, updates=replace(updates, rows=torch.full_like(updates.rows, 1e38)))
+    after = world.setup.mechanism.train.learn(wild, state_of(first))
+    assert torch.equal(after["generator"], state_of(first)["generator"])
+    assert after["steps"] == state_of(first)["steps"] == 50
+    assert np.isnan(after["loss"])
+    assert after["counts"].sum() > state_of(first)["counts"].sum()
+
+
+@pytest.mark.parametrize(
+    ("extras", "reason"),
+    [
+        ({}, "no counts of the 10 labels"),
+        ({"label_counts": torch.zeros(9, dtype=torch.int64)}, "no counts of the 10 labels"),
+        ({"label_counts": torch.zeros(10)}, "no counts of the 10 labels"),
+        ({"label_counts": torch.full((10,), -1)}, "negative label counts"),
+        ({"label_counts": torch.arange(10)}, None),
+    ],
+)
+def test_wrong_label_counts_are_refused(extras: dict[str, torch.Tensor], reason: str | None) -> None:
+    world = world_of(experiment())
+    [played] = play(world, 1)
+    guide = Distilled().guide(played.view, state_of(played))
+    task = Train(0, 0, torch.zeros(5), guide=guide)
+    trained = Trained(0, torch.zeros(5), 3.0, 0.1, 2, extras)
+    assert refusal(Request(1, (task,)), Reply(1, (trained,)), 5) == reason
+
+
+def test_the_generator_and_the_counts_are_on_the_bill() -> None:
+    guided, plain = (play(world_of(experiment(name)), 1)[0] for name in ("fedgen", "fedavg"))
+    generator = 4 * ((32 + 10) * 256 + 5 * 256 + 256 * 12 + 12)  # float32, statistics included
+    assert guided.bytes_down - plain.bytes_down == 3 * (generator + 10 * 8)
+    assert guided.bytes_up - plain.bytes_up == 3 * 10 * 8
+
+
+def test_the_published_settings_are_the_defaults() -> None:
+    part = fedgen().train
+    assert part == Distilled(10.0, 10.0, 0.98, 1.0, 3e-4, 50, 128, 0.01, 32, 256, 32, "counts")
+    assert build_mechanism({"name": "fedgen", "generator_lr": 1e-4}).train == Distilled(generator_lr=1e-4)
+    assert build_mechanism({"name": "fedgen", "train": {"generator_lr": 1e-4}}).train == Distilled(generator_lr=1e-4)
+    elsewhere = build_mechanism({"name": "s_fedavg", "train": "distilled"}).train  # with an alpha and beta of its own
+    assert elsewhere == Distilled()
+    gt, plain = build_mechanism({"name": "gtfedgen"}), build_mechanism({"name": "fedgen", "weigh": "gtflat"})
+    assert (gt.train, gt.weigh, gt.select) == (plain.train, plain.weigh, plain.select)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"data": {"source": "synthetic", "partition": "natural", "clients": 6}},
+    ],
+)
+def test_a_source_with_its_own_clients_works(sections: dict[str, Any]) -> None:
+    run = hanse.run(experiment(rounds=2, **sections))
+    assert all(m["answered"] == 3 for m in run.metrics)
+
+
+class EndsInNorm(torch.nn.Sequential):
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, classes), torch.nn.BatchNorm1d(classes))
+
+
+def test_a_model_that_does_not_end_in_a_linear_layer_is_refused_with_one_line() -> None:
+    made = experiment(model={"name": f"{__name__}:EndsInNorm"})
+    with pytest.raises(hanse.UserError) as refused:
+        hanse.run(made)
+    assert str(refused.value) == (
+        "mechanism.train: Distilled needs a classifier that ends in a linear layer, whose input the generator makes"
+    )
+
+
+@pytest.mark.parametrize("engine", ["stacked", "vmapped"])
+def test_an_engine_that_cannot_guide_is_refused_before_round_0(engine: str) -> None:
+    with pytest.raises(hanse.UserError, match=f"engine.train is '{engine}'.*without the guide"):
+        hanse.run(experiment(engine={"train": engine, "threads": 1}))
+
+
+def test_the_automatic_choice_avoids_them_and_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    problem, row = build_problem("mlp", (4,), 3, 0)
+    world = world_of(experiment())
+    pool, index = world.data.pool([0, 1])
+    problem, row = world.problem, world.setup.context.initial(0)
+    jobs = [SeatJob(i, row, (0, -1, c, 0)) for c, i in enumerate(index)]
+    recipe = Recipe(steps=2, batch_size=8)
+    choice = choose(problem, recipe, pool, jobs, rounds=1, guided=True, fresh=True)
+    assert choice.engine in ("sequential", "processes")
+    assert any(line.startswith("stacked: it trains without the guide") for line in choice.why)
+    plain = choose(problem, recipe, pool, jobs, rounds=1, fresh=True)
+    assert plain.engine == "stacked"
+
+
+def test_it_beats_fedavg_on_skewed_digits() -> None:
+    def accuracy(name: str) -> float:
+        settings = {"data": {"clients": 8, "alpha": 0.1}, "train": {"steps": 20, "batch_size": 32, "lr": 0.01}}
+        run = hanse.run(experiment(name, 24, model={"name": "mlp", "hidden": [32]}, **settings))
+        return float(run.metrics[-1]["test/accuracy"])
+
+    assert accuracy("fedgen") > accuracy("fedavg") + 0.15
+
+
+def test_gtfedgen_weighs_by_the_equilibrium() -> None:
+    [plain], [gt] = (play(world_of(experiment(name)), 1) for name in ("fedgen", "gtfedgen"))
+    assert torch.equal(plain.view.trained.rows, gt.view.trained.rows)
+    assert torch.equal(state_of(plain)["generator"], state_of(gt)["generator"])
+    assert plain.view.mixed.W.tolist() != gt.view.mixed.W.tolist()
+
+
+def test_any_selector_goes_with_it() -> None:
+    mechanism = {"name": "greedyfed", "clients_per_round": 3, "train": "distilled"}
+    run = hanse.run(experiment(mechanism=mechanism))
+    assert [m["answered"] for m in run.metrics] == [3, 3, 3]
+    assert isinstance(fedgen(4).train, Distilled)
+    assert not isinstance(fedgen(4).train, SharedModel)
+
+
+def untimed(path: Path) -> list[dict]:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.startswith(("time/", "memory/"))} for line in lines]
+
+
+class Stop(BaseException):
+    """Ends a run in the middle, as a kill would: nothing between here and the end of the process is run."""
+
+
+class StopsAfter:
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    def on_start(self, *_: Any) -> None:
+        pass
+
+    def on_round(self, metrics: Any, played: Any) -> None:
+        if played.state.round == self.rounds:
+            raise Stop
+
+    def on_end(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("name", ["fedgen", "gtfedgen"])
+def test_stopped_and_resumed_gives_the_same_bits(name: str, tmp_path: Path) -> None:
+    made = experiment(name, 5, behaviour={"dropout": {"rate": 0.3}})
+    hanse.run(made, out=tmp_path / "whole")
+    with pytest.raises(Stop):
+        hanse.run(made, out=tmp_path / "cut", observers=[StopsAfter(3)])
+    assert len(untimed(tmp_path / "cut" / "metrics.jsonl")) < 5
+    hanse.resume(tmp_path / "cut")
+    for file in ("metrics.jsonl", "clients.jsonl"):
+        assert untimed(tmp_path / "cut" / file) == untimed(tmp_path / "whole" / file)
+    last = "checkpoints/00005.safetensors"
+    from safetensors.torch import load_file
+
+    cut, whole = (load_file(tmp_path / folder / last) for folder in ("cut", "whole"))
+    assert cut.keys() == whole.keys()
+    assert {"state/train/generator", "state/train/moments", "state/train/counts"} <= cut.keys()
+    assert all(torch.equal(cut[k], whole[k]) for k in cut)

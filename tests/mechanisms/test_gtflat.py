@@ -1,0 +1,244 @@
+"""GTFLAT's and inverse distance's weights in real rounds: against the game by hand, in groups, on any mechanism."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hanse
+from hanse.games import replicator
+from hanse.mechanisms.part import View
+from hanse.mechanisms.registry import build_mechanism, build_part
+from hanse.mechanisms.weigh import GTFLAT, InverseDistance
+from hanse.rounds import first_state, play_round
+from hanse.setup import World, build, settle_engine
+from hanse.table import Mix, Seats, Table, Updates
+
+M = 4
+
+
+def experiment(**mechanism: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": 6, "alpha": 0.3},
+        model={"name": "mlp", "hidden": [6], "batch_norm": True},
+        mechanism={"name": "fedavg", "clients_per_round": M, **mechanism},
+        train={"lr": 0.1, "epochs": 2},
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": 4},
+    )
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    given = experiment()
+    return settle_engine(given, build(given), fresh=False)[1]
+
+
+@pytest.fixture(scope="module")
+def view(world: World) -> View:
+    state = play_round(world.setup, first_state(world.setup)).state
+    return play_round(world.setup, state).view
+
+
+def weigh(view: View, name: str, **options: Any) -> Mix:
+    part: Any = build_part("weigh", {"name": name, **options})
+    found: Mix = part.decide(view, {})
+    return found
+
+
+def parameters(view: View) -> torch.Tensor:
+    layout = view.context.layout
+    assert layout.num_parameters < layout.size  # batch norm's statistics come after the parameters
+    return view.trained.rows[:, : layout.num_parameters].double()
+
+
+def by_definition(models: torch.Tensor) -> np.ndarray:
+    return -np.array([[float((a - b).norm()) for b in models] for a in models])
+
+
+def test_weights_are_the_equilibrium_of_the_distances(view: View) -> None:
+    phi = by_definition(parameters(view))
+    mix = weigh(view, "gtflat")
+    wanted = replicator.weights(replicator.equilibrium(phi))
+    assert np.allclose(mix.W[0, :M], wanted, atol=1e-12)
+    assert mix.W[0, M:].tolist() == [0]
+    off = phi[~np.eye(M, dtype=bool)]
+    assert mix.metrics["weigh/distance"] == pytest.approx(-off.mean())
+    assert mix.metrics["weigh/nash_gap"] == pytest.approx(replicator.nash_gap(phi, replicator.equilibrium(phi)))
+    assert mix.metrics["weigh/effective_seats"] == pytest.approx(1 / (wanted**2).sum())
+
+
+def test_options(view: View) -> None:
+    models = parameters(view)
+    phi = by_definition(models)
+
+    def wanted(payoff: Any, *options: Any, **more: Any) -> np.ndarray:
+        return replicator.weights(replicator.equilibrium(payoff, *options, **more))
+
+    def close(found: Mix, weights: np.ndarray) -> bool:
+        return np.allclose(found.W[0, :M], weights, atol=1e-9)
+
+    assert close(weigh(view, "gtflat", generations=7, strength=3.0), wanted(phi, 7, 3.0))
+    assert close(weigh(view, "gtflat", population=100), wanted(phi, population=100))
+    assert close(weigh(view, "gtflat", time="continuous"), wanted(phi, time="continuous"))
+    mean = -phi[~np.eye(M, dtype=bool)].mean()
+    scaled = weigh(view, "gtflat", scale="mean")
+    assert close(scaled, wanted(phi / mean))
+    assert scaled.metrics["weigh/distance"] == pytest.approx(mean)  # of the models, not of the scaled game
+    assert close(weigh(view, "gtflat", generations=0), np.full(M, 1 / M))
+
+    start = view.table.rows[view.trained.seats.start, : models.shape[1]].double()
+    moved = torch.nn.functional.normalize(models - start, dim=1)
+    assert close(weigh(view, "gtflat", payoff="cosine"), wanted((moved @ moved.T).numpy() - 1))
+
+    layout = view.context.layout
+    tensors = layout.unflatten(view.trained.rows)
+    layers = [by_definition(tensors[name].double().flatten(1)) for name in layout.names]
+    layers = layers[: list(layout.offsets).index(layout.num_parameters)]
+    assert close(weigh(view, "gtflat", payoff="layers"), wanted(sum(layers)))
+    own = [layer / -layer[~np.eye(M, dtype=bool)].mean() for layer in layers]
+    assert close(weigh(view, "gtflat", payoff="layers", scale="mean"), wanted(sum(own) / len(own)))
+
+
+def test_validation_payoffs_are_losses_of_pairs(world: World, view: View) -> None:
+    samples = world.data.server_validation
+    assert samples is not None
+    losses = np.zeros((M, M))
+    for i in range(M):
+        for j in range(M):
+            world.problem.layout.load(world.problem.module, (view.trained.rows[i] + view.trained.rows[j]) / 2)
+            world.problem.module.eval()
+            with torch.no_grad():
+                losses[i, j] = float(torch.nn.functional.cross_entropy(world.problem.module(samples.x), samples.y))
+    np.fill_diagonal(losses, 0)
+    wanted = replicator.weights(replicator.equilibrium(-losses, 50, 20.0))
+    assert np.allclose(weigh(view, "gtflat_validation", strength=20.0).W[0, :M], wanted, atol=1e-4)
+
+
+def test_inverse_distance_by_hand(view: View) -> None:
+    models = parameters(view)
+    for norm, order in (("l2", 2), ("l1", 1)):
+        far = np.array([float((m - models.mean(dim=0)).norm(p=order)) for m in models])
+        trust = 1 / (far / far.mean() + 1e-3)
+        mix = weigh(view, "inverse_distance", norm=norm)
+        assert np.allclose(mix.W[0, :M], trust / trust.sum(), atol=1e-12)
+        assert mix.metrics == {"weigh/distance": pytest.approx(far.mean())}
+
+
+def grouped(view: View, models: torch.Tensor, target: list[int], rows: int = 3) -> View:
+    """The view with these models in seats that train these rows of a table of three."""
+    width = view.context.layout.size - models.shape[1]
+    whole = torch.cat([models, torch.zeros(len(models), width)], dim=1)
+    ids = np.arange(len(models), dtype=np.int64)
+    seats = Seats(ids, np.array(target), np.array(target))
+    count = np.full(len(models), 10.0)
+    table = Table.of(torch.zeros(rows, view.context.layout.size))
+    return replace(view, table=table, updates=Updates(seats, whole, count, count, ids))
+
+
+@pytest.mark.parametrize("name", ["gtflat", "inverse_distance"])
+def test_groups_play_their_own_games(view: View, name: str) -> None:
+    size = view.context.layout.num_parameters
+    models = torch.randn(6, size, generator=torch.Generator().manual_seed(3))
+    both = weigh(grouped(view, models, [0, 2, 0, 2, 0, 2]), name)
+    for row, members in ((0, [0, 2, 4]), (2, [1, 3, 5])):
+        alone = weigh(grouped(view, models[members], [0, 0, 0]), name)
+        assert np.allclose(both.W[row, members], alone.W[0, :3], atol=1e-12)
+        assert both.W[row].sum() == pytest.approx(1)
+    assert both.W[1].tolist() == [0] * 6 + [0, 1, 0]  # nobody trained row 1
+    gaps = [weigh(grouped(view, models[m], [0, 0, 0]), name).metrics["weigh/distance"] for m in ([0, 2, 4], [1, 3, 5])]
+    assert both.metrics["weigh/distance"] == pytest.approx(np.mean(gaps))
+
+
+@pytest.mark.parametrize("name", ["gtflat", "inverse_distance"])
+def test_few_equal_and_enormous_models(view: View, name: str) -> None:
+    size = view.context.layout.num_parameters
+    models = torch.randn(5, size, generator=torch.Generator().manual_seed(4))
+    one = weigh(grouped(view, models[:1], [0]), name)
+    assert one.W[0].tolist() == [1, 0, 0, 0]
+    assert one.metrics == {}
+    two = weigh(grouped(view, models[:2], [0, 0]), name)
+    assert np.allclose(two.W[0, :2], 0.5)
+    same = weigh(grouped(view, models[:1].repeat(5, 1), [0] * 5), name)
+    assert same.W[0, :5].tolist() == pytest.approx([0.2] * 5, abs=1e-15)
+    models[2] *= 1e30
+    huge = weigh(grouped(view, models, [0] * 5), name)
+    assert np.isfinite(huge.W).all()
+    assert huge.W[0, :5].sum() == pytest.approx(1)
+    assert huge.W[0, 2] == (0 if name == "gtflat" else huge.W[0, :5].min())
+    assert huge.W[0, 2] < 0.2
+
+
+def test_a_model_that_is_not_finite_never_reaches_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = experiment(weigh="gtflat")
+    world = settle_engine(given, build(given), fresh=False)[1]
+    engine = world.setup.federation.engine  # type: ignore[attr-defined]
+    real = engine.train
+
+    def spoil(*args: Any, **more: Any) -> Any:
+        found = real(*args, **more)
+        found.rows[0, 3] = float("nan")
+        return found
+
+    monkeypatch.setattr(type(engine), "train", lambda self, *args, **more: spoil(*args, **more))
+    played = play_round(world.setup, first_state(world.setup))
+    assert len(played.view.trained) == M - 1
+    assert len(played.view.refusals) == 1
+    assert "finite" in played.view.refusals[0][1]
+    assert torch.isfinite(played.state.table.rows).all()
+    assert played.view.mixed.W[0].sum() == pytest.approx(1)
+
+
+def test_mechanisms_are_compositions() -> None:
+    plain = build_mechanism({"name": "fedavg", "clients_per_round": 3, "weigh": {"name": "gtflat", "strength": 2.0}})
+    named = build_mechanism({"name": "gtfedavg", "clients_per_round": 3, "strength": 2.0})
+    assert replace(named, name="fedavg") == plain
+    prox = build_mechanism({"name": "gtfedprox", "mu": 0.7, "scale": "mean", "population": 100})
+    assert prox.weigh == GTFLAT(population=100, scale="mean")
+    assert replace(prox, weigh=build_mechanism({"name": "fedprox", "mu": 0.7}).weigh, name="fedprox") == (
+        build_mechanism({"name": "fedprox", "mu": 0.7})
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"strength": -1.0}, "mechanism.weigh.strength: -1.0: input should be greater than or equal to 0"),
+        ({"strength": float("nan")}, "mechanism.weigh.strength: nan"),
+        ({"population": 0}, "mechanism.weigh.population: 0"),
+        ({"scale": "median"}, "mechanism.weigh.scale: 'median': input should be 'paper' or 'mean'"),
+        ({"payof": "cosine"}, "mechanism.weigh.payof: no such key; did you mean 'payoff'"),
+    ],
+)
+def test_options_that_are_refused(options: dict[str, Any], line: str) -> None:
+    with pytest.raises(hanse.UserError, match=line.replace(".", r"\.")):
+        build_part("weigh", {"name": "gtflat", **options})
+    assert InverseDistance().norm == "l2"
+
+
+def numbers(run: hanse.Run) -> list[dict[str, Any]]:
+    return [{k: v for k, v in m.items() if not k.startswith(("time/", "memory/"))} for m in run.metrics]
+
+
+@pytest.mark.parametrize("name", ["greedyfed", "fedprox"])
+def test_one_line_of_toml_and_the_record(name: str, tmp_path: Any) -> None:
+    file = tmp_path / "exp.toml"
+    file.write_text(
+        f'[data]\nclients = 6\n[mechanism]\nname = "{name}"\nclients_per_round = 3\nweigh = "gtflat"\n'
+        '[engine]\ntrain = "stacked"\nthreads = 1\n[run]\nrounds = 4\n'
+    )
+    run = hanse.run(file, out=tmp_path / "out")
+    assert all(m["weigh/distance"] > 0 and 1 <= m["weigh/effective_seats"] <= 3 for m in run.metrics)
+    again = hanse.run(file)
+    assert numbers(again) == numbers(run)
+
+
+def test_it_learns() -> None:
+    given = experiment(weigh={"name": "gtflat", "scale": "mean"})
+    longer = given.model_copy(update={"run": given.run.model_copy(update={"rounds": 15})})
+    found = [m["test/accuracy"] for m in hanse.run(longer).metrics]
+    assert max(found) > 0.5

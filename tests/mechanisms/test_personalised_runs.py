@@ -1,0 +1,229 @@
+"""Whole runs of personalised systems on digits: what they gain under skew, and the clusters that they find."""
+
+import shutil
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.datasets import load_digits
+
+import hanse
+from hanse.data import Dataset, Samples
+from hanse.mechanisms import personalised
+
+ENGINE = {"train": "stacked", "threads": 1}
+SKEWED = {
+    "clients": 8,
+    "partition": "pathological",
+    "classes_per_client": 2,
+    "client_test": 0.25,
+    "client_validation": 0.15,
+}
+PERSONAL = ("ditto", "fedamp", "heur_fedamp", "pfedgraph", "fedfomo", "fedsoft")
+
+
+def experiment(name: str, rounds: int = 8, **sections: Any) -> hanse.Experiment:
+    given: dict[str, Any] = {
+        "data": SKEWED,
+        "model": {"name": "mlp", "hidden": [16]},
+        "mechanism": {"name": name},
+        "train": {"batch_size": 16, "lr": 0.1, "epochs": 2},
+        "engine": ENGINE,
+        "run": {"rounds": rounds},
+    }
+    return hanse.Experiment(**(given | sections))
+
+
+@cache
+def last(name: str) -> dict:
+    options = {"name": name, "clients_per_round": 8} if name == "fedavg" else {"name": name}
+    return hanse.run(experiment(name, mechanism=options)).metrics[-1]
+
+
+@pytest.mark.parametrize("name", PERSONAL)
+def test_personal_models_beat_the_global_one_on_the_clients_own_data(name: str) -> None:
+    assert last(name)["client/test_accuracy"] > 0.85
+    assert last(name)["client/test_accuracy"] > last("fedavg")["client/test_accuracy"] + 0.1
+
+
+def test_ifca_is_between_the_global_and_the_personal_models() -> None:
+    assert last("fedavg")["client/test_accuracy"] < last("ifca")["client/test_accuracy"]
+
+
+@pytest.mark.parametrize("name", ["scaffold", "cfl"])
+def test_the_shared_models_learn(name: str) -> None:
+    assert last(name)["test/accuracy"] > 0.45
+
+
+def test_scaffold_learns_faster_than_fedavg_where_clients_drift() -> None:
+    train = {"batch_size": 16, "lr": 0.05, "epochs": 5}
+    found = {}
+    for name in ("fedavg", "scaffold"):
+        made = experiment(name, 15, mechanism={"name": name, "clients_per_round": 8}, train=train)
+        found[name] = hanse.run(made).metrics[-1]["test/loss"]
+    assert found["scaffold"] < 0.8 * found["fedavg"]
+
+
+def two_worlds(**_: Any) -> Dataset:
+    """Are these digits 5 or more? 8 clients in turn; odd ones have every answer the other way round."""
+    digits = load_digits()
+    x = torch.tensor(digits.images / 8 - 1, dtype=torch.float32)
+    y = torch.tensor(digits.target >= 5).long()
+    odd = torch.arange(len(y)) % 2
+    train, test = slice(0, 1600), slice(1600, None)
+    return Dataset("two worlds", Samples(x[train], (y ^ odd)[train]), Samples(x[test], y[test]), 2, (8, 8))
+
+
+@pytest.fixture
+def worlds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    monkeypatch.setitem(sys.modules, "of_two_worlds", sys.modules[__name__])
+    ids = tmp_path / "ids.npy"
+    np.save(ids, np.arange(len(two_worlds().train)) % 8)
+    return {
+        "source": "of_two_worlds:two_worlds",
+        "partition": "natural",
+        "ids": str(ids),
+        "clients": 8,
+        "client_test": 0.3,
+        "client_validation": 0.2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cfl", {"eps1": 0.3, "eps2": 0.6}),
+        ("ifca", {"clusters": 2}),
+        ("fedsoft", {"clusters": 2}),
+        ("fedfomo", {}),
+        ("pfedgraph", {}),
+        ("heur_fedamp", {}),
+    ],
+)
+def test_two_groups_with_opposite_labels_are_told_apart(
+    name: str, options: dict[str, Any], worlds: dict[str, Any]
+) -> None:
+    run = hanse.run(experiment(name, 10, data=worlds, mechanism={"name": name, **options}))
+    assert run.metrics[-1]["client/test_accuracy"] > 0.8
+    if name == "cfl":
+        assert run.table.size == 2
+        assert len(set(run.home[::2])) == len(set(run.home[1::2])) == 1
+        assert run.home[0] != run.home[1]
+    if name == "ifca":
+        assert run.metrics[-1]["deploy/largest_cluster"] == 4
+    if name == "fedsoft":
+        assert run.metrics[-1]["weigh/best_importance"] > 0.7
+
+
+def test_one_model_for_two_worlds_is_a_coin_toss(worlds: dict[str, Any]) -> None:
+    made = experiment("fedavg", 10, data=worlds, mechanism={"name": "fedavg", "clients_per_round": 8})
+    assert hanse.run(made).metrics[-1]["client/test_accuracy"] < 0.65
+
+
+def untimed(run: hanse.Run) -> list[dict]:
+    return [{k: v for k, v in m.items() if not k.startswith(("time/", "memory/"))} for m in run.metrics]
+
+
+def cut_back(folder: Path, out: Path) -> None:
+    """Copy a run as it was after round 4: its later checkpoints are gone."""
+    shutil.copytree(folder, out)
+    for name in ("00005", "00006"):
+        (out / "checkpoints" / f"{name}.safetensors").unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cfl", {"weigh": {"name": "cfl", "eps1": 9.0, "eps2": 0.1, "first_round": 4}}),
+        ("fedfomo", {"models": 2}),
+        ("ifca", {}),
+        ("fedsoft", {"interval": 3}),
+        ("scaffold", {"clients_per_round": 3}),
+        ("heur_fedamp", {"clients_per_round": 3}),
+    ],
+)
+def test_a_resumed_run_has_the_same_bits(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    folder, again = tmp_path / "whole", tmp_path / "again"
+    whole = hanse.run(experiment(name, 6, mechanism={"name": name, **options}), out=folder)
+    if name == "cfl":  # it has one model at the checkpoint that is left, and more in the end
+        assert [m["weigh/splits"] > 0 for m in whole.metrics][:5] == [False] * 4 + [True]
+        assert whole.table.size > 1
+    cut_back(folder, again)
+    resumed = hanse.resume(again)
+    assert torch.equal(resumed.table.rows, whole.table.rows)
+    assert resumed.home.tolist() == whole.home.tolist()
+    assert untimed(resumed) == untimed(whole)
+    one, other = (load_file(d / "checkpoints" / "00006.safetensors") for d in (folder, again))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.slow
+def test_killed_while_the_table_grows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1]))
+    import test_resume
+
+    weigh = {"name": "cfl", "eps1": 9.0, "eps2": 0.1, "first_round": 2}
+
+    def growing(**run: Any) -> hanse.Experiment:
+        return experiment("cfl", mechanism={"name": "cfl", "weigh": weigh}, run={"rounds": 6, **run})
+
+    monkeypatch.setattr(test_resume, "experiment", growing)
+    reference = tmp_path / "reference"
+    hanse.run(growing(), out=reference)
+    test_resume.kill_and_resume(4, 3, reference, tmp_path)
+
+
+def test_engines_agree_on_rounds_with_pulls_tilts_and_two_seats() -> None:
+    for name in ("ditto", "fedamp", "pfedgraph", "fedsoft", "scaffold"):
+        rows = []
+        for engine in ("stacked", "sequential"):
+            made = experiment(name, 2, engine={"train": engine, "threads": 1, "workers": 1})
+            rows.append(hanse.run(made).table.rows)
+        scale = float(rows[0].abs().max())
+        torch.testing.assert_close(rows[0] / scale, rows[1] / scale, rtol=0, atol=2e-5)
+
+
+def test_bytes_are_those_of_the_models_that_travel() -> None:
+    """In models of P numbers a client and round, down and up; answers to questions come on top."""
+    size = 64 * 16 + 16 + 16 * 10 + 10
+    want = {
+        "fedavg": (1, 1),
+        "ditto": (1, 1),  # the private model stays
+        "scaffold": (2, 1),  # x and c - c_i
+        "fedamp": (2, 1),  # the model and its centre
+        "pfedgraph": (1, 1),
+        "cfl": (1, 1),
+        "ifca": (2, 1),  # both clusters' models, one of which is trained
+        "fedsoft": (4, 1),  # two centres to estimate on, its own model, the mean of the centres
+        "fedfomo": (9, 1),  # its own to train; to score: old, own, six others
+    }
+    for name, (down, up) in want.items():
+        metrics = last(name)
+        assert metrics["bytes/down"] == down * 8 * 4 * size
+        assert metrics["bytes/up"] // (8 * 4 * size) == up
+        assert metrics["bytes/up"] - up * 8 * 4 * size <= 8 * 8 * 2 * 8
+
+
+def test_fedfomo_without_validation_shares_is_refused_with_the_reason() -> None:
+    made = experiment("fedfomo", data={"clients": 4, "partition": "iid"})
+    with pytest.raises(hanse.UserError, match="FedFomo needs a validation share at each client"):
+        hanse.run(made)
+
+
+@pytest.mark.parametrize("name", personalised.__all__)
+def test_some_clients_a_round_are_enough(name: str) -> None:
+    run = hanse.run(experiment(name, 3, mechanism={"name": name, "clients_per_round": 3}))
+    assert [m["answered"] for m in run.metrics] == [6 if name == "ditto" else 3] * 3
+
+
+def test_wrong_options_are_one_line() -> None:
+    with pytest.raises(hanse.UserError, match=r"mechanism\.clusters"):
+        hanse.run(experiment("ifca", mechanism={"name": "ifca", "clusters": 1}))
+    with pytest.raises(hanse.UserError, match=r"mechanism\.lam"):
+        hanse.run(experiment("ditto", mechanism={"name": "ditto", "lam": -1.0}))

@@ -1,0 +1,169 @@
+"""Grants, payments and the closing exchange in the loop, and books that agree with the run after any crash."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import hanse
+from hanse.ledger.entry import MINT, TOKEN, client, escrow, pool
+from hanse.ledger.store import Ledger
+
+HERE = Path(__file__).parent
+FEE = 3 * TOKEN // 2
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+
+
+def experiment(name: str = "paying", grant: float = 7.0, **more: object) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": 5, "client_test": 0.2},
+        mechanism={"name": f"paying:{name}", "clients_per_round": 2},
+        clients={"grant": grant},
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": 4, "seed": 1},
+        **more,
+    )
+
+
+def books(folder: Path) -> Ledger:
+    book = json.loads((folder / "ledger.json").read_text())["book"]
+    return Ledger.open(f"sqlite:///{folder / 'ledger.db'}", book=book)
+
+
+def test_grants_fees_refunds_and_the_last_word(tmp_path: Path) -> None:
+    run = hanse.run(experiment(), out=tmp_path / "run")
+    book = run.book
+    assert book.balance(MINT) == -5 * 7 * TOKEN
+    assert sum(book.balances.values()) == 0
+    assert book.balance(pool("fees")) == 0  # dealt at the end
+    assert all(book.balance(escrow(c)) == 0 for c in range(5))
+    sat = np.bincount([line["client"] for line in run.clients], minlength=5)
+    fees = 2 * 4 * FEE
+    shares = [fees // 5 + (i < fees % 5) for i in range(5)]
+    assert [book.balance(client(c)) for c in range(5)] == [7 * TOKEN - int(sat[c]) * FEE + shares[c] for c in range(5)]
+    ledger = books(tmp_path / "run")
+    assert ledger.balances() == {k: v for k, v in book.balances.items()}
+    assert (
+        ledger.head() == book.head != run.metrics[-1]["ledger/head"]
+    )  # the closing exchange came after the last round
+    with np.load(tmp_path / "run" / "rounds" / "00002.npz") as record:
+        assert record["bidders"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_who_cannot_pay_does_not_bid_and_nobody_goes_below_the_floor(tmp_path: Path) -> None:
+    run = hanse.run(experiment(grant=2.0))
+    assert min(v for k, v in run.book.balances.items() if k != MINT) >= 0
+    assert hanse.run(experiment(grant=0.0)).book.balances == {}  # nobody can bid, nothing moves
+
+
+def test_a_floor_below_zero_is_credit() -> None:
+    run = hanse.run(experiment(grant=0.0, ledger={"floor": -1.5}))
+    assert run.book.balance(pool("fees")) == 0
+    assert min(run.book.balances.values()) >= -FEE
+    assert any(v < 0 for v in run.book.balances.values())
+
+
+def test_a_run_without_payments_has_no_ledger(tmp_path: Path) -> None:
+    run = hanse.run(
+        hanse.Experiment(data={"clients": 3}, mechanism={"name": "fedavg", "clients_per_round": 2}, run={"rounds": 1}),
+        out=tmp_path / "run",
+    )
+    assert run.book.balances == {}
+    assert not (tmp_path / "run" / "ledger.db").exists()
+    assert "ledger/head" not in run.metrics[0]
+
+
+def test_personal_models_are_weights_of_the_table() -> None:
+    whole, half = hanse.run(experiment()), hanse.run(experiment("paying_half"))
+    assert torch.equal(whole.table.rows, half.table.rows)
+    assert whole.metrics[-1]["test/accuracy"] == half.metrics[-1]["test/accuracy"]
+    mine, theirs = half.model(0), half.model(1)
+    for a, b in zip(mine.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b / 2)
+    # logits of half a linear model are half: same guesses, another loss
+    assert half.metrics[-1]["client/test_loss"] != whole.metrics[-1]["client/test_loss"]
+
+
+CHILD = """
+import os, signal, sys
+import hanse
+from hanse import experiment
+from hanse.config import Experiment
+limit, source, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+count = 0
+def profile(frame, event, arg):
+    global count
+    count += 1
+    if count == limit:
+        os.kill(os.getpid(), signal.SIGKILL)
+real = experiment._play
+def play(*args):
+    sys.setprofile(profile)
+    try:
+        return real(*args)
+    finally:
+        sys.setprofile(None)
+experiment._play = play
+hanse.run(Experiment.read(source), out=out)
+print(count)
+"""
+
+
+def child(limit: int, source: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", CHILD, str(limit), str(source), str(out)]
+    env = os.environ | {"PYTHONPATH": str(HERE)}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+
+def killed_and_resumed(moments: list[float], tmp_path: Path) -> None:
+    source = tmp_path / "exp.toml"
+    source.write_text(experiment().to_toml())
+    whole = child(-1, source, tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    want = books(tmp_path / "whole")
+    for i, moment in enumerate(moments):
+        out = tmp_path / f"killed{i}"
+        killed = child(max(1, int(moment * int(whole.stdout))), source, out)
+        assert killed.returncode == -9, killed.stderr
+        resumed = hanse.resume(out)
+        got = books(out)
+        assert list(got.history()) == list(want.history())
+        assert got.head() == want.head() == resumed.book.head
+        assert got.verify().ok
+
+
+def test_killed_anywhere_the_books_are_the_same(tmp_path: Path) -> None:
+    killed_and_resumed([0.05, 0.5, 0.8, 0.97], tmp_path)
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_moments_the_books_are_the_same(tmp_path: Path) -> None:
+    killed_and_resumed([(i + 0.5) / 20 for i in range(20)], tmp_path)
+
+
+def test_a_crash_between_checkpoint_and_ledger_is_made_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = hanse.run(experiment(), out=tmp_path / "whole")
+    real, calls = Ledger.post, []
+
+    def post(self: Ledger, *args: object) -> object:
+        calls.append(args)
+        if len(calls) == 3:
+            raise OSError("the power went")
+        return real(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Ledger, "post", post)
+    with pytest.raises(OSError, match="the power went"):
+        hanse.run(experiment(), out=tmp_path / "run")
+    monkeypatch.setattr(Ledger, "post", real)
+    resumed = hanse.resume(tmp_path / "run")
+    assert resumed.book == whole.book
+    assert list(books(tmp_path / "run").history()) == list(books(tmp_path / "whole").history())
