@@ -45,9 +45,7 @@ def growth(repeats: int) -> None:
 
 
 def populations(repeats: int) -> None:
-    print(
-        "\n| k | closed form | with its report | 100 individuals each | memory of the state, MB |\n|---|---|---|---|---|"
-    )
+    print("\n| k | closed form | with its report | 100 individuals each | the state, MB |\n|---|---|---|---|---|")
     for k in (10, 100, 300, 1000, 3000):
         phi = replicator.payoff_matrix(np.random.default_rng(k).normal(size=(k, 50)))
         closed = milliseconds(lambda phi=phi: replicator.equilibrium(phi), repeats)

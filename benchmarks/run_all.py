@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPTS = ("mnist_mlp.py", "whole_run.py", "cifar_cnn.py", "coalitions.py", "registered.py")
+SCRIPTS = ("mnist_mlp.py", "whole_run.py", "cifar_cnn.py", "coalitions.py", "registered.py", "equilibrium.py")
 
 
 def main() -> None:

@@ -65,7 +65,7 @@ def test_run_compare_and_report(folder: Path) -> None:
     for m in metrics:
         values = [s["value"] for s in seats if s["round"] == m["round"]]
         assert m["value/sum"] == pytest.approx(sum(values))
-    assert (run / "config.toml").read_text().count("\n[") == 9
+    assert (run / "config.toml").read_text().count("\n[") == 10
     assert len(list((run / "rounds").glob("*.npz"))) == 4
     assert json.loads((run / "environment.json").read_text())["packages"]["torch"]
 

@@ -11,10 +11,14 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from hanse.audit_command import EPILOG as AUDIT_EPILOG
+from hanse.audit_command import audit
 from hanse.errors import UserError
 from hanse.ledger.command import app as ledger_app
 from hanse.papers.command import EPILOG as REPRODUCE_EPILOG
 from hanse.papers.command import reproduce
+from hanse.theory import EPILOG as THEORY_EPILOG
+from hanse.theory import theory
 
 __all__ = ["app", "main"]
 
@@ -162,6 +166,8 @@ def demo(
 
 
 app.command(epilog=REPRODUCE_EPILOG)(reproduce)
+app.command(epilog=THEORY_EPILOG)(theory)
+app.command(epilog=AUDIT_EPILOG)(audit)
 app.add_typer(ledger_app, name="ledger")
 
 

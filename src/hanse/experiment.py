@@ -185,7 +185,7 @@ def _play(
     if folder is not None:
         result.path, result.metrics, result.clients = folder.path, folder.metrics(), list(folder.clients())
     for observer in observers:
-        observer.on_start(experiment, state.round, said)
+        observer.on_start(experiment, state.round, [*said, *(f"warning: {line}" for line in world.data.warnings)])
     limits = experiment.run
     budget = Budget(limits.target_accuracy, limits.max_seconds, limits.max_megabytes)
     budget.spend(result.metrics)

@@ -6,9 +6,10 @@ live in one process, this is done when a round is tested.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from hanse.data.federated import FederatedData
 from hanse.federation.bids import fit
@@ -17,8 +18,9 @@ from hanse.learning.job import Engine, Scores
 from hanse.mechanisms.part import Floats, OwnMix
 from hanse.table import SERVER, Table
 
-__all__ = ["by_distribution", "own_weights"]
+__all__ = ["QUANTILES", "by_distribution", "own_weights", "personal_fit"]
 
+QUANTILES = (10, 25, 50, 75, 90)
 _MOST_ROWS = 16  # server rows that are tested on each distribution
 
 
@@ -43,11 +45,44 @@ def own_weights(engine: Engine, data: FederatedData, table: Table, own: OwnMix) 
 
 
 def by_distribution(engine: Engine, data: FederatedData, table: Table) -> Mapping[str, float]:
-    """Return how each server row does on the held-out data of each distribution: accuracy, or ``1 / (1 + loss)``."""
-    rows = np.flatnonzero(table.owner == SERVER)[:_MOST_ROWS]
-    found: dict[str, float] = {}
-    for d, samples in enumerate(data.server_tests if len(rows) else ()):
-        if len(samples):
-            scores = engine.score(table.rows[rows], samples)
-            found |= {f"test/row {k}/distribution {d}": x for k, x in zip(rows.tolist(), _fits(scores), strict=True)}
+    """Return how each server row does on the held-out data of each distribution: accuracy, or ``1 / (1 + loss)``.
+
+    With as many rows as distributions also "test/tier d/..", where tier d is the row that is matched to distribution d
+    (the matching with the largest sum; which row serves which is chance), its "best" figure, and "test/separated": 1 if
+    every tier is best on its own distribution and on each distribution its own tier is best.
+    """
+    rows, tests = np.flatnonzero(table.owner == SERVER), [t for t in data.server_tests if len(t)]
+    if len(rows) > data.num_clients:  # a row a client first, and centres after them (FedSoft)
+        rows = rows[data.num_clients :]
+    rows = rows[:_MOST_ROWS]
+    if not len(rows) or not tests:
+        return {}
+    figures = np.array([_fits(engine.score(table.rows[rows], samples)) for samples in tests]).T
+    found = {f"test/row {k}/distribution {d}": x for k, own in zip(rows, figures, strict=True) for d, x in _enum(own)}
+    if len(rows) == len(tests):
+        _, tier = linear_sum_assignment(figures.T, maximize=True)
+        for d, own in enumerate(figures[tier]):
+            found |= {f"test/tier {d}/distribution {e}": x for e, x in _enum(own)}
+            found[f"test/tier {d}/best"] = float(own.max())
+        found["test/separated"] = float(_separated(figures[tier]))
     return found
+
+
+def _enum(figures: Floats) -> Iterator[tuple[int, float]]:
+    return enumerate(figures.tolist())
+
+
+def _separated(figures: Floats) -> bool:
+    """Say whether the diagonal of ``figures [D, D]`` is the largest of its row and of its column, alone."""
+    own, rest = np.diag(figures), figures.copy()
+    np.fill_diagonal(rest, -np.inf)
+    return bool((own > rest.max(axis=1)).all() and (own > rest.max(axis=0)).all())
+
+
+def personal_fit(scores: Scores) -> Mapping[str, float]:
+    """Return the mean and some quantiles over clients of how well their models fit their own test shares."""
+    fits = np.array(_fits(scores))[scores.count > 0]
+    if not len(fits):
+        return {}
+    found = {"client/test_fit": float(fits.mean())}
+    return found | {f"client/test_fit_q{q}": float(np.quantile(fits, q / 100)) for q in QUANTILES}

@@ -36,8 +36,9 @@ class ProgressBar:
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
         """Print what was said, start the bar."""
         for line in said:
-            if self._explain or "checkpoint" in line:
-                self._console.print(line, style="yellow" if "checkpoint" in line else "dim", markup=False)
+            warns = "checkpoint" in line or line.startswith("warning: ")
+            if self._explain or warns:
+                self._console.print(line, style="yellow" if warns else "dim", markup=False)
         self._progress.start()
         self._task = self._progress.add_task(self._label, total=experiment.run.rounds, completed=first_round, figure="")
 

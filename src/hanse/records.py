@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from hanse.data.federated import FederatedData
-from hanse.held import by_distribution
+from hanse.held import by_distribution, personal_fit
 from hanse.learning.job import Engine
 from hanse.mechanisms.part import Floats, View
 from hanse.rounds import Played
@@ -138,6 +138,7 @@ def evaluate(
             weighted = np.average(scores.accuracy[some], weights=scores.count[some])
             found["client/test_accuracy_weighted"] = float(weighted)
             found["client/test_accuracy_min"] = float(scores.accuracy[some].min())
+        found.update(personal_fit(scores))
         if weights is not None:
             tier = engine.score(table.rows[rows[clients]], pool, index)
             if not np.isnan(tier.accuracy[some]).any() and some.any():

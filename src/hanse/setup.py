@@ -31,6 +31,7 @@ from hanse.ledger.entry import TOKEN
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.part import Context, Floats, Mechanism
 from hanse.mechanisms.registry import REASONS, build_mechanism, call, unmet_needs
+from hanse.mechanisms.select import rounds_to_meet_all
 from hanse.rounds import Setup
 from hanse.streams import stream
 
@@ -216,7 +217,23 @@ def settle_engine(
     )
     experiment = experiment.model_copy(update={"engine": section})
     engine = make_engine(choice, blueprint.problem, blueprint.device, section.precision)
-    return experiment, _world(experiment, blueprint, engine, federation), choice.why
+    said = [*choice.why, *_too_short(experiment, blueprint)]
+    return experiment, _world(experiment, blueprint, engine, federation), said
+
+
+def _too_short(experiment: Experiment, blueprint: Blueprint) -> list[str]:
+    """Return a warning if the run ends before a selector that first meets everyone has done so."""
+    select, rounds, clients = blueprint.mechanism.select, experiment.run.rounds, blueprint.data.num_clients
+    if not getattr(select, "meets_everyone", False):
+        return []
+    seats = min(getattr(select, "clients_per_round", clients), clients)
+    needed = rounds_to_meet_all(clients, seats)
+    if rounds > needed:
+        return []
+    return [
+        f"warning: run.rounds: {rounds}: to meet all {clients} clients, {seats} a round, takes {needed} rounds; "
+        "nobody is chosen by value before that"
+    ]
 
 
 def _choose(experiment: Experiment, blueprint: Blueprint, fresh: bool) -> EngineChoice:

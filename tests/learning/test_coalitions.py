@@ -5,11 +5,14 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch import nn
 
 from hanse.errors import UserError
 from hanse.learning.coalitions import Coalitions
+from hanse.learning.convolutions import _seen, read_convolutions
 from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
+from hanse.table import Layout
 
 from .helpers import made
 
@@ -90,3 +93,33 @@ def test_a_model_that_is_not_finite_is_worth_little() -> None:
     game = Coalitions(problem, torch.stack([row, row * float("nan")]), row, [1.0, 1.0], made((4,), 3))
     good, bad = game.many([frozenset({0}), frozenset({1})])
     assert bad < -1e6 < good
+
+
+STACKS = [
+    ([nn.Conv2d(3, 8, 4), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(8, 8, 4), nn.MaxPool2d(2)], (32, 32), 200, (29, 29)),
+    ([nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)], (9, 12), 96, (9, 12)),
+    ([nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(4, 5, 2)], (18, 19), 45, (17, 17)),
+    ([nn.Conv2d(3, 4, (2, 3), dilation=2), nn.MaxPool2d(3, stride=2, dilation=2)], (12, 15), 48, (11, 15)),
+    ([nn.Conv2d(3, 4, 2), nn.MaxPool2d(2, ceil_mode=True)], (10, 10), 100, (10, 10)),
+    ([nn.Conv2d(3, 4, 3, bias=False), nn.MaxPool2d(2)], (10, 11), 64, (10, 10)),
+]
+
+
+@pytest.mark.parametrize(("layers", "size", "features", "seen"), STACKS)
+def test_models_side_by_side_see_what_each_sees_alone(
+    layers: list[nn.Module], size: tuple[int, int], features: int, seen: tuple[int, int]
+) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, 6), nn.ReLU(), nn.Linear(6, 3))
+    problem = Problem(module, Layout.of(module))
+    stack = read_convolutions(problem)
+    assert stack is not None
+    assert tuple(_seen(layers, size[d], d) for d in (0, 1)) == seen
+    row = problem.layout.flatten(module)
+    rows = row + 0.1 * torch.randn(5, len(row))
+    x = torch.randn(70, 3, *size)
+    found = stack.forward(problem.layout.unflatten(rows), x)
+    for c in range(5):
+        problem.layout.load(module, rows[c])
+        with torch.no_grad():
+            torch.testing.assert_close(found[c].T, module(x), atol=1e-5, rtol=1e-5)

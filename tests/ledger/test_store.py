@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ledger_cases import book_of, fee, flat, grant, history, pay, play
-from sqlalchemy import insert, text, update
+from sqlalchemy import Connection, insert, text, update
 from sqlalchemy.exc import DBAPIError
 
 from hanse.errors import UserError
@@ -237,7 +237,7 @@ FORBIDDEN = {
     "rename an account": "UPDATE accounts SET name = 'client/8' WHERE name = 'client/0'",
     "lower a floor": "UPDATE accounts SET floor = -5 WHERE name = 'client/0'",
     "delete an account": "DELETE FROM accounts",
-    "enter a sealed transaction": "INSERT INTO postings SELECT transaction_id, 9, account_id, 5 FROM postings WHERE line = 1",
+    "enter a sealed one": "INSERT INTO postings SELECT transaction_id, 9, account_id, 5 FROM postings WHERE line = 1",
     "begin sealed": "INSERT INTO transactions (book_id, number, round, step, kind, memo, previous, hash, sealed) "
     "SELECT book_id, 9, 9, 'x', 'x', '', hash, hash, true FROM transactions WHERE number = 2",
     "begin with money": "INSERT INTO accounts (book_id, name, balance) SELECT id, 'client/9', 5 FROM books",
@@ -261,6 +261,12 @@ def test_the_database_forbids(ledger: Ledger, case: str) -> None:
 def test_the_database_checks_what_is_sealed(ledger: Ledger, amounts: tuple[int, ...]) -> None:
     """Around the code: postings go in, but their transaction cannot be sealed."""
     ledger.post(0, [grant(0, 100), grant(1, 100)])
+    with pytest.raises(DBAPIError, match="ledger: "), ledger._engine.begin() as connection:
+        _seal_by_hand(connection, ledger, amounts)
+    assert ledger.verify().ok
+
+
+def _seal_by_hand(connection: Connection, ledger: Ledger, amounts: tuple[int, ...]) -> None:
     row = {
         "book_id": ledger.id,
         "number": 3,
@@ -268,24 +274,21 @@ def test_the_database_checks_what_is_sealed(ledger: Ledger, amounts: tuple[int, 
         "step": "x",
         "kind": "x",
         "memo": "",
-        "previous": ledger.head(),
+        "previous": "",
+        "hash": "",
     }
-    with pytest.raises(DBAPIError, match="ledger: "), ledger._engine.begin() as connection:
-        connection.execute(insert(transactions).values(**row, hash="x"))
-        mine = transactions.c.number == 3
-        id_ = connection.execute(transactions.select().where(mine)).one().id
-        names = connection.execute(
-            accounts.select().where(accounts.c.name.like("client/%")).order_by(accounts.c.id)
-        ).all()
-        connection.execute(
-            insert(postings),
-            [
-                {"transaction_id": id_, "line": i, "account_id": names[i].id, "amount": amount}
-                for i, amount in enumerate(amounts)
-            ],
-        )
-        connection.execute(update(transactions).where(mine).values(sealed=True))
-    assert ledger.verify().ok
+    connection.execute(insert(transactions).values(**row))
+    mine = transactions.c.number == 3
+    id_ = connection.execute(transactions.select().where(mine)).one().id
+    names = connection.execute(accounts.select().where(accounts.c.name.like("client/%")).order_by(accounts.c.id)).all()
+    connection.execute(
+        insert(postings),
+        [
+            {"transaction_id": id_, "line": i, "account_id": names[i].id, "amount": amount}
+            for i, amount in enumerate(amounts)
+        ],
+    )
+    connection.execute(update(transactions).where(mine).values(sealed=True))
 
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)

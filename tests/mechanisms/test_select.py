@@ -236,7 +236,8 @@ def test_set_aware_knows_what_clients_hold_and_seats_different_classes() -> None
 
 
 def test_set_aware_beats_greedy_where_nobody_is_good_alone() -> None:
-    ours, greedily = (whole(name, 30).metrics[-1]["test/accuracy"] for name in ("set_aware", "greedyfed"))
+    runs = [whole(name, 80) for name in ("set_aware", "greedyfed")]
+    ours, greedily = (np.mean([m["test/accuracy"] for m in run.metrics[-20:]]) for run in runs)
     assert ours > greedily + 0.1
 
 
@@ -253,3 +254,30 @@ def test_classes_that_are_missing_make_no_part() -> None:
     problem, _ = build_problem("mlp", (3,), 5, 0, hidden=[4])
     parts = by_class(problem, Samples(torch.zeros(5, 3), torch.tensor([3, 0, 3, 0, 4])))
     assert [part.tolist() for part in parts] == [[1, 3], [0, 2], [4]]
+
+
+@pytest.mark.parametrize(
+    ("name", "rounds", "said"), [("greedyfed", 3, True), ("ucb", 4, True), ("set_aware", 5, False)]
+)
+def test_a_run_that_never_chooses_by_value_says_so(name: str, rounds: int, said: bool) -> None:
+    experiment = whole(name, 1).experiment
+    experiment = experiment.model_copy(update={"run": experiment.run.model_copy(update={"rounds": rounds})})
+    lines = settle_engine(experiment, build(experiment), fresh=False)[2]
+    want = f"warning: run.rounds: {rounds}: to meet all 12 clients, 3 a round, takes 4 rounds"
+    assert any(line.startswith(want) for line in lines) == said
+
+
+def test_what_greedyfed_cannot_do_is_refused_in_one_line() -> None:
+    def refused(**sections: Any) -> str:
+        given = {"data": {"clients": 12}, "mechanism": {"name": "greedyfed", "clients_per_round": 3}, **sections}
+        with pytest.raises(hanse.UserError) as error:
+            build(hanse.Experiment(**given))
+        return str(error.value)
+
+    assert refused(mechanism={"name": "greedyfed", "clients_per_round": 13}) == (
+        "mechanism.clients_per_round: 13: more than the 12 clients that there are"
+    )
+    assert "validation set at the server (data.validation > 0)" in refused(data={"clients": 12, "validation": 0.0})
+    assert "behaviour.noisy.sigma: -0.1" in refused(behaviour={"noisy": {"sigma": -0.1}})
+    with pytest.raises((hanse.UserError, ValueError), match="alpha = 0"):
+        hanse.Experiment(data={"clients": 12, "alpha": 0.0})

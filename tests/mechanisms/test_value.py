@@ -137,3 +137,28 @@ def test_checked_estimates_carry_the_exact_values(view: View) -> None:
     assert checked.exact is not None
     np.testing.assert_array_equal(checked.exact, exact.per_seat)
     assert value(view, name="gtg").exact is None
+
+
+def test_gtg_of_eight_clients_agrees_with_exact_on_every_round() -> None:
+    experiment = hanse.Experiment(
+        data={"clients": 16, "alpha": 0.2},
+        model={"name": "mlp", "hidden": [6]},
+        mechanism={"name": "greedyfed", "clients_per_round": 8, "value": {"name": "gtg", "check": True}},
+        train={"lr": 0.1, "epochs": 2},
+        engine={"train": "stacked", "threads": 1},
+    )
+    here = settle_engine(experiment, build(experiment), fresh=False)[1]
+    state = first_state(here.setup)
+    inside: list[np.ndarray] = []
+    for _ in range(5):
+        played = play_round(here.setup, state)
+        state, found = played.state, played.view.values
+        assert found is not None
+        assert found.exact is not None
+        assert found.standard_errors is not None
+        # what is truncated within a permutation is below eps = 1e-4
+        off = np.maximum(np.abs(found.per_seat - found.exact) - 1e-4, 0) / found.standard_errors
+        assert off.max() < 4.5
+        inside.append(off < 2)
+        assert found.per_seat.sum() == pytest.approx(found.exact.sum(), abs=1e-4)
+    assert np.mean(inside) > 0.9

@@ -67,5 +67,5 @@ def _nearest(task: Nearest, result: Result) -> str | None:
     if not isinstance(result, Counted) or result.name != task.name:
         return f"no answer to '{task.name}'"
     if result.counts.dtype != torch.int64 or tuple(result.counts.shape) != (task.models.shape[0],):
-        return f"{tuple(result.counts.shape)} counts for {task.models.shape[0]} models"
+        return f"{tuple(result.counts.shape)} counts of type {result.counts.dtype} for {task.models.shape[0]} models"
     return "negative counts" if bool((result.counts < 0).any()) else None

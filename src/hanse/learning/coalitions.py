@@ -23,9 +23,10 @@ from torch import Tensor
 from hanse.data.samples import Samples
 from hanse.errors import UserError, nearest
 from hanse.learning.convolutions import ConvStack, read_convolutions
+from hanse.learning.forward import forward, through
 from hanse.learning.job import Problem
 from hanse.learning.program import read_stack
-from hanse.learning.scoring import Scorer, forward, losses, tally, through
+from hanse.learning.scoring import Scorer, losses, tally
 from hanse.learning.threads import shared_crew
 
 __all__ = ["Coalitions", "UtilityName"]

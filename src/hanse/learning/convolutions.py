@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from hanse.learning.forward import forward
 from hanse.learning.job import Problem
 from hanse.learning.program import Spec, read_layers
-from hanse.learning.scoring import forward
 
 __all__ = ["ConvStack", "read_convolutions"]
 
@@ -43,7 +43,7 @@ class ConvStack:
         x = x[:, :, :rows, :columns].contiguous(memory_format=torch.channels_last)
         few = max(4, _CACHED // (models * first.out_channels * rows * columns))
         wide = self._wide(blocks, models)
-        features = torch.cat([_features(wide, part, models) for part in x.split(few)], 1)
+        features = torch.cat([_features(wide, part, models) for part in torch.split(x, few)], 1)
         return forward(self.dense, blocks, features)
 
     def _wide(self, blocks: dict[str, Tensor], models: int) -> list[tuple[nn.Module, Tensor | None, Tensor | None]]:

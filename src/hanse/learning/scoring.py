@@ -1,8 +1,4 @@
-"""Loss and accuracy of many models on many samples: stacked where the model allows, else one model after another.
-
-Stacked models share the first layer's product over a chunk (one ``[C h, d] x [d, m]`` product for C models) and run
-feature-major, so that the log-softmax and the maximum over classes vectorise over samples.
-"""
+"""Loss and accuracy of many models on many samples: stacked where the model allows, else one model after another."""
 
 from __future__ import annotations
 
@@ -16,60 +12,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.data.samples import Samples
+from hanse.learning.convolutions import ConvStack, read_convolutions
+from hanse.learning.forward import forward
 from hanse.learning.job import Problem, Scores
 from hanse.learning.local import Precision, Trainer
-from hanse.learning.products import product
-from hanse.learning.program import Spec, read_stack
+from hanse.learning.program import read_stack
 from hanse.learning.threads import Crew
 
-__all__ = ["Scorer", "by_class", "forward", "losses", "tally", "through"]
+__all__ = ["Scorer", "by_class", "losses", "tally"]
 
 T = TypeVar("T")
 
 _CHUNK = 1 << 22  # activations (numbers) of a chunk: bounds memory
 _GATHER = 1 << 20  # numbers of samples that are gathered for a chunk: they stay in the cache for the product
 _OUTCOMES = 1 << 24  # losses of samples that are held at once
-_IMAGES = 250  # samples of a chunk for models that are scored one by one
-
-
-def forward(specs: Sequence[Spec], blocks: dict[str, Tensor], x: Tensor) -> Tensor:
-    """Return the outputs ``[C, k, m]`` of C models on samples ``x``, ``[m, d]`` for all or ``[C, m, d]`` for each.
-
-    ``blocks`` are the models' tensors by name, each ``[C, *shape]``; batch norm uses its running statistics.
-    """
-    return through(specs, blocks, x.transpose(-1, -2))  # a view: the product reads the samples as they lie
-
-
-def through(specs: Sequence[Spec], blocks: dict[str, Tensor], value: Tensor) -> Tensor:
-    """Run layers on feature-major values, ``[d, m]`` for all models or ``[C, d, m]``, which may be overwritten."""
-    for spec in specs:
-        if spec.kind == "linear":
-            value = _linear(spec, blocks, value)
-        elif spec.kind == "batch_norm":
-            value = _normalise(spec, blocks, value)
-        else:
-            value = value.relu_() if spec.kind == "relu" else value.tanh_()
-    return value
-
-
-def _linear(spec: Spec, blocks: dict[str, Tensor], value: Tensor) -> Tensor:
-    weight = blocks[f"{spec.name}.weight"]
-    bias = blocks[f"{spec.name}.bias"].unsqueeze(2) if spec.bias else None
-    if value.ndim == 3:
-        return torch.bmm(weight, value) if bias is None else torch.baddbmm(bias, weight, value)
-    models, outputs = weight.shape[:2]
-    if models == 1:  # the samples as the left factor split better over threads; the transposed view costs nothing
-        flat = product(value.t(), weight[0]).t().unsqueeze(0)
-    else:
-        flat = product(weight.reshape(models * outputs, -1), value.t()).view(models, outputs, -1)
-    return flat if bias is None else flat.add_(bias)
-
-
-def _normalise(spec: Spec, blocks: dict[str, Tensor], value: Tensor) -> Tensor:
-    name = spec.name
-    scale = blocks[f"{name}.weight"] * torch.rsqrt(blocks[f"{name}.running_var"] + spec.eps)
-    shift = blocks[f"{name}.bias"] - blocks[f"{name}.running_mean"] * scale
-    return torch.addcmul(shift.unsqueeze(2), value, scale.unsqueeze(2))
+_IMAGES = 250  # samples of a chunk for convolutions, and for models that are scored one by one
+_WIDE = 16  # at most so many models as channels of one wide convolution
 
 
 def tally(problem: Problem, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,7 +61,7 @@ def by_class(problem: Problem, samples: Samples) -> list[Tensor]:
         order = samples.y.reshape(len(samples), -1).mean(1).argsort(stable=True)
         return [part.sort().values for part in order.tensor_split(10) if len(part)]
     order = samples.y.argsort(stable=True)
-    return [part for part in order.split(torch.bincount(samples.y).tolist()) if len(part)]
+    return [part for part in torch.split(order, torch.bincount(samples.y).tolist()) if len(part)]
 
 
 class Scorer:
@@ -119,6 +77,7 @@ class Scorer:
     ) -> None:
         self.problem, self.device, self.dtype, self.precision = problem, device, dtype, precision
         self.specs = read_stack(problem)
+        self.convolutions = read_convolutions(problem) if self.specs is None and precision == "float32" else None
         self.crew = crew or Crew(1)
         self._trainers: list[Trainer] = []
 
@@ -174,10 +133,15 @@ class Scorer:
         """
         rows = rows.to(device=self.device, dtype=self.dtype)
         with torch.no_grad():
-            if self.specs is None:
-                yield from self._one_by_one(rows, pool, [index] * len(rows) if isinstance(index, Tensor) else index)
-            elif index is None or isinstance(index, Tensor):
-                yield from self._stacked(rows, pool, index)
+            if index is None or isinstance(index, Tensor):
+                if self.convolutions is not None and len(rows) > 1:
+                    yield from self._wide(self.convolutions, rows, pool, index)
+                elif self.specs is None:
+                    yield from self._one_by_one(rows, pool, None if index is None else [index] * len(rows))
+                else:
+                    yield from self._stacked(rows, pool, index)
+            elif self.specs is None:
+                yield from self._one_by_one(rows, pool, index)
             else:
                 yield from self._ragged(rows, pool, index)
 
@@ -220,13 +184,34 @@ class Scorer:
 
         def one(place: tuple[int, int]) -> tuple[list[int], Tensor, Tensor]:
             p, a = place
-            some = slice(a, a + step)
-            part = Samples(pool.x[some], pool.y[some]) if taken is None else pool.take(taken[some])
+            part = self._some(pool, taken, a, step)
             output = forward(specs, blocks[p], self._inputs(part.x))
             which = list(range(p * models, p * models + len(parts[p])))
             return which, *tally(self.problem, output, self._targets(part.y))
 
         yield from self._dealt([(p, a) for p in range(len(parts)) for a in range(0, count, step)], one)
+
+    def _wide(
+        self, stack: ConvStack, rows: Tensor, pool: Samples, taken: Tensor | None
+    ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+        """Models as the channels of wide convolutions, on the same samples: those of ``taken`` or all."""
+        parts = [rows[first : first + _WIDE] for first in range(0, len(rows), _WIDE)]
+        blocks = [self._blocks(part) for part in parts]
+
+        def one(place: tuple[int, int]) -> tuple[list[int], Tensor, Tensor]:
+            p, a = place
+            part = self._some(pool, taken, a, _IMAGES)
+            output = stack.forward(blocks[p], part.x.to(device=self.device, dtype=self.dtype))
+            which = list(range(p * _WIDE, p * _WIDE + len(parts[p])))
+            return which, *tally(self.problem, output, self._targets(part.y))
+
+        count = len(pool) if taken is None else len(taken)
+        yield from self._dealt([(p, a) for p in range(len(parts)) for a in range(0, count, _IMAGES)], one)
+
+    @staticmethod
+    def _some(pool: Samples, taken: Tensor | None, first: int, count: int) -> Samples:
+        some = slice(first, first + count)
+        return Samples(pool.x[some], pool.y[some]) if taken is None else pool.take(taken[some])
 
     def _ragged(
         self, rows: Tensor, pool: Samples, index: Sequence[Tensor]

@@ -80,6 +80,8 @@ def _database_errors(url: URL) -> Iterator[None]:
     except DBAPIError as wrong:
         said = str(wrong.orig).strip().splitlines()[0]
         raise LedgerError(f"{url.render_as_string()}: {said}") from wrong
+    except UnicodeDecodeError as wrong:  # SQLite's driver, when a damaged schema is quoted in its message
+        raise LedgerError(f"{url.render_as_string()}: the database is damaged") from wrong
 
 
 def _sqlite(url: URL, read_only: bool) -> Engine:

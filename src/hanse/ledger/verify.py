@@ -76,6 +76,8 @@ def verify(ledger: Ledger, receipts: Iterable[Receipt] = (), heads: Mapping[str,
             wrong = str(first)
         except DatabaseError as broken:  # pages that cannot be read
             wrong = f"the database is damaged after transaction {walk.number}: {broken.orig}"
+        except UnicodeDecodeError:  # the driver's message quotes a page's bytes
+            wrong = f"the database is damaged after transaction {walk.number}"
         return Verdict(walk.number, walk.postings, len(walk.held), walk.head, wrong)
 
 
@@ -224,8 +226,9 @@ class _Claims:
                 self.wrong = self.wrong or f"{_named(receipt)}: is of another book, '{receipt.book}'"
             elif not receipt.genuine():
                 self.wrong = self.wrong or f"{_named(receipt)}: its signature is wrong"
-            self.receipts.setdefault(receipt.count, []).append(receipt)
-            self.followed |= {client(receipt.client), escrow(receipt.client)}
+            else:
+                self.receipts.setdefault(receipt.count, []).append(receipt)
+                self.followed |= {client(receipt.client), escrow(receipt.client)}
 
     def reached(self, walk: _Walk, lines: list[tuple[str, str, int]]) -> None:
         """Compare what is said of this place in the chain with what is there. Raises _WrongError."""

@@ -20,7 +20,7 @@ from hanse.ledger.entry import client as account
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.part import Choice, Context, Ints, Mechanism, SelectPart, State, TrainPart, View
 from hanse.mechanisms.settle.market import Payments, Pricing
-from hanse.mechanisms.weigh.market import Imports, Of, leaving
+from hanse.mechanisms.weigh.market import Imports, MarketMix, Of, leaving
 from hanse.table import SERVER, Seats, Table
 
 __all__ = ["ModelAndCentre", "Staying", "ipfl"]
@@ -102,21 +102,26 @@ class Staying(SelectPart):
 class ModelAndCentre(TrainPart):
     """A row for each client's model and one for its proximal centre; training is pulled to it with ``mu``, eq. (7).
 
-    With ``keep_best`` a third row holds each client's best model so far, its own and private, for when it quits.
+    Who imports nothing, or has not paid, trains without the pull: eq. (5) has no such term then, and Table 5's sellers
+    train as if alone (papers.md I19). With ``keep_best`` a third row holds each client's best model so far, its own and private, for when it quits.
     """
 
-    gives: ClassVar[frozenset[str]] = frozenset({"centres"})
+    gives: ClassVar[frozenset[str]] = frozenset({"centres", "market_rows"})
     needs: ClassVar[frozenset[str]] = frozenset({"clients", "centres_mixed"})
     mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.4
     keep_best: bool = True
 
     def table(self, context: Context) -> tuple[Table, Ints]:
-        """Return models, centres (theta-bar^0 = theta^0: papers.md I14) and best models, all the initial one."""
+        """Return models, centres (theta-bar^0 = theta^0: papers.md I14), best models, and the initial one, which all are."""
         N = context.num_clients
         ids = np.arange(N, dtype=np.int64)
         # models are uploaded to the market, so they are the server's rows; only a best model never leaves its client
-        owner = np.concatenate([np.full(2 * N, SERVER), ids if self.keep_best else ids[:0]])
+        owner = np.concatenate([np.full(2 * N, SERVER), ids if self.keep_best else ids[:0], [SERVER]])
         return Table.of(context.initial(0).repeat(len(owner), 1), owner.astype(np.int64)), ids
+
+    def init(self, context: Context) -> State:
+        """Nobody has imported anything."""
+        return {"pulled": np.zeros(context.num_clients, bool)}
 
     def decide(self, view: View, state: State) -> Seats:
         """Seat each client at its own model, pulled to its centre."""
@@ -125,7 +130,19 @@ class ModelAndCentre(TrainPart):
         clients = view.choice.clients
         pull = np.zeros((len(clients), view.table.size))
         pull[np.arange(len(clients)), view.context.num_clients + clients] = 1.0
-        return Seats(clients, clients, clients, R=pull, mu=np.full(len(clients), self.mu))
+        return Seats(clients, clients, clients, R=pull, mu=self.mu * state["pulled"][clients])
+
+    def learn(self, outcome: View, state: State) -> State:
+        """Remember whose centre is made of others' models and was delivered."""
+        pulled = state["pulled"].copy()
+        trade = outcome.mix.trade if isinstance(outcome.mix, MarketMix) else None
+        if trade is not None:
+            pulled[trade.clients] = trade.graph.any(axis=1)
+        elif not isinstance(outcome.mix, MarketMix):  # centres of another kind than imports
+            pulled[outcome.trained.seats.client] = True
+        withheld = () if outcome.settlement is None else outcome.settlement.withheld
+        pulled[[row - len(pulled) for row in withheld]] = False
+        return {"pulled": pulled}
 
 
 def ipfl(

@@ -157,6 +157,7 @@ REASONS = {
     "variates": "control variates in the table (mechanism.train = 'controlled')",
     "variates_updated": "a weigh part that updates the control variates (mechanism.weigh = 'control_variates')",
     "market": "a market of models (mechanism.weigh = 'imports')",
+    "market_rows": "a model and a centre a client, and the initial model (mechanism.train = 'model_and_centre')",
     "pooled": "all data at one client (data.partition = 'pooled')",
 }
 

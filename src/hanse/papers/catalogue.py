@@ -9,10 +9,11 @@ from hanse.papers.frame import SCALES, Paper, PaperTable
 from hanse.papers.greedyfed import GREEDYFED
 from hanse.papers.gtflat import GTFLAT_PAPER
 from hanse.papers.ipfl import IPFL
+from hanse.papers.pifl import PIFL
 
 __all__ = ["PAPERS", "find_table"]
 
-PAPERS: Mapping[str, Paper] = {paper.name: paper for paper in (GREEDYFED, GTFLAT_PAPER, IPFL)}
+PAPERS: Mapping[str, Paper] = {paper.name: paper for paper in (GREEDYFED, GTFLAT_PAPER, IPFL, PIFL)}
 
 
 def find_table(paper: str, table: str, scale: str) -> PaperTable:

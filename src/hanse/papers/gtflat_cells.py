@@ -38,7 +38,7 @@ _TABLE3: Mapping[float, str] = {
 
 
 def _accuracy() -> dict[tuple[str, float, str], Published]:
-    found = {}
+    found: dict[tuple[str, float, str], Published] = {}
     for line in _TABLE2.strip().splitlines():
         algorithm, *numbers = line.split()
         pairs = [Published(float(m), float(s)) for m, s in zip(numbers[::2], numbers[1::2], strict=True)]
@@ -48,7 +48,7 @@ def _accuracy() -> dict[tuple[str, float, str], Published]:
 
 
 def _rounds() -> dict[tuple[str, float, str], tuple[Published, Published, Published]]:
-    found = {}
+    found: dict[tuple[str, float, str], tuple[Published, Published, Published]] = {}
     for alpha, text in _TABLE3.items():
         for line in text.strip().splitlines():
             source, *numbers = line.split()

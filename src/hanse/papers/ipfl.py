@@ -22,7 +22,8 @@ __all__ = ["IPFL", "Block"]
 Sections = dict[str, dict[str, Any]]
 
 # fixed, so that nothing is measured and numbers are the same on every run
-ENGINE = {"train": "stacked", "threads": 1, "workers": 1, "device": "cpu"}
+ENGINE = {"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"}
+STACKED = {**ENGINE, "train": "stacked"}
 PAPER_ROUNDS = 50
 
 
@@ -97,7 +98,7 @@ def _experiment(block: Block, data: Mapping[str, Any], mechanism: Mapping[str, A
         "mechanism": given,
         "train": {"steps": steps, "batch_size": 64, "lr": block.lr},
         "clients": {"grant": 1e6, "profiles": profiles},
-        "engine": ENGINE,
+        "engine": STACKED if block.model else ENGINE,  # convolutions are trained one seat after another
         "eval": {"every": rounds},
         "run": {"rounds": rounds},
         **more,

@@ -14,7 +14,9 @@ from hanse.reports.draw_matplotlib import to_matplotlib
 from hanse.reports.draw_plotly import to_plotly
 from hanse.reports.estimates import estimate_charts
 from hanse.reports.load import Group
+from hanse.reports.market import market_charts
 from hanse.reports.participation import participation_charts
+from hanse.reports.tokens import token_charts
 
 __all__ = ["figures", "to_matplotlib", "to_plotly"]
 
@@ -29,6 +31,8 @@ def figures(groups: Sequence[Group], data: Sequence[DataFacts] = ()) -> list[Cha
         *curve_charts(groups),
         *contribution_charts(groups),
         *estimate_charts(groups),
+        *market_charts(groups),
+        *token_charts(groups),
         *participation_charts(groups),
         *cost_charts(groups),
         *maps,

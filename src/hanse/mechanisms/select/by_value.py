@@ -88,6 +88,7 @@ class Greedy(SelectPart):
     """
 
     needs: ClassVar[frozenset[str]] = VALUES
+    meets_everyone: ClassVar[bool] = True
     clients_per_round: PerRound = 10
     averaging: Averaging = "mean"
     start: Start = "first"
@@ -119,6 +120,7 @@ class UCB(SelectPart):
     """
 
     needs: ClassVar[frozenset[str]] = VALUES
+    meets_everyone: ClassVar[bool] = True
     clients_per_round: PerRound = 10
     beta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     averaging: Averaging = "mean"

@@ -96,6 +96,7 @@ class SetAware(SelectPart):
     """
 
     needs: ClassVar[frozenset[str]] = VALUES | {"validation"}
+    meets_everyone: ClassVar[bool] = True
     clients_per_round: PerRound = 10
     emphasis: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     rest: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.02

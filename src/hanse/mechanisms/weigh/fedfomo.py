@@ -122,9 +122,9 @@ class FedFomo(WeighPart):
     def _gain(self, view: View, state: State) -> tuple[Floats, np.ndarray]:
         """Return the gains ``[S, S]``, 0 for models that were not received, and who answered ``[S]``."""
         updates = view.trained
-        count, width = len(updates), view.context.layout.num_parameters
-        old = view.table.rows[updates.seats.start]
-        distance = distances(torch.cat([old[:, :width], updates.rows[:, :width]]))[:count, count:]
+        count = len(updates)
+        sent = [np.append(s, self._sent(view, state, s)) for s in range(count)]
+        distance = _moved(view, sent)
         loss_old, loss = np.zeros(count), np.full((count, count), np.inf)
         heard = np.zeros(count, bool)
         for s, client in enumerate(updates.seats.client.tolist()):
@@ -133,5 +133,19 @@ class FedFomo(WeighPart):
                 heard[s] = True
                 found = answer.loss.double().cpu().numpy()
                 loss_old[s] = found[0]
-                loss[s, np.append(s, self._sent(view, state, s))] = found[1:]
+                loss[s, sent[s]] = found[1:]
         return gains(loss_old, loss, distance), heard
+
+
+def _moved(view: View, sent: Sequence[Ints]) -> Floats:
+    """Return the distances ``[S, S]`` from each seat's old model to the updates that it was sent; 0 to the others."""
+    updates, width = view.trained, view.context.layout.num_parameters
+    count, start = len(sent), updates.seats.start
+    if sum(map(len, sent)) * 4 > count * count:  # most pairs: one Gram product gives them all
+        old = view.table.rows[start]
+        return distances(torch.cat([old[:, :width], updates.rows[:, :width]]))[:count, count:]
+    found = np.zeros((count, count))
+    for s, whose in enumerate(sent):
+        gap = updates.rows[whose, :width] - view.table.rows[int(start[s]), :width]
+        found[s, whose] = torch.linalg.vector_norm(gap, dim=1, dtype=torch.float64).cpu().numpy()
+    return found

@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
+from torch import Tensor
 
 from hanse.games import replicator
 from hanse.mechanisms.part import Floats, Ints, State, View, WeighPart
@@ -92,16 +93,19 @@ class GTFLAT(WeighPart):
         updates, layout = view.trained, view.context.layout
         rows = updates.rows[:, : layout.num_parameters]  # no buffers (papers.md T7)
 
+        def of(group: Ints) -> Tensor:
+            return rows if len(group) == len(rows) else rows[group]  # no copy of a whole round's models
+
         def payoff(group: Ints) -> Floats:
             if self.payoff == "cosine":
                 start = view.table.rows[updates.seats.start[group], : layout.num_parameters]
-                return replicator.cosine_payoff(rows[group] - start)
+                return replicator.cosine_payoff(of(group) - start)
             if self.payoff == "layers":
-                return replicator.layer_payoff(rows[group], offsets)
-            return replicator.payoff_matrix(rows[group])
+                return replicator.layer_payoff(of(group), offsets)
+            return replicator.payoff_matrix(of(group))
 
         def alike(group: Ints) -> Floats:
-            return replicator.layer_payoff(rows[group], offsets, relative=True)
+            return replicator.layer_payoff(of(group), offsets, relative=True)
 
         offsets = [a for a in layout.offsets if a <= layout.num_parameters]
         rules = Rules(self.strength, self.generations, self.population, self.scale, self.time)

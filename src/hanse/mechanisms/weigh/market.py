@@ -1,7 +1,7 @@
 """WEIGH for a market of models: who imports whom, and each client's proximal centre.
 
-Rows: i is client i's model, N + i its proximal centre; with ``keep_best`` 2N + i is its best model so far. Row i becomes
-its own update, row N + i the mix of the imports (iPFL eq. 6).
+Rows: i is client i's model, N + i its proximal centre; with ``keep_best`` 2N + i is its best model so far; the last is the
+initial model. Row i becomes its own update, row N + i the mix of the imports (iPFL eq. 6).
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class Imports(WeighPart):
 
     ``lam`` and ``eta`` are the paper's; ``cost`` and ``eagerness`` stand for clients that declare none. ``distance`` is
     ``1 - cos`` or the squared L2 distance (papers.md I15), ``of`` what it is taken of: what models have "travel"led since
-    the initial one, the "models" themselves, or the round's "updates". The gradient of the centre is
-    always that of the models themselves, as eq. (6) has it.
+    the initial one, the "models" themselves, or the round's "updates". Centres
+    take the gradient of the same distance.
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"market", "centres_mixed"})
-    needs: ClassVar[frozenset[str]] = frozenset({"clients", "centres"})
+    needs: ClassVar[frozenset[str]] = frozenset({"clients", "market_rows"})
     lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
     eta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0
     distance: Kind = "cosine"
@@ -112,8 +112,7 @@ class Imports(WeighPart):
         if view.round == view.context.rounds - 1 or S == 0:
             return MarketMix(W, table.owner, home)  # nothing is trained after it: no graph, no payment
         trade = self._trade(view)
-        W[N + clients] = 0.0
-        W[np.ix_(N + clients, np.arange(S))] = self._centres(view, trade)
+        W[N + clients] = self._centres(view, trade)
         metrics = {
             "market/edges": float(trade.graph.sum()),
             "market/mean_distance": _mean_off_diagonal(trade.market.distance),
@@ -177,12 +176,21 @@ class Imports(WeighPart):
         return rows - view.context.initial(0)[:width]
 
     def _centres(self, view: View, trade: Trade) -> Floats:
-        """Return the centres as weights on the updates, ``[m, m]``, iPFL eq. (6)."""
-        if self.distance == "squared_l2":
-            return centre_weights(trade.graph, trade.market.sizes, self.eta / 2, "squared_l2")
-        width = view.context.layout.num_parameters
-        cosines, lengths = cosine_gram(view.trained.rows[:, :width])
-        return centre_weights(trade.graph, trade.market.sizes, self.eta, "cosine", cosines, lengths)
+        """Return the centres as weights on ``[U; M]``, ``[m, S + K]``, iPFL eq. (6)."""
+        S, size = len(view.trained), view.table.size
+        found = np.zeros((S, S + size))
+        if self.distance == "squared_l2":  # differences of models are those of what they travelled, too
+            found[:, :S] = centre_weights(trade.graph, trade.market.sizes, self.eta / 2, "squared_l2")
+            return found
+        cosines, lengths = cosine_gram(self._measured(view))
+        moved = lengths > 0  # what did not move has no direction to be pulled in, or to pull to
+        graph = trade.graph * (moved[:, None] & moved[None, :])
+        inner = centre_weights(graph, trade.market.sizes, self.eta, "cosine", cosines, np.where(moved, lengths, 1.0))
+        found[:, :S] = inner
+        if self.of != "models":  # theta_i + (W - I) (theta - reference)
+            starts = view.trained.seats.start if self.of == "updates" else np.full(S, size - 1)
+            np.add.at(found.T, S + starts, -(inner - np.eye(S)).T)
+        return found
 
 
 def leaving(view: View) -> Ints:
@@ -198,7 +206,7 @@ def leaving(view: View) -> Ints:
 
 
 def _keeps_best(view: View) -> bool:
-    return view.table.size >= 3 * view.context.num_clients
+    return view.table.size > 2 * view.context.num_clients + 1
 
 
 def _declared(answer: Any) -> Mapping[str, Any] | None:

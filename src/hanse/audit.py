@@ -1,0 +1,240 @@
+"""Audits a finished run of a market: every round is replayed from its record and held against the books.
+
+It needs nothing but the run directory, so a deployment is audited as a simulation is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.errors import UserError
+from hanse.games.market import Market, learn_graph, prices, utilities_of
+from hanse.games.market_checks import critical_prices, local_optimality
+from hanse.ledger.entry import TOKEN
+
+__all__ = ["Audit", "Check", "MarketRound", "audit_run", "load_market"]
+
+Arrays = Mapping[str, NDArray[Any]]
+SLACK = 1e-6  # tokens that a rounded edge may differ by
+
+
+@dataclass(frozen=True)
+class MarketRound:
+    """One recorded market: the round, the ``clients [m]``, what they declared, the graph, and who paid what (units)."""
+
+    round: int
+    clients: NDArray[np.int64]
+    market: Market
+    graph: NDArray[np.int8]
+    units: NDArray[np.int64]
+    paid: NDArray[np.bool_]
+    pricing: str
+    utility: NDArray[np.float64]  # under what is true of the clients
+
+    @property
+    def realised(self) -> NDArray[np.int8]:
+        """The imports that were delivered."""
+        return np.where(self.paid[:, None], self.graph, 0).astype(np.int8)
+
+    @property
+    def money(self) -> NDArray[np.int64]:
+        """What was really paid, units ``[m, m]``."""
+        return np.where(self.paid[:, None], self.units, 0)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One property: whether it holds in all rounds, and the first place where it does not, or a figure beside it."""
+
+    name: str
+    holds: bool
+    said: str
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The checks, and each client's sums: ``[N]`` utility, bought and sold (tokens), rounds traded and withheld."""
+
+    checks: tuple[Check, ...]
+    clients: Sequence[int]
+    utility: Sequence[float]
+    bought: Sequence[float]
+    sold: Sequence[float]
+    traded: Sequence[int]
+    withheld: Sequence[int]
+    rounds: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether every check holds."""
+        return all(check.holds for check in self.checks)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        table = zip(self.clients, self.utility, self.bought, self.sold, self.traded, self.withheld, strict=True)
+        names = ("client", "utility", "bought", "sold", "rounds_traded", "rounds_withheld")
+        return {
+            "holds": self.holds,
+            "markets": self.rounds,
+            "checks": [{"name": c.name, "holds": c.holds, "said": c.said} for c in self.checks],
+            "clients": [dict(zip(names, line, strict=True)) for line in table],
+        }
+
+
+def load_market(folder: Path) -> list[MarketRound]:
+    """Return the recorded markets of a run. Raises UserError if there is no run, or none of its rounds traded."""
+    if not (folder / "config.toml").exists():
+        raise UserError(f"{folder}: is not a run directory (it has no config.toml)")
+    found = []
+    for file in sorted((folder / "rounds").glob("*.npz")):
+        with np.load(file) as record:
+            if "market_units" in record:
+                found.append(_round(int(file.stem), record))
+    if not found:
+        raise UserError(f"{folder}: none of its rounds has a market; 'hanse audit' is for runs with a market of models")
+    return found
+
+
+def _round(number: int, record: Arrays) -> MarketRound:
+    names = ("distance", "size", "cost", "eagerness")
+    return MarketRound(
+        number,
+        record["market_client"],
+        Market.of(*(record[f"market_{name}"] for name in names), lam=float(record["market_lam"])),
+        record["market_graph"],
+        record["market_units"],
+        record["market_paid"],
+        str(record["market_pricing"]),
+        record["market_utility"],
+    )
+
+
+def audit_run(folder: Path) -> Audit:
+    """Replay a run's markets and check them. Raises UserError for what is no run with a market."""
+    rounds = load_market(folder)
+    checks = [
+        _all("graph", "every graph is what Algorithm 2 makes of the declarations", rounds, _graph),
+        _all("payments", "every payment is its price, rounded down to the unit", rounds, _payments),
+        _all("local optimality", "no import too many or too few, iPFL eq. (9)", rounds, _optimal),
+        _rationality("individual rationality", rounds, "nobody lost in any round, by what was declared", _declared),
+        _rationality("true rationality", rounds, "nobody lost in any round, by what is true", lambda r: r.utility),
+        _all("budget balance", "what is paid is what is received", rounds, _balance),
+        _books(folder, rounds),
+        _isolated(rounds),
+    ]
+    who = np.unique(np.concatenate([r.clients for r in rounds]))
+    sums = {name: np.zeros(len(who)) for name in ("utility", "bought", "sold")}
+    counts = {name: np.zeros(len(who), np.int64) for name in ("traded", "withheld")}
+    for r in rounds:
+        at = np.searchsorted(who, r.clients)
+        sums["utility"][at] += r.utility
+        sums["bought"][at] += r.money.sum(axis=1) / TOKEN
+        sums["sold"][at] += r.money.sum(axis=0) / TOKEN
+        counts["traded"][at] += r.realised.any(axis=0) | r.realised.any(axis=1)
+        counts["withheld"][at] += ~r.paid
+    return Audit(
+        tuple(checks), who.tolist(), *(sums[n].tolist() for n in sums), *(counts[n].tolist() for n in counts), len(rounds)
+    )
+
+
+def _all(name: str, what: str, rounds: Sequence[MarketRound], wrong: Any) -> Check:
+    """Return a check that holds if ``wrong(round)`` says nothing of any round."""
+    for r in rounds:
+        said = wrong(r)
+        if said:
+            return Check(name, False, f"round {r.round}: {said}")
+    return Check(name, True, what)
+
+
+def _args(r: MarketRound) -> tuple[Any, ...]:
+    return r.market.distance, r.market.sizes, r.market.costs, r.market.eagerness, r.market.lam
+
+
+def _graph(r: MarketRound) -> str:
+    made = learn_graph(*_args(r))
+    bad = np.argwhere(made != r.graph)
+    return f"client {r.clients[bad[0][0]]} imports otherwise from client {r.clients[bad[0][1]]}" if len(bad) else ""
+
+
+def _payments(r: MarketRound) -> str:
+    due = critical_prices(r.market, r.graph) if r.pricing == "critical" else prices(r.market, r.graph)
+    bad = np.argwhere(np.abs(np.floor(np.maximum(due, 0) * TOKEN) - r.units) > 1)  # a last bit may cross a unit
+    if not len(bad):
+        return ""
+    i, j = bad[0]
+    return f"client {r.clients[i]} owed client {r.clients[j]} {due[i, j]:.6f} and was billed {r.units[i, j] / TOKEN:.6f}"
+
+
+def _optimal(r: MarketRound) -> str:
+    removal, addition = local_optimality(r.market, r.graph)
+    slack = 1e-9 * (1 + float(np.sqrt(r.market.eagerness / np.maximum(r.market.sizes, 1)).max(initial=0)))
+    return f"an import is worth {removal:.2g} less than its price" if removal > slack else (
+        f"an import that was left out is worth {addition:.2g} more than its price" if addition > slack else ""
+    )  # fmt: skip
+
+
+def _declared(r: MarketRound) -> NDArray[np.float64]:
+    market = r.market
+    return utilities_of(r.realised, r.money / TOKEN, market.sizes, market.costs, market.eagerness)
+
+
+def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: Any) -> Check:
+    losses = []
+    for r in rounds:
+        found = utility(r)
+        slack = SLACK * (1 + r.realised.sum(axis=0))  # each sold edge is rounded down
+        losses += [(float(found[i]), r.round, int(r.clients[i])) for i in np.flatnonzero(found < -slack)]
+    if not losses:
+        return Check(name, True, what)
+    worst, number, client = min(losses)
+    return Check(name, False, f"{len(losses)} losses; the largest is client {client}'s {-worst:.3f} in round {number}")
+
+
+def _balance(r: MarketRound) -> str:
+    net = r.money.sum(axis=0) - r.money.sum(axis=1)
+    return f"{int(net.sum())} units were made or lost" if net.sum() or (r.money < 0).any() else ""
+
+
+def _books(folder: Path, rounds: Sequence[MarketRound]) -> Check:
+    """Compare the records with the ledger: its chain is whole, its sums are zero, and its postings are these payments."""
+    from hanse.ledger.place import open_ledger
+
+    name = "conservation"
+    with open_ledger(folder) as ledger:
+        verdict = ledger.verify()
+        if verdict.wrong is not None:
+            return Check(name, False, f"the ledger does not verify: {verdict.wrong}")
+        held = sum(ledger.balances().values())
+        if held:
+            return Check(name, False, f"all accounts together hold {held} units, not 0")
+        posted: dict[tuple[int, str], int] = {}
+        for record in ledger.history():
+            if record.transaction.kind == "market":
+                for account, units in record.transaction.postings:
+                    posted[record.round, account] = posted.get((record.round, account), 0) + units
+    for r in rounds:
+        net = r.money.sum(axis=0) - r.money.sum(axis=1)
+        for client, units in zip(r.clients.tolist(), net.tolist(), strict=True):
+            if posted.pop((r.round, f"client/{client}"), 0) != units:
+                return Check(name, False, f"round {r.round}: the ledger moved client {client} otherwise than {units} units")
+    if any(posted.values()):
+        number, account = next(key for key, units in posted.items() if units)
+        return Check(name, False, f"round {number}: the ledger has a payment of {account} that no record explains")
+    return Check(name, True, f"{verdict.transactions} transactions; the books and the records agree to the unit")
+
+
+def _isolated(rounds: Sequence[MarketRound]) -> Check:
+    seen: dict[int, bool] = {}
+    for r in rounds:
+        trades = r.realised.any(axis=0) | r.realised.any(axis=1)
+        for client, some in zip(r.clients.tolist(), trades.tolist(), strict=True):
+            seen[client] = seen.get(client, False) or some
+    alone = [str(client) for client, some in sorted(seen.items()) if not some]
+    who = f"never traded: client{'s' if len(alone) > 1 else ''} {', '.join(alone)}" if alone else "everybody traded"
+    return Check("isolation", True, who)

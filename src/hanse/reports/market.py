@@ -1,0 +1,156 @@
+"""Charts of a market of models: who paid whom, who gained what, whom they learn from, and what K and lambda change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hanse.audit import MarketRound, load_market
+from hanse.errors import UserError
+from hanse.federation.profiles import build_profiles
+from hanse.games.market import learn_graph
+from hanse.ledger.entry import TOKEN
+from hanse.reports.chart import Bars, Chart, Floats, Heat, Line, Lines, Series
+from hanse.reports.contributions import slug
+from hanse.reports.load import Group, LoadedRun
+
+__all__ = ["Trades", "load_trades", "market_charts", "roles_of", "sweep_chart"]
+
+SECTION = "The market"
+MOST = 40  # clients of a chart that shows them all
+FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
+
+
+@dataclass(frozen=True)
+class Trades:
+    """A run's market in sums: the ``clients [m]`` with names and roles, ``money [m, m]`` tokens that i paid j,
+    ``imports [m, m]`` the share of the markets in which i imported j's model, ``utility [m]`` over the run.
+    """
+
+    clients: tuple[int, ...]
+    names: tuple[str, ...]
+    roles: tuple[str, ...]
+    money: Floats
+    imports: Floats
+    utility: Floats
+    last: MarketRound
+
+
+def roles_of(run: LoadedRun) -> Mapping[int, str]:
+    """Return the clients' roles, as the run's profiles name them; "client" where they name none."""
+    given = run.config.get("clients", {}).get("profiles")
+    try:
+        profiles = build_profiles(given, run.num_clients, run.config.get("run", {}).get("seed", 0))
+    except UserError:  # profiles of a module that is not here: the roles are only colours
+        return dict.fromkeys(range(run.num_clients), "client")
+    return {i: str(p.get("role", "client")) for i, p in enumerate(profiles)}
+
+
+def load_trades(run: LoadedRun) -> Trades | None:
+    """Return what was traded in a run, or None if nothing ever was at a market."""
+    if not any("market/money" in line for line in run.metrics):
+        return None
+    rounds = load_market(run.path)
+    who = np.unique(np.concatenate([r.clients for r in rounds]))
+    money, imports = np.zeros((len(who), len(who))), np.zeros((len(who), len(who)))
+    utility = np.zeros(len(who))
+    for r in rounds:
+        at = np.searchsorted(who, r.clients)
+        money[np.ix_(at, at)] += r.money / TOKEN
+        imports[np.ix_(at, at)] += r.realised / len(rounds)
+        utility[at] += r.utility
+    roles = roles_of(run)
+    names = tuple(f"{run.client_label(c)} {roles.get(c, 'client')}" for c in who.tolist())
+    return Trades(
+        tuple(who.tolist()), names, tuple(roles.get(c, "client") for c in who.tolist()), money, imports, utility, rounds[-1]
+    )  # fmt: skip
+
+
+def market_charts(groups: Sequence[Group]) -> list[Chart]:
+    """Return the market's charts: for each experiment with a market its trades, and all together by utility and
+    accuracy. The first seed of an experiment is shown where a chart is of clients.
+    """
+    charts = []
+    for group in groups:
+        run = group.runs[0]
+        trades = load_trades(run)
+        if trades is None or len(trades.clients) > MOST:
+            continue
+        label = group.label + (f", seed {run.seeds[0]}" if len(group.runs) > 1 else "")
+        charts += [_money(trades, label), _gains(trades, label), _imports(trades, label), sweep_chart(trades.last, label)]
+    return [*charts, *_scatter(groups)]
+
+
+def _money(trades: Trades, label: str) -> Chart:
+    marks = Heat(trades.names, trades.names, trades.money, "tokens", floor=0.0)
+    caption = "Every row is a buyer, every column a seller; the lighter, the more tokens went from the one to the other."
+    return Chart(f"market-money-{slug(label)}", SECTION, f"Who paid whom: {label}", caption, "seller", "buyer", marks)
+
+
+def _gains(trades: Trades, label: str) -> Chart:
+    series = (
+        Series("sold", trades.money.sum(axis=0)),
+        Series("bought", -trades.money.sum(axis=1)),
+        Series("utility", trades.utility),
+    )
+    caption = (
+        "For each client what it was paid, what it paid (to the left), and its utility over the run: gain from what it "
+        "imported, less the cost of sharing, less the net payment."
+    )
+    marks = Bars(trades.names, series)
+    return Chart(f"market-gains-{slug(label)}", SECTION, f"Who gained what: {label}", caption, "tokens", "client", marks)
+
+
+def _imports(trades: Trades, label: str) -> Chart:
+    marks = Heat(trades.names, trades.names, trades.imports, "share of the rounds", floor=0.0)
+    caption = "How often each row's client imported each column's model, as a share of the rounds."
+    return Chart(
+        f"market-imports-{slug(label)}", SECTION, f"Who learned from whom: {label}", caption, "model of", "client", marks
+    )
+
+
+def sweep_chart(last: MarketRound, label: str) -> Chart:
+    """Return how many models a client would import with other eagerness and lambda, on the last market's distances."""
+    market = last.market
+    z = np.zeros((len(FACTORS), len(FACTORS)))
+    for a, eager in enumerate(FACTORS):
+        for b, similar in enumerate(FACTORS):
+            graph = learn_graph(
+                market.distance, market.sizes, market.costs, market.eagerness * eager, market.lam * similar
+            )
+            z[a, b] = graph.sum(axis=1).mean()
+    rows, columns = (tuple(f"{name} x{f:g}" for f in FACTORS) for name in ("K", "lambda"))
+    caption = (
+        "Imports a client on average, if everybody's eagerness K or the weight lambda of the models' difference were "
+        "another multiple of what it was; distances are those of the run's last market."
+    )
+    marks = Heat(rows, columns, z, "imports a client", floor=0.0)
+    return Chart(
+        f"market-sweep-{slug(label)}", SECTION, f"What K and lambda change: {label}", caption, "lambda", "eagerness", marks
+    )
+
+
+def _scatter(groups: Sequence[Group]) -> list[Chart]:
+    """Return utility against accuracy, a point a run, if experiments recorded both."""
+    lines = []
+    for group in groups:
+        points = []
+        for run in group.runs:
+            final = run.metrics[-1]
+            accuracy, utility = final.get("client/test_accuracy"), final.get("utility/mean")
+            if isinstance(accuracy, float) and isinstance(utility, float):
+                points.append((100 * accuracy, utility))
+        if points:
+            x, y = np.array(points).T
+            lines.append(Line(group.label, x, y, dots=True))
+    if len(lines) < 2:
+        return []
+    caption = "Every dot is one run: the clients' mean accuracy on their own data across, their mean utility up."
+    return [
+        Chart(
+            "market-utility", SECTION, "Utility and accuracy", caption, "accuracy on own data, %", "mean utility, tokens",
+            Lines(tuple(lines), zero=True, whole=False),
+        )
+    ]  # fmt: skip

@@ -1,0 +1,77 @@
+"""Counts of samples by the model that fits them best: against losses computed one by one, and what is refused."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.func import functional_call
+from torch.nn import functional
+
+from hanse.data import DataSpec, build
+from hanse.federation.check import refusal
+from hanse.federation.local import LocalFederation
+from hanse.federation.port import Counted, Nearest, Reply, Request, Scored
+from hanse.learning.job import Recipe
+from hanse.learning.models import build_problem
+from hanse.learning.sequential import SequentialEngine
+from hanse.learning.stacked import StackedEngine
+
+DATA = build(DataSpec(clients=4, alpha=0.5, client_validation=0.2))
+PROBLEM, INITIAL = build_problem("mlp", DATA.input_shape, DATA.num_classes, 0, hidden=[6])
+MODELS = INITIAL + 0.3 * torch.randn(3, len(INITIAL), generator=torch.Generator().manual_seed(4))
+
+
+def asked(engine: Any, task: Nearest, client: int) -> Counted:
+    federation = LocalFederation(DATA, PROBLEM, engine, Recipe(), seed=5)
+    [reply] = federation.exchange(0, [Request(client, (task,))], None, 0)
+    [result] = reply.results
+    assert isinstance(result, Counted)
+    assert refusal(Request(client, (task,)), reply, len(INITIAL)) is None
+    assert reply.bytes_down == MODELS.numel() * 4
+    return result
+
+
+@pytest.mark.parametrize("make", [StackedEngine, SequentialEngine])
+@pytest.mark.parametrize("share", ["train", "validation"])
+def test_each_sample_counts_for_its_model_of_lowest_loss(make: Any, share: str) -> None:
+    for client in range(4):
+        pool, [index] = DATA.pool([client], share)
+        losses = []
+        for row in MODELS:
+            output = functional_call(PROBLEM.module, dict(PROBLEM.layout.unflatten(row)), (pool.x[index],))
+            losses.append(functional.cross_entropy(output, pool.y[index], reduction="none"))
+        want = torch.bincount(torch.stack(losses).argmin(0), minlength=3)
+        found = asked(make(PROBLEM, threads=1), Nearest("n", MODELS, share), client)
+        assert found.counts.tolist() == want.tolist()
+        assert found.counts.dtype == torch.int64
+
+
+def test_a_limit_bounds_the_samples_and_ties_go_to_the_first() -> None:
+    found = asked(StackedEngine(PROBLEM, threads=1), Nearest("n", INITIAL.expand(3, -1).clone(), limit=7), 1)
+    assert found.counts.tolist() == [7, 0, 0]
+
+
+def test_models_whose_losses_are_no_numbers_fit_nothing() -> None:
+    models = MODELS.clone()
+    models[0] = float("nan")
+    found = asked(StackedEngine(PROBLEM, threads=1), Nearest("n", models), 0)
+    assert found.counts[0] == 0
+    assert found.counts.sum() == DATA.sizes[0]
+
+
+def test_without_samples_there_is_nothing_to_count() -> None:
+    assert asked(StackedEngine(PROBLEM, threads=1), Nearest("n", MODELS, "test"), 0).counts.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (Counted("n", torch.zeros(2, dtype=torch.int64)), "(2,) counts of type torch.int64 for 3 models"),
+        (Counted("n", torch.zeros(3)), "(3,) counts of type torch.float32 for 3 models"),
+        (Counted("n", torch.tensor([1, -1, 0])), "negative counts"),
+        (Counted("m", torch.zeros(3, dtype=torch.int64)), "no answer to 'n'"),
+        (Scored("n", torch.zeros(3), torch.zeros(3), 4), "no answer to 'n'"),
+    ],
+)
+def test_wrong_counts_are_refused(result: Any, reason: str) -> None:
+    assert refusal(Request(0, (Nearest("n", MODELS),)), Reply(0, (result,)), len(INITIAL)) == reason

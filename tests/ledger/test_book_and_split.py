@@ -1,0 +1,102 @@
+"""The book as a value, and exact splits."""
+
+from fractions import Fraction
+from itertools import pairwise
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+from ledger_cases import grant, pay
+
+from hanse.ledger.book import Book, LedgerError, OverdraftError
+from hanse.ledger.entry import MINT, TOKEN, Transaction, client, is_account
+from hanse.ledger.split import split
+
+
+def test_a_book_posts_all_or_nothing() -> None:
+    book = Book().post(0, [grant(0), grant(1)])
+    with pytest.raises(OverdraftError, match="client/1 would hold -1 units; its floor is 0"):
+        book.post(0, [pay(0, 1, 5), pay(1, 0, 100 * TOKEN + 6)])
+    assert book.balances == {MINT: -200 * TOKEN, client(0): 100 * TOKEN, client(1): 100 * TOKEN}
+    assert book.count == 2
+    assert not book.can_pay(client(0), 100 * TOKEN + 1)
+    assert book.can_pay(client(0), 100 * TOKEN)
+
+
+def test_a_step_is_posted_once_and_rounds_do_not_go_back() -> None:
+    book = Book().post(0, [grant(0)])
+    with pytest.raises(LedgerError, match="round 0 has one of this name already"):
+        book.post(0, [grant(0)])
+    later = book.post(1, [grant(0)])  # another round: another key
+    assert later.balance(client(0)) == 200 * TOKEN
+    with pytest.raises(LedgerError, match="the book is in round 1 already"):
+        later.post(0, [grant(1)])
+    assert later.post(1, []) == later
+
+
+@pytest.mark.parametrize(
+    "postings",
+    [
+        (("mint", -5), ("client/0", 5), ("client/0", -3), ("client/1", 3)),
+        (("client/0", -3), ("mint", -5), ("client/0", 8)),
+    ],
+)
+def test_an_account_may_come_twice_in_a_transaction(postings: tuple[tuple[str, int], ...]) -> None:
+    """Only what it holds afterwards counts."""
+    assert Book().post(0, [Transaction("x", "x", postings)]).balances["client/0"] in (2, 5)
+
+
+def test_names_of_accounts() -> None:
+    good = ["mint", "client/0", "client/12", "escrow/3", "pool/tier 0", "pool/a/b"]
+    bad = [
+        "",
+        "Mint",
+        "client",
+        "client/",
+        "client/-1",
+        "client/01",
+        "client/1.0",
+        "pool/",
+        "pool/ a",
+        "pool/a  b",
+        "x",
+        3,
+        None,
+    ]
+    assert all(is_account(name) for name in good)
+    assert not any(is_account(name) for name in bad)
+
+
+def test_splits_worked_out_by_hand() -> None:
+    assert split(10, [1, 1, 1]) == [4, 3, 3]  # equal remainders: the earlier
+    assert split(10, [1, 2, 4]) == [1, 3, 6]  # 1.43, 2.86, 5.71: remainders .43, .86, .71
+    assert split(100, [0, 0, 0, 0]) == [25, 25, 25, 25]
+    assert split(7, [0, 1, 0]) == [0, 7, 0]
+    assert split(-10, [1, 1, 1]) == [-4, -3, -3]
+    assert split(0, [3, 4]) == [0, 0]
+    assert split(1, [Fraction(1, 3), Fraction(2, 3)]) == [0, 1]
+    assert split(3 * TOKEN, [0.1, 0.2, 0.7]) == [300000, 600000, 2100000]
+
+
+@pytest.mark.parametrize("weights", [[], [1, -1], [float("nan"), 1], [float("inf"), 1], ["a"]])
+def test_splits_that_are_refused(weights: list[float]) -> None:
+    with pytest.raises(ValueError, match="weights: "):
+        split(5, weights)
+    with pytest.raises(ValueError, match=r"total: 5\.0: must be an integer"):
+        split(5.0, [1])  # type: ignore[arg-type]
+
+
+@given(
+    st.integers(0, 10**18),
+    st.lists(st.one_of(st.integers(0, 10**6), st.floats(0, 1e300)), min_size=1, max_size=30),
+)
+def test_parts_sum_to_the_whole_and_are_within_one_of_their_share(total: int, weights: list[float]) -> None:
+    parts = split(total, weights)
+    assert sum(parts) == total
+    exact = [Fraction(w) for w in weights]
+    if sum(exact):
+        for part, weight in zip(parts, exact, strict=True):
+            assert abs(part - total * weight / sum(exact)) < 1
+            assert weight or part == 0
+    order = sorted(range(len(parts)), key=lambda i: weights[i])
+    assert all(parts[a] <= parts[b] for a, b in pairwise(order) if weights[a] < weights[b])

@@ -1,0 +1,351 @@
+"""iPFL's market in whole runs: payments, withheld centres, who cannot pay, quitters, a living market."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hanse
+from hanse.federation.behaviour import Attacker, Drift, Joiner, Leaver, Liar, Me
+from hanse.federation.port import Answered, Reply, Request, Train, Trained
+from hanse.federation.profiles import at_round, build_profiles
+from hanse.games import market
+from hanse.learning.job import Recipe
+from hanse.ledger.entry import TOKEN
+from hanse.ledger.entry import client as account
+
+TEST5 = ["seller", "buyer", "trader", "trader", "attacker"]
+
+
+@dataclass(frozen=True)
+class Poor:
+    """Client 1 authorises a tenth of a token."""
+
+    def authorise(self, me: Me, round: int, told: Mapping[str, Any]) -> int | None:
+        assert set(told) == {"profile", "round"}
+        return TOKEN // 10 if me.id == 1 else None
+
+
+@dataclass(frozen=True)
+class Impatient:
+    def authorise(self, me: Me, round: int, told: Mapping[str, Any]) -> int | None:
+        return Poor().authorise(me, round, told)
+
+    def stay(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert set(told) == {"value", "mean", "times", "bill", "authorised", "unpaid", "balance"}
+        return {"stay": told["unpaid"] == 0}
+
+
+def experiment(rounds: int = 4, clients: int = 5, policy: Any = "loyal", grant: float = 100.0, **more: Any) -> Any:
+    profiles = {"name": "roles", "roles": TEST5, "eagerness": [1e4, 2e4], "cost": [0.2, 0.4]}
+    return hanse.Experiment(
+        data={"clients": clients, "alpha": 1.0, "client_test": 0.2, "client_validation": 0.1, "seed": 2},
+        model={"name": "logistic"},
+        mechanism={"name": "ipfl", **more.pop("mechanism", {})},
+        train={"steps": 5, "batch_size": 16, "lr": 0.1},
+        clients={"profiles": more.pop("profiles", profiles), "policy": policy, "grant": grant},
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": rounds, "seed": 3},
+        **more,
+    )
+
+
+def records(folder: Path) -> list[dict[str, np.ndarray]]:
+    found = []
+    for file in sorted((folder / "rounds").glob("*.npz")):
+        with np.load(file) as record:
+            found.append({name: record[name] for name in record})
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[hanse.Run, list[dict[str, np.ndarray]]]:
+    folder = tmp_path_factory.mktemp("ipfl") / "run"
+    attack = {"attacker": {"clients": [4]}}
+    return hanse.run(experiment(behaviour=attack), out=folder), records(folder)
+
+
+def test_a_round_is_the_papers_equations(plain: tuple) -> None:
+    run, rounds = plain
+    r = rounds[1]
+    args = r["market_distance"], r["market_size"], r["market_cost"], r["market_eagerness"], float(r["market_lam"])
+    assert r["market_client"].tolist() == list(range(5))
+    assert np.isinf(r["market_cost"][1]) and r["market_eagerness"][[0, 4]].tolist() == [0, 0]
+    assert np.array_equal(r["market_size"], r["num_samples"])
+    graph = market.learn_graph(*args)
+    assert graph.sum() > 2 and np.array_equal(r["market_graph"], graph)
+    assert np.array_equal(r["market_units"], np.floor(market.payments(graph, *args) * TOKEN).astype(int))
+    assert r["market_paid"].all()
+    # eq. (6): row 5 + i is theta_i and what it imports, by the gradient of 1 - cos
+    S, K = 5, int(r["W_shape"][0])
+    W = np.zeros(r["W_shape"])
+    W[r["W_row"], r["W_column"]] = r["W_weight"]
+    assert K == 3 * 5 and np.array_equal(W[:5, :5], np.eye(5))
+    n = r["market_size"]
+    for i, j in np.argwhere(~np.eye(5, dtype=bool)):
+        assert (W[5 + i, j] > 0) == bool(graph[i, j])
+    i = int(graph.sum(axis=1).argmax())
+    picks = np.flatnonzero(graph[i])
+    assert W[5 + i, picks] / W[5 + i, picks[0]] == pytest.approx(
+        [W[5 + i, j] / W[5 + i, picks[0]] for j in picks]
+    )
+    assert (W[5 + i, picks] * n[i] / n[picks] > 0).all()
+    assert not W[:, S:][5:10].any()  # every centre is new
+
+
+def test_no_market_after_the_last_training(plain: tuple) -> None:
+    run, rounds = plain
+    assert ["market_graph" in r for r in rounds] == [True, True, True, False]
+    assert run.metrics[-1]["utility/mean"] == run.metrics[-2]["utility/mean"]
+
+
+def test_money_goes_from_buyers_to_sellers_and_attackers_get_none(plain: tuple) -> None:
+    run, rounds = plain
+    net = {i: run.book.balance(account(i)) - 100 * TOKEN for i in range(5)}
+    assert sum(net.values()) == 0
+    assert net[0] > 0 > net[1]
+    assert net[4] == 0 and not any(r["market_graph"][:, 4].any() for r in rounds[:-1])  # a random model: isolated
+    paid = sum(np.where(r["market_paid"][:, None], r["market_units"], 0) for r in rounds[:-1])
+    assert [net[i] for i in range(5)] == (paid.sum(axis=0) - paid.sum(axis=1)).tolist()
+    assert run.metrics[-1]["balance/client/1"] == net[1] / TOKEN
+    utility = sum(r["market_utility"] for r in rounds[:-1])
+    assert run.metrics[-1]["utility/client/0"] == pytest.approx(utility[0])
+    assert run.metrics[-1]["utility/min"] >= 0
+
+
+def test_sellers_train_as_if_alone_and_buyers_do_not(plain: tuple) -> None:
+    run, _ = plain
+    given = experiment().sections()
+    alone = hanse.run(hanse.Experiment(**{**given, "mechanism": {"name": "local"}}))
+    assert torch.equal(run.table.rows[0], alone.table.rows[0])  # Table 5: local and federated accuracy are the same
+    assert not torch.equal(run.table.rows[1], alone.table.rows[1])
+
+
+def test_a_bill_above_what_was_authorised_withholds_the_centre(tmp_path: Path) -> None:
+    hanse.run(experiment(policy={"name": "test_ipfl:Poor"}), out=tmp_path / "run")
+    for r in records(tmp_path / "run")[:-1]:
+        assert r["market_authorised"].tolist() == [-1, TOKEN // 10, -1, -1, -1]
+        assert r["market_paid"].tolist() == [True, False, True, True, True]
+        assert r["market_units"][1].sum() > TOKEN // 10
+        assert r["withheld"].tolist() == [6]
+        # the others' payments are what they would have been
+        args = r["market_distance"], r["market_size"], r["market_cost"], r["market_eagerness"], float(r["market_lam"])
+        due = np.floor(market.payments(r["market_graph"], *args) * TOKEN)
+        assert np.array_equal(r["market_units"], due)
+
+
+def test_a_client_without_money_gets_no_models_and_all_others_trade_on(tmp_path: Path) -> None:
+    rich = hanse.run(experiment(), out=tmp_path / "rich")
+    poor = hanse.run(experiment(grant=1.0), out=tmp_path / "poor")
+    assert all(m["market/withheld"] == 0 for m in rich.metrics[:-1])
+    rounds = records(tmp_path / "poor")[:-1]
+    assert any(not r["market_paid"].all() for r in rounds)
+    assert min(poor.book.balances[account(i)] for i in range(5)) >= 0
+    assert rounds[-1]["market_paid"][0]  # the seller has nothing to pay
+    moved = sum(np.where(r["market_paid"][:, None], r["market_units"], 0) for r in rounds)
+    assert [poor.book.balance(account(i)) - TOKEN for i in range(5)] == (
+        moved.sum(axis=0) - moved.sum(axis=1)
+    ).tolist()
+
+
+def test_who_quits_keeps_its_best_model_and_is_asked_no_more(tmp_path: Path) -> None:
+    run = hanse.run(experiment(rounds=5, policy={"name": "test_ipfl:Impatient"}), out=tmp_path / "run")
+    assert [m["market/quit"] for m in run.metrics] == [0, 1, 1, 1, 1]
+    assert [m["seats"] for m in run.metrics] == [5, 4, 4, 4, 4]
+    assert run.home.tolist() == [0, 11, 2, 3, 4]  # 2N + 1
+    assert not torch.equal(run.table.rows[11], run.table.rows[12])
+    again = hanse.run(experiment(rounds=5, policy={"name": "test_ipfl:Impatient"}, mechanism={"keep_best": False}))
+    assert again.home.tolist() == [0, 1, 2, 3, 4] and again.table.size == 10
+    assert torch.equal(again.table.rows[1], run.table.rows[1])
+
+
+def test_the_best_model_is_chosen_by_the_own_validation_share() -> None:
+    seen: list[tuple[np.ndarray, torch.Tensor]] = []
+
+    class Watch:
+        def on_start(self, *_: Any) -> None: ...
+        def on_end(self, *_: Any) -> None: ...
+        def on_round(self, metrics: Any, played: Any) -> None:
+            best = [played.view.answers[c, "own model"].accuracy[0] for c in range(5)]
+            seen.append((np.array(best), played.state.table.rows.clone()))
+
+    hanse.run(experiment(rounds=4), observers=[Watch()])
+    for c in range(5):
+        first = int(np.argmax([best[c] for best, _ in seen]))
+        assert torch.equal(seen[-1][1][10 + c], seen[first][1][c])
+
+
+def test_a_living_market(tmp_path: Path) -> None:
+    later = [{"client": 2, "round": 3, "eagerness": 0.0}, {"client": 3, "round": 2, "cost": float("inf")}]
+    profiles = {"name": "listed", "cost": [0.3] * 5, "eagerness": [1e5] * 5, "later": later}
+    moving = {"joiner": {"clients": [0], "at": 2}, "leaver": {"clients": [4], "at": 4}, "drift": {"clients": [1]}}
+    run = hanse.run(experiment(rounds=6, profiles=profiles, behaviour=moving), out=tmp_path / "run")
+    assert [m["present"] for m in run.metrics] == [4, 4, 5, 5, 4, 4]
+    rounds = records(tmp_path / "run")
+    assert [r["market_client"].tolist() for r in rounds[:-1]] == [[1, 2, 3, 4]] * 2 + [[0, 1, 2, 3, 4]] * 2 + [
+        [0, 1, 2, 3]
+    ]
+    assert [r["market_eagerness"][list(r["market_client"]).index(2)] for r in rounds[:-1]] == [1e5] * 3 + [0.0] * 2
+    costs = [r["market_cost"][list(r["market_client"]).index(3)] for r in rounds[:-1]]
+    assert costs == [0.3, 0.3, np.inf, np.inf, np.inf]
+    for r in rounds[2:-1]:
+        assert not r["market_graph"][:, list(r["market_client"]).index(3)].any()
+    full = rounds[0]["num_samples"][0]
+    with np.load(tmp_path / "run" / "rounds" / "00005.npz") as last:
+        assert full == last["num_samples"][1]  # drift moves a window of the same width
+    assert sum(run.book.balances.values()) == 0
+
+
+def test_a_drifting_client_holds_other_classes() -> None:
+    me = Me(1, 3, 0, Recipe(batch_size=4), 10)
+    targets = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 0, 1])
+    index = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7])
+    drift = Drift(clients=[1], share=0.5, rounds=4)
+    assert targets[drift.holds(me, 0, targets, index)].tolist() == [0, 1, 0, 1]
+    assert targets[drift.holds(me, 2, targets, index)].tolist() == [1, 2, 1, 2]
+    assert targets[drift.holds(me, 9, targets, index)].tolist() == [2, 3, 2, 3]
+    assert drift.holds(Me(0, 3, 0, Recipe(batch_size=4), 10), 0, targets, index) is index
+
+
+def test_joiners_and_leavers() -> None:
+    me, other = Me(1, 3, 0, Recipe(batch_size=4), 10), Me(0, 3, 0, Recipe(batch_size=4), 10)
+    assert [Joiner(clients=[1], at=2).present(me, r) for r in range(4)] == [False, False, True, True]
+    assert [Leaver(clients=[1], at=2).present(me, r) for r in range(4)] == [True, True, False, False]
+    assert Joiner(clients=[1]).present(other, 0) and Leaver(clients=[1]).present(other, 9)
+
+
+def reply(row: torch.Tensor) -> tuple[Request, Reply]:
+    start = torch.linspace(-1, 1, 12)
+    request = Request(1, (Train(0, 1, start), Train(1, 7, start, private=True)))
+    return request, Reply(1, (Trained(0, row, 20.0, 0.5, 5), Trained(1, row, 20.0, 0.5, 5)))
+
+
+def test_attacks_do_what_they_say() -> None:
+    me = Me(1, 3, 5, Recipe(batch_size=4), 10)  # 10 parameters, 2 buffers
+    start = torch.linspace(-1, 1, 12)
+    update = torch.arange(12.0) / 10
+    sent: dict[str, torch.Tensor] = {}
+    for kind in ("random", "shuffle", "flip", "same", "gaussian"):
+        request, honest = reply(start + update)
+        attacker = Attacker(clients=[1], kind=kind, since=2)
+        assert attacker.on_reply(me, 1, request, honest) is honest
+        found = attacker.on_reply(me, 2, request, honest)
+        sent[kind] = found.results[0].row
+        assert torch.equal(found.results[1].row, start + update)  # private: never leaves the client
+        assert torch.equal(sent[kind][10:], (start + update)[10:])
+        assert not torch.equal(sent[kind][:10], (start + update)[:10])
+        assert torch.equal(attacker.on_reply(me, 2, request, honest).results[0].row, sent[kind])
+    change = {kind: row[:10] - start[:10] for kind, row in sent.items()}
+    assert torch.allclose(change["flip"], -update[:10], atol=1e-6)
+    assert torch.allclose(change["shuffle"].sort().values, update[:10].sort().values, atol=1e-6)
+    rms = float(update[:10].square().mean().sqrt())
+    assert torch.allclose(change["same"], torch.full((10,), rms), atol=1e-6)
+    assert 0.2 * rms < float(change["gaussian"].std()) < 3 * rms
+
+
+def test_liars_change_what_they_report() -> None:
+    me = Me(1, 3, 5, Recipe(batch_size=4), 10)
+    request, honest = reply(torch.zeros(12))
+    declared = Answered("declare", {"cost": 0.5, "eagerness": 100.0})
+    honest = Reply(1, (*honest.results, declared))
+    lied = Liar(clients=[1], size=0.5, cost=2.0, eagerness=0.1).on_reply(me, 0, request, honest)
+    assert [r.num_samples for r in lied.results[:2]] == [10.0, 10.0]
+    assert lied.results[2].values == {"cost": 1.0, "eagerness": 10.0}
+    assert Liar(clients=[0], size=9).on_reply(me, 0, request, honest) is honest
+
+
+def test_an_absurd_size_isolates_its_client(tmp_path: Path) -> None:
+    run = hanse.run(experiment(behaviour={"liar": {"clients": [0], "size": 1e9}}), out=tmp_path / "run")
+    for r in records(tmp_path / "run")[:-1]:
+        assert not r["market_graph"][:, 0].any()  # Theorem 4
+    assert run.book.balance(account(0)) == 100 * TOKEN
+
+
+def test_a_declaration_that_is_none_keeps_its_client_out_of_the_market(tmp_path: Path) -> None:
+    hanse.run(experiment(policy={"name": "test_ipfl:Nonsense"}), out=tmp_path / "run")
+    for r in records(tmp_path / "run")[:-1]:
+        assert np.isinf(r["market_cost"][2]) and r["market_eagerness"][2] == 0
+        assert not r["market_graph"][2].any() and not r["market_graph"][:, 2].any()
+
+
+@dataclass(frozen=True)
+class Nonsense:
+    def declare(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"cost": float("nan"), "eagerness": -1.0} if me.id == 2 else {"cost": 0.2, "eagerness": 1e5}
+
+
+def test_critical_prices_are_never_above_the_papers(tmp_path: Path) -> None:
+    marginal = hanse.run(experiment(rounds=2), out=tmp_path / "marginal")
+    critical = hanse.run(experiment(rounds=2, mechanism={"pricing": "critical"}), out=tmp_path / "critical")
+    a, b = records(tmp_path / "marginal")[0], records(tmp_path / "critical")[0]
+    assert np.array_equal(a["market_graph"], b["market_graph"])
+    assert (b["market_units"] <= a["market_units"]).all() and b["market_units"].sum() < a["market_units"].sum()
+    assert critical.metrics[0]["utility/mean"] == pytest.approx(marginal.metrics[0]["utility/mean"], abs=1e-5)
+
+
+def test_baselines_are_accounted_as_in_the_paper() -> None:
+    kinds = {"fedavg": {"select": "everyone"}, "local": {}, "ditto": {}, "cfl": {}}
+    for name, options in kinds.items():
+        given = experiment(rounds=2, profiles={"name": "uniform", "cost": 1.0, "eagerness": 1e5}).sections()
+        mechanism = {"name": name, "settle": "utilities", **options}
+        run = hanse.run(hanse.Experiment(**{**given, "mechanism": mechanism}))
+        edges = run.metrics[0]["market/edges"]
+        assert edges == (0 if name == "local" else 20)
+        if name == "local":
+            assert run.metrics[0]["utility/mean"] == 0
+        else:  # everybody imports from all: gain of all samples, and the model is shared four times
+            sizes = np.array([c["samples"] for c in run.clients[:5]])
+            wanted = np.mean(np.sqrt(1e5 / sizes) - np.sqrt(1e5 / sizes.sum())) - 4
+            assert run.metrics[0]["utility/mean"] == pytest.approx(wanted)
+
+
+def test_same_bits_after_a_kill(tmp_path: Path) -> None:
+    whole = hanse.run(experiment(rounds=4, policy={"name": "test_ipfl:Impatient"}), out=tmp_path / "whole")
+    hanse.run(experiment(rounds=4, policy={"name": "test_ipfl:Impatient"}), out=tmp_path / "cut")
+    for kept in sorted((tmp_path / "cut" / "checkpoints").glob("*.safetensors"))[1:]:
+        kept.unlink()
+    again = hanse.resume(tmp_path / "cut")
+    assert torch.equal(again.table.rows, whole.table.rows)
+    assert again.book == whole.book and again.home.tolist() == whole.home.tolist()
+
+    def clean(lines: list[dict]) -> list[dict]:
+        return [{k: v for k, v in m.items() if not k.startswith(("time/", "memory/"))} for m in lines]
+
+    assert clean(again.metrics) == clean(whole.metrics)
+
+
+def test_profiles_of_table_6() -> None:
+    found = build_profiles("roles", 12, seed=1)
+    assert [p["role"] for p in found].count("seller") == 4
+    for p in found:
+        buys = p["role"] in ("trader", "buyer")
+        assert (3e5 <= p["eagerness"] <= 6e5) if buys else p["eagerness"] == 0
+        assert {"buyer": p["cost"] == np.inf, "trader": 0.5 <= p["cost"] <= 1}.get(p["role"], p["cost"] == 0)
+    assert build_profiles("roles", 12, seed=1) == found != build_profiles("roles", 12, seed=2)
+    assert build_profiles(None, 3, 0) == [{}, {}, {}]
+    assert at_round({"cost": 1, "later": [{"round": 2, "cost": 3}]}, 1) == {"cost": 1}
+    assert at_round({"cost": 1, "later": [{"round": 2, "cost": 3}]}, 2) == {"cost": 3}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("traders", "clients.profiles: 'traders': no such name"),
+        ({"name": "roles", "roles": ["byer"]}, "no such role; did you mean 'buyer'"),
+        ({"name": "roles", "costs": [1, 2]}, "clients.profiles.costs: no such key; did you mean 'cost'"),
+        ({"name": "uniform", "cost": -1}, "clients.profiles.cost: -1: must be a number"),
+        ({"name": "uniform", "eagerness": float("inf")}, "must be a number, at least 0 .finite"),
+        ({"name": "listed", "cost": [1.0]}, "1 entries for 5 clients"),
+        ({"name": "listed", "later": [{"client": 9, "round": 1}]}, "must have a client"),
+        ({"roles": []}, "must be a name, or a table"),
+    ],
+)
+def test_profiles_that_are_none(given: Any, message: str) -> None:
+    with pytest.raises(hanse.UserError, match=message):
+        hanse.run(experiment(profiles=given))
