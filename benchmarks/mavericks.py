@@ -30,8 +30,6 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "GreedyFed, loss": {"name": "greedyfed", "value": {"name": "gtg", "utility": "loss"}},
     "GreedyFed, accuracy": {"name": "greedyfed", "value": {"name": "gtg", "utility": "accuracy"}},
     "GreedyFed, balanced": {"name": "greedyfed", "value": {"name": "gtg", "utility": "balanced"}},
-    "UCB, loss": {"name": "ucb", "beta": 0.1, "value": {"name": "gtg", "utility": "loss"}},
-    "UCB, balanced": {"name": "ucb", "beta": 0.1, "value": {"name": "gtg", "utility": "balanced"}},
     "Set-aware, balanced": {"name": "set_aware", "value": {"name": "gtg", "utility": "balanced"}},
 }
 

@@ -42,10 +42,10 @@ def play(mechanism: dict[str, Any], column: str, seed: int, rounds: int) -> dict
     begun = time.perf_counter()
     metrics = hanse.run(experiment(mechanism, column, seed, rounds)).metrics
     accuracy = [100 * m["test/accuracy"] for m in metrics if m.get("test/accuracy") is not None]
-    arms = [m["select/matching"] for m in metrics if "select/matching" in m]
+    distances = [m["select/distance"] for m in metrics if "select/distance" in m]
     return {
         "mechanism": mechanism, "column": column, "seed": seed, "rounds": rounds, "accuracy": accuracy[-1],
-        "curve": [round(a, 2) for a in accuracy], "matching": fmean(arms) if arms else None,
+        "curve": [round(a, 2) for a in accuracy], "distance": fmean(distances) if distances else None,
         "seconds": time.perf_counter() - begun,
     }  # fmt: skip
 

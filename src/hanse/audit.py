@@ -102,11 +102,11 @@ def load_market(folder: Path) -> list[MarketRound]:
 
 
 def _round(number: int, record: Arrays) -> MarketRound:
-    names = ("distance", "size", "cost", "eagerness")
+    d, n, c, K = (record[f"market_{name}"] for name in ("distance", "size", "cost", "eagerness"))
     return MarketRound(
         number,
         record["market_client"],
-        Market.of(*(record[f"market_{name}"] for name in names), lam=float(record["market_lam"])),
+        Market.of(d, n, c, K, float(record["market_lam"])),
         record["market_graph"],
         record["market_units"],
         record["market_paid"],
@@ -139,7 +139,14 @@ def audit_run(folder: Path) -> Audit:
         counts["traded"][at] += r.realised.any(axis=0) | r.realised.any(axis=1)
         counts["withheld"][at] += ~r.paid
     return Audit(
-        tuple(checks), who.tolist(), *(sums[n].tolist() for n in sums), *(counts[n].tolist() for n in counts), len(rounds)
+        tuple(checks),
+        who.tolist(),
+        sums["utility"].tolist(),
+        sums["bought"].tolist(),
+        sums["sold"].tolist(),
+        counts["traded"].tolist(),
+        counts["withheld"].tolist(),
+        len(rounds),
     )
 
 
@@ -168,7 +175,9 @@ def _payments(r: MarketRound) -> str:
     if not len(bad):
         return ""
     i, j = bad[0]
-    return f"client {r.clients[i]} owed client {r.clients[j]} {due[i, j]:.6f} and was billed {r.units[i, j] / TOKEN:.6f}"
+    return (
+        f"client {r.clients[i]} owed client {r.clients[j]} {due[i, j]:.6f} and was billed {r.units[i, j] / TOKEN:.6f}"
+    )
 
 
 def _optimal(r: MarketRound) -> str:
@@ -202,7 +211,9 @@ def _balance(r: MarketRound) -> str:
 
 
 def _books(folder: Path, rounds: Sequence[MarketRound]) -> Check:
-    """Compare the records with the ledger: its chain is whole, its sums are zero, and its postings are these payments."""
+    """Compare the records with the ledger: its chain is whole, its sums are zero, and its postings are these
+    payments.
+    """
     from hanse.ledger.place import open_ledger
 
     name = "conservation"
@@ -222,7 +233,9 @@ def _books(folder: Path, rounds: Sequence[MarketRound]) -> Check:
         net = r.money.sum(axis=0) - r.money.sum(axis=1)
         for client, units in zip(r.clients.tolist(), net.tolist(), strict=True):
             if posted.pop((r.round, f"client/{client}"), 0) != units:
-                return Check(name, False, f"round {r.round}: the ledger moved client {client} otherwise than {units} units")
+                return Check(
+                    name, False, f"round {r.round}: the ledger moved client {client} otherwise than {units} units"
+                )
     if any(posted.values()):
         number, account = next(key for key, units in posted.items() if units)
         return Check(name, False, f"round {number}: the ledger has a payment of {account} that no record explains")
@@ -232,7 +245,7 @@ def _books(folder: Path, rounds: Sequence[MarketRound]) -> Check:
 def _isolated(rounds: Sequence[MarketRound]) -> Check:
     seen: dict[int, bool] = {}
     for r in rounds:
-        trades = r.realised.any(axis=0) | r.realised.any(axis=1)
+        trades: NDArray[np.bool_] = np.asarray(r.realised.any(axis=0) | r.realised.any(axis=1))
         for client, some in zip(r.clients.tolist(), trades.tolist(), strict=True):
             seen[client] = seen.get(client, False) or some
     alone = [str(client) for client, some in sorted(seen.items()) if not some]

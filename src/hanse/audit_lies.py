@@ -11,7 +11,7 @@ from hanse.config import Experiment
 from hanse.errors import UserError
 from hanse.experiment import Run, run
 
-__all__ = ["Counterfactual", "Outcome", "STORIES", "counterfactuals", "verdict"]
+__all__ = ["STORIES", "Counterfactual", "Outcome", "counterfactuals", "verdict"]
 
 # what a client might do instead of being honest: changes to the experiment's [behaviour]
 STORIES: Mapping[str, Mapping[str, Any]] = {
@@ -138,12 +138,16 @@ def verdict(client: int, honest: Outcome, found: Sequence[Counterfactual]) -> li
             line += (
                 ", and nothing under critical prices"
                 if c.under_critical <= LEAST
-                else f", and {c.under_critical:.3f} under critical prices, which only remove the motive to misreport the cost"
+                else f", and {c.under_critical:.3f} under critical prices, which only concern the cost"
             )
         lines.append(line + ".")
     alone = next((c for c in found if c.story == ALONE), None)
     if alone is not None and alone.outcome.accuracy is not None and honest.accuracy is not None:
         change = 100 * (honest.accuracy - alone.outcome.accuracy)
-        lines.append(f"Against training alone it gained {honest.utility:.3f} tokens and {change:+.1f} points of accuracy.")
-    lines.append("Overstating the cost cannot pay in a round (iPFL Theorem 3); for every other lie there is no such proof.")
+        lines.append(
+            f"Against training alone it gained {honest.utility:.3f} tokens and {change:+.1f} points of accuracy."
+        )
+    lines.append(
+        "Overstating the cost cannot pay in a round (iPFL Theorem 3); for every other lie there is no such proof."
+    )
     return lines

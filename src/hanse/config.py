@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,7 +13,7 @@ from hanse import toml
 from hanse.data.spec import DataSpec
 from hanse.errors import UserError, import_path, nearest
 from hanse.learning.job import Recipe
-from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, defaults
+from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, carried, defaults
 
 __all__ = [
     "ClientsSection",
@@ -212,7 +212,10 @@ class Experiment(BaseModel):
         if isinstance(known.get("clients_per_round"), int):
             known["clients_per_round"] = min(known["clients_per_round"], self.data.clients)
         given = self.mechanism.table
-        parts = {slot: _with_defaults(slot, given[slot], known | given) for slot in SLOTS if slot in given}
+        options = {k: v for k, v in given.items() if k != "name" and k not in SLOTS}
+        if "clients_per_round" in known:
+            options = {"clients_per_round": known["clients_per_round"]} | options
+        parts = {slot: _with_defaults(slot, given[slot], make, options) for slot in SLOTS if slot in given}
         found["mechanism"] = {"name": self.mechanism.name} | known | given | parts
         return found
 
@@ -221,16 +224,13 @@ class Experiment(BaseModel):
         return toml.dumps(self.sections())
 
 
-def _with_defaults(slot: str, given: Any, shared: Mapping[str, Any]) -> Any:
-    """Return a part as a table with its defaults; what the mechanism and the part both have comes from the
-    mechanism.
-    """
+def _with_defaults(slot: str, given: Any, mechanism: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    """Return a part as a table with its defaults and what it takes over from its mechanism."""
     table = {"name": given} if isinstance(given, str) else dict(given)
     make = PARTS[slot].get(table.get("name", ""))
     if make is None:
         return given
-    known = {k: shared.get(k, v) for k, v in defaults(make).items()}
-    return {"name": table["name"]} | known | table
+    return {"name": table["name"]} | defaults(make) | carried(mechanism, options, make) | table
 
 
 def _apply(sections: dict[str, Any], override: str) -> None:

@@ -20,9 +20,9 @@ __all__ = ["LEAD", "Scene", "market_experiment", "scene"]
 
 ROUNDS = 12
 LEAD = (
-    "Twelve participants trade models of handwritten digits: sellers, buyers, traders who do both, and one attacker who "
-    "offers random models. Who buys from whom follows from how alike the models are and what they bring; every purchase "
-    "is paid for in tokens."
+    "Twelve participants trade models of handwritten digits: sellers, buyers, traders who do both, and one attacker "
+    "who offers random models. Who buys from whom follows from how alike the models are and what they bring; every "
+    "purchase is paid for in tokens."
 )
 
 

@@ -57,7 +57,8 @@ class Run:
 
     ``metrics`` has a dictionary a round, ``clients`` one a seat, ``table`` the final models and ``home [N]`` each
     client's row, ``personal [N, K]`` the weights of personal models if there are any, ``book`` the balances,
-    ``tested`` the last test of clients on their own shares (arrays by name). ``path`` is the run directory, if there is one; ``over`` says why a run ended before its last round.
+    ``tested`` the last test of clients on their own shares (arrays by name). ``path`` is the run directory, if there
+    is one; ``over`` says why a run ended before its last round.
     """
 
     experiment: Experiment

@@ -14,9 +14,11 @@ from hanse.errors import UserError, nearest
 from hanse.games import tiers_theory as gaussian
 from hanse.streams import stream
 
-__all__ = ["Point", "crossings", "pifl_points", "theory"]
+__all__ = ["Point", "crossings", "gains", "pifl_points", "theory"]
 
-EPILOG = "Examples:  hanse theory pifl   |   hanse theory pifl --clients 50 --samples 20 --out runs/theory"
+EPILOG = (
+    "Examples:  hanse theory pifl --clients 50 --samples 20   |   hanse theory pifl --run runs/pifl --alone runs/local"
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,30 @@ def crossings(clients: int, samples: int, sigma2: float) -> dict[str, float]:
     return {"exact": sigma2 / samples, "printed": clients * sigma2 / (2 * samples)}
 
 
+def gains(run: Path, alone: Path) -> np.ndarray:
+    """Return what each client gained in a run over another one, ``[n]``: its own test accuracy at the last test less
+    that of local training (loss the other way round for regression).
+
+    Raises UserError if the runs did not test the same clients on their own shares.
+    """
+    from hanse.reports.load import load_run
+
+    found = []
+    for path in (run, alone):
+        loaded = load_run(path)
+        rounds = [line["round"] for line in loaded.metrics if line.get("client/test_loss") is not None]
+        arrays = loaded.arrays(rounds[-1]) if rounds else {}
+        if "tested" not in arrays:
+            raise UserError(f"{path}: no client tested on its own share (data.client_test and eval.clients above 0)")
+        found.append((loaded, arrays))
+    (first, mine), (second, theirs) = found
+    if not np.array_equal(mine["tested"], theirs["tested"]) or first.config.get("data") != second.config.get("data"):
+        raise UserError(f"{run} and {alone}: the runs have different clients; give them the same [data]")
+    if np.isnan(mine["test_accuracy"]).all():
+        return np.asarray(theirs["test_loss"] - mine["test_loss"])
+    return np.asarray(mine["test_accuracy"] - theirs["test_accuracy"])
+
+
 def theory(
     paper: Annotated[str, typer.Argument(metavar="PAPER", help="pifl", show_default=False)],
     clients: Annotated[int, typer.Option("--clients", min=2, help="Clients in each of the two tiers.")] = 10,
@@ -83,6 +109,10 @@ def theory(
         "runs/theory"
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    run: Annotated[
+        Path | None, typer.Option("--run", help="A run directory: what did its clients gain (with --alone)?")
+    ] = None,
+    alone: Annotated[Path | None, typer.Option("--alone", help="The run of local training to compare with.")] = None,
 ) -> None:
     """When does a client gain by joining a tier? PI-FL's Gaussian case (eqs 53-57): exact, as printed, simulated."""
     from rich.console import Console
@@ -90,6 +120,11 @@ def theory(
 
     if paper != "pifl":
         raise UserError(f"theory {paper}: no such theory{nearest(paper, ['pifl'])}")
+    if (run is None) != (alone is None):
+        raise UserError("theory: --run and --alone: give both, or neither")
+    if run is not None and alone is not None:
+        _print_gains(gains(run, alone), as_json)
+        return
     found = pifl_points(clients, samples, sigma2, beta_diff, points, repetitions, seed)
     bound = crossings(clients, samples, sigma2)
     result: dict[str, Any] = {"bound": bound, "points": [asdict(p) for p in found]}
@@ -115,6 +150,20 @@ def theory(
         highlight=False,
     )
     console.print(f"wrote {out_dir / 'pifl.json'}, {out_dir / 'pifl.png'}", highlight=False, markup=False)
+
+
+def _print_gains(gained: np.ndarray, as_json: bool) -> None:
+    known = gained[np.isfinite(gained)]
+    summary = {"clients": len(known), "mean": float(known.mean()), "gained": float((known > 0).mean())}
+    summary |= {f"q{q}": float(np.quantile(known, q / 100)) for q in (10, 50, 90)}
+    if as_json:
+        print(json.dumps({**summary, "gains": [float(g) if np.isfinite(g) else None for g in gained]}, indent=1))
+        return
+    print(
+        f"{summary['clients']} clients: {100 * summary['gained']:.0f} % gain over training alone; mean gain "
+        f"{summary['mean']:+.4f}, a tenth at most {summary['q10']:+.4f}, half {summary['q50']:+.4f}, nine tenths "
+        f"{summary['q90']:+.4f}"
+    )
 
 
 def _draw(found: list[Point], bound: dict[str, float], path: Path) -> None:

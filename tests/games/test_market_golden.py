@@ -58,7 +58,7 @@ def test_threshold(case: Any) -> None:
 @cases("ipfl_market")
 def test_market(case: Any) -> None:
     given, out, tol = case["in"], case["out"], case["tol"]
-    d, n, c, K, lam = args = parts(given)
+    _d, n, c, K, _lam = args = parts(given)
     graph = market.learn_graph(*args)
     assert graph.tolist() == out["A"]
     assert same(market.payments(graph, *args), out["R"], tol)

@@ -55,7 +55,7 @@ def crashed_histories(url: str, wanted: int, seed: int) -> int:
                     connection.execute(insert(books).values(name=book, floor=0))
                     id_ = connection.execute(select(books.c.id).where(books.c.name == book)).scalar_one()
                 before, after = (Ledger(x._engine, x.url, book, id_, 0, False) for x in (one, two))
-                crashed += crashed_history(before, after, played, draw.randint(0, 99))
+                crashed += crashed_history(before, after, played, draw.randint(0, 59))
                 played += 1
     return played
 
@@ -80,7 +80,7 @@ def test_a_fault_at_every_statement_of_a_round(url: str) -> None:
 
 
 def test_random_histories_with_a_crash(url: str) -> None:
-    assert crashed_histories(url, 30, seed=11) < 60
+    assert crashed_histories(url, 30, seed=11) <= 60
 
 
 @pytest.mark.soak
@@ -96,7 +96,7 @@ import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from ledger_cases import history
 from hanse.ledger.store import Ledger
-url, limit = sys.argv[2], int(sys.argv[3])
+url, book, limit = sys.argv[2], sys.argv[3], int(sys.argv[4])
 told = history(30, 6, seed=9)
 count = 0
 def profile(frame, event, arg):
@@ -107,7 +107,7 @@ def profile(frame, event, arg):
 print("ready", flush=True)
 if limit:
     sys.setprofile(profile)
-with Ledger.open(url, book="run") as ledger:
+with Ledger.open(url, book=book) as ledger:
     for number, new in told:
         ledger.post(number, new)
 sys.setprofile(None)
@@ -115,9 +115,9 @@ print(count)
 """
 
 
-def drive(url: str, limit: int, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+def drive(url: str, book: str, limit: int, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
     """Let a process pay until its ``limit``-th function call or, if given, for some seconds after it is ready."""
-    command = [sys.executable, "-c", DRIVER, str(HERE), url, str(limit)]
+    command = [sys.executable, "-c", DRIVER, str(HERE), url, book, str(limit)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         first = child.stdout.readline()
@@ -129,10 +129,10 @@ def drive(url: str, limit: int, seconds: float | None = None) -> subprocess.Comp
         return subprocess.CompletedProcess(command, child.returncode, first + said, wrong)
 
 
-def after_a_kill(url: str) -> None:
+def after_a_kill(url: str, book: str) -> None:
     """What a killed driver left is whole rounds and verifies; telling them again makes the book of a whole run."""
     told = history(30, 6, seed=9)
-    with Ledger.open(url, book="run") as ledger:
+    with Ledger.open(url, book=book) as ledger:
         left = ledger.as_book()
         assert left in [book_of(told[:n]) for n in range(len(told) + 1)]
         assert ledger.verify().ok
@@ -141,33 +141,32 @@ def after_a_kill(url: str) -> None:
         assert ledger.verify().ok
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_killed_while_it_pays(url: str, tmp_path: Path) -> None:
-    whole = drive(f"sqlite:///{tmp_path / 'whole.db'}", -1)
+def place(url: str, i: int) -> tuple[str, str]:
+    """Return a database and a book for the i-th try: SQLite gets a new file, made by the process that is killed."""
+    return (url.replace("ledger.db", f"{i}.db"), "run") if url.startswith("sqlite") else (url, f"run {i}")
+
+
+def test_killed_while_it_pays(url: str) -> None:
+    if not url.startswith("sqlite"):
+        Ledger.open(url).close()  # the server's tables are made once, and all tries take as many calls
+    whole = drive(*place(url, 99), -1)
     assert whole.returncode == 0, whole.stderr
     calls = int(whole.stdout.splitlines()[1])
     for i, part in enumerate([0.15, 0.5, 0.85]):
-        other = f"sqlite:///{tmp_path / f'{i}.db'}"
-        assert drive(other, int(part * calls)).returncode == -9
-        after_a_kill(other)
+        assert drive(*place(url, i), int(part * calls)).returncode == -9
+        after_a_kill(*place(url, i))
 
 
 @pytest.mark.soak
 def test_killed_at_two_hundred_moments(url: str) -> None:
-    """Kills by the clock, so that they fall inside statements and commits too; one book, killed again and again."""
+    """Kills by the clock, so that they fall inside statements and commits too."""
     draw = random.Random(4)
+    tries = int(os.environ.get("HANSE_SOAK_KILLS", "200"))
     killed = 0
-    for i in range(200):
-        folder, _, _ = url.partition("ledger.db")
-        other = f"{folder}{i}.db" if url.startswith("sqlite") else url
-        if not url.startswith("sqlite"):
-            with Ledger.open(url, book="run") as ledger, ledger._engine.begin() as connection:
-                connection.execute(text("SET session_replication_role = replica"))
-                for table in ("postings", "transactions", "accounts"):
-                    connection.execute(text(f"DELETE FROM {table}"))
-        killed += drive(other, 0, seconds=draw.uniform(0, 0.6)).returncode == -9
-        after_a_kill(other)
-    assert killed > 100
+    for i in range(tries):
+        killed += drive(*place(url, i), 0, seconds=draw.uniform(0, 0.6)).returncode == -9
+        after_a_kill(*place(url, i))
+    assert killed > tries / 2
 
 
 # ---- two writers, a full disk

@@ -244,6 +244,20 @@ def test_a_round_that_the_server_calls_off_is_refunded_but_a_silent_bidder_pays(
     assert sum(run.book.balances.values()) == 0
 
 
+def test_a_client_that_leaves_keeps_its_tokens_and_is_paid_for_its_last_round() -> None:
+    clients = {"told": True, "policy": {"name": "quits", "rounds": 1}}
+    run, views = watched(clients=clients, run={"rounds": 6})
+    present = [set(v.present.tolist()) for v in views]
+    gone = present[1] - present[-1]
+    assert gone
+    for c in gone:
+        last = max(r for r, here in enumerate(present) if c in here)
+        assert run.book.balance(f"client/{c}") > 0
+        assert all(f"escrow/{c}" not in amounts(v.posted, "bid") for v in views[last + 1 :])
+    assert {n: u for n, u in run.book.balances.items() if n.startswith("escrow/") and u} == {}
+    assert sum(run.book.balances.values()) == 0
+
+
 def untimed(path: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if not k.startswith(("time/", "memory/"))} for line in lines]

@@ -250,6 +250,22 @@ def test_set_aware_runs_on_regression_with_tenths_for_classes() -> None:
     ]  # fmt: skip
 
 
+def test_what_the_server_finds_class_by_class_adds_up_to_the_whole() -> None:
+    experiment = whole("set_aware", 1).experiment
+    world = settle_engine(experiment, build(experiment), fresh=False)[1]
+    server, row = world.setup.server, world.setup.context.initial(0)
+    assert world.data.server_validation is not None
+    counts = torch.bincount(world.data.server_validation.y).double()
+    share = counts / counts.sum()
+    losses = server.class_losses(row)
+    assert float(share.numpy() @ losses) == pytest.approx(float(server.score(row[None]).loss[0]), abs=1e-6)
+    gradients = server.class_gradients(row, 10_000)
+    torch.testing.assert_close((share.float() @ gradients), server.gradient(row[None])[0], atol=1e-6, rtol=1e-4)
+    few = server.class_gradients(row, 1)
+    assert few.shape == gradients.shape
+    assert not torch.allclose(few, gradients)
+
+
 def test_classes_that_are_missing_make_no_part() -> None:
     problem, _ = build_problem("mlp", (3,), 5, 0, hidden=[4])
     parts = by_class(problem, Samples(torch.zeros(5, 3), torch.tensor([3, 0, 3, 0, 4])))

@@ -76,7 +76,6 @@ def roles(
     if unknown or not roles:
         raise UserError(
             *(f"clients.profiles.roles: {role!r}: no such role{nearest(str(role), ROLES)}" for role in unknown)
-            or ("clients.profiles.roles: []: must name at least one role",)
         )
     for name, pair in (("eagerness", eagerness), ("cost", cost)):
         if len(pair) != 2:
@@ -87,7 +86,7 @@ def roles(
     for i in range(num_clients):
         role = roles[i % len(roles)]
         # one pair of draws a client, whatever its role: other roles do not change it
-        K, c = rng.uniform(*eagerness), rng.uniform(*cost)
+        K, c = rng.uniform(eagerness[0], eagerness[1]), rng.uniform(cost[0], cost[1])
         buys = role in ("trader", "buyer")
         price = math.inf if role == "buyer" else c if role == "trader" else 0.0
         found.append({"role": role, "cost": float(price), "eagerness": float(K) if buys else 0.0})

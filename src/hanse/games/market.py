@@ -98,9 +98,7 @@ def _blocks(m: int) -> list[slice]:
     return [slice(a, min(a + step, m)) for a in range(0, m, step)]
 
 
-def learn_graph(
-    distance: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerness: ArrayLike, lam: float
-) -> Graph:
+def learn_graph(distance: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerness: ArrayLike, lam: float) -> Graph:
     """Return the graph of iPFL's Algorithm 2, ``A [m, m]`` of 0/1: each client's locally optimal imports (eq. 9).
 
     Sellers are visited by falling threshold (ties: lower index, I11); one that no longer pays is skipped, not the end
@@ -196,9 +194,7 @@ def gains(graph: NDArray[np.generic], sizes: Floats, eagerness: Floats) -> Float
     return marginal(sizes, imported, eagerness)
 
 
-def utilities_of(
-    graph: NDArray[np.generic], paid: Floats, sizes: Floats, costs: Floats, eagerness: Floats
-) -> Floats:
+def utilities_of(graph: NDArray[np.generic], paid: Floats, sizes: Floats, costs: Floats, eagerness: Floats) -> Floats:
     """Return eq. (1)'s utilities ``[m]`` under payments ``paid [m, m]`` that are already known.
 
     Sizes, costs and eagerness may be the true ones while the graph was learnt from reported ones.

@@ -38,7 +38,7 @@ T = TypeVar("T")
 _KEEP = 1 << 27  # numbers: first-layer outputs of all updates are kept up to this, else computed anew in every call
 _BLOCK = 1 << 19  # numbers: first-layer outputs of a chunk of coalitions on a block of samples
 _TOGETHER = 16  # coalitions of a chunk
-_WIDE = 16  # at most so many coalitions as channels of one wide convolution
+_WIDE = 24  # at most so many coalitions as channels of one wide convolution
 _IMAGES = 250  # images of a block
 _WORST = -1e9  # the utility of a model whose loss is not finite: games need finite numbers
 

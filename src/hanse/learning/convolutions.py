@@ -24,7 +24,7 @@ from hanse.learning.program import Spec, read_layers
 __all__ = ["ConvStack", "read_convolutions"]
 
 _NARROW = 16  # output channels of the first convolution up to which several models together are faster
-_CACHED = 3 << 19  # numbers that the first convolution writes for a few images: they stay in the cache
+_CACHED = 1 << 20  # numbers that the first convolution writes for a few images: they stay in the cache
 
 
 @dataclass(frozen=True)

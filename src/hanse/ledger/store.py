@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -19,7 +18,8 @@ from sqlalchemy.engine import URL
 from hanse.errors import UserError
 from hanse.ledger.book import Book, LedgerError, check
 from hanse.ledger.connect import as_url, open_engine, session
-from hanse.ledger.entry import GENESIS, MINT, Transaction, digest, is_account
+from hanse.ledger.entry import MINT, Transaction, digest, is_account
+from hanse.ledger.rows import Record, balances_of, lines_of, tail_of
 from hanse.ledger.tables import accounts, books, postings, transactions
 
 if TYPE_CHECKING:
@@ -30,17 +30,6 @@ __all__ = ["Ledger", "Record"]
 
 CHUNK = 2000  # transactions that are read at a time
 FEW = 400  # accounts that are looked up by name; more are read all at once
-
-
-@dataclass(frozen=True)
-class Record:
-    """A transaction as it stands in the book: its place (1, 2, ...), its round, and its link of the hash chain."""
-
-    number: int
-    round: int
-    transaction: Transaction
-    previous: str
-    hash: str
 
 
 class Ledger:
@@ -184,7 +173,7 @@ class Ledger:
 
     def _append(self, connection: Connection, round: int, fresh: Sequence[Transaction]) -> list[Record]:
         a, t = accounts.c, transactions.c
-        tail = _tail(connection, self._id)
+        tail = tail_of(connection, self._id)
         names = {account for transaction in fresh for account, _ in transaction.postings}
         existing = select(a.name, a.id, a.balance).where(a.book_id == self._id)
         if len(names) <= FEW:
@@ -244,12 +233,12 @@ class Ledger:
     def head(self) -> str:
         """Return the hash of the last transaction."""
         with self.begin() as connection:
-            return _tail(connection, self._id).hash
+            return tail_of(connection, self._id).hash
 
     def count(self) -> int:
         """Return the number of transactions."""
         with self.begin() as connection:
-            return _tail(connection, self._id).number
+            return tail_of(connection, self._id).number
 
     def has(self, account: str) -> bool:
         """Say whether anything was ever posted to this account."""
@@ -270,22 +259,22 @@ class Ledger:
     def balances(self) -> dict[str, int]:
         """Return the units of every account that was ever posted to, in the order in which they were opened."""
         with self.begin() as connection:
-            return _balances(connection, self._id)
+            return balances_of(connection, self._id)
 
     def as_book(self) -> Book:
         """Return the book as a value, as it stands now."""
         t = transactions.c
         with self.begin() as connection:
-            tail = _tail(connection, self._id)
+            tail = tail_of(connection, self._id)
             steps = connection.execute(select(t.step).where(t.book_id == self._id, t.round == tail.round)).scalars()
-            balances = _balances(connection, self._id)
+            balances = balances_of(connection, self._id)
             return Book(balances, tail.hash, tail.number, self.floor, tail.round, frozenset(steps))
 
     def book_at(self, round: int) -> Book:
         """Return the book as it stood when ``round`` began: after all transactions of the rounds before it."""
         a, t, p = accounts.c, transactions.c, postings.c
         with self.begin() as connection:
-            tail = _tail(connection, self._id, before=round)
+            tail = tail_of(connection, self._id, before=round)
             moved = (
                 select(a.name, func.sum(p.amount))
                 .join_from(postings, transactions, t.id == p.transaction_id)
@@ -323,7 +312,7 @@ class Ledger:
                 if not rows:
                     return
                 after = rows[-1].number
-                lines = _lines(connection, [row.id for row in rows])
+                lines = lines_of(connection, [row.id for row in rows])
                 for id_, number, round_, step, kind, memo, previous, hash_ in rows:
                     transaction = Transaction(step, kind, tuple(lines.get(id_, ())), memo)
                     yield Record(number, round_, transaction, previous, hash_)
@@ -333,38 +322,3 @@ class Ledger:
         from hanse.ledger.verify import verify
 
         return verify(self, receipts)
-
-
-@dataclass(frozen=True)
-class _Tail:
-    number: int = 0
-    hash: str = GENESIS
-    round: int = 0
-
-
-def _tail(connection: Connection, book: int, before: int | None = None) -> _Tail:
-    """Return the last transaction's place, hash and round (of the rounds ``before`` one)."""
-    t = transactions.c
-    wanted = select(t.number, t.hash, t.round).where(t.book_id == book)
-    if before is not None:
-        wanted = wanted.where(t.round < before)
-    found = connection.execute(wanted.order_by(t.number.desc()).limit(1)).one_or_none()
-    return _Tail() if found is None else _Tail(found.number, found.hash, found.round)
-
-
-def _balances(connection: Connection, book: int) -> dict[str, int]:
-    a = accounts.c
-    rows = connection.execute(select(a.name, a.balance).where(a.book_id == book).order_by(a.id))
-    return {row.name: row.balance for row in rows}
-
-
-def _lines(connection: Connection, ids: Sequence[int]) -> dict[int, list[tuple[str, int]]]:
-    """Return the postings of transactions, by their ids."""
-    a, p = accounts.c, postings.c
-    found: dict[int, list[tuple[str, int]]] = {}
-    wanted = select(p.transaction_id, a.name, p.amount).join(accounts, a.id == p.account_id)
-    wanted = wanted.order_by(p.transaction_id, p.line)
-    for start in range(0, len(ids), 500):  # databases bound the number of parameters
-        for id_, name, units in connection.execute(wanted.where(p.transaction_id.in_(ids[start : start + 500]))):
-            found.setdefault(id_, []).append((name, units))
-    return found

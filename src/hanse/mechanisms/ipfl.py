@@ -31,7 +31,8 @@ class Staying(SelectPart):
     """Everyone who is present and has not quit.
 
     After each market a client is told how it went (``value``: its utility in the last round, ``mean`` and ``times``;
-    ``bill``, ``authorised`` and ``balance`` in units; in how many rounds its centre was withheld, ``unpaid``) and says whether it stays. Who leaves is gone for good.
+    ``bill``, ``authorised`` and ``balance`` in units; in how many rounds its centre was withheld, ``unpaid``) and
+    says whether it stays. Who leaves is gone for good.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"clients", "market"})
@@ -103,7 +104,8 @@ class ModelAndCentre(TrainPart):
     """A row for each client's model and one for its proximal centre; training is pulled to it with ``mu``, eq. (7).
 
     Who imports nothing, or has not paid, trains without the pull: eq. (5) has no such term then, and Table 5's sellers
-    train as if alone (papers.md I19). With ``keep_best`` a third row holds each client's best model so far, its own and private, for when it quits.
+    train as if alone (papers.md I19). With ``keep_best`` a third row holds each client's best model so far, its own
+    and private, for when it quits.
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"centres", "market_rows"})
@@ -112,7 +114,9 @@ class ModelAndCentre(TrainPart):
     keep_best: bool = True
 
     def table(self, context: Context) -> tuple[Table, Ints]:
-        """Return models, centres (theta-bar^0 = theta^0: papers.md I14), best models, and the initial one, which all are."""
+        """Return models, centres (theta-bar^0 = theta^0: papers.md I14), best models, and the initial one, which all
+        are.
+        """
         N = context.num_clients
         ids = np.arange(N, dtype=np.int64)
         # models are uploaded to the market, so they are the server's rows; only a best model never leaves its client
@@ -152,6 +156,7 @@ def ipfl(
     eagerness: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5e5,
     distance: Kind = "cosine",
     of: Of = "travel",
+    bounded: bool = True,
     pricing: Pricing = "marginal",
     keep_best: bool = True,
 ) -> Mechanism:
@@ -162,7 +167,7 @@ def ipfl(
         name="ipfl",
         select=Staying(),
         train=ModelAndCentre(lam / eta, keep_best),  # eq. (7): lambda / (2 eta) |theta - centre|^2
-        weigh=Imports(lam, eta, distance, of, cost, eagerness),
+        weigh=Imports(lam, eta, distance, of, bounded, cost, eagerness),
         settle=Payments(pricing),
         deploy=ServerModel(),
     )

@@ -17,6 +17,7 @@ from hanse.mechanisms.part import Mechanism
 from hanse.mechanisms.select.tiers import PretrainedTiers, Tiers
 from hanse.mechanisms.settle import ServerTokens, Tokens
 from hanse.mechanisms.tiers import TierModels
+from hanse.mechanisms.train import SharedModel
 from hanse.mechanisms.value import FirstOrder
 from hanse.mechanisms.value_held import FirstOrderAtClients
 from hanse.mechanisms.weigh import BySamples
@@ -66,7 +67,7 @@ def tiff(
     return Mechanism(
         name="tiff",
         select=Tiers(by_contribution, at_random),
-        train=TierModels(1),
+        train=SharedModel(),
         weigh=BySamples(),
         value=FirstOrder(),
         settle=ServerTokens(price, eta, gamma, score_samples),

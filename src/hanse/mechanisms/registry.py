@@ -27,11 +27,6 @@ from hanse.mechanisms.greedyfed import greedyfed
 from hanse.mechanisms.gtflat import gtfedavg, gtfedprox
 from hanse.mechanisms.ipfl import ModelAndCentre, Staying, ipfl
 from hanse.mechanisms.part import Mechanism, Part
-from hanse.mechanisms.pifl import pifl, tiff
-from hanse.mechanisms.select.tiers import PretrainedTiers, Tiers
-from hanse.mechanisms.settle.tokens import ServerTokens, Tokens
-from hanse.mechanisms.tiers import TierModels
-from hanse.mechanisms.value_held import FirstOrderAtClients
 from hanse.mechanisms.personalised import (
     cfl,
     ditto,
@@ -43,8 +38,13 @@ from hanse.mechanisms.personalised import (
     pfedgraph,
     scaffold,
 )
+from hanse.mechanisms.pifl import pifl, tiff
+from hanse.mechanisms.select.tiers import PretrainedTiers, Tiers
+from hanse.mechanisms.settle.tokens import ServerTokens, Tokens
+from hanse.mechanisms.tiers import TierModels
+from hanse.mechanisms.value_held import FirstOrderAtClients
 
-__all__ = ["MECHANISMS", "PARTS", "SLOTS", "build_mechanism", "call", "defaults", "unmet_needs"]
+__all__ = ["MECHANISMS", "PARTS", "SLOTS", "build_mechanism", "call", "carried", "defaults", "unmet_needs"]
 
 MECHANISMS: dict[str, Callable[..., Mechanism]] = {
     "fedavg": fedavg,
@@ -129,8 +129,18 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "first_order": value.FirstOrder,
         "first_order_clients": FirstOrderAtClients,
     },
-    "settle": {"tokens": Tokens, "server_tokens": ServerTokens, "market": settle.Payments, "utilities": settle.Utilities},
-    "deploy": {"one_shot": deploy.OneShot, "server": deploy.ServerModel, "own": hold.OwnModel, "cluster": hold.ClusterModel},
+    "settle": {
+        "tokens": Tokens,
+        "server_tokens": ServerTokens,
+        "market": settle.Payments,
+        "utilities": settle.Utilities,
+    },
+    "deploy": {
+        "one_shot": deploy.OneShot,
+        "server": deploy.ServerModel,
+        "own": hold.OwnModel,
+        "cluster": hold.ClusterModel,
+    },
 }
 SLOTS = tuple(PARTS)
 
@@ -208,6 +218,14 @@ def _options(part: Any) -> dict[str, Any]:
     return {field.name: getattr(part, field.name) for field in fields(part)}
 
 
+def carried(make: Callable[..., Any], options: Mapping[str, Any], part: Callable[..., Any]) -> dict[str, Any]:
+    """Return what a replaced part takes over from its mechanism: options of the same name that were given, and how
+    many clients a round; the same name need not mean the same thing, so no other default carries over.
+    """
+    known = {k: v for k, v in defaults(make).items() if k == "clients_per_round"} | dict(options)
+    return {k: known[k] for k in defaults(part) if k in known}
+
+
 def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
     """Return the mechanism of an experiment's ``[mechanism]`` table: a name, its options, and replaced parts by
     decision.
@@ -236,8 +254,7 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
                 replaced[slot] = call(type(own), _options(own) | dict(given), f"mechanism.{slot}")
                 continue
             if mechanism is not None and isinstance(given, Mapping) and given.get("name") in PARTS[slot]:
-                known = defaults(make) | options
-                shared = {k: known[k] for k in defaults(PARTS[slot][given["name"]]) if k in known}
+                shared = carried(make, options, PARTS[slot][given["name"]])
                 given = shared | dict(given)
             replaced[slot] = build_part(slot, given)
         except UserError as wrong:

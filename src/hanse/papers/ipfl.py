@@ -5,131 +5,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hanse.federation.profiles import TABLE_5
-from hanse.papers.frame import Cell, Paper, PaperTable, Published, Scale, Variant
+from hanse.papers.frame import Cell, Paper, PaperTable, Published, Scale
 from hanse.papers.greedyfed import is_here
 from hanse.papers.ipfl_cells import TABLE4, TABLE5, TABLE7, TABLE8, TABLE9
+from hanse.papers.ipfl_settings import (
+    ACCURACY,
+    LABELS,
+    NOTES,
+    PAPER_ROUNDS,
+    PARTITIONS,
+    UTILITY,
+    Block,
+    Sections,
+    cell_of,
+    data_of,
+    experiment,
+    ipfl_of,
+    mechanisms,
+    rate_of,
+)
 
-__all__ = ["IPFL", "Block"]
+__all__ = ["IPFL", "fit"]
 
-Sections = dict[str, dict[str, Any]]
-
-# fixed, so that nothing is measured and numbers are the same on every run
-ENGINE = {"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"}
-STACKED = {**ENGINE, "train": "stacked"}
-PAPER_ROUNDS = 50
-
-
-@dataclass(frozen=True)
-class Block:
-    """What a scale trains: the ``sources``, ``rounds`` of ``steps`` iterations, Table 5's ``market_rounds``.
-
-    ``samples``: train samples a client if not all data are used (eagerness, which is in samples, shrinks with them).
-    """
-
-    sources: tuple[str, ...] = ("cifar10", "fashion_mnist")
-    rounds: int = PAPER_ROUNDS
-    steps: int = 200
-    market_rounds: int = 20
-    model: Mapping[str, Any] = ()  # type: ignore[assignment]
-    data: Mapping[str, Any] = ()  # type: ignore[assignment]
-    lr: float = 0.01
-    shrink: float = 1.0  # samples against the paper's
-    clients: int = 10
-
-    def at(self, published: int) -> int:
-        """Return a number of local iterations in the proportion of this scale."""
-        return max(1, round(published * self.steps / 200))
-
-
-LABELS = {"cifar10": "CIFAR-10", "fashion_mnist": "FMNIST", "digits": "digits"}
-# Table 2
-LAMBDA = {"cifar10": 2.0, "fashion_mnist": 0.001, "digits": 2.0}
-ETA = 5.0
-# sec. 6.1 and Table 3
-PARTITIONS: Mapping[str, dict[str, Any]] = {
-    "NIID": {"partition": "niid", "alpha": 0.1, "clients": 10},
-    "Cluster": {"partition": "cluster", "clients": 9},
-    "Skew": {"partition": "skew", "clients": 10},
-}
-# sec. E.2
-BASELINES: Mapping[str, dict[str, Any]] = {
-    "FedAvg": {"name": "fedavg", "select": "everyone"},
-    "FedProx": {"name": "fedprox", "select": "everyone", "mu": 0.1},
-    "Ditto": {"name": "ditto", "lam": 1.0},
-    "FedAMP": {"name": "fedamp", "lam": 0.01},
-    "CFL": {"name": "cfl", "eps1": 2.0, "eps2": 2.5},
-    "FedFomo": {"name": "fedfomo", "models": 6},
-    "pFedGraph": {"name": "pfedgraph", "lam": 0.01, "alpha": 0.8},
-}
 ATTACKS = ("shuffle", "same", "flip", "gaussian")
 ATTACKED = ("iPFL", "Ditto", "pFedGraph", "CFL", "FedAMP")
-UTILITY, ACCURACY = "utility/mean", "client/test_accuracy"
-RATES = (
-    "utilities are a market's: the sum over the run, divided by the rounds less one (none follows the last training)"
-)
-NOTES = (
-    "every algorithm is accounted as the paper does: gain of what is imported, less c = 1 for every sharing of a model; "
-    "the baselines' clients pay nothing, and import from whom their next models are made of",
-    RATES,
-    "accuracies are of each client's own model on its own share, of the same classes as it trains on; lambda and eta as "
-    "in Table 2; distances are 1 - cos of what models travelled since the initial one (docs/papers.md I15)",
-)
-
-
-def _experiment(block: Block, data: Mapping[str, Any], mechanism: Mapping[str, Any], **more: Any) -> Sections:
-    rounds = more.pop("rounds", block.rounds)
-    steps = more.pop("steps", block.steps)
-    profiles = more.pop("profiles", {"name": "uniform", "cost": 1.0, "eagerness": 5e5 * block.shrink})
-    given = dict(mechanism)
-    if given["name"] != "ipfl" and given["name"] != "local":
-        given["settle"] = {"name": "utilities"}
-    shares = {"client_test": 0.2, "client_validation": 0.1, "validation": 0.0}
-    return {
-        "data": {**shares, **data, **dict(block.data)},
-        "model": dict(block.model) or {"name": "cnn_small"},
-        "mechanism": given,
-        "train": {"steps": steps, "batch_size": 64, "lr": block.lr},
-        "clients": {"grant": 1e6, "profiles": profiles},
-        "engine": STACKED if block.model else ENGINE,  # convolutions are trained one seat after another
-        "eval": {"every": rounds},
-        "run": {"rounds": rounds},
-        **more,
-    }
-
-
-def _ipfl(source: str, **options: Any) -> dict[str, Any]:
-    return {"name": "ipfl", "lam": LAMBDA[source], "eta": ETA, "keep_best": False} | options
-
-
-def _data(source: str, setting: str, block: Block) -> dict[str, Any]:
-    return {"source": source, **PARTITIONS[setting]}
-
-
-def _mechanisms(source: str) -> dict[str, dict[str, Any]]:
-    return {"iPFL": _ipfl(source), **BASELINES}
-
-
-def _cell(
-    group: str, column: str, algorithm: str, sections: Sections, metric: str | tuple[str, ...], factor: float,
-    published: float | None = None, tags: Sequence[str] = (), ranked: bool = True,
-) -> Cell:  # fmt: skip
-    words = " ".join((group, column, algorithm, *tags)).lower().replace(",", " ").split()
-    return Cell(
-        group, column, algorithm, (Variant("", sections),), sections["run"]["rounds"],
-        None if published is None else Published(published), ranked, frozenset(words), metric=metric, factor=factor,
-    )  # fmt: skip
-
-
-def _rate(sections: Sections) -> float:
-    return 1.0 / max(1, sections["run"]["rounds"] - 1)
 
 
 def _figure2(block: Block) -> list[Cell]:
@@ -137,22 +44,22 @@ def _figure2(block: Block) -> list[Cell]:
     for source in block.sources:
         for setting in PARTITIONS:
             group = f"{LABELS[source]} {setting}"
-            for name, mechanism in {**_mechanisms(source), "Local": {"name": "local"}}.items():
-                sections = _experiment(block, _data(source, setting, block), mechanism)
-                cells.append(_cell(group, "accuracy %", name, sections, ACCURACY, 100.0))
+            for name, mechanism in {**mechanisms(source), "Local": {"name": "local"}}.items():
+                sections = experiment(block, data_of(source, setting, block), mechanism)
+                cells.append(cell_of(group, "accuracy %", name, sections, ACCURACY, 100.0))
                 if name != "Local":
-                    cells.append(_cell(group, "utility", name, sections, UTILITY, _rate(sections)))
+                    cells.append(cell_of(group, "utility", name, sections, UTILITY, rate_of(sections)))
     return cells
 
 
 def _figure4(block: Block) -> list[Cell]:
     cells = []
     for source, setting in zip(block.sources, ("Cluster", "NIID"), strict=False):
-        for name, mechanism in _mechanisms(source).items():
-            sections = _experiment(block, _data(source, setting, block), mechanism)
-            group, factor = f"{LABELS[source]} {setting}", _rate(sections)
-            cells.append(_cell(group, "mean utility", name, sections, UTILITY, factor))
-            cells.append(_cell(group, "lowest utility", name, sections, "utility/min", factor))
+        for name, mechanism in mechanisms(source).items():
+            sections = experiment(block, data_of(source, setting, block), mechanism)
+            group, factor = f"{LABELS[source]} {setting}", rate_of(sections)
+            cells.append(cell_of(group, "mean utility", name, sections, UTILITY, factor))
+            cells.append(cell_of(group, "lowest utility", name, sections, "utility/min", factor))
     return cells
 
 
@@ -163,10 +70,10 @@ def _figure5(block: Block) -> list[Cell]:
     for kind in ("no attack", *ATTACKS):
         for name in ATTACKED:
             more = {} if kind == "no attack" else {"behaviour": {"attacker": {"clients": [attacker], "kind": kind}}}
-            sections = _experiment(block, _data(source, "Cluster", block), _mechanisms(source)[name], **more)
+            sections = experiment(block, data_of(source, "Cluster", block), mechanisms(source)[name], **more)
             group, worth = f"{LABELS[source]} Cluster", f"utility/client/{attacker}"
-            cells.append(_cell(group, f"{kind}: benign accuracy %", name, sections, benign, 100.0))
-            cells.append(_cell(group, f"{kind}: attacker's utility", name, sections, worth, _rate(sections)))
+            cells.append(cell_of(group, f"{kind}: benign accuracy %", name, sections, benign, 100.0))
+            cells.append(cell_of(group, f"{kind}: attacker's utility", name, sections, worth, rate_of(sections)))
     return cells
 
 
@@ -189,12 +96,12 @@ def _table4(block: Block) -> list[Cell]:
     source, cells = block.sources[0], []
     for lie, ratios in LIES.items():
         more = {"behaviour": {"liar": {"clients": [0], **ratios}}} if ratios else {}
-        sections = _experiment(block, _data(source, "NIID", block), _ipfl(source), **more)
+        sections = experiment(block, data_of(source, "NIID", block), ipfl_of(source), **more)
         group = f"{LABELS[source]} NIID, client 0"
         accuracy, utility = TABLE4.get(lie, (None, None))
         rate = None if utility is None else utility / (PAPER_ROUNDS - 1)
-        cells.append(_cell(group, "accuracy %", lie, sections, "client/0/test_accuracy", 100.0, accuracy))
-        cells.append(_cell(group, "utility", lie, sections, "utility/client/0", _rate(sections), rate))
+        cells.append(cell_of(group, "accuracy %", lie, sections, "client/0/test_accuracy", 100.0, accuracy))
+        cells.append(cell_of(group, "utility", lie, sections, "utility/client/0", rate_of(sections), rate))
     return cells
 
 
@@ -204,7 +111,7 @@ def _market(block: Block, source: str, mechanism: Mapping[str, Any]) -> Sections
     attack = {"attacker": {"clients": [i for i, role in enumerate(TABLE_5) if role == "attacker"], "kind": "random"}}
     profiles = {"name": "roles", "roles": list(TABLE_5), "eagerness": list(K)}
     quiet = mechanism["name"] == "local"
-    return _experiment(
+    return experiment(
         block,
         data,
         mechanism,
@@ -218,7 +125,7 @@ def _table5(block: Block) -> list[Cell]:
     cells = []
     for source in block.sources:
         # at Fashion-MNIST's tuned lambda the models' difference costs nothing, and nobody would be isolated
-        fed = _market(block, source, _ipfl("cifar10" if source != "digits" else source))
+        fed = _market(block, source, ipfl_of("cifar10" if source != "digits" else source))
         alone = _market(block, source, {"name": "local"})
         group = f"{LABELS[source]} inclusive market"
         for i, role in enumerate(TABLE_5):
@@ -226,28 +133,28 @@ def _table5(block: Block) -> list[Cell]:
             printed = TABLE5[i] if source == block.sources[0] else (None,) * 5
             test = f"client/{i}/test_accuracy"
             if role != "attacker":
-                cells.append(_cell(group, "local accuracy %", who, alone, test, 100.0, printed[1], ranked=False))
-                cells.append(_cell(group, "accuracy %", who, fed, test, 100.0, printed[2], ranked=False))
+                cells.append(cell_of(group, "local accuracy %", who, alone, test, 100.0, printed[1], ranked=False))
+                cells.append(cell_of(group, "accuracy %", who, fed, test, 100.0, printed[2], ranked=False))
             part = fed["run"]["rounds"] - 1
             money, worth = (None if p is None else p / 19 for p in printed[3:])
-            cells.append(_cell(group, "balance", who, fed, f"balance/client/{i}", 1 / part, money))
-            cells.append(_cell(group, "utility", who, fed, f"utility/client/{i}", 1 / part, worth))
+            cells.append(cell_of(group, "balance", who, fed, f"balance/client/{i}", 1 / part, money))
+            cells.append(cell_of(group, "utility", who, fed, f"utility/client/{i}", 1 / part, worth))
     return cells
 
 
 def _figure3(block: Block) -> list[Cell]:
     cells = []
     for source in block.sources:
-        fed = _market(block, source, _ipfl("cifar10" if source != "digits" else source))
+        fed = _market(block, source, ipfl_of("cifar10" if source != "digits" else source))
         alone = _market(block, source, {"name": "local"})
         for role in ("seller", "trader", "buyer", "attacker"):
             who = [i for i, r in enumerate(TABLE_5) if r == role]
             group, tests = f"{LABELS[source]} inclusive market", tuple(f"client/{i}/test_accuracy" for i in who)
             if role != "attacker":
-                cells.append(_cell(group, "local accuracy %", role, alone, tests, 100.0, ranked=False))
-                cells.append(_cell(group, "accuracy %", role, fed, tests, 100.0, ranked=False))
+                cells.append(cell_of(group, "local accuracy %", role, alone, tests, 100.0, ranked=False))
+                cells.append(cell_of(group, "accuracy %", role, fed, tests, 100.0, ranked=False))
             names = tuple(f"balance/client/{i}" for i in who)
-            cells.append(_cell(group, "balance", role, fed, names, _rate(fed)))
+            cells.append(cell_of(group, "balance", role, fed, names, rate_of(fed)))
     return cells
 
 
@@ -256,14 +163,16 @@ def _table7(block: Block) -> list[Cell]:
     for size, accuracy in TABLE7.items():
         count = max(20, round(size * block.shrink))
         data = {"source": source, "partition": "iid", "clients": 1, "samples_per_client": count, "min_samples": 1}
-        sections = _experiment(block, data, {"name": "local"}, rounds=1, steps=block.steps * block.rounds)
+        sections = experiment(block, data, {"name": "local"}, rounds=1, steps=block.steps * block.rounds)
         sections["data"] |= {"client_test": 0.0, "client_validation": 0.0}
-        cells.append(_cell(LABELS[source], f"{size} samples", "local", sections, "test/accuracy", 100.0, accuracy))
+        cells.append(cell_of(LABELS[source], f"{size} samples", "local", sections, "test/accuracy", 100.0, accuracy))
     return cells
 
 
 def fit(accuracies: Mapping[int, float]) -> dict[str, float]:
-    """Return the least-squares fit ``acc = p1 / sqrt(N) + p2`` (iPFL eq. 17) with its R^2 and root mean square error."""
+    """Return the least-squares fit ``acc = p1 / sqrt(N) + p2`` (iPFL eq. 17) with its R^2 and root mean square
+    error.
+    """
     x = 1 / np.sqrt(np.array(list(accuracies), dtype=np.float64))
     y = np.array(list(accuracies.values()))
     p1, p2 = np.polyfit(x, y, 1)
@@ -310,10 +219,10 @@ def _figure8(block: Block) -> list[Cell]:
     }.items():
         for label, (K, lam) in sweep.items():
             profiles = {"name": "uniform", "cost": 1.0, "eagerness": K * block.shrink}
-            sections = _experiment(block, _data(source, "Skew", block), _ipfl(source, lam=lam), profiles=profiles)
+            sections = experiment(block, data_of(source, "Skew", block), ipfl_of(source, lam=lam), profiles=profiles)
             # the last training has no market: the round before it is the last that has one
             sections["eval"] = {"every": 1}
-            made = _cell(f"{LABELS[source]} Skew: {name}", "imports a client", label, sections, "market/edges", 0.1)
+            made = cell_of(f"{LABELS[source]} Skew: {name}", "imports a client", label, sections, "market/edges", 0.1)
             cells.append(replace(made, at=max(1, sections["run"]["rounds"] - 1)))
     return cells
 
@@ -322,10 +231,10 @@ def _table9(block: Block) -> list[Cell]:
     source, cells = block.sources[0], []
     for iterations, (accuracy, utility) in TABLE9.items():
         steps = block.at(iterations)
-        sections = _experiment(block, _data(source, "Cluster", block), _ipfl(source), steps=steps)
+        sections = experiment(block, data_of(source, "Cluster", block), ipfl_of(source), steps=steps)
         group, rate = f"{LABELS[source]} Cluster", utility / (PAPER_ROUNDS - 1)
-        cells.append(_cell(group, "accuracy %", f"{iterations} iterations", sections, ACCURACY, 100.0, accuracy))
-        cells.append(_cell(group, "utility", f"{iterations} iterations", sections, UTILITY, _rate(sections), rate))
+        cells.append(cell_of(group, "accuracy %", f"{iterations} iterations", sections, ACCURACY, 100.0, accuracy))
+        cells.append(cell_of(group, "utility", f"{iterations} iterations", sections, UTILITY, rate_of(sections), rate))
     return cells
 
 

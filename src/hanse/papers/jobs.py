@@ -166,7 +166,8 @@ def _by_client(tested: Mapping[str, Any], points: int) -> dict[str, list[float |
     if not points or len(tested.get("tested", ())) > MOST_CLIENTS:
         return {}
     pairs = zip(tested.get("tested", ()), tested.get("test_accuracy", ()), strict=True)
-    return {f"client/{c}/test_accuracy": [None] * (points - 1) + [_finite(float(a))] for c, a in pairs}
+    before: list[float | None] = [None] * (points - 1)
+    return {f"client/{c}/test_accuracy": [*before, _finite(float(a))] for c, a in pairs}
 
 
 def _sum(values: Iterable[float]) -> float:

@@ -203,18 +203,23 @@ def _scaled(kind: str, scale: Scale, fashion: bool) -> tuple[Block, int, tuple[s
     if scale == "smoke":
         return _smoke(kind), 2, SMOKE
     block = _published(kind, fashion)
-    if scale == "paper" or kind == "synthetic":
-        return block, 5 if scale == "paper" else 3, ()
+    if scale == "paper":
+        return block, 5, ()
+    if kind == "synthetic":
+        short = replace(block, rounds=100, data={"samples_per_client": 200}, train={"batch_size": 20})
+        return short, 5, ("200 samples a client instead of 1,000, 100 rounds instead of 300, batches of 20",)
+    images = block.source == "cifar10"
     small = replace(
         block,
-        rounds=60,
-        mixes=("10:90", "30:70") if kind == "image" else ("10:90",),
-        model={"name": "cnn_small"} if block.source != "cifar10" else {"name": "cnn_greedyfed"},
+        rounds=40 if images else 60,
+        mixes=("10:90", "30:70") if kind == "image" and not images else ("10:90",),
+        model={"name": "cnn_greedyfed"} if images else {"name": "mlp", "hidden": [100]},
         data={**dict(block.data), "samples_per_client": 200},
         train={"epochs": 2, "batch_size": 20, "lr": 0.05},
+        engine={"train": "sequential"} if images else {},
     )
     said = (
-        "200 samples a client, 60 rounds of 2 epochs of batches of 20, lr 0.05",
+        f"200 samples a client, {small.rounds} rounds of 2 epochs of batches of 20, lr 0.05",
         f"the model is '{small.model['name']}'",
         f"{' and '.join(small.mixes)} only",
     )

@@ -64,8 +64,14 @@ def load_trades(run: LoadedRun) -> Trades | None:
     roles = roles_of(run)
     names = tuple(f"{run.client_label(c)} {roles.get(c, 'client')}" for c in who.tolist())
     return Trades(
-        tuple(who.tolist()), names, tuple(roles.get(c, "client") for c in who.tolist()), money, imports, utility, rounds[-1]
-    )  # fmt: skip
+        tuple(who.tolist()),
+        names,
+        tuple(roles.get(c, "client") for c in who.tolist()),
+        money,
+        imports,
+        utility,
+        rounds[-1],
+    )
 
 
 def market_charts(groups: Sequence[Group]) -> list[Chart]:
@@ -79,13 +85,20 @@ def market_charts(groups: Sequence[Group]) -> list[Chart]:
         if trades is None or len(trades.clients) > MOST:
             continue
         label = group.label + (f", seed {run.seeds[0]}" if len(group.runs) > 1 else "")
-        charts += [_money(trades, label), _gains(trades, label), _imports(trades, label), sweep_chart(trades.last, label)]
+        charts += [
+            _money(trades, label),
+            _gains(trades, label),
+            _imports(trades, label),
+            sweep_chart(trades.last, label),
+        ]
     return [*charts, *_scatter(groups)]
 
 
 def _money(trades: Trades, label: str) -> Chart:
     marks = Heat(trades.names, trades.names, trades.money, "tokens", floor=0.0)
-    caption = "Every row is a buyer, every column a seller; the lighter, the more tokens went from the one to the other."
+    caption = (
+        "Every row is a buyer, every column a seller; the lighter, the more tokens went from the one to the other."
+    )
     return Chart(f"market-money-{slug(label)}", SECTION, f"Who paid whom: {label}", caption, "seller", "buyer", marks)
 
 
@@ -100,14 +113,22 @@ def _gains(trades: Trades, label: str) -> Chart:
         "imported, less the cost of sharing, less the net payment."
     )
     marks = Bars(trades.names, series)
-    return Chart(f"market-gains-{slug(label)}", SECTION, f"Who gained what: {label}", caption, "tokens", "client", marks)
+    return Chart(
+        f"market-gains-{slug(label)}", SECTION, f"Who gained what: {label}", caption, "tokens", "client", marks
+    )
 
 
 def _imports(trades: Trades, label: str) -> Chart:
     marks = Heat(trades.names, trades.names, trades.imports, "share of the rounds", floor=0.0)
     caption = "How often each row's client imported each column's model, as a share of the rounds."
     return Chart(
-        f"market-imports-{slug(label)}", SECTION, f"Who learned from whom: {label}", caption, "model of", "client", marks
+        f"market-imports-{slug(label)}",
+        SECTION,
+        f"Who learned from whom: {label}",
+        caption,
+        "model of",
+        "client",
+        marks,
     )
 
 
@@ -128,7 +149,13 @@ def sweep_chart(last: MarketRound, label: str) -> Chart:
     )
     marks = Heat(rows, columns, z, "imports a client", floor=0.0)
     return Chart(
-        f"market-sweep-{slug(label)}", SECTION, f"What K and lambda change: {label}", caption, "lambda", "eagerness", marks
+        f"market-sweep-{slug(label)}",
+        SECTION,
+        f"What K and lambda change: {label}",
+        caption,
+        "lambda",
+        "eagerness",
+        marks,
     )
 
 
@@ -150,7 +177,12 @@ def _scatter(groups: Sequence[Group]) -> list[Chart]:
     caption = "Every dot is one run: the clients' mean accuracy on their own data across, their mean utility up."
     return [
         Chart(
-            "market-utility", SECTION, "Utility and accuracy", caption, "accuracy on own data, %", "mean utility, tokens",
+            "market-utility",
+            SECTION,
+            "Utility and accuracy",
+            caption,
+            "accuracy on own data, %",
+            "mean utility, tokens",
             Lines(tuple(lines), zero=True, whole=False),
         )
-    ]  # fmt: skip
+    ]

@@ -32,18 +32,29 @@ def draw_transactions(trades: Trades, title: str) -> Figure:
         share = trades.money[i, j] / most
         axes.add_patch(
             FancyArrowPatch(
-                tuple(at[i]), tuple(at[j]), connectionstyle="arc3,rad=0.12", arrowstyle="-|>", mutation_scale=8 + 10 * share,
-                lw=0.5 + 3.5 * share, color=_colour(trades.roles[i]), alpha=0.35 + 0.5 * share, shrinkA=16, shrinkB=16,
+                tuple(at[i]),
+                tuple(at[j]),
+                connectionstyle="arc3,rad=0.12",
+                arrowstyle="-|>",
+                mutation_scale=8 + 10 * share,
+                lw=0.5 + 3.5 * share,
+                color=_colour(trades.roles[i]),
+                alpha=0.35 + 0.5 * share,
+                shrinkA=16,
+                shrinkB=16,
             )
-        )  # fmt: skip
+        )
     for i in range(m):
         marker = MARKERS[_place(trades.roles[i]) % len(MARKERS)][1]
         axes.plot(*at[i], marker, ms=22, color=_colour(trades.roles[i]), mec="white", zorder=3)
-        axes.text(*at[i], str(trades.clients[i]), ha="center", va="center", color="white", fontsize=9, zorder=4)
-        axes.text(*(1.22 * at[i]), f"{net[i]:+.2f}", ha="center", va="center", fontsize=9)
+        axes.text(
+            at[i, 0], at[i, 1], str(trades.clients[i]), ha="center", va="center", color="white", fontsize=9, zorder=4
+        )
+        axes.text(1.22 * at[i, 0], 1.22 * at[i, 1], f"{net[i]:+.2f}", ha="center", va="center", fontsize=9)
     used = [role for role in ROLES if role in {r if r in ROLES else "client" for r in trades.roles}]
     handles = [
-        Line2D([], [], ls="", marker=MARKERS[_place(r) % len(MARKERS)][1], color=_colour(r), ms=9, label=r) for r in used
+        Line2D([], [], ls="", marker=MARKERS[_place(r) % len(MARKERS)][1], color=_colour(r), ms=9, label=r)
+        for r in used
     ]
     axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, -0.04), ncols=len(used), frameon=False)
     axes.set(xlim=(-1.4, 1.4), ylim=(-1.45, 1.35), aspect="equal")

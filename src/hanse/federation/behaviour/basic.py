@@ -6,7 +6,6 @@ much comes from keyed streams, so that it does not depend on the order of work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Literal, Protocol

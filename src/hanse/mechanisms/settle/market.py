@@ -32,7 +32,8 @@ class Payments(SettlePart):
 
     A buyer whose bill is larger than what its training reply authorised, or than its account can bear, pays nothing
     and its proximal centre is withheld; its sellers share nothing with it, and all other payments stay as they are.
-    ``pricing`` is "marginal", iPFL's eq. (10), or "critical": the highest cost at which the seller would still have been
+    ``pricing`` is "marginal", iPFL's eq. (10), or "critical": the highest cost at which the seller would still have
+    been
     imported, which leaves no motive to misreport the cost.
     """
 
@@ -136,7 +137,7 @@ class Utilities(SettlePart):
         )
         graph = graph_of(view, clients)
         utility = _utilities(graph, np.zeros(graph.shape), truth)
-        arrays = {
+        arrays: dict[str, NDArray[Any]] = {
             "market_client": clients,
             "market_graph": graph,
             "market_true_size": truth.sizes,
@@ -168,9 +169,9 @@ def graph_of(view: View, clients: Ints) -> Graph:
     made_of = np.abs(mixed.W[:, :S]) > 0  # [K', S]
     holder = np.zeros((S, len(clients)), bool)
     holder[np.arange(S), np.searchsorted(clients, seats.client)] = True
-    graph = (reach.astype(float) @ made_of.astype(float) @ holder.astype(float)) > 0
-    np.fill_diagonal(graph, False)
-    return graph.astype(np.int8)
+    graph: Graph = ((reach.astype(float) @ made_of.astype(float) @ holder.astype(float)) > 0).astype(np.int8)
+    np.fill_diagonal(graph, 0)
+    return graph
 
 
 def _utilities(graph: Graph, money: Floats, truth: Truth) -> Floats:
@@ -179,7 +180,7 @@ def _utilities(graph: Graph, money: Floats, truth: Truth) -> Floats:
     return utilities_of(graph, money, truth.sizes, truth.costs, truth.eagerness)
 
 
-def _arrays(trade: Trade, pricing: Pricing) -> Mapping[str, NDArray[Any]]:
+def _arrays(trade: Trade, pricing: Pricing) -> dict[str, NDArray[Any]]:
     """Return what an audit replays a round from."""
     market, truth = trade.market, trade.truth
     return {

@@ -1,6 +1,7 @@
 """WEIGH for a market of models: who imports whom, and each client's proximal centre.
 
-Rows: i is client i's model, N + i its proximal centre; with ``keep_best`` 2N + i is its best model so far; the last is the
+Rows: i is client i's model, N + i its proximal centre; with ``keep_best`` 2N + i is its best model so far; the last
+is the
 initial model. Row i becomes its own update, row N + i the mix of the imports (iPFL eq. 6).
 """
 
@@ -18,11 +19,12 @@ from torch import Tensor
 from hanse.federation.port import Answered, Ask, Request, Score, Scored
 from hanse.federation.profiles import at_round
 from hanse.games.market import Graph, Market, learn_graph
+from hanse.games.market_checks import local_optimality
 from hanse.games.market_models import Kind, centre_weights, cosine_gram, distances
 from hanse.mechanisms.part import Context, Floats, Ints, State, View, WeighPart
 from hanse.table import Mix
 
-__all__ = ["Imports", "MarketMix", "Of", "Trade", "Truth", "leaving"]
+__all__ = ["Imports", "MarketMix", "Of", "Trade", "Truth", "leaving", "within_reach"]
 
 Of = Literal["travel", "models", "updates"]
 OWN = "own model"  # the question for a model's validation score
@@ -60,9 +62,9 @@ class Imports(WeighPart):
     """iPFL's graph and proximal centres, from what clients declare and how far their models are apart.
 
     ``lam`` and ``eta`` are the paper's; ``cost`` and ``eagerness`` stand for clients that declare none. ``distance`` is
-    ``1 - cos`` or the squared L2 distance (papers.md I15), ``of`` what it is taken of: what models have "travel"led since
-    the initial one, the "models" themselves, or the round's "updates". Centres
-    take the gradient of the same distance.
+    ``1 - cos`` or the squared L2 distance (papers.md I15), ``of`` what it is taken of: what models have "travel"led
+    since the initial one, the "models" themselves, or the round's "updates". Centres take the gradient of the same
+    distance; ``bounded``: they stay within reach of the imported models (:func:`within_reach`).
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"market", "centres_mixed"})
@@ -71,6 +73,7 @@ class Imports(WeighPart):
     eta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0
     distance: Kind = "cosine"
     of: Of = "travel"
+    bounded: bool = True
     cost: Annotated[float, Field(ge=0)] = 1.0
     eagerness: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5e5
 
@@ -118,6 +121,9 @@ class Imports(WeighPart):
             "market/mean_distance": _mean_off_diagonal(trade.market.distance),
             "market/isolated": float(((trade.graph.sum(axis=0) == 0) & (trade.graph.sum(axis=1) == 0)).sum()),
         }
+        worst = max(local_optimality(trade.market, trade.graph))
+        if math.isfinite(worst):
+            metrics["market/eq9"] = worst  # at most 0: no import too many, none too few
         return MarketMix(W, table.owner, home, metrics, trade)
 
     def learn(self, outcome: View, state: State) -> State:
@@ -186,11 +192,30 @@ class Imports(WeighPart):
         moved = lengths > 0  # what did not move has no direction to be pulled in, or to pull to
         graph = trade.graph * (moved[:, None] & moved[None, :])
         inner = centre_weights(graph, trade.market.sizes, self.eta, "cosine", cosines, np.where(moved, lengths, 1.0))
+        if self.bounded:
+            inner = within_reach(inner, cosines * lengths[:, None] * lengths[None, :], trade.graph)
         found[:, :S] = inner
         if self.of != "models":  # theta_i + (W - I) (theta - reference)
             starts = view.trained.seats.start if self.of == "updates" else np.full(S, size - 1)
             np.add.at(found.T, S + starts, -(inner - np.eye(S)).T)
         return found
+
+
+def within_reach(W: Floats, gram: Floats, graph: Graph) -> Floats:
+    """Return the centres' weights ``W [m, m]`` with each step away from the own model no longer than the way to the
+    farthest import; ``gram [m, m]`` are the models' inner products.
+
+    The gradient of a cosine grows as models get short, and early on they have travelled little: the literal step of
+    eq. (6) then lands far behind the imported models (papers.md I20).
+    """
+    step = W - np.eye(len(W))
+    length = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", step, gram, step), 0.0))
+    norms = np.diag(gram)
+    apart = np.sqrt(np.maximum(norms[:, None] + norms[None, :] - 2 * gram, 0.0))
+    reach = np.where(graph != 0, apart, 0.0).max(axis=1, initial=0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = np.where(length > reach, reach / length, 1.0)
+    return np.asarray(np.eye(len(W)) + scale[:, None] * step)
 
 
 def leaving(view: View) -> Ints:

@@ -1,0 +1,260 @@
+"""PI-FL in figures: the server's share of a round and its growth, what fewer scored samples change in the bids, what
+clients earn against what they were worth, and the paper's three definitions on a run.
+
+    python benchmarks/pifl.py round        # server's share at 100 clients, K = 2, and growth to 1,000
+    python benchmarks/pifl.py samples      # bids with 16, 64, 256 and all samples
+    python benchmarks/pifl.py rewards      # tokens earned against exact Shapley values
+    python benchmarks/pifl.py riders       # what free riders and noisy clients lose
+    python benchmarks/pifl.py definitions  # definitions 1 to 3, against local training
+
+Five seeds, or as many as SEEDS in the environment says.
+
+Prints Markdown. Fashion-MNIST if it is there (HANSE_DATA), else scikit-learn's digits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
+
+import hanse
+from hanse.ledger.entry import TOKEN
+from hanse.mechanisms.part import View
+from hanse.papers.greedyfed import is_here
+from hanse.rounds import Played
+from hanse.streams import stream
+
+SERVER = ("settle", "select", "weigh", "value", "mix")
+SEEDS = range(int(os.environ.get("SEEDS", "5")))
+
+
+class Views:
+    """Keeps the rounds' views."""
+
+    def __init__(self) -> None:
+        self.views: list[View] = []
+
+    def on_start(self, *_: Any) -> None:
+        """Nothing yet."""
+
+    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
+        """Keep it."""
+        self.views.append(played.view)
+
+    def on_end(self, result: Any) -> None:
+        """Nothing more."""
+
+
+def experiment(clients: int = 100, rounds: int = 30, seed: int = 0, **sections: Any) -> hanse.Experiment:
+    fashion = is_here("fashion_mnist")
+    base: dict[str, dict[str, Any]] = {
+        "data": {
+            "source": "fashion_mnist" if fashion else "digits",
+            "partition": "mixture",
+            "mix": "10:90",
+            "test_mix": "inverse",
+            "clients": clients,
+            "client_test": 0.1,
+            "client_validation": 0.1,
+            "validation": 0.0,
+            "min_samples": 5,
+            "seed": seed,
+        },
+        "model": {"name": "mlp", "hidden": [100]},
+        "mechanism": {"name": "pifl"},
+        "train": {"epochs": 2, "batch_size": 20, "lr": 0.05},
+        "engine": {"train": "stacked", "threads": 1},
+        "eval": {"every": rounds},
+        "run": {"rounds": rounds, "seed": seed},
+    }
+    if fashion and clients <= 200:
+        base["data"]["samples_per_client"] = 200
+    for name, entries in sections.items():
+        base[name] = {**base.get(name, {}), **entries}
+    return hanse.Experiment(**base)
+
+
+def rounds() -> None:
+    """The server's share of a round (median over rounds, in process), and how it grows."""
+    print(
+        "| clients | seats | round ms | clients' training | clients' scoring and gradients | server | server's share |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for clients in (100, 300, 1000):
+        run = hanse.run(experiment(clients, 12))
+        lines = run.metrics[2:]
+
+        def median(names: Sequence[str], lines: Sequence[Mapping[str, Any]] = lines) -> float:
+            return 1e3 * float(statistics.median(sum(line.get(f"time/{n}_s", 0.0) for n in names) for line in lines))
+
+        whole, server = median(["play"]), median(SERVER)
+        print(
+            f"| {clients} | {run.metrics[-1]['seats']} | {whole:.1f} | {median(['train']):.1f} | "
+            f"{median(['ask']):.1f} | {server:.2f} | {100 * server / whole:.1f} % |"
+        )
+    started = time.perf_counter()
+    hanse.run(experiment(100, 12), out=f"runs/pifl-benchmark-{time.time_ns()}")
+    spent = time.perf_counter() - started
+    print(f"\nWith a run directory (ledger, records, a checkpoint each round): {spent:.1f} s for 12 rounds")
+
+
+def samples() -> None:
+    """How many clients bid for another tier if they score on fewer samples, and what it does to the tiers."""
+    print("| score_samples | same first bid as with all samples | tiers separated | personal accuracy |")
+    print("|---|---|---|---|")
+    for limit in (8, 16, 64, 256, None):
+        same: list[float] = []
+        apart: list[float] = []
+        own: list[float] = []
+        for seed in SEEDS:
+            watch = Views()
+            mechanism = {"name": "pifl", "settle": {"score_samples": limit or 100_000}}
+            run = hanse.run(experiment(50, 20, seed, mechanism=mechanism), observers=[watch])
+            apart.append(run.metrics[-1].get("test/separated", float("nan")))
+            own.append(run.metrics[-1]["client/test_fit"])
+            same.append(float(np.mean([_agreement(v) for v in watch.views[1::5]])) if limit else 1.0)
+        print(f"| {limit or 'all'} | {100 * np.mean(same):.1f} % | {int(sum(apart))} of {len(apart)} | "
+              f"{100 * np.mean(own):.1f} ± {100 * np.std(own, ddof=1):.1f} |")  # fmt: skip
+
+
+def _agreement(view: View) -> float:
+    """Return the share of clients whose bid is the one that all of their samples would make."""
+    from hanse.data import DataSpec, build
+
+    key = (view.context.seed, view.context.num_clients)
+    data = _DATA.setdefault(key, build(DataSpec(**experiment(key[1], seed=key[0]).data.model_dump())))
+    engine = _engine(view)
+    pool, index = data.pool(list(range(key[1])))
+    scores = engine.score_each(view.table.rows, pool, index)
+    agree = []
+    for c, found in enumerate(scores):
+        said = view.answers.get((c, "bid"))
+        bid = getattr(said, "values", {}).get("tiers")
+        best = int(np.lexsort((found.loss, -found.accuracy))[0])
+        if bid:
+            agree.append(bid[0] == best)
+    return float(np.mean(agree))
+
+
+_DATA: dict[tuple[int, int], Any] = {}
+
+
+def _engine(view: View) -> Any:
+    return view.server.engine  # type: ignore[attr-defined]
+
+
+def rewards() -> None:
+    """Tokens earned against exact Shapley values, every seed."""
+    print(
+        "Six clients a tier all of whom train in every round, 30 rounds; exact values on held-out data of all classes\n"
+    )
+    print("| seed | rank correlation of tokens earned and exact Shapley value | of first-order and exact value |")
+    print("|---|---|---|")
+    for seed in SEEDS:
+        earned, exact, first = _against_exact(seed)
+        print(f"| {seed} | {spearmanr(earned, exact)[0]:.2f} | {spearmanr(first, exact)[0]:.2f} |")
+
+
+def riders() -> None:
+    """What free riders and noisy clients lose against honest ones, every seed."""
+    for name, options in (("free_rider", {"fraction": 0.2}), ("noisy", {"sigma": 0.3})):
+        print(f"\n| seed | {name}: mean tokens | the others | difference |\n|---|---|---|---|")
+        for seed in SEEDS:
+            run = hanse.run(experiment(50, 40, seed, behaviour={name: options}))
+            held = np.array([run.book.balance(f"client/{c}") for c in range(50)]) / TOKEN
+            place = np.argsort(stream(seed, "free riders" if name == "free_rider" else "noisy").permutation(50))
+            bad = place < 10 if name == "free_rider" else place >= 40
+            mine, others = held[bad].mean(), held[~bad].mean()
+            print(f"| {seed} | {mine:.2f} | {others:.2f} | {mine - others:+.2f} |")
+
+
+def _against_exact(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    watch = Views()
+    # noise of growing strength makes clients of different worth
+    tiers = {"name": "pifl", "by_contribution": 6, "at_random": 0}
+    run = hanse.run(
+        experiment(12, 30, seed, mechanism=tiers, behaviour={"noisy": {"sigma": 0.05}}, data={"validation": 0.5}),
+        observers=[watch],
+    )
+    exact, first = np.zeros(12), np.zeros(12)
+    from hanse.games import shapley
+
+    for view in watch.views[1:]:
+        assert view.values is not None
+        for row, group in view.trained.seats.groups().items():
+            weights = view.mixed.W[row, group]
+            game = view.server.coalitions(view.trained.rows[group], view.table.rows[row], weights, "loss")
+            exact[view.trained.seats.client[group]] += shapley.exact(game, len(group))
+            first[view.trained.seats.client[group]] += view.values.per_seat[group]
+    return np.array([run.book.balance(f"client/{c}") for c in range(12)]), exact, first
+
+
+def definitions() -> None:
+    """The paper's definitions 1 to 3 on a run."""
+    columns = (
+        "seed",
+        "(1) clients with at least their grant",
+        "(1) own accuracy above local training's",
+        "(1) mean gain over local training",
+        "(2) rank correlation of similarity and reward",
+        "(3) personal less tier accuracy, after 15 rounds",
+        "(3) at the end",
+    )
+    print(f"| {' | '.join(columns)} |")
+    print("|---|---|---|---|---|---|---|")
+    for seed in SEEDS:
+        same: dict[str, Any] = {"data": {"test_mix": "same"}, "eval": {"every": 15}}
+        watch = Views()
+        run = hanse.run(experiment(50, 60, seed, **same), observers=[watch])
+        alone = hanse.run(experiment(50, 60, seed, mechanism={"name": "local"}, **same))
+        gain = run.tested["test_accuracy"] - alone.tested["test_accuracy"]
+        held = np.array([run.book.balance(f"client/{c}") for c in range(50)])
+        gaps = [
+            m["client/test_accuracy"] - m["client/test_accuracy_of_row"]
+            for m in run.metrics
+            if "client/test_accuracy_of_row" in m
+        ]
+        print(
+            f"| {seed} | {100 * np.mean(held >= 100 * TOKEN):.0f} % | {100 * np.mean(gain > 0):.0f} % | "
+            f"{100 * np.mean(gain):+.1f} | {_similarity(watch.views):.2f} | {100 * gaps[0]:+.1f} | "
+            f"{100 * gaps[-1]:+.1f} |"
+        )
+
+
+def _similarity(views: Sequence[View]) -> float:
+    """Return the rank correlation, over seats, of the tokens that a tier paid and the client's fit to it among those
+    that sat there.
+    """
+    fit, paid = [], []
+    for before, now in itertools.pairwise(views[1:]):
+        assert now.settlement is not None
+        amounts = now.settlement.arrays["tokens_paid"]
+        seats = before.trained.seats
+        for c, k in zip(seats.client.tolist(), seats.target.tolist(), strict=True):
+            scored = now.answers.get((c, "tier accuracy"))
+            if scored is not None:
+                fit.append(float(scored.accuracy[k]))  # type: ignore[union-attr]
+                paid.append(int(amounts[c, k]))
+    return float(spearmanr(fit, paid)[0])
+
+
+PARTS: Mapping[str, Callable[[], None]] = {
+    "round": rounds,
+    "samples": samples,
+    "rewards": rewards,
+    "riders": riders,
+    "definitions": definitions,
+}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or PARTS:
+        print(f"\n## {name}\n")
+        PARTS[name]()

@@ -1,0 +1,199 @@
+"""The port on Flower's records and apps, in one process: the local engine's numbers; wrong replies are refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from inprocess import InProcessGrid
+
+import hanse
+import hanse.setup
+from hanse.data import build
+from hanse.errors import UserError
+from hanse.federation.flower.server import play
+from hanse.flower import ClientData, client_app
+
+N = 5
+MECHANISMS: dict[str, dict[str, Any]] = {
+    "fedavg": {"clients_per_round": 3},
+    "greedyfed": {"clients_per_round": 2},
+    "gtfedavg": {"clients_per_round": 3},
+    "pifl": {"by_contribution": 2, "at_random": 1},
+    "ipfl": {"keep_best": False, "eagerness": 500.0},
+    "power_of_choice": {"clients_per_round": 2},
+    "fedgen": {"clients_per_round": 3},
+}
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
+
+
+def experiment(name: str, rounds: int = 3, **more: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": N, "client_test": 0.2, "client_validation": 0.2},
+        model={"name": "mlp", "hidden": [8]},
+        mechanism={"name": name, **MECHANISMS.get(name, {})},
+        train={"lr": 0.05},
+        engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
+        run={"rounds": rounds},
+        **more,
+    )
+
+
+def grid_of(exp: hanse.Experiment, folder: Path, **more: Any) -> InProcessGrid:
+    data = build(exp.data)
+    policy = hanse.setup.build(exp).policy
+    return InProcessGrid(
+        {
+            100 + i: client_app(lambda c, i=i: ClientData.of(data, i), policy=policy, folder=folder / f"node{i}")
+            for i in range(N)
+        },
+        **more,
+    )
+
+
+def over_flower(exp: hanse.Experiment, folder: Path, grid: InProcessGrid | None = None) -> hanse.Run:
+    data = build(exp.data)
+    sets = (data.server_validation, data.server_test)
+    return play(grid or grid_of(exp, folder), exp, folder / "run", N, lambda: sets, [], 5.0)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_local_and_flower_engines_agree(name: str, tmp_path: Path) -> None:
+    exp = experiment(name)
+    local, flower = hanse.run(exp, out=tmp_path / "local"), over_flower(exp, tmp_path)
+    assert torch.equal(local.table.rows, flower.table.rows)
+    assert local.clients == flower.clients  # seats, weights, losses, values
+    assert local.book == flower.book  # postings
+    for a, b in zip(local.metrics, flower.metrics, strict=True):
+        assert (a["seats"], a["answered"], a["refused"]) == (b["seats"], b["answered"], b["refused"])
+
+
+def test_models_that_a_node_holds_are_not_sent_again(tmp_path: Path) -> None:
+    run = over_flower(experiment("fedavg", eval={"every": 1}), tmp_path)
+    model = run.table.rows.shape[1] * 4
+    # round 0 sends the first model; later ones find the model of the test after the round before
+    assert run.metrics[0]["bytes/down"] > 3 * model
+    assert run.metrics[1]["bytes/down"] < model
+
+
+def test_a_private_row_stays_with_its_owner(tmp_path: Path) -> None:
+    exp = experiment("local")
+    grid = grid_of(exp, tmp_path)
+    run, alone = over_flower(exp, tmp_path, grid), hanse.run(exp)
+    for c in range(N):
+        [file] = (tmp_path / f"node{c}").glob(f"*/client-{c}/row-{c}.npz")
+        with np.load(file) as kept:
+            assert torch.equal(torch.from_numpy(kept["row"]), alone.table.rows[c])
+    assert run.metrics[-1]["bytes/up"] < 5 * 1500  # headers, no models
+    assert run.clients == alone.clients
+
+
+def everyone(**more: Any) -> hanse.Experiment:
+    sections = experiment("fedavg").model_dump()
+    return hanse.Experiment(**{**sections, "mechanism": {"name": "fedavg", "clients_per_round": N}, **more})
+
+
+def swap(records: RecordDict, **values: Any) -> RecordDict:
+    config = ConfigRecord({**dict(records["hanse"]), **values})
+    return RecordDict({"hanse": config, "arrays": records["arrays"]})
+
+
+def broken(change: Callable[[Message], RecordDict]) -> Callable[[int, Message, Message], Message | None]:
+    def meddle(node: int, message: Message, reply: Message) -> Message | None:
+        if node != 101 or message.content["hanse"].get("kind") == "hello":
+            return reply
+        return Message(change(reply), reply_to=message)
+
+    return meddle
+
+
+def halved(reply: Message) -> RecordDict:
+    from flwr.app import Array
+
+    cut = {name: Array(a.numpy()[: len(a.numpy()) // 2]) for name, a in reply.content["arrays"].items()}
+    return RecordDict({"hanse": reply.content["hanse"], "arrays": ArrayRecord(cut)})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda r: swap(r.content, round=7), "answer for round 7"),
+        (lambda r: swap(r.content, header="{}"), "nothing that crosses"),
+        (lambda r: RecordDict({"other": ConfigRecord({"x": 1})}), "no records of ours"),
+        (halved, "not of shape"),
+        (lambda r: swap(r.content, refused="I do not want to"), "I do not want to"),
+    ],
+)
+def test_a_wrong_reply_is_refused_with_its_reason_and_the_run_goes_on(
+    change: Callable[[Message], RecordDict], said: str, tmp_path: Path
+) -> None:
+    exp = everyone()
+    grid = grid_of(exp, tmp_path, meddle=broken(change))
+    run = over_flower(exp, tmp_path, grid)
+    lines = [line for line in run.clients if line["client"] == 1]
+    assert len(lines) == 3
+    assert all(said in line["refused"] for line in lines)
+    assert [m["answered"] for m in run.metrics] == [N - 1] * 3
+
+
+def test_a_silent_node_costs_its_seat(tmp_path: Path) -> None:
+    exp = everyone(federation={"deadline_s": 0.3})
+
+    def silent(node: int, message: Message, reply: Message) -> Message | None:
+        return None if node == 102 and message.content["hanse"]["kind"] != "hello" else reply
+
+    grid = grid_of(exp, tmp_path, meddle=silent)
+    run = over_flower(exp, tmp_path, grid)
+    assert [m["answered"] for m in run.metrics] == [N - 1] * 3
+    assert {line["refused"] for line in run.clients if line["client"] == 2} == {"no reply"}
+
+
+def test_the_server_goes_on_where_it_was_and_a_node_that_comes_back_keeps_its_id(tmp_path: Path) -> None:
+    exp = experiment("greedyfed", rounds=4)
+    whole = over_flower(exp, tmp_path / "whole")
+    grid = grid_of(exp, tmp_path / "parts")
+
+    class DiesError(Exception):
+        pass
+
+    class After:
+        def on_start(self, *_: Any) -> None: ...
+
+        def on_end(self, *_: Any) -> None: ...
+
+        def on_round(self, metrics: Any, played: Any) -> None:
+            if metrics["round"] == 1:
+                raise DiesError
+
+    data = build(exp.data)
+    sets = (data.server_validation, data.server_test)
+    with pytest.raises(DiesError):
+        play(grid, exp, tmp_path / "parts" / "run", N, lambda: sets, [After()], 5.0)
+    again = play(grid_of(exp, tmp_path / "parts"), exp, tmp_path / "parts" / "run", N, lambda: sets, [], 5.0)
+    assert torch.equal(again.table.rows, whole.table.rows)
+    assert again.clients == whole.clients
+
+
+def test_too_few_members_are_said(tmp_path: Path) -> None:
+    exp = experiment("fedavg")
+    grid = grid_of(exp, tmp_path)
+    grid.online = {100, 101}
+    with pytest.raises(UserError, match=r"members: 2 of 5 nodes came within 0\.2 s"):
+        play(grid, exp, tmp_path / "run", N, None, [], 0.2)
+
+
+def test_simulated_behaviour_does_not_belong_on_a_network(tmp_path: Path) -> None:
+    exp = experiment("fedavg", behaviour={"noisy": {"sigma": 0.1}})
+    with pytest.raises(UserError, match="behaviour: clients on a network behave as they do"):
+        play(grid_of(experiment("fedavg"), tmp_path), exp, tmp_path / "run", N, None, [], 0.2)

@@ -1,0 +1,121 @@
+"""Messages as text and arrays: what goes in comes out, what was sent is not sent again, rubbish is refused."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hanse.federation.codec import Message, MissingError, WireError, hash_of, pack, unpack
+from hanse.federation.port import Answered, Ask, Reply, Request, Score, Scored, Train, Trained
+
+
+def request() -> Request:
+    rows = torch.arange(6.0).reshape(2, 3)
+    return Request(
+        4,
+        (
+            Train(0, 1, rows[0], centre=rows[1], mu=0.5, work=3),
+            Score("losses", rows, "validation", 7),
+            Ask("bid", {"price": 5, "paid": [1, 2], "who": "x", "none": None}, rows),
+        ),
+    )
+
+
+def test_a_request_comes_out_as_it_went_in() -> None:
+    got = unpack(pack(request()))
+    want = request()
+    assert got.client == 4
+    train, score, ask = got.tasks
+    assert torch.equal(train.start, want.tasks[0].start)
+    assert (train.mu, train.work, train.tilt, train.private) == (0.5, 3, None, False)
+    assert torch.equal(score.models, want.tasks[1].models)
+    assert (score.share, score.limit) == ("validation", 7)
+    assert ask.values == {"price": 5, "paid": (1, 2), "who": "x", "none": None}
+
+
+def test_each_model_is_in_a_message_once_and_none_that_is_held() -> None:
+    message = pack(request())
+    assert len(message.arrays) == 2  # two different rows, named five times
+    held = {h: a for h, a in message.arrays.items() if h == hash_of(np.arange(3, dtype=np.float32))}
+    light = message.without(set(held))
+    assert len(light.arrays) == 1
+    assert torch.equal(unpack(light, held).tasks[1].models, request().tasks[1].models)
+    with pytest.raises(MissingError) as lost:
+        unpack(light)
+    assert lost.value.hashes == list(held)
+
+
+def test_a_reply_comes_out_as_it_went_in() -> None:
+    extras = {"label_counts": torch.tensor([3, 0, 1])}
+    reply = Reply(
+        2,
+        (
+            Trained(0, torch.tensor([1.5, float("nan")]), 7.0, 0.25, 9, extras),
+            Scored("losses", torch.tensor([0.5], dtype=torch.float64), torch.tensor([1.0], dtype=torch.float64), 4),
+            Answered("bid", {"tiers": [1, 0]}),
+        ),
+        authorise=12,
+    )
+    got = unpack(pack(reply))
+    assert got.authorise == 12
+    assert torch.equal(got.results[0].row.nan_to_num(9.0), torch.tensor([1.5, 9.0]))
+    assert got.results[0].extras["label_counts"].dtype == torch.int64
+    assert got.results[1].loss.dtype == torch.float64
+    assert got.results[2].values == {"tiers": (1, 0)}
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("{", "not JSON"),
+        ('{"$kind":"Popen","fields":{}}', "nothing that crosses"),
+        ('{"$kind":"Reply","fields":{"client":1,"shell":"x"}}', "no such field 'shell'"),
+        ('{"$kind":"Score","fields":{}}', "Score"),
+        ('{"$tensor":["a"],"dtype":"object","shape":[1]}', "without hashes, shape or type"),
+        ('{"$tensor":["a"],"dtype":"float32","shape":[-1]}', "without hashes, shape or type"),
+        ('{"$map":[[1]]}', "not made of pairs"),
+        ("[" * 30 + "]" * 30, "nested too deep"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_rubbish_is_refused(header: str, said: str) -> None:
+    with pytest.raises(WireError, match=said):
+        unpack(Message(header))
+
+
+def test_a_tensor_of_another_shape_or_type_than_it_says_is_refused() -> None:
+    header = json.dumps({"$tensor": ["a"], "dtype": "float32", "shape": [3]})
+    with pytest.raises(WireError, match="not of shape"):
+        unpack(Message(header, {"a": np.zeros(2, np.float32)}))
+    with pytest.raises(WireError, match="an array of type object"):
+        unpack(Message(header, {"a": np.array([object()] * 3)}))
+
+
+def test_what_is_no_port_dataclass_does_not_leave() -> None:
+    with pytest.raises(WireError, match="may not cross"):
+        pack(Answered("bid", {"secret": object()}))
+    with pytest.raises(WireError, match=r"type torch\.float16"):
+        pack(Trained(0, torch.zeros(1, dtype=torch.float16), 1.0, 0.0, 1))
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=4))
+def test_plain_values_survive(values: dict) -> None:
+    assert unpack(pack(Answered("q", values))).values == values
+
+
+@given(st.text(max_size=200))
+def test_no_text_is_more_than_refused(text: str) -> None:
+    try:
+        unpack(Message(text))
+    except WireError:
+        return

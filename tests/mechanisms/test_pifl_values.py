@@ -1,0 +1,53 @@
+"""First-order values from the clients' own data, against autograd on the joined samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.func import functional_call
+from torch.nn import functional
+
+import hanse
+from hanse.data import DataSpec, build
+from hanse.mechanisms.part import View
+from hanse.rounds import Played
+
+
+def test_values_are_eq_2_with_the_gradient_on_the_group_s_own_samples() -> None:
+    views: list[View] = []
+
+    class Watch:
+        def on_start(self, *_: Any) -> None:
+            pass
+
+        def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
+            views.append(played.view)
+
+        on_end = on_start
+
+    experiment = hanse.Experiment(
+        data={"clients": 8, "alpha": 0.5},
+        model={"name": "logistic"},
+        mechanism={"name": "fedavg", "clients_per_round": 4, "value": {"name": "first_order_clients", "samples": None}},
+        train={"lr": 0.05},
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": 2},
+    )
+    run = hanse.run(experiment, observers=[Watch()])
+    data = build(DataSpec(**experiment.data.model_dump()))
+    for view in views:
+        assert view.values is not None
+        trained = view.trained
+        pool, index = data.pool(trained.seats.client.tolist())
+        share = torch.tensor(trained.num_samples / trained.num_samples.sum())
+        mean = (share[:, None] * trained.rows.double()).sum(0).float().requires_grad_()
+        here = torch.cat(index)
+        out = functional_call(run.problem.module, dict(run.problem.layout.unflatten(mean)), (pool.x[here],))
+        [gradient] = torch.autograd.grad(functional.cross_entropy(out, pool.y[here]), mean)
+        expected = -share * ((trained.rows - mean.detach()).double() @ gradient.double())
+        np.testing.assert_allclose(view.values.per_seat, expected.numpy(), atol=1e-7)
+        assert abs(view.values.per_seat.sum()) < 1e-7  # eq. (2) sums to 0
+    assert run.metrics[-1]["value/gradients"] == 4
