@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 import hanse
 from hanse.ledger.entry import MINT, TOKEN, client, escrow, pool
+from hanse.ledger.receipts import read_receipts
 from hanse.ledger.store import Ledger
 
 HERE = Path(__file__).parent
@@ -51,10 +53,14 @@ def test_grants_fees_refunds_and_the_last_word(tmp_path: Path) -> None:
     shares = [fees // 5 + (i < fees % 5) for i in range(5)]
     assert [book.balance(client(c)) for c in range(5)] == [7 * TOKEN - int(sat[c]) * FEE + shares[c] for c in range(5)]
     ledger = books(tmp_path / "run")
-    assert ledger.balances() == {k: v for k, v in book.balances.items()}
+    assert ledger.balances() == dict(book.balances)
     assert (
         ledger.head() == book.head != run.metrics[-1]["ledger/head"]
     )  # the closing exchange came after the last round
+    receipts = list(read_receipts(tmp_path / "run" / "receipts"))
+    assert [(r.client, r.balance) for r in receipts] == [(c, book.balance(client(c))) for c in range(5)]
+    assert ledger.verify(receipts).ok
+    assert not ledger.verify([replace(receipts[0], head="0" * 64)]).ok
     with np.load(tmp_path / "run" / "rounds" / "00002.npz") as record:
         assert record["bidders"].tolist() == [0, 1, 2, 3, 4]
 

@@ -222,6 +222,7 @@ def _play(
             if folder is not None:
                 folder.owe(state.round, last_word.view.posted)
                 folder.checkpoint(state)
+                folder.receipts(state.round, state.book, last_word.view.posted)
     if folder is not None:
         folder.close()
     result.table, result.home, result.personal, result.book = state.table, state.home, state.personal, state.book

@@ -26,6 +26,7 @@ from hanse import checkpoint
 from hanse.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.config import Experiment
 from hanse.errors import UserError
+from hanse.ledger.book import Book
 from hanse.ledger.entry import TOKEN, Transaction
 from hanse.rounds import LoopState, Played
 
@@ -159,6 +160,16 @@ class RunDir:
             for round in sorted({r for r, _ in self._pending}):
                 self._ledger.post(round, [t for r, t in self._pending if r == round])
         self._pending = []
+
+    def receipts(self, round: int, book: Book, posted: Sequence[Transaction]) -> None:
+        """Write what each participant keeps of the finished run into ``receipts/``, to hold the books against it."""
+        if self._ledger is None:
+            return
+        from hanse.ledger.receipts import make_receipts, write_receipts
+
+        names = [account.partition("/") for account in book.balances]
+        clients = sorted(int(number) for kind, _, number in names if kind == "client")
+        write_receipts(self.path / "receipts", make_receipts(self._ledger.book, round, book, posted, clients))
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the rounds so far."""

@@ -18,6 +18,7 @@ import hanse
 import hanse.setup
 from hanse.data import build
 from hanse.errors import UserError
+from hanse.federation.flower.members import Members, checked
 from hanse.federation.flower.server import play
 from hanse.flower import ClientData, client_app
 
@@ -197,3 +198,33 @@ def test_simulated_behaviour_does_not_belong_on_a_network(tmp_path: Path) -> Non
     exp = experiment("fedavg", behaviour={"noisy": {"sigma": 0.1}})
     with pytest.raises(UserError, match="behaviour: clients on a network behave as they do"):
         play(grid_of(experiment("fedavg"), tmp_path), exp, tmp_path / "run", N, None, [], 0.2)
+
+
+def test_a_member_is_its_key_whatever_name_it_gives_itself(tmp_path: Path) -> None:
+    said = {"name": "A", "num_samples": 5, "input_shape": [3], "num_classes": 2}
+    register = Members.read(tmp_path / "members.json")
+    register.register([("key a", checked(said)), ("key b", checked(said | {"name": ""}))])
+    Members.read(tmp_path / "members.json").register([("key a", checked(said | {"name": "somebody else"}))])
+    again = Members.read(tmp_path / "members.json").by_key
+    assert [(m.id, m.name) for m in again.values()] == [(0, "somebody else"), (1, "client 1")]
+    register.expel(1, "sent rubbish")
+    assert Members.read(tmp_path / "members.json").by_key["key b"].expelled == "sent rubbish"
+
+
+def test_an_expelled_member_and_one_that_is_away_are_not_present_and_keep_their_accounts(tmp_path: Path) -> None:
+    exp = experiment("pifl", rounds=4)
+    grid = grid_of(exp, tmp_path)
+    data = build(exp.data)
+
+    class Leaves:
+        def on_start(self, *_: Any) -> None: ...
+
+        def on_end(self, *_: Any) -> None: ...
+
+        def on_round(self, metrics: Any, played: Any) -> None:
+            grid.online = {100, 101, 102, 103} if metrics["round"] == 0 else set(grid.apps)
+
+    run = play(grid, exp, tmp_path / "run", N, lambda: (data.server_validation, data.server_test), [Leaves()], 5.0)
+    assert [m["present"] for m in run.metrics] == [5, 4, 5, 5]
+    grants = -run.book.balance("mint")
+    assert grants == N * 100 * 1_000_000  # one each, although one came back
