@@ -26,6 +26,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 import hanse
+from hanse.federation.port import Scored
 from hanse.ledger.entry import TOKEN
 from hanse.mechanisms.part import View
 from hanse.papers.greedyfed import is_here
@@ -230,20 +231,20 @@ def definitions() -> None:
 
 
 def _similarity(views: Sequence[View]) -> float:
-    """Return the rank correlation, over seats, of the tokens that a tier paid and the client's fit to it among those
-    that sat there.
+    """Return the rank correlation of what a tier paid its clients and how well it fits their data, within each tier and
+    round (fits rise and rewards fall over the rounds), in the mean.
     """
-    fit, paid = [], []
+    found = []
     for before, now in itertools.pairwise(views[1:]):
         assert now.settlement is not None
-        amounts = now.settlement.arrays["tokens_paid"]
-        seats = before.trained.seats
-        for c, k in zip(seats.client.tolist(), seats.target.tolist(), strict=True):
-            scored = now.answers.get((c, "tier accuracy"))
-            if scored is not None:
-                fit.append(float(scored.accuracy[k]))  # type: ignore[union-attr]
-                paid.append(int(amounts[c, k]))
-    return float(spearmanr(fit, paid)[0])
+        amounts, seats = now.settlement.arrays["tokens_paid"], before.trained.seats
+        for row, group in seats.groups().items():
+            scored = {c: now.answers.get((c, "tier accuracy")) for c in seats.client[group].tolist()}
+            pairs = [(float(s.accuracy[row]), int(amounts[c, row])) for c, s in scored.items() if isinstance(s, Scored)]
+            fit, paid = np.array(pairs).T if pairs else (np.zeros(0), np.zeros(0))
+            if len(pairs) > 2 and np.ptp(fit) > 0 and np.ptp(paid) > 0:
+                found.append(float(spearmanr(fit, paid)[0]))
+    return float(np.mean(found))
 
 
 PARTS: Mapping[str, Callable[[], None]] = {

@@ -14,6 +14,8 @@ from rich.table import Table as RichTable
 from hanse.audit_command import EPILOG as AUDIT_EPILOG
 from hanse.audit_command import audit
 from hanse.errors import UserError
+from hanse.federation.flower.new import EPILOG as NEW_EPILOG
+from hanse.federation.flower.new import new
 from hanse.ledger.command import app as ledger_app
 from hanse.papers.command import EPILOG as REPRODUCE_EPILOG
 from hanse.papers.command import reproduce
@@ -168,6 +170,7 @@ def demo(
 app.command(epilog=REPRODUCE_EPILOG)(reproduce)
 app.command(epilog=THEORY_EPILOG)(theory)
 app.command(epilog=AUDIT_EPILOG)(audit)
+app.command(epilog=NEW_EPILOG)(new)
 app.add_typer(ledger_app, name="ledger")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -28,6 +28,9 @@ class FirstOrderAtClients(ValuePart):
 
     The gradient of a group is the mean over its clients, weighted by samples. It is taken at the mean weighted by
     reported samples, which is the new model itself unless WEIGH averages in another way.
+
+    With ``judges = "others"`` a client's own gradient is left out of its own value: a client whose data fit the tier
+    badly has the steepest gradient, and its update moves along it, so that "all" favours it.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"groups"})
@@ -35,6 +38,7 @@ class FirstOrderAtClients(ValuePart):
     normalised: bool = True
     share: Literal["train", "validation"] = "train"
     samples: Annotated[int, Field(ge=1)] | None = 64
+    judges: Literal["all", "others"] = "all"
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask each group's clients for the gradient of their mean update."""
@@ -54,11 +58,16 @@ class FirstOrderAtClients(ValuePart):
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, heard = np.zeros(len(updates)), 0
         for row, group in updates.seats.groups().items():
-            gradient, answered = _mean_gradient(view, row, np.unique(updates.seats.client[group]).tolist(), width)
-            heard += answered
-            if gradient is not None:
-                weights = sample_shares(np.maximum(view.mixed.W[row, group], 0.0))
-                per_seat[group] = shapley.first_order(gradient, updates.rows[group, :width], weights, self.normalised)
+            gradients = _gradients(view, row, np.unique(updates.seats.client[group]).tolist(), width)
+            heard += len(gradients)
+            weights = sample_shares(np.maximum(view.mixed.W[row, group], 0.0))
+            models = updates.rows[group, :width]
+            if self.judges == "all" and gradients:
+                per_seat[group] = shapley.first_order(_mean(gradients), models, weights, self.normalised)
+            for place, s in enumerate(group if self.judges == "others" else ()):
+                rest = {c: g for c, g in gradients.items() if c != updates.seats.client[s]}
+                if rest:
+                    per_seat[s] = shapley.first_order(_mean(rest), models, weights, self.normalised)[place]
         return Values(per_seat, metrics={"value/sum": float(per_seat.sum()), "value/gradients": float(heard)})
 
 
@@ -66,15 +75,20 @@ def _question(row: int) -> str:
     return f"gradient {row}"
 
 
-def _mean_gradient(view: View, row: int, clients: Sequence[int], width: int) -> tuple[Tensor | None, int]:
-    """Return the clients' gradients, weighted by samples, and how many came; one that is not finite is left out."""
-    total, weight, heard = torch.zeros(width, dtype=torch.float64), 0.0, 0
+def _gradients(view: View, row: int, clients: Sequence[int], width: int) -> dict[int, tuple[Tensor, int]]:
+    """Return the gradients that came, with their numbers of samples, by client; one that is not finite is left out."""
+    found = {}
     for c in clients:
         answer = view.answers.get((c, _question(row)))
         if isinstance(answer, Derived) and answer.num_samples > 0:
             gradient = answer.gradients[0, :width].double().cpu()
             if bool(torch.isfinite(gradient).all()):
-                total += answer.num_samples * gradient
-                weight += answer.num_samples
-                heard += 1
-    return (total / weight if weight else None), heard
+                found[c] = (gradient, answer.num_samples)
+    return found
+
+
+def _mean(gradients: Mapping[int, tuple[Tensor, int]]) -> Tensor:
+    """Return the mean of gradients, weighted by samples."""
+    total = sum(samples for _, samples in gradients.values())
+    first, *rest = ((samples / total) * gradient for gradient, samples in gradients.values())
+    return sum(rest, start=first)
