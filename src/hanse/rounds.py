@@ -145,9 +145,10 @@ def play_round(setup: Setup, state: LoopState) -> Played:
     present = setup.federation.present(state.round)
     view = View(setup.context, state.round, "open", present, state.table, state.home, setup.server, book=state.book)
     view = _post(view, _grants(setup, view))
+    view = _without_leavers(setup, states, view)
     with port.clock("ask"):
         view = port.send(_questions(setup, states, view, "open"), view)
-        view = _without_leavers(setup, states, view)
+        view = _without_leavers(setup, states, view)  # those who say so now
     if mechanism.settle is not None:
         with port.clock("settle"):
             view = _post(view, mechanism.settle.open(view, states["settle"]))

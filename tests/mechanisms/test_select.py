@@ -297,3 +297,26 @@ def test_what_greedyfed_cannot_do_is_refused_in_one_line() -> None:
     assert "behaviour.noisy.sigma: -0.1" in refused(behaviour={"noisy": {"sigma": -0.1}})
     with pytest.raises((hanse.UserError, ValueError), match="alpha = 0"):
         hanse.Experiment(data={"clients": 12, "alpha": 0.0})
+
+
+def test_power_of_choice_asks_nobody_who_has_left() -> None:
+    run = hanse.run(
+        hanse.Experiment(
+            data={"clients": 12, "partition": "pathological", "classes_per_client": 1, "seed": 1},
+            model={"name": "mlp", "hidden": [12]},
+            mechanism={
+                "name": "power_of_choice",
+                "select": {"name": "power_of_choice", "clients_per_round": 4, "decay": 1.0},
+                "value": {"name": "gtg"},
+            },
+            train={"lr": 0.1, "epochs": 2},
+            clients={"policy": {"name": "quits", "rounds": 1}, "told": True},
+            engine={"train": "stacked", "threads": 1},
+            run={"rounds": 8},
+        )
+    )
+    present = [m["present"] for m in run.metrics]
+    assert present[-1] < 12
+    assert [m["select/asked"] for m in run.metrics] == [12, *present[:-1]]
+    assert all(m["seats"] == min(4, m["present"]) for m in run.metrics)
+    assert run.metrics[-1]["bytes/down"] < run.metrics[0]["bytes/down"]

@@ -17,6 +17,8 @@ from hanse.mechanisms.select.by_value import greedy, without_replacement
 
 __all__ = ["Oort", "PowerOfChoice", "next_query_size"]
 
+QUESTION = "power-of-choice"
+
 
 def next_query_size(size: int, m: int, decay: float) -> int:
     """Return how many clients Power-of-Choice asks next: the last number decayed, never fewer than m (papers.md G9)."""
@@ -45,18 +47,15 @@ class PowerOfChoice(SelectPart):
         if view.stage != "open":
             return ()
         return [
-            Request(
-                int(c), (Score("power-of-choice", view.table.rows[int(view.home[c])][None], limit=self.score_samples),)
-            )
+            Request(int(c), (Score(QUESTION, view.table.rows[int(view.home[c])][None], limit=self.score_samples),))
             for c in self._candidates(view, state)
         ]
 
     def decide(self, view: View, state: State) -> Choice:
-        """Return the candidates with the largest losses; who did not answer is not seated."""
-        found = [(c, view.answers.get((int(c), "power-of-choice"))) for c in self._candidates(view, state)]
-        losses = {int(c): float(r.loss[0]) for c, r in found if isinstance(r, Scored)}
-        clients = np.array(sorted(losses), dtype=np.int64)
-        best = greedy(np.array([losses[c] for c in clients.tolist()]), self.clients_per_round)
+        """Return the candidates with the largest losses; who did not answer, or has just left, is not seated."""
+        found = {c: r for (c, question), r in view.answers.items() if question == QUESTION and isinstance(r, Scored)}
+        clients = view.present[np.isin(view.present, list(found))]
+        best = greedy(np.array([float(found[c].loss[0]) for c in clients.tolist()]), self.clients_per_round)
         return Choice(clients[best], metrics={"select/asked": len(found)})
 
     def learn(self, outcome: View, state: State) -> State:
