@@ -1,4 +1,4 @@
-"""The main job in small: a federation on real handwritten digits, valued, compared and reported."""
+"""The main job in small: a federation on real handwritten digits, valued, compared and reported; then a market."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from hanse import demo_market as market
 from hanse.config import Experiment
 from hanse.errors import UserError
 from hanse.experiment import Run, run
@@ -76,14 +77,32 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
     console.print(_contributions(runs["greedyfed"][0]))
     places = [result.path for results in runs.values() for result in results if result.path is not None]
     page = write_report(places, folder, title="Who contributes what to a federation on handwritten digits", lead=LEAD)
-    console.print(f"The report, with a picture of all this: {page}", markup=False, highlight=False, soft_wrap=True)
+    trade = _market(folder, console)
+    for said, place in (("The race", page), ("The market", trade)):
+        console.print(f"{said}, with pictures: {place}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _market(folder: Path, console: Console) -> Path:
+    """Play the market's scene, print who gained what, and write its report."""
+    console.print("\n", market.LEAD, "\n", sep="")
+    played = market.scene(folder, observers=(ProgressBar(console, "the market, and each client alone"),))
+    console.print(played.table)
+    for check in played.audit.checks:
+        mark = "holds" if check.holds else "FAILS"
+        console.print(f"{mark}: {check.name}: {check.said}", highlight=False, markup=False)
+    return write_report(
+        [place for place in (played.market.path, played.alone.path) if place is not None],
+        folder / "market-report",
+        title="Who buys whose model, and who gained what",
+        lead=market.LEAD,
+    )
 
 
 def _clear(folder: Path) -> None:
     """Remove an earlier demo's runs, and nothing else. Raises UserError if the folder holds something else."""
     if not folder.exists():
         return
-    ours = ("report.html", "figures")
+    ours = ("report.html", "figures", "market", "market-alone", "market-report")
     for entry in folder.iterdir():
         if not (entry.name in ours or entry.name.split("-seed")[0] in NAMES):
             raise UserError(
