@@ -83,3 +83,20 @@ def test_values_cannot_be_told_where_there_are_none() -> None:
     plain["mechanism"] = {"name": "fedavg", "clients_per_round": 4}
     with pytest.raises(hanse.UserError, match=r"clients\.told: true: needs a value part"):
         hanse.run(hanse.Experiment(**plain))
+
+
+def test_a_users_policy_may_inherit_from_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = """
+from dataclasses import dataclass
+from hanse.federation.policy import QuitsWhenWorthless
+
+@dataclass(frozen=True)
+class Impatient(QuitsWhenWorthless):
+    patience: int = 1
+"""
+    (tmp_path / "impatient.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run = hanse.run(experiment(told=True, policy={"name": "impatient:Impatient", "rounds": 1, "patience": 3}))
+    assert run.metrics[-1]["present"] < 8
+    with pytest.raises(hanse.UserError, match=r"clients\.policy\.rounds: 0"):
+        hanse.run(experiment(told=True, policy={"name": "impatient:Impatient", "rounds": 0}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -184,7 +184,9 @@ def call(make: Callable[..., Any], options: Mapping[str, Any], where: str, also:
     ``also`` are keys that are allowed at the same place, for the hint only.
     """
     parameters = inspect.signature(make).parameters
-    hints = get_type_hints(make.__init__ if inspect.isclass(make) else make, include_extras=True)
+    # a dataclass may inherit fields from another module, whose names its own __init__ does not know
+    annotated = make.__init__ if inspect.isclass(make) and not is_dataclass(make) else make
+    hints = get_type_hints(annotated, include_extras=True)
     lines, checked = [], {}
     for name, given in options.items():
         if name not in parameters:
