@@ -1,4 +1,4 @@
-"""A small paying mechanism for tests: everybody bids a fee, who sat pays it into a pool, the pool is dealt at the end."""
+"""A small paying mechanism for tests: everybody bids a fee, who sat pays it into a pool, which is dealt at the end."""
 
 from dataclasses import dataclass, replace
 

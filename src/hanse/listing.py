@@ -29,7 +29,8 @@ class Combination:
 def combinations() -> Iterator[Combination]:
     """Yield every mechanism with every one part replaced, and the needs that nothing would meet.
 
-    The experiment is taken to have a validation set, a model that ends in a linear layer, and several clients (one for centralised training).
+    The experiment is taken to have validation sets, a model that ends in a linear layer, and several clients (one for
+    centralised training).
     """
     for name, make in MECHANISMS.items():
         own = make()

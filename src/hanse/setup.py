@@ -273,9 +273,7 @@ def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhe
     context = Context(data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial)
     least = smallest_batch(problem)
     profiles = build_profiles(experiment.clients.profiles, data.num_clients, seed)
-    here = LocalFederation(
-        data, problem, engine, recipe, seed, blueprint.behaviours, blueprint.policy, least, profiles
-    )
+    here = LocalFederation(data, problem, engine, recipe, seed, blueprint.behaviours, blueprint.policy, least, profiles)
     federation = here if elsewhere is None else elsewhere
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
     setup = Setup(

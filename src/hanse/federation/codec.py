@@ -163,11 +163,12 @@ class _Reader:
         sound = isinstance(hashes, list) and isinstance(shape, list) and dtype is not None
         if not sound or not all(isinstance(n, int) and n >= 0 for n in shape):  # type: ignore[union-attr]
             raise WireError("a tensor without hashes, shape or type")
-        blocks = [self._block(str(h)) for h in hashes]
-        if any(b is None for b in blocks):
+        found = [self._block(str(h)) for h in hashes]
+        blocks = [block.reshape(-1) for block in found if block is not None]
+        if len(blocks) < len(found):
             return torch.zeros(0)  # never used: the message is refused as a whole
         try:
-            stacked = np.concatenate([np.atleast_1d(b).reshape(-1) for b in blocks]) if blocks else np.zeros(0)
+            stacked = np.concatenate(blocks) if blocks else np.zeros(0)
             return torch.from_numpy(stacked.reshape(shape).copy()).to(dtype)
         except (ValueError, TypeError) as wrong:
             raise WireError(f"a tensor that is not of shape {shape}: {wrong}") from None
