@@ -173,7 +173,8 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_cache")
-def test_choice_is_measured_once_and_explained() -> None:
+def test_choice_is_measured_once_and_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # with one thread there is nothing to choose between
     problem, row = build_problem("mlp", (12,), 5, 1)
     pool = made((12,), 5)
     jobs = jobs_of(row, [50, 60, 70])
