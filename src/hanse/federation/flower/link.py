@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +57,7 @@ class FlowerFederation:
     @staticmethod
     def _key(node: Any) -> str:
         public = bytes(getattr(node, "public_key", b"") or b"")
-        return public.hex() if public else f"node-{node.node_id}"
+        return hashlib.sha256(public).hexdigest() if public else f"node-{node.node_id}"
 
     def _introduce(self, strangers: Mapping[str, int]) -> None:
         """Ask newcomers who they are; ids follow the order that they state (their partition), then the key."""
