@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -159,7 +158,9 @@ def test_ctrl_c_keeps_the_round_and_prints_how_to_go_on(folder: Path) -> None:
         "    if state.round == 2: os.kill(os.getpid(), signal.SIGINT)\n"
         "    return real(setup, state)\n"
         "experiment.play_round = play\n"
-        "cli.main()\n"
+        "before = signal.getsignal(signal.SIGINT)\n"
+        "try: cli.main()\n"
+        "finally: assert signal.getsignal(signal.SIGINT) is before, 'the handler is put back'\n"
     )
     command = [sys.executable, "-c", script, "run", "exp.toml", "--out", "a", "--set", "run.checkpoint_every=100"]
     stopped = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -169,7 +170,7 @@ def test_ctrl_c_keeps_the_round_and_prints_how_to_go_on(folder: Path) -> None:
     assert hanse("resume", "a", cwd=folder).returncode == 0
     assert hanse("run", "exp.toml", "--out", "b", cwd=folder).returncode == 0
     assert untimed(folder / "a/metrics.jsonl") == untimed(folder / "b/metrics.jsonl")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert "put back" not in stopped.stderr
 
 
 def test_tensorboard_gets_the_same_names(folder: Path) -> None:

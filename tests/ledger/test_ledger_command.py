@@ -8,6 +8,7 @@ import sqlite3
 import struct
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -226,6 +227,24 @@ def test_backup_and_restore(folder: Path, run_hanse: Hanse, tmp_path: Path) -> N
     assert code == 2
     assert "is not a whole backup" in err
     assert [p.name for p in tmp_path.iterdir() if "torn" in p.name] == ["torn.tar.gz"]  # nothing half is left
+
+
+@pytest.mark.parametrize("kind", ["../outside.txt", "/tmp/outside.txt", "link", "device"])
+def test_an_archive_that_reaches_outside_is_refused(kind: str, folder: Path, tmp_path: Path) -> None:
+    archive.backup(folder, tmp_path / "good.tar.gz")
+    bad = tarfile.TarInfo(kind if "/" in kind else "inside")
+    if kind == "link":
+        bad.type, bad.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    if kind == "device":
+        bad.type = tarfile.CHRTYPE
+    with tarfile.open(tmp_path / "good.tar.gz") as good, tarfile.open(tmp_path / "bad.tar.gz", "w:gz") as written:
+        for member in good:
+            written.addfile(member, good.extractfile(member))
+        written.addfile(bad)
+    before = set(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match="neither a file nor a folder of a run"):
+        archive.restore(tmp_path / "bad.tar.gz", tmp_path / "again")
+    assert set(tmp_path.rglob("*")) == before
 
 
 def test_a_ledger_that_does_not_hold_is_not_backed_up(folder: Path, tmp_path: Path) -> None:

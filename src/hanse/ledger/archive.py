@@ -11,7 +11,7 @@ import tarfile
 import tempfile
 from contextlib import closing
 from itertools import groupby
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from hanse.errors import UserError
 from hanse.ledger.book import LedgerError
@@ -88,7 +88,7 @@ def restore(file: Path, folder: Path) -> Verdict:
     try:
         try:
             with tarfile.open(file, "r:gz") as archive:
-                archive.extractall(scratch, filter="data")  # nothing outside the folder, no links out, no devices
+                _unpack(archive, scratch)
             mark = json.loads((scratch / MARK).read_text())
         except (tarfile.TarError, OSError, EOFError, ValueError) as wrong:
             raise UserError(f"{file}: is not a whole backup of a run ({wrong})") from None
@@ -106,6 +106,26 @@ def restore(file: Path, folder: Path) -> Verdict:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
     return verdict
+
+
+def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
+    """Write an archive's files and folders below a folder; anything else (links, devices, places outside) is refused.
+
+    ``extractall(filter="data")`` would do; Python 3.11's first releases do not have it.
+    """
+    for member in archive:
+        place = PurePosixPath(member.name)
+        if place.is_absolute() or ".." in place.parts or not (member.isfile() or member.isdir()):
+            raise tarfile.TarError(f"{member.name!r} is neither a file nor a folder of a run")
+        target = folder.joinpath(*place.parts)
+        if member.isdir():
+            target.mkdir(parents=True, exist_ok=True)
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source = archive.extractfile(member)
+        assert source is not None  # a regular file
+        with source, target.open("xb") as written:
+            shutil.copyfileobj(source, written)
 
 
 def _repost(folder: Path) -> None:
