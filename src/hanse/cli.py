@@ -19,6 +19,10 @@ from hanse.federation.flower.new import new
 from hanse.ledger.command import app as ledger_app
 from hanse.papers.command import EPILOG as REPRODUCE_EPILOG
 from hanse.papers.command import reproduce
+from hanse.reports.statement_command import EPILOG as STATEMENT_EPILOG
+from hanse.reports.statement_command import statement
+from hanse.sweep.command import EPILOG as SWEEP_EPILOG
+from hanse.sweep.command import sweep
 from hanse.theory import EPILOG as THEORY_EPILOG
 from hanse.theory import theory
 
@@ -168,8 +172,10 @@ def demo(
 
 
 app.command(epilog=REPRODUCE_EPILOG)(reproduce)
+app.command(epilog=SWEEP_EPILOG)(sweep)
 app.command(epilog=THEORY_EPILOG)(theory)
 app.command(epilog=AUDIT_EPILOG)(audit)
+app.command(epilog=STATEMENT_EPILOG)(statement)
 app.command(epilog=NEW_EPILOG)(new)
 app.add_typer(ledger_app, name="ledger")
 

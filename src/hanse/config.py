@@ -24,6 +24,7 @@ __all__ = [
     "LedgerSection",
     "RunSection",
     "TrainSection",
+    "read_sections",
 ]
 
 Positive = Annotated[int, Field(ge=1)]
@@ -96,25 +97,30 @@ class ClientsSection(Section):
 
     With ``told`` each client learns its value after every round that it sat in, and its policy may leave on it.
     ``profiles`` says what each client is (a role with its costs and eagerness), for mechanisms that trade. ``grant``
-    is what a new client gets, in tokens (where a mechanism pays).
+    is what a new client gets, in tokens (where a mechanism pays). With ``named`` a client's statement names the others
+    that its models went to and that it traded with.
     """
 
     policy: str | dict[str, Any] = "loyal"
     told: bool = False
     profiles: str | dict[str, Any] | None = None
     grant: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 100.0
+    named: bool = False
 
 
 class FederationSection(Section):
     """``[federation]``: where the clients are, and how long a round waits for how many of them.
 
     A round with fewer than ``min_replies`` sound updates is empty: the models stay. ``deadline_s`` is for engines on a
-    network; the local one waits for everybody.
+    network; the local one waits for everybody. So is ``half_precision``, which sends models as 16-bit numbers.
+    ``refuse`` names what refuses sound updates that stand out ("norm_bound"; see :mod:`hanse.federation.bound`).
     """
 
-    engine: Literal["local"] = "local"
+    engine: Literal["local", "ray"] = "local"
     deadline_s: Annotated[float, Field(gt=0)] | None = None
     min_replies: Annotated[int, Field(ge=0)] = 0
+    half_precision: bool = False
+    refuse: str | dict[str, Any] | None = None
 
 
 class LedgerSection(Section):
@@ -191,18 +197,7 @@ class Experiment(BaseModel):
     @classmethod
     def read(cls, path: str | Path, overrides: Sequence[str] = ()) -> Self:
         """Read a TOML file, with ``section.key=value`` overrides on top. Raises UserError."""
-        path = Path(path)
-        try:
-            sections = tomllib.loads(path.read_text())
-        except FileNotFoundError:
-            raise UserError(f"{path}: there is no such file") from None
-        except IsADirectoryError:
-            raise UserError(f"{path}: is a folder; an experiment is a TOML file") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
-            raise UserError(f"{path}: not valid TOML: {wrong}") from None
-        for override in overrides:
-            _apply(sections, override)
-        return cls(**sections)
+        return cls(**read_sections(path, overrides))
 
     def sections(self) -> dict[str, dict[str, Any]]:
         """Return every section with every default, mechanism options included, as plain values."""
@@ -222,6 +217,22 @@ class Experiment(BaseModel):
     def to_toml(self) -> str:
         """Return the experiment as TOML, with every default."""
         return toml.dumps(self.sections())
+
+
+def read_sections(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what a TOML file says, with ``section.key=value`` overrides on top, unchecked. Raises UserError."""
+    path = Path(path)
+    try:
+        sections = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a folder; an experiment is a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
+        raise UserError(f"{path}: not valid TOML: {wrong}") from None
+    for override in overrides:
+        _apply(sections, override)
+    return sections
 
 
 def _with_defaults(slot: str, given: Any, mechanism: Callable[..., Any], options: Mapping[str, Any]) -> Any:

@@ -238,7 +238,8 @@ def _test(world: World, experiment: Experiment, played: Played) -> Tested:
     deployment, state = played.view.deployment, played.state
     rows = state.home if deployment is None else deployment.rows
     if world.elsewhere:
-        return test_elsewhere(world.engine, world.data, world.setup.federation, number, state.table, rows)
+        own = None if deployment is None else deployment.own_mix
+        return test_elsewhere(world.engine, world.data, world.setup.federation, number, state.table, rows, own)
     weights = state.personal
     if deployment is not None and deployment.own_mix is not None:
         weights = own_weights(world.engine, world.data, state.table, deployment.own_mix)

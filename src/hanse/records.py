@@ -131,6 +131,7 @@ def evaluate(
         pool, index = data.pool(clients.tolist(), "test")
         scores = engine.score(_held(table, rows, clients, weights), pool, index)
         arrays = {"tested": clients, "test_loss": scores.loss, "test_accuracy": scores.accuracy}
+        arrays["test_samples"] = np.asarray(scores.count, np.int64)
         some = scores.count > 0
         found["client/test_loss"] = _mean(scores.loss[some])
         if not np.isnan(scores.accuracy[some]).any() and some.any():

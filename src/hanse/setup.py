@@ -16,6 +16,7 @@ from hanse.data import build as build_data
 from hanse.errors import UserError, import_path
 from hanse.federation.answers import Share, confusion, gradient
 from hanse.federation.behaviour import BEHAVIOURS, Behaviour
+from hanse.federation.bound import Bounded, build_refusal
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import POLICIES
 from hanse.federation.port import Confusion, Federation, Gradient
@@ -149,6 +150,10 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
         build_profiles(experiment.clients.profiles, data.num_clients, experiment.run.seed)
     except UserError as wrong:
         lines += wrong.lines
+    try:
+        build_refusal(experiment.federation.refuse)
+    except UserError as wrong:
+        lines += wrong.lines
     if experiment.clients.told and mechanism.value is None:
         lines.append(f"clients.told: true: needs {REASONS['values']}")
     try:
@@ -274,7 +279,9 @@ def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhe
     least = smallest_batch(problem)
     profiles = build_profiles(experiment.clients.profiles, data.num_clients, seed)
     here = LocalFederation(data, problem, engine, recipe, seed, blueprint.behaviours, blueprint.policy, least, profiles)
-    federation = here if elsewhere is None else elsewhere
+    federation: Federation = here if elsewhere is None else elsewhere
+    if (bound := build_refusal(experiment.federation.refuse)) is not None:
+        federation = Bounded(federation, bound, problem.layout.size, problem.layout.num_parameters)
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
     setup = Setup(
         blueprint.mechanism,

@@ -12,13 +12,14 @@ import typer
 from typer.testing import CliRunner
 
 from hanse.errors import UserError
+from hanse.jobs.job import Job, Step
 from hanse.papers.catalogue import PAPERS, find_table
 from hanse.papers.command import reproduce
 from hanse.papers.compare import curves, rows
 from hanse.papers.frame import SCALES, Measure, PaperTable, Variant, filtered, on_device
 from hanse.papers.gtflat import BASES
 from hanse.papers.gtflat_cells import ACCURACY, ROUNDS, SOURCES
-from hanse.papers.jobs import Job, Step, expand
+from hanse.papers.jobs import expand
 from hanse.papers.runner import Outcome, run_table
 from hanse.papers.show import write_outcome
 from hanse.reports.effective import improvement

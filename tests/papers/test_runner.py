@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from hanse.errors import UserError
+from hanse.jobs.job import play
+from hanse.jobs.store import Store
 from hanse.papers.compare import rows
 from hanse.papers.frame import Variant
-from hanse.papers.jobs import expand, job_of, play
+from hanse.papers.jobs import expand, job_of
 from hanse.papers.runner import run_table
-from hanse.papers.store import Store
 
 from .paper_cases import cell, made_up, sections, table
 

@@ -14,6 +14,7 @@ from torch.nn import functional
 from hanse.data.samples import Samples
 from hanse.federation.port import Confused, Confusion, Derived, Gradient, Score, Scored
 from hanse.learning.job import Engine, Problem
+from hanse.learning.sequences import IGNORED, sequence_losses
 from hanse.streams import stream
 
 __all__ = ["Share", "confusion", "gradient", "score"]
@@ -63,7 +64,9 @@ def gradient(task: Gradient, share: Share, problem: Problem) -> Derived:
         for part in share.chunks():
             row = model.detach().clone().requires_grad_()
             outputs = _outputs(problem, row, part.x)
-            if problem.loss == "cross_entropy":
+            if problem.loss == "cross_entropy" and part.y.ndim == 2:
+                loss = sequence_losses(outputs, part.y).sum()
+            elif problem.loss == "cross_entropy":
                 loss = functional.cross_entropy(outputs, part.y, reduction="sum")
             else:
                 loss = (
@@ -84,7 +87,8 @@ def confusion(task: Confusion, share: Share, problem: Problem, num_classes: int)
         for c, model in enumerate(task.models):
             for part in share.chunks():
                 guess = _outputs(problem, model, part.x).argmax(dim=1)
-                flat = torch.bincount(part.y * num_classes + guess, minlength=num_classes**2)
+                counted = part.y != IGNORED  # at every position of a text
+                flat = torch.bincount((part.y * num_classes + guess)[counted], minlength=num_classes**2)
                 counts[c] += flat.view(num_classes, num_classes).cpu()
     problem.module.train(training)
     return Confused(task.name, counts)

@@ -30,11 +30,13 @@ Arrays = Mapping[str, NDArray[Any]]
 _KINDS: Mapping[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        port.Request, port.Reply, port.Train, port.Score, port.Gradient, port.Confusion, port.Ask, port.Trained,
-        port.Scored, port.Derived, port.Confused, port.Answered, port.ClientInfo, Guide, Generator,
+        port.Request, port.Reply, port.Train, port.Score, port.Nearest, port.Gradient, port.Confusion, port.Ask,
+        port.Trained, port.Scored, port.Counted, port.Derived, port.Confused, port.Answered, port.ClientInfo, Guide,
+        Generator,
     )
 }  # fmt: skip
 _DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
+_ARRAYS = {*_DTYPES, "float16"}  # as they travel
 _DEPTH = 12  # no honest message is nested deeper
 
 
@@ -75,34 +77,41 @@ def hash_of(array: NDArray[Any]) -> str:
     return hasher.hexdigest()
 
 
-def pack(value: Any) -> Message:
-    """Return a port dataclass as a message. Raises WireError for what may not cross."""
+def pack(value: Any, *, half: bool = False) -> Message:
+    """Return a port dataclass as a message. Raises WireError for what may not cross.
+
+    With ``half`` 32-bit floats travel as 16-bit ones; what is too large for those arrives as infinity, and is refused
+    like any other.
+    """
     arrays: dict[str, NDArray[Any]] = {}
-    return Message(json.dumps(_pack(value, arrays), separators=(",", ":")), arrays)
+    return Message(json.dumps(_pack(value, arrays, half), separators=(",", ":")), arrays)
 
 
-def _pack(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+def _pack(value: Any, arrays: dict[str, NDArray[Any]], half: bool) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor):
-        return {"$tensor": _tensor(value, arrays), "dtype": str(value.dtype).removeprefix("torch."),
+        return {"$tensor": _tensor(value, arrays, half), "dtype": str(value.dtype).removeprefix("torch."),
                 "shape": list(value.shape)}  # fmt: skip
     if isinstance(value, list | tuple):
-        return [_pack(item, arrays) for item in value]
+        return [_pack(item, arrays, half) for item in value]
     if isinstance(value, Mapping):
-        return {"$map": [[str(k), _pack(v, arrays)] for k, v in value.items()]}
+        return {"$map": [[str(k), _pack(v, arrays, half)] for k, v in value.items()]}
     name = type(value).__name__
     if _KINDS.get(name) is type(value):
-        fields = {f.name: _pack(getattr(value, f.name), arrays) for f in dataclasses.fields(value) if f.init}
+        fields = {f.name: _pack(getattr(value, f.name), arrays, half) for f in dataclasses.fields(value) if f.init}
         return {"$kind": name, "fields": fields}
     raise WireError(f"a {name} may not cross the port")
 
 
-def _tensor(tensor: Tensor, arrays: dict[str, NDArray[Any]]) -> list[str]:
+def _tensor(tensor: Tensor, arrays: dict[str, NDArray[Any]], half: bool) -> list[str]:
     """Put a tensor into ``arrays``, a matrix row by row, since its rows are models that travel again."""
     if str(tensor.dtype).removeprefix("torch.") not in _DTYPES:
         raise WireError(f"a tensor of type {tensor.dtype} may not cross the port")
     array = tensor.detach().cpu().numpy()
+    if half and array.dtype == np.float32:
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float16)
     hashes = []
     for block in array if array.ndim == 2 else [array]:
         hashes.append(hash_of(block))
@@ -180,7 +189,7 @@ class _Reader:
         if found is None:
             self.missing.add(name)
             return None
-        if str(found.dtype) not in _DTYPES:
+        if str(found.dtype) not in _ARRAYS:
             raise WireError(f"an array of type {found.dtype}")
         return found
 

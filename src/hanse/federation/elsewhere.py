@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,8 +13,10 @@ from torch import Tensor
 
 from hanse.data.federated import FederatedData
 from hanse.data.samples import Samples
-from hanse.federation.port import Federation, Request, Score, Scored
+from hanse.federation.own import PERSONAL
+from hanse.federation.port import Answered, Ask, Federation, Reply, Request, Score, Scored
 from hanse.learning.job import Engine
+from hanse.mechanisms.part import OwnMix
 from hanse.records import Tested, evaluate
 from hanse.table import SERVER, Table
 
@@ -48,21 +51,32 @@ class RemoteData(FederatedData):
 
 
 def test_elsewhere(
-    engine: Engine, data: FederatedData, federation: Federation, round: int, table: Table, rows: NDArray[np.int64]
+    engine: Engine,
+    data: FederatedData,
+    federation: Federation,
+    round: int,
+    table: Table,
+    rows: NDArray[np.int64],
+    own: OwnMix | None = None,
 ) -> Tested:
     """Test what clients hold: on the server's test set here, and by each present client on its own test share.
 
-    A row that is a client's own is tested by nobody but its owner, and so not on the server's set.
+    With ``own`` each client tests the personal model that it mixes for itself; the server sees neither model nor
+    weights. A row that is a client's own is tested by nobody but its owner, and so not on the server's set.
     """
     public = rows[table.owner[rows] == SERVER]
     ours = evaluate(engine, data, table, public, np.zeros(0, np.int64)) if len(public) else Tested()
     here = [c for c in federation.present(round).ids.tolist() if table.owner[rows[c]] == SERVER]
-    asked = [Request(c, (Score("test", table.rows[rows[c]][None], "test"),)) for c in here]
+    if own is None:
+        asked = [Request(c, (Score("test", table.rows[rows[c]][None], "test"),)) for c in here]
+    else:
+        ask = Ask(PERSONAL, {"normalised": own.normalised}, table.rows[own.rows], own.share)
+        asked = [Request(c, (ask,)) for c in here]
     found = {}
     for reply in federation.exchange(round, asked, None, 0):
-        for result in reply.results:
-            if isinstance(result, Scored) and result.num_samples and reply.client in here and len(result.loss) == 1:
-                found[reply.client] = (float(result.loss[0]), float(result.accuracy[0]), result.num_samples)
+        said = _said(reply)
+        if said is not None and reply.client in here:
+            found[reply.client] = said
     if not found:
         return ours
     tested = np.array(sorted(found), dtype=np.int64)
@@ -73,3 +87,18 @@ def test_elsewhere(
         metrics["client/test_accuracy_weighted"] = float(np.average(accuracy, weights=count))
         metrics["client/test_accuracy_min"] = float(accuracy.min())
     return Tested({**ours.metrics, **metrics}, {"tested": tested, "test_loss": loss, "test_accuracy": accuracy})
+
+
+def _said(reply: Reply) -> tuple[float, float, int] | None:
+    """Return loss, accuracy (NaN: none) and number of samples of a reply to a test, which is untrusted input."""
+    if reply.refused is not None or len(reply.results) != 1:
+        return None
+    [result] = reply.results
+    if isinstance(result, Scored) and result.num_samples and len(result.loss) == 1 == len(result.accuracy):
+        return float(result.loss[0]), float(result.accuracy[0]), result.num_samples
+    if isinstance(result, Answered) and result.name == PERSONAL:
+        loss, accuracy, count = (result.values.get(key) for key in ("loss", "accuracy", "num_samples"))
+        sound = isinstance(loss, int | float) and isinstance(accuracy, int | float | None) and isinstance(count, int)
+        if sound and count:
+            return float(loss), math.nan if accuracy is None else float(accuracy), count  # type: ignore[arg-type]
+    return None

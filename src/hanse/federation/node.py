@@ -26,13 +26,15 @@ from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import Loyal
-from hanse.federation.port import Reply, Request, Train, Trained
+from hanse.federation.own import PERSONAL, mix_own, test_own
+from hanse.federation.port import Answered, Ask, Reply, Request, Score, Scored, Train, Trained
 from hanse.learning.job import Recipe, smallest_batch
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
 
 __all__ = ["ClientData", "Job", "Node", "hello"]
 
+BEST = "own model"  # the question after training in which a market lets a client see how good its update is
 KEPT = 16  # models by content hash that a node keeps: the last that it was sent
 
 
@@ -76,7 +78,7 @@ class ClientData:
 class Job:
     """What a node must know of a run: sent with every message, since each may meet a fresh process.
 
-    ``model`` and ``train`` are the experiment's sections.
+    ``model`` and ``train`` are the experiment's sections. With ``half`` models travel as 16-bit floats.
     """
 
     run: str
@@ -85,6 +87,7 @@ class Job:
     seed: int
     model: Mapping[str, Any]
     train: Mapping[str, Any]
+    half: bool = False
 
     def to_json(self) -> str:
         """Return the job as JSON."""
@@ -170,6 +173,8 @@ class Node:
         if not isinstance(request, Request) or request.client != self.job.client:
             raise WireError(f"not a request for client {self.job.client}")
         self._keep(held | dict(message.arrays))
+        if any(isinstance(t, Ask) and t.name == PERSONAL for t in request.tasks):
+            return pack(self._personal(round, request))
         request = dataclasses.replace(request, tasks=tuple(self._with_own_row(round, t) for t in request.tasks))
         replies = self.federation.exchange(round, [request], None, 0)
         if not replies:
@@ -180,7 +185,52 @@ class Node:
             self._keep_private(round, private[r.seat], r) if isinstance(r, Trained) and r.seat in private else r
             for r in reply.results
         )
-        return pack(dataclasses.replace(reply, results=results, bytes_down=0, bytes_up=0))
+        self._keep_best(round, request, reply)
+        answer = dataclasses.replace(reply, results=results, bytes_down=0, bytes_up=0)
+        return pack(answer, half=self.job.half)
+
+    def keep_receipts(self, lines: str) -> None:
+        """Keep receipts (JSON, one a line), signed if ``receipt.key`` (Ed25519) lies in the participant's folder.
+
+        Raises WireError for what is none, or is another client's.
+        """
+        from hanse.ledger.receipts import Receipt, load_key, write_receipts
+
+        try:
+            said = [json.loads(line) for line in lines.splitlines()]
+            told = [Receipt(**{**r, "postings": tuple((str(s), str(a), int(u)) for s, a, u in r["postings"])}) for r in said]
+        except (ValueError, TypeError, KeyError) as wrong:
+            raise WireError(f"not receipts: {wrong}") from None
+        if any(r.client != self.job.client for r in told):
+            raise WireError("a receipt of another client")
+        secret = self.folder.parent.parent / "receipt.key"
+        keys = {self.job.client: load_key(secret)} if secret.exists() else None
+        write_receipts(self.folder / "receipts", told, keys)
+
+    def _personal(self, round: int, request: Request) -> Reply:
+        """Mix the personal model, keep it here, and say only how well it does on the own test share."""
+        if len(request.tasks) != 1:
+            raise WireError("a personal model is asked for alone")
+        [task] = request.tasks
+        assert isinstance(task, Ask)
+        engine, data, me = self.federation.engine, self.federation.data, self.job.client
+        own = mix_own(engine, data, me, task)
+        kept = {"row": own.row.numpy(), "weights": own.weights, "round": np.array(round)}
+        _write(self.folder / "personal.npz", kept)
+        return Reply(me, (Answered(PERSONAL, test_own(engine, data, me, own)),))
+
+    def _keep_best(self, round: int, request: Request, reply: Reply) -> None:
+        """Keep the best of the own models so far (iPFL Alg. 1: who quits does so with it)."""
+        for task, result in zip(request.tasks, reply.results, strict=False):
+            if not (isinstance(task, Score) and task.name == BEST and isinstance(result, Scored) and len(task.models) == 1):
+                continue
+            value = float(result.accuracy[0]) if not torch.isnan(result.accuracy[0]) else -float(result.loss[0])
+            path = self.folder / "best.npz"
+            if path.exists():
+                with np.load(path, allow_pickle=False) as file:
+                    if int(file["round"]) != round and float(file["value"]) >= value:
+                        continue
+            _write(path, {"row": task.models[0].numpy(), "value": np.array(value), "round": np.array(round)})
 
     # ---- what it keeps
 

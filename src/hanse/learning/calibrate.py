@@ -32,6 +32,7 @@ __all__ = ["Choice", "choose", "make_engine", "pick_device"]
 _BETTER = 1.15  # how many times faster an engine must be to displace one that stands before it
 _SPAWN_S = 3.0  # what starting worker processes costs
 _GUIDED = "it trains without the guide that the mechanism sends (FedGen's generator)"
+_ADAMW = "its steps are SGD's, and train.optimizer asks for others"
 _LONG = 20  # how many such starts long a run must be for processes to be tried
 _VERSION = 6
 
@@ -71,7 +72,8 @@ def choose(
     the engines that batch seats cannot.
     """
     device = torch.device(device)
-    candidates, notes = _candidates(problem, pool, jobs, train, threads, workers, device, precision, guided)
+    unfit = _GUIDED if guided else _ADAMW if recipe.optimizer != "sgd" else None
+    candidates, notes = _candidates(problem, pool, jobs, train, threads, workers, device, precision, unfit)
     if not candidates and not notes:
         raise UserError(f"engine.threads is {threads} and engine.workers {workers}; several workers use 1 thread each")
     if not candidates:
@@ -96,9 +98,12 @@ def _candidates(
     workers: int | None,
     device: torch.device,
     precision: Precision,
-    guided: bool,
+    unfit: str | None,
 ) -> tuple[list[Choice], list[str]]:
-    """Return what can train this model, in the order of preference, and notes on what cannot."""
+    """Return what can train this model, in the order of preference, and notes on what cannot.
+
+    ``unfit``: why engines that batch seats are not for this job, if they are not.
+    """
     most = torch.get_num_threads()
     counts = [threads] if threads else sorted({most, min(most, 4), 1}, reverse=True)
     side = min(workers or most, max(1, len(jobs))) if device.type == "cpu" else 1
@@ -107,10 +112,10 @@ def _candidates(
     found: list[Choice] = []
     if threads and workers:
         counts, side = [threads], (workers if device.type == "cpu" else 1)  # exactly what a finished run wrote down
-    stackable = not guided and read_stack(problem) is not None
+    stackable = unfit is None and read_stack(problem) is not None
     if train in ("auto", "stacked"):
-        if guided:
-            notes.append(f"stacked: {_GUIDED}")
+        if unfit:
+            notes.append(f"stacked: {unfit}")
         elif not stackable:
             notes.append("stacked: the model is not a sequence of layers that can be stacked")
         else:
@@ -121,7 +126,7 @@ def _candidates(
             if precision == "bf16":
                 notes.append("stacked: computes in float32, where bf16 gains nothing")
     if train in ("auto", "vmapped") and not (train == "auto" and (found or images)):
-        reason = _GUIDED if guided else why_not_vmapped(problem, jobs[0].start.cpu(), _few(pool))
+        reason = unfit or why_not_vmapped(problem, jobs[0].start.cpu(), _few(pool))
         if reason:
             notes.append(f"vmapped: {reason}")
         else:

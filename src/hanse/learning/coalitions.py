@@ -235,5 +235,7 @@ def _sample_weights(problem: Problem, samples: Samples, utility: str) -> Tensor:
         raise UserError("there are no validation samples to value coalitions on")
     if utility != "balanced":
         return torch.full((n,), 1 / n, dtype=torch.float64, device=samples.y.device)
+    if samples.y.ndim > 1:
+        raise UserError("utility is 'balanced', but texts have many classes each; use 'loss' or 'accuracy'")
     counts = torch.bincount(samples.y)
     return 1.0 / (counts[samples.y].double() * (counts > 0).sum())

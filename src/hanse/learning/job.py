@@ -7,7 +7,7 @@ can be compared number by number.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal, Protocol
@@ -21,18 +21,30 @@ from hanse.learning.guide import Guide
 from hanse.streams import stream
 from hanse.table import Layout
 
-__all__ = ["Engine", "Problem", "Recipe", "Scores", "SeatJob", "TrainedRows", "batch_plan", "last_epoch"]
+__all__ = ["Engine", "Judge", "Problem", "Recipe", "Scores", "SeatJob", "TrainedRows", "batch_plan", "last_epoch"]
+
+
+class Judge(Protocol):
+    """Scores samples in a way of its own, such as by comparing whole answers."""
+
+    def __call__(self, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each sample's loss and how right it is (0 to 1), both ``[n]``; ``outputs`` runs the model."""
+        ...
 
 
 @dataclass(frozen=True)
 class Problem:
     """A model and its loss: a ``module`` used as a template (never trained in place by callers), its layout, and
     ``loss``: "cross_entropy" (y int64 ``[n]``; accuracy = share of right answers) or "mse" (y float; accuracy is NaN).
+
+    Texts have labels ``[n, T]`` at every position and outputs ``[n, k, T]`` (:mod:`hanse.learning.sequences`). A
+    ``judge`` scores samples in the place of that.
     """
 
     module: nn.Module
     layout: Layout
     loss: Literal["cross_entropy", "mse"] = "cross_entropy"
+    judge: Judge | None = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,8 @@ class Recipe:
     """Local SGD: exactly one of ``batch_size`` (epochs of batches of this size, the last one smaller),
     ``batches_per_epoch`` (epochs of this number of nearly equal batches) or ``steps`` (with ``batch_size``: this many
     batches, reshuffling when the data is used up). ``lr * lr_decay**round`` is round's learning rate.
+    ``optimizer`` "adamw" takes AdamW's steps in the place of SGD's (without ``momentum``; its moments start anew in
+    every round), in the engines that run the module itself.
     """
 
     epochs: int = 1
@@ -50,6 +64,7 @@ class Recipe:
     momentum: float = 0.0
     weight_decay: float = 0.0
     lr_decay: float = 1.0
+    optimizer: Literal["sgd", "adamw"] = "sgd"
 
     def lr_at(self, round: int) -> float:
         """Return the learning rate of a round (rounds count from 0)."""
@@ -195,6 +210,12 @@ def refuse_guides(jobs: Sequence[SeatJob], engine: str) -> None:
     """Raise ValueError if a job has a guide; called by engines that cannot heed one."""
     if any(job.guide is not None for job in jobs):
         raise ValueError(f"engine {engine!r} trains without guides; use 'sequential' or 'processes'")
+
+
+def refuse_adamw(recipe: Recipe, engine: str) -> None:
+    """Raise ValueError if the recipe is not SGD; called by engines whose steps are."""
+    if recipe.optimizer != "sgd":
+        raise ValueError(f"engine {engine!r} takes SGD steps; use 'sequential' or 'processes' for {recipe.optimizer!r}")
 
 
 def has_buffers(problem: Problem) -> bool:

@@ -1,6 +1,7 @@
 """Local training of one seat with autograd: the oracle that every faster engine is checked against.
 
-Plain SGD as ``torch.optim.SGD`` does it (momentum, weight decay); the proximal pull and the tilt join the gradient.
+Plain SGD as ``torch.optim.SGD`` does it (momentum, weight decay), or AdamW; the proximal pull and the tilt join the
+gradient.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from hanse.data.samples import Samples
 from hanse.learning.guide import Head, Tutor
 from hanse.learning.job import Problem, Recipe, SeatJob, batch_plan, last_epoch, smallest_batch
+from hanse.learning.steps import stepper
 from hanse.streams import torch_seed
 
 __all__ = ["Precision", "Trainer", "has_convolutions", "loss_of"]
@@ -31,7 +33,9 @@ def has_convolutions(module: nn.Module) -> bool:
 
 
 def loss_of(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
-    """Return the mean loss of a batch: cross-entropy of logits ``[n, k]``, or squared error over all of ``y``."""
+    """Return the mean loss of a batch: cross-entropy of logits ``[n, k]`` (of texts ``[n, k, T]``, over all positions
+    that count), or squared error over all of ``y``.
+    """
     if problem.loss == "cross_entropy":
         return F.cross_entropy(output, y)
     return F.mse_loss(output.reshape(y.shape), y)
@@ -99,7 +103,7 @@ class Trainer:
         pull = self._parts(job.centre) if job.centre is not None and job.mu else None
         tilt = self._parts(job.tilt) if job.tilt is not None else None
         tutor = self._tutor(job)
-        velocity: list[Tensor] | None = None
+        take, decay = stepper(recipe), recipe.weight_decay if recipe.optimizer == "sgd" else 0.0
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for step, batch in enumerate(plan):
             positions = [p for p in batch if p >= 0]
@@ -111,21 +115,14 @@ class Trainer:
             aim = loss if tutor is None else loss + tutor.loss(output.to(self.dtype), y)
             gradients = list(torch.autograd.grad(aim, parameters, materialize_grads=True))
             with torch.no_grad():
-                if recipe.weight_decay:
-                    torch._foreach_add_(gradients, parameters, alpha=recipe.weight_decay)
+                if decay:
+                    torch._foreach_add_(gradients, parameters, alpha=decay)
                 if pull is not None:
                     torch._foreach_add_(gradients, parameters, alpha=job.mu)
                     torch._foreach_add_(gradients, pull, alpha=-job.mu)
                 if tilt is not None:
                     torch._foreach_add_(gradients, tilt)
-                if recipe.momentum:
-                    if velocity is None:
-                        velocity = gradients
-                    else:
-                        torch._foreach_mul_(velocity, recipe.momentum)
-                        torch._foreach_add_(velocity, gradients)
-                    gradients = velocity
-                torch._foreach_add_(parameters, gradients, alpha=-lr)
+                take(parameters, gradients, lr)
                 if step >= reported:
                     total += loss.detach() * len(positions)
         return total

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hanse.errors import UserError, import_path, nearest
 from hanse.learning.job import Problem
+from hanse.learning.sequences import lstm
 from hanse.streams import torch_seed
 from hanse.table import Layout
 
@@ -120,6 +121,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "cnn_greedyfed": cnn_greedyfed,
     "cnn_small": cnn_small,
     "cnn_fedgen": cnn_fedgen,
+    "lstm": lstm,
 }
 
 

@@ -17,9 +17,10 @@ from hanse.learning.forward import forward
 from hanse.learning.job import Problem, Scores
 from hanse.learning.local import Precision, Trainer
 from hanse.learning.program import read_stack
+from hanse.learning.sequences import sequence_outcomes
 from hanse.learning.threads import Crew
 
-__all__ = ["Scorer", "by_class", "losses", "tally"]
+__all__ = ["Scorer", "by_class", "losses", "outcomes_of", "tally"]
 
 T = TypeVar("T")
 
@@ -55,8 +56,10 @@ def losses(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
 
 def by_class(problem: Problem, samples: Samples) -> list[Tensor]:
     """Return the positions of each class's samples, of the classes that there are; for regression, of each tenth of
-    the samples by their (mean) target.
+    the samples by their (mean) target; for texts, which have many classes each, of each tenth in their order.
     """
+    if samples.y.ndim == 2 and problem.loss == "cross_entropy":
+        return [part for part in torch.arange(len(samples)).tensor_split(10) if len(part)]
     if problem.loss == "mse":
         order = samples.y.reshape(len(samples), -1).mean(1).argsort(stable=True)
         return [part.sort().values for part in order.tensor_split(10) if len(part)]
@@ -261,13 +264,26 @@ class Scorer:
             else:
                 part = pool.take(index[c][a : a + _IMAGES].to(pool.x.device))
                 x, y = part.x, part.y
-            output = trainer.outputs(x).reshape(len(x), -1).t().unsqueeze(0)
-            done[place] = tally(self.problem, output, self._targets(y))
+            done[place] = outcomes_of(self.problem, trainer.outputs, x, self._targets(y))
 
         self.crew.deal(one, range(len(work)))
         for (c, _), found in zip(work, done, strict=True):
             assert found is not None
             yield [c], *found
+
+
+def outcomes_of(problem: Problem, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the loss and how right it is of each sample of one model, both ``[1, n]``; ``outputs`` runs the model.
+
+    The problem's judge says so where it has one; texts are scored by position.
+    """
+    if problem.judge is not None:
+        loss, right = problem.judge(outputs, x, y)
+    elif problem.loss == "cross_entropy" and y.ndim == 2:
+        loss, right = sequence_outcomes(outputs(x), y)
+    else:
+        return tally(problem, outputs(x).reshape(len(x), -1).t().unsqueeze(0), y)
+    return loss.unsqueeze(0), right.unsqueeze(0)
 
 
 def _groups(counts: NDArray[np.int64], most: int) -> Iterator[list[int]]:

@@ -22,6 +22,7 @@ from hanse.learning.job import (
     Scores,
     SeatJob,
     TrainedRows,
+    refuse_adamw,
     refuse_guides,
     smallest_batch,
 )
@@ -64,6 +65,7 @@ class StackedEngine:
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
         """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged."""
         refuse_guides(jobs, self.name)
+        refuse_adamw(recipe, self.name)
         rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)
         losses = np.full(len(jobs), np.nan)
         steps = np.zeros(len(jobs), dtype=np.int64)

@@ -14,8 +14,9 @@ from torch.func import functional_call, grad, vmap
 
 from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, SeatPlan, group_seats, plan_seats
-from hanse.learning.job import Problem, Recipe, Scores, SeatJob, TrainedRows, has_buffers, refuse_guides
+from hanse.learning.job import Problem, Recipe, Scores, SeatJob, TrainedRows, has_buffers, refuse_adamw, refuse_guides
 from hanse.learning.scoring import Scorer
+from hanse.learning.sequences import IGNORED
 from hanse.learning.threads import intra_op
 
 __all__ = ["VmappedEngine", "why_not_vmapped"]
@@ -45,6 +46,7 @@ class VmappedEngine:
         output: Tensor = functional_call(self.module, parameters, (x,))
         if self.problem.loss == "cross_entropy":
             losses = F.cross_entropy(output, y, reduction="none")
+            losses = losses.mean(1) if losses.ndim == 2 else losses  # of texts, over all positions
         else:
             losses = (output.reshape(y.shape) - y).square().reshape(len(x), -1).mean(1)
         return (losses * weights).sum(), losses
@@ -52,6 +54,7 @@ class VmappedEngine:
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
         """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged."""
         refuse_guides(jobs, self.name)
+        refuse_adamw(recipe, self.name)
         rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)
         losses = np.full(len(jobs), np.nan)
         steps = np.zeros(len(jobs), dtype=np.int64)
@@ -118,6 +121,8 @@ def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
     """Return why a model cannot be vmapped, or None if two seats' first step comes out as autograd has it."""
     if has_buffers(problem):
         return "it keeps statistics as it trains"
+    if pool.y.ndim == 2 and not pool.y.is_floating_point() and bool((pool.y == IGNORED).any()):
+        return "some positions of its texts do not count"
     x, y = pool.x[:4].float() if pool.x.is_floating_point() else pool.x[:4], pool.y[:4]
     module = copy.deepcopy(problem.module).train()
     problem.layout.load(module, row.to(next(module.parameters()).device))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -51,6 +50,7 @@ def reproduce(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Run a paper's experiments and put the published numbers beside ours. Finished runs are kept and not run again."""
+    from hanse.jobs.pool import cores
     from hanse.learning.calibrate import pick_device
     from hanse.papers import show
     from hanse.papers.catalogue import find_table
@@ -67,7 +67,7 @@ def reproduce(
         outcome = run_table(
             chosen,
             seeds=chosen.seeds,
-            workers=_cores() if workers is None else workers,
+            workers=cores() if workers is None else workers,
             folder=folder,
             console=err,
         )
@@ -84,9 +84,3 @@ def reproduce(
         err.print(f"hanse: {label} failed: {why}", markup=False, highlight=False, soft_wrap=True)
     if outcome.failures:
         raise typer.Exit(1)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1

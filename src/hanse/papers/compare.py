@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
+from hanse.jobs.job import Job
 from hanse.papers.frame import Cell, PaperTable
-from hanse.papers.jobs import Job, expand
+from hanse.papers.jobs import expand
 from hanse.papers.measure import Pair, measured
 from hanse.papers.runner import Outcome
 from hanse.reports.effective import best_so_far

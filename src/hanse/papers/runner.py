@@ -1,20 +1,22 @@
-"""Runs what a table needs: skips what is finished, keeps what ends, records what fails."""
+"""Runs what a table needs; see :mod:`hanse.jobs`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from hanse.errors import UserError
+from hanse.jobs.job import Job, play
+from hanse.jobs.pool import Work, in_order, in_processes
+from hanse.jobs.run import run_jobs
+from hanse.jobs.store import Store
 from hanse.papers.frame import PaperTable
-from hanse.papers.jobs import Job, Reading, expand, play
-from hanse.papers.pool import Work, in_order, in_processes
-from hanse.papers.store import Store
+from hanse.papers.jobs import Reading, expand
 
 __all__ = ["Outcome", "run_table"]
 
@@ -53,72 +55,8 @@ def run_table(
     for name, value in (("--seeds", seeds), ("--workers", workers)):
         if value < 1:
             raise UserError(f"{name} {value}: must be at least 1")
-    store = Store(folder / "jobs")
     jobs, readings = expand(table, seeds)
-    results = {job.key: found for job in jobs if (found := store.read(job)) is not None}
-    todo = [job for job in jobs if job.key not in results]
-    _check_sources(todo)
-    failures: dict[str, str] = {}
-    with _bar(console) as progress:
-        label = f"{table.paper} {table.name}"
-        task = progress.add_task(label, total=sum(j.rounds for j in todo), jobs=len(todo), ended=0, failed="")
-        steps = _Steps(lambda rounds: progress.advance(task, rounds))
-        doing = in_order(todo, work, steps) if workers == 1 else in_processes(todo, work, steps, workers)
-        for ended, (job, found) in enumerate(doing, 1):
-            if found["status"] == "interrupted":
-                raise KeyboardInterrupt
-            store.write(job, found)
-            if found["status"] == "done":
-                results[job.key] = found
-            else:
-                failures[job.label] = found["error"]
-            steps.settle(job)
-            failed = f"{len(failures)} failed" if failures else ""
-            progress.update(task, ended=ended, failed=failed)
-    return Outcome(table, seeds, tuple(jobs), tuple(readings), results, failures, len(todo))
-
-
-def _check_sources(jobs: Sequence[Job]) -> None:
-    """Load each source that the jobs need once, which downloads what is not here, before any process starts."""
-    from hanse.data.sources import SOURCES, load
-
-    lines: list[str] = []
-    for source in dict.fromkeys(str(job.sections["data"]["source"]) for job in jobs):
-        if source in SOURCES:
-            try:
-                load(source)
-            except UserError as wrong:
-                lines += wrong.lines
-    if lines:
-        raise UserError(*lines)
-
-
-class _Steps:
-    """Counts each job's rounds; a job that ended counts all of them, however it ended."""
-
-    def __init__(self, advance: Callable[[int], None]) -> None:
-        self._advance = advance
-        self._played: dict[str, int] = {}
-
-    def __call__(self, job: Job, rounds: int) -> None:
-        self._played[job.key] = self._played.get(job.key, 0) + rounds
-        self._advance(rounds)
-
-    def settle(self, job: Job) -> None:
-        self._advance(job.rounds - self._played.get(job.key, 0))
-
-
-def _bar(console: Console | None) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rounds, {task.fields[ended]}/{task.fields[jobs]} runs"),
-        TimeElapsedColumn(),
-        TextColumn("gone,"),
-        TimeRemainingColumn(),
-        TextColumn("left {task.fields[failed]}"),
-        console=console,
-        disable=console is None,
-        speed_estimate_period=600,  # rounds of different algorithms differ much
-    )
+    doing = partial(in_order, work=work) if workers == 1 else partial(in_processes, work=work, workers=workers)
+    done = run_jobs(jobs, Store(folder / "jobs"), doing, label=f"{table.paper} {table.name}", console=console)
+    failures = {job.label: done.failures[job.key] for job in jobs if job.key in done.failures}
+    return Outcome(table, seeds, tuple(jobs), tuple(readings), done.results, failures, done.played)

@@ -13,10 +13,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from hanse.jobs.store import write_whole
 from hanse.papers.compare import Curve, Order, Row, Score, cpu_hours, curves, orders, rows
 from hanse.papers.frame import PaperTable, Published
 from hanse.papers.runner import Outcome
-from hanse.papers.store import write_whole
 
 __all__ = ["as_json", "print_outcome", "table_json", "table_markdown", "write_outcome"]
 

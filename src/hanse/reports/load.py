@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 
 # what may differ between two runs of one experiment: the seeds, and how (not what) it computes
 _SEEDS = (("run", "seed"), ("data", "seed"))
-_APART = (*_SEEDS, ("run", "checkpoint_every"), ("data", "path"), ("data", "download"))
+_APART = (*_SEEDS, ("run", "checkpoint_every"), ("data", "path"), ("data", "download"), ("clients", "named"))
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,19 @@ class LoadedRun:
     def num_clients(self) -> int:
         """The number of registered clients; at least as many as ever had a seat."""
         data = _section(self.config, "data")
-        registered = 1 if data.get("partition") == "pooled" else data.get("clients")
+        registered = 1 if data.get("partition") == "pooled" else len(self.members) or data.get("clients")
         return max(registered if isinstance(registered, int) else 0, int(self.seats.client.max(initial=-1)) + 1)
+
+    @cached_property
+    def members(self) -> Mapping[int, Mapping[str, Any]]:
+        """The register of a federation on a network, by client; empty for a simulation. Raises UserError."""
+        file = self.path / "members.json"
+        if not file.is_file():
+            return {}
+        try:
+            return {int(member["id"]): member for member in json.loads(file.read_text(encoding="utf-8"))}
+        except (ValueError, KeyError, TypeError, OSError) as wrong:
+            raise UserError(f"{file}: cannot be read: {wrong}") from None
 
     def series(self, key: str) -> tuple[Ints, Floats]:
         """Return the rounds (0-based) that recorded a number under ``key``, ``[n]``, and the numbers, ``[n]``."""
@@ -103,7 +114,8 @@ class LoadedRun:
 
     @cached_property
     def _names(self) -> dict[int, str]:
-        return {c["client"]: str(c["name"]) for c in self.clients if c.get("name")}
+        told = {c["client"]: str(c["name"]) for c in self.clients if c.get("name")}
+        return told | {i: str(member["name"]) for i, member in self.members.items() if member.get("name")}
 
     def arrays(self, round: int) -> dict[str, NDArray[Any]]:
         """Read the arrays of one round (0-based); empty if its file is not there. Raises UserError if it is broken."""

@@ -57,7 +57,9 @@ def client_app(
         try:
             with intra_op(1):
                 node = Node(data, Job.from_json(str(values["job"])), home, policy, behaviours)
-                reply = node.answer(round, request)
+                if values.get("letter"):
+                    node.keep_receipts(str(values["letter"]))
+                reply = Message("null") if values.get("kind") == "letter" else node.answer(round, request)
         except MissingError as lost:
             return FlowerMessage(to_records(Message("null"), round=round, missing=lost.hashes), reply_to=message)
         except WireError as wrong:

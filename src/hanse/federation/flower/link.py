@@ -15,12 +15,15 @@ from flwr.serverapp import Grid
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.flower.members import Member, Members, checked
 from hanse.federation.flower.message import LARGEST, from_records, to_records
+from hanse.federation.flower.operator import Orders
 from hanse.federation.node import KEPT, Job
 from hanse.federation.port import Reply, Request, Roster, Train, Trained
 
 __all__ = ["FlowerFederation"]
 
 POLL_S = 0.05
+PAUSE_S = 0.5  # how often a paused server looks whether it may go on
+LETTER_S = 60.0  # the last letters are waited for no longer
 HELLO_S = 60.0  # a newcomer that has not introduced itself by then is asked again next round
 
 
@@ -29,6 +32,8 @@ class FlowerFederation:
     """All members that are online, behind the port. ``job(client, num_clients)`` is what a node must know of the run.
 
     ``deadline_s`` bounds a round where the experiment names none, so that a dead node costs its seat and not the run.
+    ``orders`` says what the operator wants (nothing, if there is none). ``letters`` are receipts for clients: they
+    travel with the next request to each. With ``half`` models travel as 16-bit floats.
     """
 
     grid: Grid
@@ -37,13 +42,20 @@ class FlowerFederation:
     deadline_s: float = 3600.0
     capacity: int = 0  # ids that the mechanism was built for; later newcomers wait for another run
     largest: int = LARGEST
+    half: bool = False
+    orders: Callable[[], Orders] = Orders
+    letters: dict[int, list[str]] = field(default_factory=dict)
     _nodes: dict[int, int] = field(default_factory=dict, init=False)  # client -> node that is online
     _held: dict[int, list[str]] = field(default_factory=dict, init=False)  # client -> hashes it keeps, oldest first
 
     # ---- who is here
 
     def present(self, round: int) -> Roster:
-        """Return the members that are online; newcomers introduce themselves first."""
+        """Return the members that are online; newcomers introduce themselves first. Waits while there is a pause."""
+        while (orders := self.orders()).paused is not None:
+            time.sleep(PAUSE_S)
+        for client, reason in orders.expelled.items():
+            self.members.expel(client, reason)
         online = {self._key(node): int(node.node_id) for node in self.grid.get_nodes()}
         strangers = {key: node for key, node in online.items() if key not in self.members.by_key}
         if strangers:
@@ -82,7 +94,7 @@ class FlowerFederation:
         have lost models which they should hold.
         """
         deadline = time.monotonic() + (deadline_s or self.deadline_s)
-        packed = {r.client: pack(r) for r in requests if r.client in self._nodes}
+        packed = {r.client: pack(r, half=self.half) for r in requests if r.client in self._nodes}
         asked = {r.client: r for r in requests}
         replies, weights, again = [], dict.fromkeys(packed, 0), dict(packed)
         for resend in (False, True):
@@ -105,14 +117,27 @@ class FlowerFederation:
                 break
         return replies
 
-    def _send(self, round: int, messages: Mapping[int, Message], seconds: float) -> dict[int, Any]:
-        records, client_of = {}, {}
+    def deliver(self) -> None:
+        """Send the letters that are left, each to its client if it is online; who is not does without."""
+        self.present(-1)
+        left = {c: lines for c, lines in self.letters.items() if lines and c in self._nodes}
+        self._send(-1, {c: Message("null") for c in left}, LETTER_S, kind="letter")
+
+    def _send(self, round: int, messages: Mapping[int, Message], seconds: float, **more: Any) -> dict[int, Any]:
+        records, client_of, sent = {}, {}, {}
         for client, message in messages.items():
             member = next(m for m in self.members.by_key.values() if m.id == client)
             job = self.job(member, self.capacity or len(self.members.by_key))
             client_of[self._nodes[client]] = client
-            records[self._nodes[client]] = to_records(message, kind="request", round=round, job=job.to_json())
-        return {client_of[node]: answer for node, answer in self._talk(records, seconds, str(round)).items()}
+            values = {"kind": "request", "round": round, "job": job.to_json()} | more
+            if sent.setdefault(client, len(self.letters.get(client, ()))):
+                values["letter"] = "\n".join(self.letters[client])
+            records[self._nodes[client]] = to_records(message, **values)
+        heard = {client_of[node]: answer for node, answer in self._talk(records, seconds, str(round)).items()}
+        for client, answer in heard.items():
+            if not isinstance(answer, str) and sent[client]:
+                del self.letters[client][: sent[client]]
+        return heard
 
     def _read(self, round: int, request: Request, message: Message, values: Mapping[str, Any], down: int) -> Reply:
         """Return the reply in a message, which is untrusted input."""

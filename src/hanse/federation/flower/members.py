@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +85,12 @@ class Members:
         self._write()
 
     def expel(self, client: int, reason: str) -> None:
-        """Keep a member out from now on; the reason is in the register and in the record of each round."""
-        for key, member in self.by_key.items():
-            if member.id == client:
-                self.by_key[key] = Member(**{**asdict(member), "expelled": reason})
-        self._write()
+        """Keep a member out from now on; the reason is in the register."""
+        found = [m for m in self.by_key.values() if m.id == client and m.expelled != reason]
+        for member in found:
+            self.by_key[member.key] = replace(member, expelled=reason)
+        if found:
+            self._write()
 
     def _write(self) -> None:
         if self.path is None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from flwr.app import Context
@@ -18,6 +22,9 @@ from hanse.experiment import Observer, Run, run_elsewhere
 from hanse.federation.elsewhere import RemoteData
 from hanse.federation.flower.link import FlowerFederation
 from hanse.federation.flower.members import Member, Members
+from hanse.federation.flower.message import LARGEST
+from hanse.federation.flower.operator import Orders
+from hanse.federation.flower.receipts import Teller
 from hanse.federation.node import Job
 
 __all__ = ["play", "server_app"]
@@ -33,19 +40,20 @@ def server_app(
     load_server_data: LoadServerData | None = None,
     observers: Sequence[Observer] = (),
     patience_s: float = 600.0,
+    largest: int = LARGEST,
 ) -> ServerApp:
     """Return a Flower server app that runs ``experiment`` into the run directory ``out``, or goes on with it.
 
     It waits up to ``patience_s`` seconds for ``members`` nodes; others may join later while there are fewer than
     ``data.clients`` of the experiment. ``load_server_data`` returns the server's validation and test sets, for
-    mechanisms that value by one.
+    mechanisms that value by one. A reply of more than ``largest`` bytes is refused unread.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         loaded = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
-        play(grid, loaded, Path(out), members, load_server_data, observers, patience_s)
+        play(grid, loaded, Path(out), members, load_server_data, observers, patience_s, largest)
 
     return app
 
@@ -58,23 +66,42 @@ def play(
     load_server_data: LoadServerData | None,
     observers: Sequence[Observer],
     patience_s: float,
+    largest: int = LARGEST,
 ) -> Run:
-    """Wait for the members, then play the rounds. Raises UserError if too few come or they do not fit together."""
+    """Wait for the members, then play the rounds.
+
+    Raises UserError if too few come, they do not fit together, or another server plays into ``out``.
+    """
     if experiment.behaviour:
         raise UserError("behaviour: clients on a network behave as they do; give behaviours to client_app in a trial")
     if members > experiment.data.clients:
         raise UserError(f"members: {members}: more than data.clients, {experiment.data.clients}")
-    room = experiment.data.clients
     out.mkdir(parents=True, exist_ok=True)
     run = _run_id(out / "federation.json")
+    with _alone(out / "federation.json"):
+        return _play(grid, experiment, out, members, load_server_data, observers, patience_s, largest, run)
+
+
+def _play(
+    grid: Grid,
+    experiment: Experiment,
+    out: Path,
+    members: int,
+    load_server_data: LoadServerData | None,
+    observers: Sequence[Observer],
+    patience_s: float,
+    largest: int,
+    run: str,
+) -> Run:
+    room, half = experiment.data.clients, experiment.federation.half_precision
     register = Members.read(out / "members.json")
 
     def job(member: Member, num_clients: int) -> Job:
         model = {"name": experiment.model.name, **experiment.model.options}
-        return Job(run, member.id, num_clients, experiment.run.seed, model, experiment.train.model_dump())
+        return Job(run, member.id, num_clients, experiment.run.seed, model, experiment.train.model_dump(), half)
 
     deadline_s = experiment.federation.deadline_s or 3600.0
-    federation = FlowerFederation(grid, register, job, deadline_s, room)
+    federation = FlowerFederation(grid, register, job, deadline_s, room, largest, half, partial(Orders.read, out))
     _gather(federation, members, patience_s)
     first = min(register.by_key.values(), key=lambda m: m.id)
     for member in register.by_key.values():
@@ -88,7 +115,8 @@ def play(
         sizes[member.id] = member.num_samples
     validation, test = (None, None) if load_server_data is None else load_server_data()
     data = RemoteData.of(sizes, first.input_shape, first.num_classes, validation, test)
-    return run_elsewhere(experiment, data, federation, out=out, observers=observers)
+    watching = [*observers, Teller(federation, out)]
+    return run_elsewhere(experiment, data, federation, out=out, observers=watching)
 
 
 def _gather(federation: FlowerFederation, members: int, patience_s: float) -> None:
@@ -100,9 +128,27 @@ def _gather(federation: FlowerFederation, members: int, patience_s: float) -> No
         time.sleep(0.5)
 
 
+@contextmanager
+def _alone(path: Path, patience_s: float = 30.0) -> Iterator[None]:
+    """Hold a run for this server: one that was replaced may still be going down. Raises UserError if it is not."""
+    with path.open("r+") as file:
+        end = time.monotonic() + patience_s
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise UserError(f"{path.parent}: another server plays this run") from None
+                time.sleep(0.2)
+        yield
+
+
 def _run_id(path: Path) -> str:
     """Return the run's name for its members' folders: made once, kept in the run directory."""
     if not path.exists():
-        path.write_text(json.dumps({"run": uuid.uuid4().hex}) + "\n")
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        temporary.write_text(json.dumps({"run": uuid.uuid4().hex}) + "\n")
+        temporary.replace(path)
     found: str = json.loads(path.read_text())["run"]
     return found
