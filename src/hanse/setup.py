@@ -11,86 +11,33 @@ import torch
 from torch import Tensor
 
 from hanse.config import Experiment
-from hanse.data import FederatedData, Samples
+from hanse.data import FederatedData
 from hanse.data import build as build_data
 from hanse.errors import UserError, import_path
-from hanse.federation.answers import Share, confusion, gradient
 from hanse.federation.behaviour import BEHAVIOURS, Behaviour
 from hanse.federation.bound import Bounded, build_refusal
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import POLICIES
-from hanse.federation.port import Confusion, Federation, Gradient
+from hanse.federation.port import Federation
 from hanse.federation.profiles import build_profiles
 from hanse.learning.calibrate import Choice as EngineChoice
 from hanse.learning.calibrate import choose, make_engine, pick_device
-from hanse.learning.coalitions import Coalitions
 from hanse.learning.guide import why_no_head
-from hanse.learning.job import Engine, Problem, Scores, SeatJob, smallest_batch
+from hanse.learning.job import Engine, Problem, SeatJob, smallest_batch
 from hanse.learning.models import build_problem
-from hanse.learning.scoring import by_class
 from hanse.ledger.entry import TOKEN
 from hanse.mechanisms.feedback import Feedback
-from hanse.mechanisms.part import Context, Floats, Mechanism
+from hanse.mechanisms.part import Context, Mechanism
 from hanse.mechanisms.registry import REASONS, build_mechanism, call, unmet_needs
 from hanse.mechanisms.select import rounds_to_meet_all
 from hanse.rounds import Setup
+from hanse.server import ServerSide
 from hanse.streams import stream
 
 __all__ = ["World", "build", "settle_engine"]
 
 # clients on a network train themselves: numbers are those of one thread
 ELSEWHERE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"])
-
-
-@dataclass(frozen=True)
-class ServerSide:
-    """The server's own means: a validation set and an engine to score models on it."""
-
-    problem: Problem
-    engine: Engine
-    validation: Samples | None
-    workers: int
-    num_classes: int | None = None
-
-    def score(self, rows: Tensor) -> Scores:
-        """Score ``rows [C, P]`` on the validation set."""
-        return self.engine.score(rows, self._samples())
-
-    def gradient(self, rows: Tensor) -> Tensor:
-        """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on the validation set."""
-        samples = self._samples()
-        return gradient(
-            Gradient("validation", rows), Share(samples, torch.arange(len(samples))), self.problem
-        ).gradients
-
-    def confusion(self, rows: Tensor) -> Tensor:
-        """Return the confusion counts ``[C, classes, classes]`` of ``rows [C, P]`` on the validation set."""
-        if self.num_classes is None:
-            raise UserError("confusion counts on the validation set were asked for, but the targets are not classes")
-        samples = self._samples()
-        share = Share(samples, torch.arange(len(samples)))
-        return confusion(Confusion("validation", rows), share, self.problem, self.num_classes).counts
-
-    def class_losses(self, row: Tensor) -> Floats:
-        """Return the mean loss ``[G]`` of ``row [P]`` on each class of the validation set."""
-        samples = self._samples()
-        scores = self.engine.score_each(row[None], samples, by_class(self.problem, samples))
-        return np.array([score.loss[0] for score in scores])
-
-    def class_gradients(self, row: Tensor, most: int) -> Tensor:
-        """Return the mean loss gradient ``[G, P]`` of ``row [P]`` on the first ``most`` samples of each class."""
-        samples, task = self._samples(), Gradient("validation", row[None])
-        shares = [Share(samples, index[:most]) for index in by_class(self.problem, samples)]
-        return torch.cat([gradient(task, share, self.problem).gradients for share in shares])
-
-    def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str) -> Coalitions:
-        """Return the game of these updates on the validation set."""
-        return Coalitions(self.problem, updates, base, weights, self._samples(), utility=utility, workers=self.workers)
-
-    def _samples(self) -> Samples:
-        if self.validation is None:
-            raise RuntimeError("the server holds no validation set; the part should have named it in its needs")
-        return self.validation
 
 
 @dataclass(frozen=True)

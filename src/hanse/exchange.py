@@ -1,0 +1,147 @@
+"""One exchange with the clients: questions merged, seats as training tasks, replies checked, updates in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hanse.federation.check import refusal
+from hanse.federation.port import Federation, Reply, Request, Result, Task, Train, Trained
+from hanse.learning.guide import Guide
+from hanse.mechanisms.part import View
+from hanse.table import Seats, Table, Updates, mix
+
+__all__ = ["Exchange", "accepted", "merge", "training"]
+
+
+@dataclass
+class Exchange:
+    """Sends requests and checks replies; counts bytes and seconds on the way."""
+
+    federation: Federation
+    round: int
+    deadline_s: float | None
+    min_replies: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    down: int = 0
+    up: int = 0
+
+    @contextmanager
+    def clock(self, name: str) -> Iterator[None]:
+        """Count the seconds of a stage."""
+        begun = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begun
+
+    def send(self, requests: Sequence[Request], view: View) -> View:
+        """Return the view with the sound answers and the refusals of one exchange."""
+        if not requests:
+            return view
+        asked = {r.client: r for r in requests}
+        replies = self.federation.exchange(self.round, requests, self.deadline_s, self.min_replies)
+        answers, refusals, authorised = dict(view.answers), list(view.refusals), dict(view.authorised)
+        heard: set[int] = set()
+        for reply in sorted(replies, key=lambda r: r.client):
+            reason = self._refuse(reply, asked, heard, view)
+            self.down, self.up = self.down + reply.bytes_down, self.up + reply.bytes_up
+            if reason is not None:
+                refusals.append((reply.client, reason))
+                continue
+            heard.add(reply.client)
+            if reply.authorise is not None:
+                authorised[reply.client] = reply.authorise
+            for task, result in zip(asked[reply.client].tasks, reply.results, strict=True):
+                answers[reply.client, _question(task)] = result
+        spoke = {reply.client for reply in replies}
+        refusals += [(c, "no reply") for c in asked if c not in spoke]
+        return replace(view, answers=answers, authorised=authorised, refusals=tuple(refusals))
+
+    def _refuse(self, reply: Reply, asked: Mapping[int, Request], heard: set[int], view: View) -> str | None:
+        if reply.client not in asked:
+            return "was not asked"
+        if reply.client in heard:
+            return "answered twice"
+        return refusal(asked[reply.client], reply, view.context.layout.size)
+
+
+def _question(task: Task) -> str:
+    return f"seat {task.seat}" if isinstance(task, Train) else task.name
+
+
+def merge(requests: Sequence[Request]) -> list[Request]:
+    """Return one request a client; a question that two parts ask is sent once."""
+    tasks: dict[int, dict[str, Task]] = {}
+    for request in requests:
+        mine = tasks.setdefault(request.client, {})
+        for task in request.tasks:
+            mine.setdefault(_question(task), task)
+    return [Request(client, tuple(mine.values())) for client, mine in sorted(tasks.items())]
+
+
+def training(seats: Seats, table: Table, guide: Guide | None) -> list[Request]:
+    """Turn seats into training tasks: ``centre = R M``, ``tilt = L M``."""
+    rows = table.rows
+    centres = None if seats.R is None else _combine(seats.R, rows)
+    tilts = None if seats.L is None else _combine(seats.L, rows)
+    return [
+        Request(
+            int(seats.client[s]),
+            (
+                Train(
+                    seat=s,
+                    row=int(seats.start[s]),
+                    start=rows[int(seats.start[s])],
+                    centre=None if centres is None else centres[s],
+                    mu=0.0 if seats.mu is None else float(seats.mu[s]),
+                    tilt=None if tilts is None else tilts[s],
+                    private=bool(table.owner[seats.start[s]] == seats.client[s]),
+                    guide=guide,
+                ),
+            ),
+        )
+        for s in range(len(seats))
+    ]
+
+
+def _combine(weights: np.ndarray, rows: Tensor) -> Sequence[Tensor]:
+    """Return ``weights [S, K] @ rows [K, P]``; a seat that takes one row as it is gets that row itself, not a copy."""
+    single = (np.count_nonzero(weights, axis=1) == 1) & (weights.max(axis=1, initial=0.0) == 1.0)
+    if single.all():
+        return [rows[int(k)] for k in weights.argmax(axis=1)]
+    return list(mix(weights, rows[:0], rows))
+
+
+def accepted(seats: Seats, view: View) -> Updates:
+    """Return the updates that came back sound, in the order of the seats."""
+    found: list[tuple[int, Trained]] = []
+    for s in range(len(seats)):
+        result: Result | None = view.answers.get((int(seats.client[s]), f"seat {s}"))
+        if isinstance(result, Trained):
+            found.append((s, result))
+    rows = _stack([t.row for _, t in found], view.table.rows)
+    extras = (
+        {
+            name: torch.stack([t.extras[name] for _, t in found])
+            for name in set.intersection(*(set(t.extras) for _, t in found))
+        }
+        if found
+        else {}
+    )
+    return Updates(
+        seats=seats.take(np.array([s for s, _ in found], dtype=np.int64)),
+        rows=rows,
+        num_samples=np.array([t.num_samples for _, t in found], dtype=np.float64),
+        loss=np.array([t.loss for _, t in found], dtype=np.float64),
+        steps=np.array([t.steps for _, t in found], dtype=np.int64),
+        extras=extras,
+    )
+
+
+def _stack(rows: Sequence[Tensor], table: Tensor) -> Tensor:
+    return torch.stack(list(rows)) if rows else table[:0]

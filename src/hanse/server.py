@@ -1,0 +1,71 @@
+"""What the server can do alone: score models, and coalitions of updates, on the validation set that it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hanse.data import Samples
+from hanse.errors import UserError
+from hanse.federation.answers import Share, confusion, gradient
+from hanse.federation.port import Confusion, Gradient
+from hanse.learning.coalitions import Coalitions
+from hanse.learning.job import Engine, Problem, Scores
+from hanse.learning.scoring import by_class
+from hanse.mechanisms.part import Floats
+
+__all__ = ["ServerSide"]
+
+
+@dataclass(frozen=True)
+class ServerSide:
+    """The server's own means: a validation set and an engine to score models on it."""
+
+    problem: Problem
+    engine: Engine
+    validation: Samples | None
+    workers: int
+    num_classes: int | None = None
+
+    def score(self, rows: Tensor) -> Scores:
+        """Score ``rows [C, P]`` on the validation set."""
+        return self.engine.score(rows, self._samples())
+
+    def gradient(self, rows: Tensor) -> Tensor:
+        """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on the validation set."""
+        samples = self._samples()
+        return gradient(
+            Gradient("validation", rows), Share(samples, torch.arange(len(samples))), self.problem
+        ).gradients
+
+    def confusion(self, rows: Tensor) -> Tensor:
+        """Return the confusion counts ``[C, classes, classes]`` of ``rows [C, P]`` on the validation set."""
+        if self.num_classes is None:
+            raise UserError("confusion counts on the validation set were asked for, but the targets are not classes")
+        samples = self._samples()
+        share = Share(samples, torch.arange(len(samples)))
+        return confusion(Confusion("validation", rows), share, self.problem, self.num_classes).counts
+
+    def class_losses(self, row: Tensor) -> Floats:
+        """Return the mean loss ``[G]`` of ``row [P]`` on each class of the validation set."""
+        samples = self._samples()
+        scores = self.engine.score_each(row[None], samples, by_class(self.problem, samples))
+        return np.array([score.loss[0] for score in scores])
+
+    def class_gradients(self, row: Tensor, most: int) -> Tensor:
+        """Return the mean loss gradient ``[G, P]`` of ``row [P]`` on the first ``most`` samples of each class."""
+        samples, task = self._samples(), Gradient("validation", row[None])
+        shares = [Share(samples, index[:most]) for index in by_class(self.problem, samples)]
+        return torch.cat([gradient(task, share, self.problem).gradients for share in shares])
+
+    def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str) -> Coalitions:
+        """Return the game of these updates on the validation set."""
+        return Coalitions(self.problem, updates, base, weights, self._samples(), utility=utility, workers=self.workers)
+
+    def _samples(self) -> Samples:
+        if self.validation is None:
+            raise RuntimeError("the server holds no validation set; the part should have named it in its needs")
+        return self.validation
