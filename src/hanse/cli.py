@@ -14,6 +14,7 @@ from rich.table import Table as RichTable
 from hanse.audit_command import EPILOG as AUDIT_EPILOG
 from hanse.audit_command import audit
 from hanse.errors import UserError
+from hanse.federation.flower.command import app as network_app
 from hanse.federation.flower.new import EPILOG as NEW_EPILOG
 from hanse.federation.flower.new import new
 from hanse.ledger.command import app as ledger_app
@@ -25,6 +26,9 @@ from hanse.sweep.command import EPILOG as SWEEP_EPILOG
 from hanse.sweep.command import sweep
 from hanse.theory import EPILOG as THEORY_EPILOG
 from hanse.theory import theory
+from hanse.web.command import EPILOG as SERVE_EPILOG
+from hanse.web.command import app as token_app
+from hanse.web.command import serve
 
 __all__ = ["app", "main"]
 
@@ -177,7 +181,10 @@ app.command(epilog=THEORY_EPILOG)(theory)
 app.command(epilog=AUDIT_EPILOG)(audit)
 app.command(epilog=STATEMENT_EPILOG)(statement)
 app.command(epilog=NEW_EPILOG)(new)
+app.command(epilog=SERVE_EPILOG)(serve)
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(token_app, name="token")
+app.add_typer(network_app, name="network")
 
 
 def main() -> None:

@@ -73,11 +73,14 @@ class TrainSection(Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    optimizer: Literal["sgd", "adamw"] = "sgd"
 
     @model_validator(mode="before")
     @classmethod
     def _batches(cls, given: Any) -> Any:
         if isinstance(given, Mapping):
+            if given.get("optimizer") == "adamw" and given.get("momentum"):
+                raise ValueError("give momentum with optimizer = 'sgd': adamw has moments of its own")
             if given.get("batches_per_epoch") is None and given.get("batch_size") is None:
                 return {**given, "batch_size": 32}
             if given.get("batches_per_epoch") is not None and given.get("batch_size") is not None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from hanse.data.federated import FederatedData
 from hanse.held import by_distribution, personal_fit
 from hanse.learning.job import Engine
+from hanse.learning.sequences import is_text, perplexity
 from hanse.mechanisms.part import Floats, View
 from hanse.rounds import Played
 from hanse.table import Table, mix
@@ -125,6 +126,8 @@ def evaluate(
         held, count = np.unique(rows, return_counts=True)
         scores = engine.score(table.rows[held], data.server_test)
         found["test/loss"] = float(np.average(scores.loss, weights=count))
+        if is_text(data.server_test):
+            found["test/perplexity"] = perplexity(found["test/loss"])
         if not np.isnan(scores.accuracy).any():
             found["test/accuracy"] = float(np.average(scores.accuracy, weights=count))
     if len(clients):
@@ -134,6 +137,9 @@ def evaluate(
         arrays["test_samples"] = np.asarray(scores.count, np.int64)
         some = scores.count > 0
         found["client/test_loss"] = _mean(scores.loss[some])
+        if is_text(pool) and some.any():
+            arrays["test_perplexity"] = np.array([perplexity(loss) for loss in scores.loss.tolist()])
+            found["client/test_perplexity"] = perplexity(np.average(scores.loss[some], weights=scores.count[some]))
         if not np.isnan(scores.accuracy[some]).any() and some.any():
             found["client/test_accuracy"] = _mean(scores.accuracy[some])
             weighted = np.average(scores.accuracy[some], weights=scores.count[some])

@@ -21,7 +21,8 @@ CONFIG: dict[str, dict[str, Any]] = {
 
 
 def config(changes: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
-    return {name: entries | dict((changes or {}).get(name, {})) for name, entries in CONFIG.items()}
+    given = changes or {}
+    return {name: CONFIG.get(name, {}) | dict(given.get(name, {})) for name in {**CONFIG, **given}}
 
 
 def write_run(

@@ -21,7 +21,7 @@ from hanse.federation.port import Reply, Request, Roster, Train, Trained
 
 __all__ = ["FlowerFederation"]
 
-POLL_S = 0.05
+POLL_S, SELDOM_S = 0.02, 0.5  # answers are looked for at intervals of a twentieth of the time waited, within these
 PAUSE_S = 0.5  # how often a paused server looks whether it may go on
 LETTER_S = 60.0  # the last letters are waited for no longer
 HELLO_S = 60.0  # a newcomer that has not introduced itself by then is asked again next round
@@ -174,16 +174,17 @@ class FlowerFederation:
         nodes = list(records)
         ids = [i or "" for i in self.grid.push_messages(outgoing)]
         waiting = {i: node for i, node in zip(ids, nodes, strict=False) if i}
-        end, found = time.monotonic() + seconds, {}
+        begun, found = time.monotonic(), {}
         while waiting:
             for reply in self.grid.pull_messages(list(waiting)):
                 node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
                     found[node] = self._opened(reply)
             if waiting:
-                if time.monotonic() > end:
+                waited = time.monotonic() - begun
+                if waited > seconds:
                     break
-                time.sleep(POLL_S)
+                time.sleep(min(SELDOM_S, max(POLL_S, waited / 20)))
         return found
 
     def _opened(self, reply: FlowerMessage) -> Any:

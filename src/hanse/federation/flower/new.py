@@ -28,7 +28,8 @@ def new(name: Annotated[str, typer.Argument(metavar="NAME", help="The project's 
     pages = Environment(loader=FileSystemLoader(TEMPLATE), undefined=StrictUndefined, keep_trailing_newline=True)
     folder.mkdir()
     for page in sorted(TEMPLATE.glob("*.j2")):
-        target = folder / page.name.removesuffix(".j2")
+        plain = page.name.removesuffix(".j2")
+        target = folder / (".gitignore" if plain == "gitignore" else plain)
         target.write_text(pages.get_template(page.name).render(name=name))
         if target.suffix == ".sh":
             target.chmod(0o755)

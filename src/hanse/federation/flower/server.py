@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -77,8 +76,7 @@ def play(
     if members > experiment.data.clients:
         raise UserError(f"members: {members}: more than data.clients, {experiment.data.clients}")
     out.mkdir(parents=True, exist_ok=True)
-    run = _run_id(out / "federation.json")
-    with _alone(out / "federation.json"):
+    with _alone(out / "federation.json") as run:
         return _play(grid, experiment, out, members, load_server_data, observers, patience_s, largest, run)
 
 
@@ -129,9 +127,12 @@ def _gather(federation: FlowerFederation, members: int, patience_s: float) -> No
 
 
 @contextmanager
-def _alone(path: Path, patience_s: float = 30.0) -> Iterator[None]:
-    """Hold a run for this server: one that was replaced may still be going down. Raises UserError if it is not."""
-    with path.open("r+") as file:
+def _alone(path: Path, patience_s: float = 30.0) -> Iterator[str]:
+    """Hold a run for this server and return the run's name for its members' folders, which is made once.
+
+    A server that was replaced may still be going down. Raises UserError if another one keeps playing the run.
+    """
+    with path.open("a+") as file:
         end = time.monotonic() + patience_s
         while True:
             try:
@@ -141,14 +142,11 @@ def _alone(path: Path, patience_s: float = 30.0) -> Iterator[None]:
                 if time.monotonic() > end:
                     raise UserError(f"{path.parent}: another server plays this run") from None
                 time.sleep(0.2)
-        yield
-
-
-def _run_id(path: Path) -> str:
-    """Return the run's name for its members' folders: made once, kept in the run directory."""
-    if not path.exists():
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps({"run": uuid.uuid4().hex}) + "\n")
-        temporary.replace(path)
-    found: str = json.loads(path.read_text())["run"]
-    return found
+        file.seek(0)
+        text = file.read()
+        if not text:
+            text = json.dumps({"run": uuid.uuid4().hex}) + "\n"
+            file.write(text)
+            file.flush()
+        name: str = json.loads(text)["run"]
+        yield name

@@ -8,7 +8,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from hanse.mechanisms.part import Floats, Ints, State, View, WeighPart
+from hanse.errors import UserError
+from hanse.mechanisms.part import Context, Floats, Ints, State, View, WeighPart
 from hanse.mechanisms.weigh.centres import keep_all
 from hanse.table import Mix
 
@@ -75,6 +76,12 @@ class ControlVariates(WeighPart):
     needs: ClassVar[frozenset[str]] = frozenset({"clients", "variates"})
     gives: ClassVar[frozenset[str]] = frozenset({"variates_updated"})
     global_lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+
+    def init(self, context: Context) -> State:
+        """Keep nothing. Raises UserError for another optimiser than SGD, from whose steps gradients are read."""
+        if context.recipe.optimizer != "sgd":
+            raise UserError(f"train.optimizer: {context.recipe.optimizer!r}: control variates need 'sgd'")
+        return {}
 
     def decide(self, view: View, state: State) -> Mix:
         """Return the model and the control variates."""

@@ -1,0 +1,107 @@
+"""What the documentation site needs beside MkDocs: MathML instead of a script, tables of the experiment's keys, and a
+place in the menu for every page.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+MATHS = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
+ROLE = re.compile(r":(?:class|func|mod|meth|attr):<code>~?([^<]*)</code>")
+TABLES = re.compile(r"^<!-- (keys|parts): (\w+) -->$", re.MULTILINE)
+
+
+def on_config(config: Any) -> Any:
+    """Add pages that the menu does not name to its section "In use"."""
+    folder = Path(config.docs_dir)
+    named = set(_names(config.nav))
+    rest = sorted(p.name for p in folder.glob("*.md") if p.name not in named)
+    section = next(entry["In use"] for entry in config.nav if isinstance(entry, dict) and "In use" in entry)
+    section += rest
+    return config
+
+
+def _names(entries: Any) -> Iterator[str]:
+    if isinstance(entries, str):
+        yield entries
+    elif isinstance(entries, dict):
+        for value in entries.values():
+            yield from _names(value)
+    else:
+        for entry in entries:
+            yield from _names(entry)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Put in the tables that are made of the code: an experiment's keys, and the parts by decision."""
+    return TABLES.sub(lambda found: {"keys": keys, "parts": parts}[found[1]](found[2]), markdown)
+
+
+def keys(section: str) -> str:
+    """Return the table of the keys of one section of the experiment's file, from its schema."""
+    from hanse.config import Experiment
+
+    kind: Any = Experiment.model_fields[section].annotation
+    schema = kind.model_json_schema()
+    rows = []
+    for name, field in kind.model_fields.items():
+        found = schema["properties"][name]
+        default = "required" if field.is_required() else "" if field.default is None else f"`{_toml(field.default)}`"
+        rows.append((f"`{name}`", default, _allowed(found, schema.get("$defs", {})), field.description or ""))
+    said = any(row[3] for row in rows)
+    lines = ["| key | default | allowed |" + (" |" if said else ""), "|---|---|---|" + ("---|" if said else "")]
+    return "\n".join([*lines, *(f"| {' | '.join(_cell(c) for c in row[: 3 + said])} |" for row in rows)])
+
+
+def parts(slot: str) -> str:
+    """Return the table of the parts of one decision: name, options with their defaults, and what it is."""
+    from hanse.mechanisms.registry import PARTS, defaults
+
+    lines = ["| name | options | |", "|---|---|---|"]
+    for name, make in PARTS[slot].items():
+        options = ", ".join(f"`{k}` {_toml(v) if v is not None else 'none'}" for k, v in defaults(make).items())
+        text = (make.__doc__ or "").split("\n\n")[0]
+        lines.append(f"| `{name}` | {_cell(options)} | {_cell(text.replace('``', '`'))} |")
+    return "\n".join(lines)
+
+
+def _allowed(schema: dict[str, Any], defs: dict[str, Any]) -> str:
+    """Return in words what a JSON schema allows."""
+    if "$ref" in schema:
+        return _allowed(defs[schema["$ref"].rsplit("/", 1)[1]], defs)
+    if "anyOf" in schema:
+        return " or ".join(_allowed(s, defs) for s in schema["anyOf"] if s.get("type") != "null")
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{v}`" for v in schema.get("enum", [schema.get("const")]))
+    words = {"integer": "whole number", "array": "list", "object": "table", "boolean": "true or false"}
+    text = words.get(schema.get("type", ""), schema.get("type", "any"))
+    bounds = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+    return ", ".join([text, *(f"{word} {schema[key]:g}" for key, word in bounds.items() if key in schema)])
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _toml(value: Any) -> str:
+    from hanse.toml import dumps
+
+    return dumps({"x": {"x": value}}).split("=", 1)[1].strip()
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Turn formulas into MathML, which browsers draw by themselves, and Sphinx's roles in docstrings into plain code."""
+    return ROLE.sub(r"<code>\1</code>", MATHS.sub(_mathml, content))
+
+
+def _mathml(found: re.Match[str]) -> str:
+    from latex2mathml.converter import convert
+
+    tag, bracket, tex = found.groups()
+    block = bracket == "["
+    drawn: str = convert(html.unescape(tex).strip(), display="block" if block else "inline")
+    return f'<{tag} class="formula">{drawn}</{tag}>'

@@ -1,0 +1,252 @@
+"""A whole federation on this machine: certificates, keys, a SuperLink with TLS and node authentication, SuperNodes.
+
+For trials and tests. Every process is one that a real federation has; only the addresses are 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hanse.errors import UserError
+from hanse.federation.flower.processes import Processes
+
+__all__ = ["Loopback", "flwr"]
+
+HOST = "127.0.0.1"
+POLL_S = 0.25  # how often Flower's executor looks for a message: its own variable, 1 s if it is not set
+
+# Flower's command line, several commands in one interpreter
+_MANY = """
+import json, sys
+from importlib.metadata import entry_points
+[entry] = entry_points(group="console_scripts", name="flwr")
+run = entry.load()
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["flwr", *arguments]
+    try:
+        run()
+    except SystemExit as done:
+        if done.code:
+            raise
+"""
+
+
+def flwr(commands: Sequence[Sequence[str]], env: Mapping[str, str], cwd: Path, log: Path | None = None) -> str:
+    """Run commands of Flower's command line one after another and return what they printed (or what ``log`` has now).
+
+    Raises UserError if one fails.
+    """
+    call = [sys.executable, "-c", _MANY, json.dumps([list(c) for c in commands])]
+    if log is None:
+        done = subprocess.run(call, env=dict(env), cwd=cwd, capture_output=True, text=True, check=False)
+        said = done.stdout + done.stderr
+    else:
+        with log.open("wb") as file:
+            done = subprocess.run(call, env=dict(env), cwd=cwd, stdout=file, stderr=file, text=True, check=False)
+        said = log.read_text(errors="replace")
+    if done.returncode:
+        last = [line for line in said.splitlines() if line.strip()][-3:]
+        raise UserError(f"flwr {' '.join(commands[-1][:2])}: failed: {' / '.join(last)}")
+    return said
+
+
+@dataclass(frozen=True)
+class Loopback:
+    """A federation of ``nodes`` SuperNodes for the app in ``app``; everything that it leaves lies in ``folder``.
+
+    ``ports`` are the SuperLink's and then one a node. With ``warm`` the nodes answer from a process that has imported
+    everything (see :mod:`hanse.federation.flower.warm`).
+    """
+
+    folder: Path
+    app: Path
+    ports: tuple[int, ...]
+    warm: bool = True
+
+    # ---- on disk
+
+    def save(self) -> None:
+        """Write down how the federation is made, for the commands that follow."""
+        said = asdict(self) | {"folder": str(self.folder), "app": str(self.app)}
+        (self.folder / "network.json").write_text(json.dumps(said) + "\n")
+
+    @staticmethod
+    def read(folder: Path) -> Loopback:
+        """Return the federation whose state lies in ``folder``. Raises UserError if there is none."""
+        path = folder / "network.json"
+        if not path.exists():
+            raise UserError(f"{folder}: no federation was brought up here (it has no network.json)")
+        said = json.loads(path.read_text())
+        return Loopback(Path(said["folder"]), Path(said["app"]), tuple(said["ports"]), said["warm"])
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there can be."""
+        return len(self.ports) - 1
+
+    @property
+    def processes(self) -> Processes:
+        """What runs."""
+        return Processes(self.folder / "logs")
+
+    # ---- up and down
+
+    def up(self, only: Sequence[int] | None = None, more: Mapping[str, str] | None = None) -> None:
+        """Start what is not running: keeper, SuperLink, nodes (``only`` these; the others are registered all the same).
+
+        ``more`` are variables for all of them. Raises UserError if the SuperLink does not come up.
+        """
+        from hanse.federation.flower.certificates import make_certificates, make_node_key
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.save()
+        if not (self.folder / "certs" / "server.crt").exists():
+            make_certificates(self.folder / "certs", self.app.name)
+        self.start_superlink(more)
+        fresh = [i for i in range(self.nodes) if not self._key(i).exists()]
+        for i in fresh:
+            make_node_key(self._key(i))
+        self.register([(f"{self._key(i)}.pub", f"node{i}") for i in fresh])
+        for i in range(self.nodes) if only is None else only:
+            self.start_node(i, more)
+
+    def start_superlink(self, more: Mapping[str, str] | None = None) -> None:
+        """Start the SuperLink and wait until it answers. Raises UserError if it does not."""
+        certs, port = self.folder / "certs", self.ports[0]
+        home = self.folder / "flwr"
+        home.mkdir(exist_ok=True)
+        address = f'address = "{HOST}:{port}"\nroot-certificates = "{certs}/ca.crt"\n'
+        (home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n[superlink.here]\n{address}')
+        if self.processes.pid("superlink") is None:
+            command = [
+                _installed("flower-superlink"), "--ssl-certfile", f"{certs}/server.crt", "--ssl-keyfile",
+                f"{certs}/server.key", "--ssl-ca-certfile", f"{certs}/ca.crt", "--enable-supernode-auth",
+                "--disable-runtime-dependency-installation", "--host", HOST, "--port", str(port),
+                "--database", f"{home}/superlink.db",
+            ]  # fmt: skip
+            self.processes.start("superlink", command, self.env() | dict(more or {}), self.app)
+        self._wait_for_superlink()
+
+    def _wait_for_superlink(self, patience_s: float = 120.0) -> None:
+        context = ssl.create_default_context(cafile=str(self.folder / "certs" / "ca.crt"))
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        )
+        end = time.monotonic() + patience_s
+        while True:
+            try:
+                with opener.open(f"https://{HOST}:{self.ports[0]}/health", timeout=5):
+                    return
+            except OSError as wrong:
+                if self.processes.pid("superlink") is None or time.monotonic() > end:
+                    said = self.processes.log("superlink")[-300:]
+                    raise UserError(f"the SuperLink does not answer ({wrong}): {said}") from None
+            time.sleep(0.1)
+
+    def register(self, keys: Sequence[tuple[str, str]]) -> None:
+        """Admit nodes, ``(public key file, name)``, to the federation."""
+        if keys:
+            flwr([["supernode", "register", key, "here", "--name", name] for key, name in keys], self.env(), self.app)
+
+    def start_node(self, i: int, more: Mapping[str, str] | None = None, key: Path | None = None) -> None:
+        """Start node ``i`` if it does not run, with another ``key`` if one is given."""
+        if self.processes.pid(f"node{i}") is not None:
+            return
+        env = self.env(f"node{i}") | {"HANSE_HOME": str(self.folder / "participants" / f"node{i}")} | dict(more or {})
+        env |= self._warm()
+        command = [
+            _installed("flower-supernode"), "--root-certificates", str(self.folder / "certs" / "ca.crt"),
+            "--auth-supernode-private-key", str(key or self._key(i)), "--superlink", f"{HOST}:{self.ports[0]}",
+            "--host", HOST, "--port", str(self.ports[1 + i]),
+            "--node-config", f"partition-id={i} num-partitions={self.nodes}",
+        ]  # fmt: skip
+        self.processes.start(f"node{i}", command, env, self.app)
+
+    def kill(self, name: str) -> None:
+        """Kill "superlink" or "node3" with everything that it has started, as a power cut would."""
+        self.processes.stop(name, kill=True)
+
+    def down(self) -> list[str]:
+        """Stop what runs; return what was no longer running."""
+        order = sorted(self.processes.names(), key=lambda name: (name == "keeper", name == "superlink", name))
+        running = {name: self.processes.pid(name) for name in order}
+        for name, pid in running.items():  # all at once: they take a while
+            if pid is not None and name != "keeper":
+                os.kill(pid, signal.SIGTERM)
+        for name in order:
+            self.processes.stop(name)
+        return [name for name, pid in running.items() if pid is None]
+
+    # ---- runs
+
+    def play(self, config: Mapping[str, str | int | float | bool] | None = None, log: str = "run") -> str:
+        """Start a run of the app with these values of its configuration, wait for its end, return what it printed.
+
+        Raises UserError if it cannot be started, or the server app failed.
+        """
+        words = [f"{k}={json.dumps(v)}" if not isinstance(v, str) else f"{k}='{v}'" for k, v in (config or {}).items()]
+        command = ["run", str(self.app), "here", "--stream", *(["-c", " ".join(words)] if words else [])]
+        said = flwr([command], self.env(), self.app, self.folder / "logs" / f"{log}.log")
+        if "ServerApp raised an exception" in said:
+            wrong = [line for line in said.splitlines() if line.strip()]
+            raise UserError(f"the run failed: {' / '.join(wrong[-2:])}")
+        return said
+
+    def env(self, name: str = "") -> dict[str, str]:
+        """Return the environment of a process of this federation."""
+        beside = Path(sys.executable).parent
+        given = {k: v for k, v in os.environ.items() if not k.startswith(("FLWR_", "HANSE_WARM"))}
+        return given | {
+            "PATH": f"{beside}:{given.get('PATH', '')}",
+            "FLWR_HOME": str(self.folder / "flwr" / name),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(POLL_S),
+            "NO_PROXY": f"{HOST},localhost",
+            "PYTHONUNBUFFERED": "1",
+            "FEDERATION_HOME": str(self.app),
+            "FEDERATION_MEMBERS": str(self.nodes),
+        }
+
+    def _warm(self) -> dict[str, str]:
+        """Return the variables that lead a node to the keeper, which is started if it does not run."""
+        if not self.warm:
+            return {}
+        from hanse.federation.flower.warm import SOCKET, link
+
+        said = self.folder / "keeper.json"
+        if self.processes.pid("keeper") is None:
+            # a socket's path has at most some hundred characters
+            where = Path(tempfile.mkdtemp(prefix="hanse-")) / "keeper"
+            said.write_text(json.dumps(str(where)))
+            command = [sys.executable, "-m", "hanse.federation.flower.warm", str(where)]
+            self.processes.start("keeper", command, self.env("keeper"), self.app)
+            end = time.monotonic() + 120
+            while not where.exists() and self.processes.pid("keeper") is not None and time.monotonic() < end:
+                time.sleep(0.05)
+        where = Path(json.loads(said.read_text()))
+        commands = link(self.folder / "warm")
+        return {SOCKET: str(where), "PATH": f"{commands}:{self.env()['PATH']}"}
+
+    def _key(self, i: int) -> Path:
+        return self.folder / "keys" / f"node{i}"
+
+
+def _installed(name: str) -> str:
+    """Return the path of one of Flower's commands in this environment. Raises UserError."""
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise UserError(f"{name}: is not installed; 'pip install hanse[flower]'")
+    return str(path)

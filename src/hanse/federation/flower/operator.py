@@ -1,0 +1,65 @@
+"""What the operator of a running federation orders: pause, go on, expel a participant. Each order keeps its reason.
+
+Orders are lines of ``operator.jsonl`` in the run directory; the server reads it at the start of a round's exchange. It
+is only ever added to, so it is the record as well.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hanse.errors import UserError
+
+__all__ = ["FILE", "Orders", "give"]
+
+FILE = "operator.jsonl"
+LONGEST = 500  # characters of a reason
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What holds after all orders so far: the reason of the pause if there is one, and whom to keep out, and why."""
+
+    paused: str | None = None
+    expelled: Mapping[int, str] = field(default_factory=dict)
+
+    @staticmethod
+    def read(run: Path) -> Orders:
+        """Return the orders of a run directory; a line that is still being written is left for the next time."""
+        path = run / FILE
+        paused: str | None = None
+        expelled: dict[int, str] = {}
+        for line in path.read_text().splitlines(keepends=True) if path.exists() else []:
+            if not line.endswith("\n"):
+                break
+            order = json.loads(line)
+            if order["order"] == "pause":
+                paused = order["reason"]
+            elif order["order"] == "go-on":
+                paused = None
+            elif order["order"] == "expel":
+                expelled[int(order["client"])] = order["reason"]
+        return Orders(paused, expelled)
+
+
+def give(run: Path, order: str, reason: str, client: int | None = None) -> None:
+    """Add an order ("pause", "go-on", "expel") to a run. Raises UserError if it is none of a network, or cannot be."""
+    for name in ("federation.json", "config.toml"):
+        if not (run / name).exists():
+            raise UserError(f"{run}: is not a run on a network that has begun (it has no {name})")
+    if not reason.strip() or len(reason) > LONGEST:
+        raise UserError(f"--reason: {len(reason)} characters: must be 1 to {LONGEST}")
+    line: dict[str, Any] = {"order": order, "reason": reason.strip(), "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    if order == "expel":
+        members = json.loads((run / "members.json").read_text()) if (run / "members.json").exists() else []
+        known = {int(m["id"]): m for m in members}
+        if client not in known:
+            raise UserError(f"--client: {client}: the members are {', '.join(map(str, sorted(known))) or 'none yet'}")
+        line |= {"client": client, "key": known[client]["key"], "name": known[client]["name"]}
+    with (run / FILE).open("a") as file:
+        file.write(json.dumps(line) + "\n")

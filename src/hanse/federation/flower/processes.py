@@ -1,0 +1,88 @@
+"""Processes that outlive the command which started them: started with a log and a pid file, stopped by pid."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Processes"]
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Named processes, each the head of its own group, with ``NAME.log`` and ``NAME.pid`` in ``folder``.
+
+    A pid file holds the pid and when that process began, so that another process that got the number later is left
+    alone.
+    """
+
+    folder: Path
+
+    def start(self, name: str, command: Sequence[str], env: Mapping[str, str], cwd: Path) -> int:
+        """Start a process and return its pid."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                command, env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        self._path(name).write_text(f"{process.pid} {_begun(process.pid)}\n")
+        _CHILDREN[process.pid] = process
+        return process.pid
+
+    def names(self) -> list[str]:
+        """Return the names of all that were started and not stopped here."""
+        return sorted(p.stem for p in self.folder.glob("*.pid"))
+
+    def pid(self, name: str) -> int | None:
+        """Return the pid of a process that runs, or None."""
+        if not self._path(name).exists():
+            return None
+        number, _, begun = self._path(name).read_text().strip().partition(" ")
+        child = _CHILDREN.get(int(number))
+        if child is not None and child.poll() is not None:
+            return None
+        return int(number) if begun and _begun(int(number)) == begun else None
+
+    def stop(self, name: str, *, kill: bool = False, patience_s: float = 10.0) -> bool:
+        """Stop a process and its group (with ``kill`` at once); say whether it was running."""
+        pid = self.pid(name)
+        if pid is not None:
+            end = time.monotonic() + (0.0 if kill else patience_s)
+            _signal(pid, signal.SIGKILL if kill else signal.SIGTERM)
+            while not kill and self.pid(name) is not None and time.monotonic() < end:
+                time.sleep(0.05)
+            _signal(pid, signal.SIGKILL)  # what is left of its group
+            if (child := _CHILDREN.pop(pid, None)) is not None:
+                child.wait()
+        self._path(name).unlink(missing_ok=True)
+        return pid is not None
+
+    def log(self, name: str) -> str:
+        """Return what a process has printed so far."""
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.pid"
+
+
+_CHILDREN: dict[int, subprocess.Popen[bytes]] = {}  # those of this process, so that they can be waited for
+
+
+def _begun(pid: int) -> str:
+    """Return when a process began, as the system prints it; empty if there is none."""
+    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return shown.stdout.strip()
+
+
+def _signal(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,186 @@
+"""A participant's dispute: its receipts, and the records of the rounds, held against the books, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hanse.errors import UserError
+from hanse.ledger.book import LedgerError
+from hanse.ledger.entry import GENESIS, escrow
+from hanse.ledger.entry import client as account_of
+from hanse.ledger.place import heads_said, open_ledger, place_of
+from hanse.ledger.receipts import Receipt, read_receipts
+from hanse.ledger.rows import Record
+from hanse.ledger.store import Ledger
+from hanse.ledger.verify import verify
+
+__all__ = ["Dispute", "Replay", "replay"]
+
+Lines = list[tuple[str, str, int]]
+
+
+@dataclass(frozen=True)
+class Dispute:
+    """Something that the receipts or the records say (``said``, by ``who``) and the book does not (``found``)."""
+
+    who: str
+    what: str
+    said: str
+    found: str
+
+
+@dataclass(frozen=True)
+class Replay:
+    """How many ``receipts`` and ``records`` of rounds were held against the book, whether the book holds in itself
+    (``book``: what is wrong with it, or ""), and every ``disputes``.
+    """
+
+    receipts: int
+    signed: int
+    records: int
+    book: str
+    disputes: tuple[Dispute, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything agrees."""
+        return not self.book and not self.disputes
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return {"holds": self.holds, **asdict(self)}
+
+
+def replay(folder: Path, client: int, receipts: Path) -> Replay:
+    """Go along the books of the run in ``folder`` and compare what they say of a client with each of its receipts (in
+    the folder ``receipts``) and with what each round's record says it was to pay or to hold.
+
+    Raises UserError: no run, no books, or no receipt of this client.
+    """
+    place_of(folder)  # says so if there are no books
+    if not receipts.is_dir():
+        raise UserError(f"--receipts {receipts}: there is no such folder")
+    mine = [r for r in read_receipts(receipts) if r.client == client]
+    if not mine:
+        raise UserError(f"--receipts {receipts}: has no receipt of client {client}")
+    with open_ledger(folder) as ledger:
+        try:
+            wrong = verify(ledger, (), heads_said(folder, ledger)).wrong or ""
+            disputes = [*_foreign(mine, ledger), *_walked(ledger, client, mine)]
+            records, against = _records(folder, ledger, client)
+        except LedgerError as broken:
+            raise UserError(str(broken)) from None
+    return Replay(len(mine), sum(bool(r.signature) for r in mine), records, wrong, (*disputes, *against))
+
+
+def _foreign(receipts: Sequence[Receipt], ledger: Ledger) -> Iterator[Dispute]:
+    for r in receipts:
+        if r.book != ledger.book:
+            yield Dispute(_named(r), "book", r.book, ledger.book)
+        if not r.genuine():
+            yield Dispute(_named(r), "signature", "signed by its key", "the signature is wrong")
+
+
+def _walked(ledger: Ledger, client: int, receipts: Sequence[Receipt]) -> Iterator[Dispute]:
+    """Walk along the book and yield where it differs from what a receipt saw at that place."""
+    wanted: dict[int, list[Receipt]] = {}
+    for r in receipts:
+        if r.book == ledger.book:
+            wanted.setdefault(r.count, []).append(r)
+    own = (account_of(client), escrow(client))
+    held, lines, round_, head, number = dict.fromkeys(own, 0), list[tuple[str, str, int]](), -1, GENESIS, 0
+    for r in wanted.pop(0, []):
+        yield from _compared(r, head, held, [], own)
+    for record in ledger.history():
+        if record.round != round_:
+            round_, lines = record.round, []
+        for name, units in record.transaction.postings:
+            if name in held:
+                held[name] += units
+                lines.append((record.transaction.step, name, units))
+        head, number = record.hash, record.number
+        for r in wanted.pop(number, []):
+            yield from _compared(r, head, held, lines if r.round == round_ else [], own)
+    for r in (r for left in wanted.values() for r in left):
+        yield Dispute(_named(r), "number of transactions", str(r.count), f"{number}: the book's end was cut off")
+
+
+def _compared(r: Receipt, head: str, held: dict[str, int], lines: Lines, own: tuple[str, str]) -> Iterator[Dispute]:
+    account, kept = own
+    for what, said, found in (
+        ("head of the chain", r.head, head),
+        ("balance (units)", str(r.balance), str(held[account])),
+        ("escrow (units)", str(r.escrow), str(held[kept])),
+    ):
+        if said != found:
+            yield Dispute(_named(r), what, said, found)
+    ours, theirs = list(r.postings), list(lines)
+    for line in [line for line in ours if line not in theirs]:
+        yield Dispute(_named(r), "posting", _told(line), "not in the book")
+    for line in [line for line in theirs if line not in ours]:
+        yield Dispute(_named(r), "posting", "not on the receipt", _told(line))
+
+
+def _told(line: tuple[str, str, int]) -> str:
+    step, account, units = line
+    return f"{step}: {account} {units:+d} units"
+
+
+def _named(receipt: Receipt) -> str:
+    return f"receipt of round {receipt.round}"
+
+
+def _records(folder: Path, ledger: Ledger, client: int) -> tuple[int, list[Dispute]]:
+    """Compare the book with the rounds' records: a market's bills and sales, and balances after an auction."""
+    account = account_of(client)
+    balance, moved = _by_round(ledger.history(account), account)
+    checked, found = 0, []
+    latest = 0
+    for file in sorted((folder / "rounds").glob("*.npz")):
+        number = int(file.stem)
+        latest = balance.get(number, latest)
+        try:
+            with np.load(file, allow_pickle=False) as record:
+                expected = _market_units(record, client) if "market_units" in record else None
+                noted = record.get("balances")
+        except Exception as wrong:  # zipfile, numpy and the operating system each raise their own
+            raise UserError(f"{file}: cannot be read: {wrong}") from None
+        who = f"record of round {number}"
+        if expected is not None:
+            checked += 1
+            posted = moved.get(number, 0)
+            if posted != expected:
+                found.append(Dispute(who, "market, sales less bills (units)", str(expected), str(posted)))
+        if noted is not None and client < len(noted):
+            checked += 1
+            if int(noted[client]) != latest:
+                found.append(Dispute(who, "balance (units)", str(int(noted[client])), str(latest)))
+    return checked, found
+
+
+def _by_round(records: Iterator[Record], account: str) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the account's balance at the end of each round that moved it, and what markets moved in each round."""
+    total, balance, market = 0, dict[int, int](), dict[int, int]()
+    for record in records:
+        units = sum(amount for name, amount in record.transaction.postings if name == account)
+        total += units
+        balance[record.round] = total
+        if record.transaction.kind == "market":
+            market[record.round] = market.get(record.round, 0) + units
+    return balance, market
+
+
+def _market_units(record: Any, client: int) -> int:
+    """Return what the recorded market moves into a client's account, net: who did not pay got nothing and owes
+    nothing.
+    """
+    at = np.flatnonzero(record["market_client"] == client)
+    if not len(at):
+        return 0
+    money = np.where(record["market_paid"][:, None], record["market_units"], 0)
+    return int(money[:, at[0]].sum() - money[at[0]].sum())

@@ -1,0 +1,1 @@
+"""One experiment at many settings: a grid over its keys and seeds, a row a run."""

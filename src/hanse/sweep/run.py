@@ -1,0 +1,71 @@
+"""Runs a sweep and keeps its table up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from hanse.errors import UserError
+from hanse.jobs.cluster import in_ray
+from hanse.jobs.pool import Work, in_order, in_processes
+from hanse.jobs.run import Doing, Done, run_jobs
+from hanse.jobs.store import Store
+from hanse.sweep.grid import Point
+from hanse.sweep.play import play_bare, play_kept
+from hanse.sweep.rows import rows_of, write_rows
+
+__all__ = ["TABLE", "run_sweep"]
+
+TABLE = "table.csv"
+
+
+def run_sweep(
+    points: Sequence[Point],
+    folder: Path,
+    *,
+    workers: int,
+    ray: str | None = None,
+    rows_only: bool = False,
+    console: Console | None = None,
+    work: Work | None = None,
+) -> Done:
+    """Run what is left of a sweep over ``workers`` processes, or on the Ray cluster at ``ray``.
+
+    ``folder`` gets ``table.csv`` (a row a run, rewritten after each), ``jobs/<key>.json`` (what is kept of a run) and
+    ``runs/`` (a run directory each, unless ``rows_only`` or on Ray). Every run uses one thread, so that its numbers do
+    not depend on ``workers``. A run that fails is a row that says why, and is tried again next time. Raises UserError
+    for fewer than 1 worker, data that are not here, or a cluster that does not answer; KeyboardInterrupt once it is
+    stopped (what has ended is kept, and a run directory is gone on with).
+    """
+    if workers < 1:
+        raise UserError(f"--workers {workers}: must be at least 1")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as wrong:
+        raise UserError(f"--out {folder}: cannot be written: {wrong.strerror}") from None
+    bare = rows_only or ray is not None
+    play: Work = work or (play_bare if bare else partial(play_kept, runs=folder / "runs"))
+    table = _keeper(points, folder / TABLE)
+    done = run_jobs(
+        [point.job for point in points],
+        Store(folder / "jobs"),
+        _doing(play, workers, ray),
+        label=folder.name,
+        console=console,
+        ended=table,
+    )
+    table(done)
+    return done
+
+
+def _doing(work: Work, workers: int, ray: str | None) -> Doing:
+    if ray is not None:
+        return partial(in_ray, work=work, address=ray)
+    return partial(in_order, work=work) if workers == 1 else partial(in_processes, work=work, workers=workers)
+
+
+def _keeper(points: Sequence[Point], path: Path) -> Callable[[Done], None]:
+    return lambda done: write_rows(path, rows_of(points, done))

@@ -1,0 +1,224 @@
+"""The page's addresses. Everything that is asked for has passed the gate first (:mod:`hanse.web.gate`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+
+from hanse.reports.statement_page import POLICY as STATEMENT_POLICY
+from hanse.web.doors import SESSION_S, Doors
+from hanse.web.gate import Gate, refuse, refused_page
+from hanse.web.hub import Hub
+from hanse.web.keys import Key
+from hanse.web.pages import page
+from hanse.web.runs import Found, find_runs, summary
+from hanse.web.statements import NoStatementError, Statements
+
+__all__ = ["Page", "make_app"]
+
+STREAMS = 100  # open at once
+STREAMS_EACH = 12  # by one holder of a key
+FORM = 4096  # bytes of a login form
+AGAIN_S = 2.0  # before the folder is searched for runs again
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_STATIC = {f.name: f.read_bytes() for f in files("hanse.web").joinpath("static").iterdir() if f.is_file()}
+
+
+@dataclass(eq=False)
+class Page:
+    """What the page shows and to whom: the runs in ``root``; with a file of keys in ``doors`` to their holders only.
+
+    ``cookie`` names the session's cookie, ``secure`` says that the page is served by TLS, ``hosts`` are the names that
+    it answers to (None: any), ``stopping`` says that the server ends.
+    """
+
+    root: Path
+    doors: Doors
+    hosts: frozenset[str] | None = None
+    cookie: str = "hanse_session"
+    secure: bool = False
+    stopping: Callable[[], bool] = lambda: False
+    hub: Hub = field(init=False)
+    statements: Statements = field(default_factory=Statements)
+    streams: Counter[str] = field(default_factory=Counter)
+    _runs: dict[str, Found] = field(default_factory=dict)
+    _searched: float = -AGAIN_S
+
+    def __post_init__(self) -> None:
+        self.hub = Hub(self.stopping)
+
+    async def runs(self) -> dict[str, Found]:
+        """Return the runs in the folder, as of the last two seconds."""
+        if time.monotonic() - self._searched >= AGAIN_S:
+            self._runs = await asyncio.to_thread(find_runs, self.root)
+            self._searched = time.monotonic()
+        return self._runs
+
+
+def make_app(shown: Page) -> Gate:
+    """Return the application, behind its gate."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    gate = Gate(app, shown.doors, shown.cookie, shown.hosts, shown.secure)
+    app.state.gate = gate
+    _doors(app, shown, gate)
+    _runs(app, shown)
+    _statements(app, shown)
+
+    @app.get("/static/{name}")
+    async def static(name: str) -> Response:
+        if name not in _STATIC:
+            return Response(status_code=404)
+        return Response(_STATIC[name], media_type=_TYPES[Path(name).suffix], headers={"Cache-Control": "no-cache"})
+
+    return gate
+
+
+def _words(shown: Page, request: Request) -> dict[str, Any]:
+    return {"who": _key(request), "keys": shown.doors.file is not None}
+
+
+def _key(request: Request) -> Key:
+    key = request.state.key
+    assert isinstance(key, Key)  # the gate lets nobody else through
+    return key
+
+
+def _doors(app: FastAPI, shown: Page, gate: Gate) -> None:
+    """Logging in and out."""
+
+    @app.get("/login")
+    async def login_form(request: Request) -> Response:
+        return RedirectResponse("/", 303) if request.state.key is not None else page("login", wrong=None)
+
+    @app.post("/login")
+    async def login(request: Request) -> Response:
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > FORM:
+                return refuse(request, None, 413, "a form that is too long")
+        said = parse_qs(body.decode(errors="replace")).get("key", [""])[0].strip()
+        key, wrong = gate.present(request, said)
+        if key is None:
+            assert wrong is not None
+            words = {
+                429: "Too many wrong keys were tried from here. Wait a minute, then try again.",
+                401: "This is not a valid key.",
+            }
+            headers = {"Retry-After": wrong.headers["Retry-After"]} if wrong.status_code == 429 else None
+            return page("login", wrong.status_code, headers, wrong=words[wrong.status_code])
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(
+            shown.cookie, shown.doors.open_session(key), SESSION_S, path="/", secure=shown.secure, httponly=True,
+            samesite="strict",
+        )  # fmt: skip
+        return answer
+
+    @app.post("/logout")
+    async def logout(request: Request) -> Response:
+        shown.doors.close_session(request.cookies.get(shown.cookie, ""))
+        answer = RedirectResponse("/login", 303)
+        answer.delete_cookie(shown.cookie, path="/", secure=shown.secure, httponly=True, samesite="strict")
+        return answer
+
+
+def _runs(app: FastAPI, shown: Page) -> None:
+    """What an operator sees: the runs, and each of them live. A participant's start page is here too."""
+
+    @app.get("/")
+    async def start(request: Request) -> Response:
+        key, runs = _key(request), await shown.runs()
+        if key.role != "operator":
+            mine = [f for f in runs.values() if key.run in (None, f.name)]
+            lines = await asyncio.to_thread(_summaries, mine)
+            lines = [line for line in lines if line["rounds"] and (line["clients"] or 1 << 60) > (key.client or 0)]
+            return page("home", runs=lines, **_words(shown, request))
+        if len(runs) == 1:
+            return RedirectResponse(f"/run/{next(iter(runs))}", 303)
+        lines = await asyncio.to_thread(_summaries, list(runs.values()))
+        lines.sort(key=lambda line: (line["state"] not in ("running", "waiting"), line["name"]))
+        return page("runs", runs=lines, root=str(shown.root.resolve()), **_words(shown, request))
+
+    @app.get("/runs.json")
+    async def listed() -> Response:
+        runs = await shown.runs()
+        return JSONResponse(await asyncio.to_thread(_summaries, list(runs.values())))
+
+    @app.get("/run/{id_}")
+    async def live(request: Request, id_: str) -> Response:
+        runs = await shown.runs()
+        if id_ not in runs:
+            return _gone(shown, request)
+        return page("live", run=runs[id_], many=len(runs) > 1, **_words(shown, request))
+
+    @app.get("/run/{id_}/events")
+    async def events(request: Request, id_: str) -> Response:
+        key, runs = _key(request), await shown.runs()
+        if id_ not in runs:
+            return _gone(shown, request)
+        if shown.streams.total() >= STREAMS or shown.streams[key.id] >= STREAMS_EACH * (8 if not key.id else 1):
+            return refuse(request, key, 503, "too many live pages are open", 10.0)
+
+        async def stream() -> AsyncIterator[str]:
+            shown.streams[key.id] += 1
+            try:
+                async for event in shown.hub.watch(runs[id_], lambda: shown.doors.still(key)):
+                    yield event
+            finally:
+                shown.streams[key.id] -= 1
+
+        return StreamingResponse(stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+def _statements(app: FastAPI, shown: Page) -> None:
+    """A participant's statement, for the operator and for that participant."""
+
+    @app.get("/statement/{id_}/{client}")
+    async def as_page(request: Request, id_: str, client: str) -> Response:
+        return await _statement(shown, request, id_, client, "html")
+
+    @app.get("/statement/{id_}/{client}/json")
+    async def as_json(request: Request, id_: str, client: str) -> Response:
+        return await _statement(shown, request, id_, client, "json")
+
+
+async def _statement(shown: Page, request: Request, id_: str, client: str, form: str) -> Response:
+    key, found = _key(request), (await shown.runs()).get(id_)
+    number = int(client) if client.isascii() and client.isdecimal() and len(client) < 10 else -1
+    if key.role != "operator" and (found is None or not key.sees(found.name, number)):
+        return refused_page(request, key, 403, "another's statement")  # the same answer whether or not it exists
+    if found is None or number < 0:
+        return _gone(shown, request)
+    try:
+        text = await shown.statements.get(found, number, form)
+    except NoStatementError as why:
+        said = (
+            str(why)
+            if key.role == "operator"
+            else "It is not there yet, or cannot be made. Ask whoever runs this page."
+        )
+        return page("message", 404, title="There is no statement", text=said, **_words(shown, request))
+    if form == "json":
+        return Response(text, media_type="application/json")
+    policy = f"{STATEMENT_POLICY}; frame-ancestors 'none'"
+    return Response(text, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": policy})
+
+
+def _gone(shown: Page, request: Request) -> Response:
+    text = "There is no such run here. It may have been moved or deleted."
+    return page("message", 404, title="Not found", text=text, **_words(shown, request))
+
+
+def _summaries(found: list[Found]) -> list[dict[str, Any]]:
+    now = time.time()
+    return [summary(one, now) for one in found]

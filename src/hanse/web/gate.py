@@ -1,0 +1,175 @@
+"""What every request passes before anything answers it: host, rate, key, the rule of addresses; and what every answer
+carries. In ASGI itself, so that no address can be added that does not pass here.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hanse.web.doors import ANYBODY, OPEN, Doors, may
+from hanse.web.keys import Key
+from hanse.web.limit import Limit
+from hanse.web.pages import page
+
+__all__ = ["LOOPBACK", "POLICY", "Gate", "asker", "refuse", "refused_page"]
+
+log = logging.getLogger("hanse.web")
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",  # "no-referrer" would send forms with the origin "null"
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+
+
+def asker(scope: Scope) -> str:
+    """Return the address that a request comes from."""
+    client = scope.get("client")
+    return str(client[0]) if client else "?"
+
+
+@dataclass(eq=False)
+class Gate:
+    """The gate in front of ``app``. ``hosts``: the names under which the page may be asked for, None for any (a page
+    without keys answers to loopback's names alone, so that no other site can point its own name here).
+    """
+
+    app: ASGIApp
+    doors: Doors
+    cookie: str
+    hosts: frozenset[str] | None
+    secure: bool = False
+    requests: Limit = field(default_factory=lambda: Limit(burst=240, per_second=40))
+    failures: Limit = field(default_factory=lambda: Limit(burst=5, per_second=1 / 12))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or answer it."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                if self.secure:
+                    headers.setdefault("Strict-Transport-Security", "max-age=31536000")
+            await send(message)
+
+        answer = self._check(scope)
+        await (self.app if answer is None else answer)(scope, receive, with_headers)
+
+    def _check(self, scope: Scope) -> Response | None:
+        """Return the answer to a request that may not pass; None, and its key in the scope, for one that may."""
+        request, path = Request(scope), scope["path"]
+        wait = self.requests.take(asker(scope))
+        if wait:
+            return refuse(request, None, 429, "too many requests", wait)
+        if self.hosts is not None and _host(request.headers) not in self.hosts:
+            return refuse(request, None, 421, "the page is not served under this name")
+        if request.method not in ("GET", "POST"):
+            return refuse(request, None, 405, "only GET and POST")
+        if request.method == "POST" and not self._same_origin(request):
+            return refuse(request, None, 403, "a form of another site")
+        key, answer = self._identify(request)
+        if answer is not None:
+            return answer
+        open_ = path == OPEN[0] or path.startswith(OPEN[1])
+        if key is None and not open_:
+            if path == "/" or "text/html" in request.headers.get("accept", ""):
+                if path != "/":
+                    _note(request, None, 401, "no key")
+                return RedirectResponse("/login", 303)
+            return refuse(request, None, 401, "no key")
+        if key is not None and not may(key, path):
+            return refused_page(request, key, 403, "not for this key")
+        scope.setdefault("state", {})["key"] = key
+        return None
+
+    def _identify(self, request: Request) -> tuple[Key | None, Response | None]:
+        if self.doors.file is None:
+            return ANYBODY, None
+        kind, _, said = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return self.present(request, said.strip())
+        session = request.cookies.get(self.cookie)
+        return (self.doors.by_session(session) if session else None), None
+
+    def present(self, request: Request, said: str) -> tuple[Key | None, Response | None]:
+        """Return the holder of a key that a request presents, or the refusal: wrong, or too many wrong ones before."""
+        wait = self.failures.wait_s(asker(request.scope))
+        if wait:
+            return None, refuse(request, None, 429, "too many wrong keys", wait)
+        key = self.doors.by_key(said)
+        if key is None:
+            self.failures.take(asker(request.scope))
+            return None, refuse(request, None, 401, "wrong key")
+        return key, None
+
+    def _same_origin(self, request: Request) -> bool:
+        """Say whether a form comes from the page itself; what is no browser names no origin."""
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return False
+        origin = request.headers.get("origin")
+        return origin is None or urlsplit(origin)[:2] == (request.url.scheme, request.headers.get("host"))
+
+
+def _host(headers: Headers) -> str | None:
+    try:
+        return urlsplit(f"//{headers.get('host', '')}").hostname
+    except ValueError:
+        return None
+
+
+def refuse(request: Request, key: Key | None, status: int, why: str, wait: float = 0.0) -> Response:
+    """Return a refusal, and note it in the log."""
+    _note(request, key, status, why)
+    headers = {"Retry-After": str(max(1, round(wait + 0.5)))} if wait else None
+    return JSONResponse({"refused": why}, status, headers)
+
+
+def refused_page(request: Request, key: Key, status: int, why: str) -> Response:
+    """Return a refusal as a page for those who look with a browser, as :func:`refuse` does for others."""
+    if "text/html" not in request.headers.get("accept", ""):
+        return refuse(request, key, status, why)
+    _note(request, key, status, why)
+    text = "Your key does not open this page. The attempt was noted."
+    return page("message", status, title="Not for you", text=text, who=key, keys=True)
+
+
+def _note(request: Request, key: Key | None, status: int, why: str) -> None:
+    who = "nobody" if key is None else key.role
+    if key is not None and key.client is not None:
+        who += f" of client {key.client}"
+    if key is not None and key.id:
+        who += f" (key {key.id})"
+    log.warning(
+        "refused %d %s %.200r to %s from %s: %s",
+        status,
+        request.method,
+        request.url.path,
+        who,
+        asker(request.scope),
+        why,
+    )

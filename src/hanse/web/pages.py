@@ -1,0 +1,35 @@
+"""The pages as HTML: templates with every text from outside as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import HTMLResponse
+
+__all__ = ["page"]
+
+_environment = Environment(
+    loader=PackageLoader("hanse.web", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+    lstrip_blocks=True,
+)  # fmt: skip
+
+
+def _age(seconds: float | None) -> str:
+    """Return how long ago something was, for people."""
+    if seconds is None:
+        return "never"
+    for size, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {name}{'' if count == 1 else 's'} ago"
+    return "just now" if seconds < 10 else f"{int(seconds)} seconds ago"
+
+
+_environment.filters["age"] = _age
+
+
+def page(name: str, status: int = 200, headers: dict[str, str] | None = None, **words: Any) -> HTMLResponse:
+    """Return the page of a template. ``who`` (a key or None) says what its head offers."""
+    words = {"who": None, "keys": False, **words}
+    return HTMLResponse(_environment.get_template(f"{name}.html.j2").render(words), status, headers)

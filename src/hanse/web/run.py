@@ -1,0 +1,267 @@
+"""One run as the live page shows it, gathered from its directory while it grows; nothing of the run knows of this."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import tomllib
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hanse.web.books import Books
+from hanse.web.seats import Seats, is_number
+from hanse.web.series import Series
+from hanse.web.tail import LineTail
+
+__all__ = ["LiveRun", "encode", "state_of"]
+
+MANY = 100  # new rounds in one look: the whole state is shorter than what changed
+FIGURES = 256  # metrics of a run; more than that are not kept
+EDGES = 200  # of the market's graph
+FRESH_S = 10.0  # a run whose files changed as lately as this is going on
+_BY_CLIENT = re.compile(r"(.+)/client/(\d+)")
+
+Message = dict[str, Any]
+
+
+def encode(message: Mapping[str, Any]) -> str:
+    """Return a message as one line of JSON that a browser reads (no NaN)."""
+    return json.dumps(message, separators=(",", ":"), allow_nan=False)
+
+
+def state_of(rounds: int, planned: int | None, age_s: float | None, pace_s: float | None) -> str:
+    """Return "finished", "running", "quiet" (no round for a while: stopped, or in a long round) or "waiting" (none
+    yet), from the rounds done and planned, the age of the last one, and the seconds that a round takes.
+    """
+    if planned is not None and rounds >= planned:
+        return "finished"
+    if age_s is None:
+        return "waiting"
+    return "running" if age_s < max(FRESH_S, 5 * (pace_s or 0.0)) else "quiet"
+
+
+@dataclass
+class _Read:
+    """What was read of the line files; thrown away when they were cut."""
+
+    metrics: LineTail
+    clients: LineTail
+    series: dict[str, Series] = field(default_factory=dict)
+    seats: Seats = field(default_factory=Seats)
+    utility: dict[int, float] = field(default_factory=dict)
+    pace: deque[float] = field(default_factory=lambda: deque(maxlen=20))
+    last: Mapping[str, Any] = field(default_factory=dict)
+    refused: int = 0
+    left: int = 0
+
+    @staticmethod
+    def of(folder: Path) -> _Read:
+        return _Read(LineTail(folder / "metrics.jsonl"), LineTail(folder / "clients.jsonl"))
+
+
+class LiveRun:
+    """Follows a run directory. :meth:`look` reads what is new and returns a message for those who watch, or None;
+    :meth:`whole` returns everything so far, for those who come later. Not safe to call from two threads at once.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+        self._read, self._books = _Read.of(folder), Books(folder)
+        self._config: dict[str, Any] = {}
+        self._members: tuple[float, dict[int, str]] = (0.0, {})
+        self._said_state = ""
+        self._configure()
+
+    @property
+    def behind(self) -> bool:
+        """Whether the last look left something unread."""
+        return self._read.left > 0
+
+    def close(self) -> None:
+        """Close the books."""
+        self._books.close()
+
+    def look(self, budget_s: float = 0.1) -> Message | None:
+        """Read for about ``budget_s`` seconds and return what changed: None, or a message whose ``whole`` says whether
+        it is everything so far (after a cut, or when very much is new) or only the difference.
+        """
+        until = time.monotonic() + budget_s
+        points: dict[str, list[tuple[int, float]]] = {}
+        touched: set[int] = set()
+        rounds, anew, money = 0, False, False
+        while True:
+            old = self._read
+            rounds += self._metrics(points)
+            self._seats(touched)
+            anew |= self._read is not old
+            trouble, more = self._books.trouble, self._books.read()
+            money |= more or self._books.trouble != trouble
+            if time.monotonic() > until or not (self._read.left or more):
+                break
+        names = self._register()
+        state = self._progress()["state"]
+        if not (rounds or touched or money or anew or names or state != self._said_state):
+            return None
+        self._said_state = state
+        if anew or names or rounds > MANY:
+            return self.whole()
+        message: Message = {"whole": False, "progress": self._progress(), "points": points}
+        if touched:
+            seats = self._read.seats
+            message["clients"] = [seats.clients[c].row(c) for c in sorted(touched)]
+            message |= self._recent()
+        if self._read.utility and rounds:
+            message["utility"] = list(self._read.utility.items())
+        if money:
+            message["books"] = self._account(whole=False)
+        return message
+
+    def whole(self) -> Message:
+        """Return everything so far."""
+        read = self._read
+        return {
+            "whole": True,
+            "progress": self._progress(),
+            "series": {key: series.as_json() for key, series in read.series.items()},
+            "clients": [found.row(c) for c, found in sorted(read.seats.clients.items())],
+            "utility": list(read.utility.items()),
+            "names": list((self._members[1] | read.seats.names).items()),
+            "books": self._account(whole=True) if self._books.count or self._books.trouble else None,
+            **self._recent(),
+        }
+
+    # ---- reading
+
+    def _metrics(self, points: dict[str, list[tuple[int, float]]]) -> int:
+        grown = self._read.metrics.read()
+        if grown.cut:
+            self._begin_again()
+            points.clear()
+            grown = self._read.metrics.read()
+        for line in grown.lines:
+            self._metric(line, points)
+        self._read.left = grown.left
+        return len(grown.lines)
+
+    def _metric(self, line: Mapping[str, Any], points: dict[str, list[tuple[int, float]]]) -> None:
+        read, round = self._read, line.get("round")
+        if type(round) is not int or round < 0:
+            read.metrics.damaged += 1
+            return
+        for key, value in line.items():
+            if key == "round" or not is_number(value):
+                continue
+            if by_client := _BY_CLIENT.fullmatch(key):
+                if by_client[1] == "utility":
+                    read.utility[int(by_client[2])] = value
+                continue
+            if key not in read.series:
+                if len(read.series) >= FIGURES:
+                    continue
+                read.series[key] = Series()
+            read.series[key].add(round, value)
+            points.setdefault(key, []).append((round, value))
+        read.refused += int(line["refused"]) if is_number(line.get("refused")) else 0
+        if is_number(line.get("time/round_s")):
+            read.pace.append(line["time/round_s"])
+        read.last = line
+
+    def _seats(self, touched: set[int]) -> None:
+        grown = self._read.clients.read()
+        if grown.cut:
+            self._begin_again()
+            touched.clear()
+            return  # the next look reads both files from their beginnings
+        for line in grown.lines:
+            client = self._read.seats.add(line)
+            if client is None:
+                self._read.clients.damaged += 1
+            else:
+                touched.add(client)
+        self._read.left = max(self._read.left, grown.left)
+
+    def _begin_again(self) -> None:
+        self._read = _Read.of(self.folder)
+        self._configure()
+
+    def _configure(self) -> None:
+        try:
+            self._config = tomllib.loads((self.folder / "config.toml").read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # the page goes on without: it shows what the other files say
+            self._config = {}
+
+    def _register(self) -> bool:
+        """Read the names that participants on a network gave themselves; say whether they changed."""
+        file = self.folder / "members.json"
+        try:
+            stamp = file.stat().st_mtime
+            if stamp == self._members[0]:
+                return False
+            found = {m["id"]: str(m["name"])[:80] for m in json.loads(file.read_text()) if m.get("name")}
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # numbers do instead of names
+            stamp, found = self._members[0], {}
+        changed = found != self._members[1]
+        self._members = (stamp, found)
+        return changed
+
+    # ---- telling
+
+    def _progress(self) -> Message:
+        read = self._read
+        planned = self._section("run").get("rounds")
+        planned = planned if type(planned) is int else None
+        rounds = int(read.last["round"]) + 1 if read.last else 0
+        pace = sum(read.pace) / len(read.pace) if read.pace else None
+        try:
+            age = max(0.0, time.time() - (self.folder / "metrics.jsonl").stat().st_mtime) if rounds else None
+        except OSError:
+            age = None
+        return {
+            "name": self.name,
+            "mechanism": str(self._section("mechanism").get("name", "?")).rpartition(":")[2][:80],
+            "seed": _whole_number(self._section("run").get("seed")),
+            "registered": _whole_number(self._section("data").get("clients")),
+            "rounds": rounds,
+            "planned": planned,
+            "state": state_of(rounds, planned, age, pace),
+            "age_s": None if age is None else round(age, 1),
+            "pace_s": pace,
+            "refused": read.refused,
+            "left": read.left,
+            "damaged": read.metrics.damaged + read.clients.damaged,
+        }
+
+    def _section(self, name: str) -> Mapping[str, Any]:
+        section = self._config.get(name)
+        return section if isinstance(section, Mapping) else {}
+
+    def _recent(self) -> Message:
+        seats = self._read.seats
+        return {
+            "latest": {"round": seats.round, "seats": seats.latest},
+            "refusals": list(seats.refusals),
+            "scored": seats.scored,
+        }
+
+    def _account(self, *, whole: bool) -> Message:
+        books = self._books
+        accounts = sorted(books.balances.keys() | books.traded.keys()) if whole else sorted(books.moved)
+        books.moved.clear()
+        return {
+            "accounts": books.rows(accounts),
+            "flows": books.biggest(EDGES),
+            "pairs": len(books.flows),
+            "count": books.count,
+            "round": books.round,
+            "trouble": books.trouble,
+        }
+
+
+def _whole_number(value: object) -> int | None:
+    return value if type(value) is int else None

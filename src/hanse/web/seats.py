@@ -1,0 +1,86 @@
+"""What the seats of a run add up to, client by client, as they come."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+__all__ = ["Contributor", "Seats", "is_number"]
+
+REFUSALS = 20  # the last ones are shown
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Say whether this is a finite number that a page can show."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@dataclass
+class Contributor:
+    """One client so far: what its updates were worth in sum, the seats it trained in, those that were refused, its last
+    seat's value and round. ``score`` is the cumulative value as the mechanism keeps it, if it does.
+    """
+
+    worth: float = 0.0
+    valued: int = 0
+    trained: int = 0
+    refused: int = 0
+    last_value: float | None = None
+    last_round: int = -1
+    score: float | None = None
+
+    def row(self, client: int) -> list[int | float | None]:
+        """Return the client as the page's script takes it: number, contribution, trained, refused, last value, last
+        round.
+        """
+        contribution = self.score if self.score is not None else self.worth if self.valued else None
+        return [client, contribution, self.trained, self.refused, self.last_value, self.last_round]
+
+
+@dataclass
+class Seats:
+    """All clients that ever had a seat, and the latest refusals as (round, client, reason)."""
+
+    clients: dict[int, Contributor] = field(default_factory=dict)
+    refusals: deque[tuple[int, int, str]] = field(default_factory=lambda: deque(maxlen=REFUSALS))
+    names: dict[int, str] = field(default_factory=dict)
+    round: int = -1
+    latest: list[list[Any]] = field(default_factory=list)  # the last round's seats: client, value, error, reason
+    scored: bool = False
+
+    def add(self, line: Mapping[str, Any]) -> int | None:
+        """Take in one line of ``clients.jsonl`` and return its client; None if it is none."""
+        round, client = line.get("round"), line.get("client")
+        if type(round) is not int or type(client) is not int or round < 0 or client < 0:
+            return None
+        if round != self.round:
+            self.round, self.latest = round, []
+        found = self.clients.setdefault(client, Contributor())
+        found.last_round = round
+        reason = line.get("refused")
+        value, error = line.get("value"), line.get("value_error")
+        if reason is not None:
+            found.refused += 1
+            self.refusals.append((round, client, str(reason)[:200]))
+        else:
+            found.trained += 1
+        if is_number(value):
+            found.worth += value
+            found.valued += 1
+            found.last_value = value
+        if is_number(line.get("cumulative_value")):
+            found.score, self.scored = line["cumulative_value"], True
+        if line.get("name"):
+            self.names[client] = str(line["name"])[:80]
+        self.latest.append(
+            [
+                client,
+                value if is_number(value) else None,
+                error if is_number(error) else None,
+                None if reason is None else str(reason)[:200],
+            ]
+        )
+        return client

@@ -1,0 +1,129 @@
+"""Every code block of the documentation runs, or says why it cannot; every mechanism and part has its place in it."""
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from doc_pages import PAGES, ROOT, Session, WrongPageError, blocks
+
+import hanse
+from hanse.mechanisms.registry import MECHANISMS, PARTS
+
+RUN = ("python", "toml", "bash")
+WITH_CODE = [page for page in PAGES if any(b.language in RUN for b in blocks(page))]
+MECHANISM_PAGES = sorted((ROOT / "docs" / "mechanisms").glob("*.md"))
+TUTORIAL = ROOT / "docs" / "tutorials" / "write-a-mechanism.md"
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder whose modules can be imported, and are forgotten afterwards."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("HANSE_DATA", raising=False)
+    yield tmp_path
+    for module in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[module], "__file__", "")):
+            del sys.modules[module]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=name)
+def test_the_page_runs(page: Path, folder: Path) -> None:
+    Session(folder, rounds=3).run(page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WITH_CODE, ids=name)
+def test_the_page_runs_in_full(page: Path, folder: Path) -> None:
+    Session(folder, slow=True).run(page)
+
+
+def test_blocks_that_do_not_run_say_why_and_are_few() -> None:
+    found = [b for page in PAGES for b in blocks(page) if b.language in RUN]
+    marked = [b for b in found if "not-run" in b.options]
+    for block in found:
+        assert block.options.keys() <= {"not-run", "slow", "title"}, block.place
+        for mark in ("not-run", "slow"):
+            assert len(block.options.get(mark, "a good reason")) > 10, block.place
+    assert len(found) > 80
+    assert len(marked) <= 0.15 * len(found), [b.place for b in marked]
+
+
+def write(folder: Path, text: str) -> Path:
+    page = ROOT / "docs" / "index.md"
+    wrong = folder / "page.md"
+    wrong.write_text(text)
+    assert page.exists()
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("```python\nassert 1 == 2\n```\n", "page.md:1: AssertionError"),
+        ('```python\nprint(3)\n```\n\n```text output="above"\n4\n```\n', "but it prints\n3"),
+        ("```toml\n[train]\nlrr = 1\n```\n", "no such key"),
+        ("```toml\n[mechanism]\nname = 'fedavg'\nselect = 'greedy'\n```\n", "a value part"),
+        ("```toml\n[tool.x]\ny = 1\n```\n", "not a section"),
+        ("```bash\nhanse rnu\n```\n", "ended with 2"),
+        ("```bash\nrm x\n```\n", "only hanse is run"),
+    ],
+)
+def test_a_wrong_block_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str) -> None:
+    monkeypatch.setattr("doc_pages.ROOT", folder)
+    with pytest.raises(WrongPageError, match=re.escape(expected)):
+        Session(folder, rounds=1).run(write(folder, text))
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_every_mechanism_has_an_example_that_trains(mechanism: str) -> None:
+    examples = [tomllib.loads(b.text) for page in MECHANISM_PAGES for b in blocks(page) if b.language == "toml"]
+    [example] = [e for e in examples if e.get("mechanism", {}).get("name") == mechanism and "data" in e and "run" in e
+                 and "value" not in e["mechanism"]]  # fmt: skip
+    run = hanse.run(hanse.Experiment(**Session(Path(), rounds=2).shortened(example)))
+    assert len(run.metrics) == 2
+    assert run.metrics[-1]["answered"] > 0
+    assert any(f"`{mechanism}`" in page.read_text() for page in MECHANISM_PAGES if page.stem != "index")
+    assert f"`{mechanism}`" in (ROOT / "docs" / "mechanisms" / "index.md").read_text()
+
+
+def test_every_part_is_named_on_a_mechanism_page_or_in_the_list_of_papers() -> None:
+    text = "\n".join(p.read_text() for p in [*MECHANISM_PAGES, ROOT / "docs" / "papers.md"])
+    internal = {"the_one", "cluster", "own"}  # made for one mechanism, in the table of parts
+    for slot, parts in PARTS.items():
+        for part in parts.keys() - internal:
+            used = f"`{part}`" in text or f'"{part}"' in text or part in MECHANISMS
+            assert used or slot in ("train", "weigh", "deploy"), (slot, part)
+
+
+def test_the_tutorials_parts_have_at_most_30_lines() -> None:
+    parts = [b.text for b in blocks(TUTORIAL) if b.language == "python" and b.text.startswith("# house.py")]
+    assert len(parts) == 4
+    for text in parts:
+        lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("#", "from", "import"))]
+        assert len(lines) <= 30
+
+
+def test_the_tutorials_parts_do_what_it_says(folder: Path) -> None:
+    (folder / "house.py").write_text("".join(b.text for b in blocks(TUTORIAL) if b.text.startswith("# house.py")))
+    base = {"data": {"clients": 12}, "train": {"lr": 0.05, "batch_size": 16}, "run": {"rounds": 8}}
+    settings = Session(folder).shortened(base | {"run": {"rounds": 0}}) | {"run": {"rounds": 8}}
+    rested = {"name": "fedavg", "select": {"name": "house:Rested", "clients_per_round": 4}}
+    run = hanse.run(hanse.Experiment(mechanism=rested, **settings))
+    first = [s["client"] for s in run.clients if s["round"] == 0]
+    assert len(first) == 4
+    assert {s["client"] for s in run.clients} == set(range(12))  # nobody rests for long
+    mechanism = {"name": "greedyfed", "clients_per_round": 6, "value": "house:SameWay", "settle": "house:Wages"}
+    paid = hanse.run(hanse.Experiment(mechanism=mechanism, **settings))
+    assert all(-1 <= s["value"] <= 1 for s in paid.clients)
+    good = sum(any(s["value"] > 0 for s in paid.clients if s["round"] == r) for r in range(8))
+    earned = sum(paid.book.balance(f"client/{c}") for c in range(12)) - 12 * 100_000_000
+    assert earned == good * 10_000_000

@@ -1,0 +1,50 @@
+"""A participant with one client's share of the experiment's data; ``FAULT`` makes it misbehave."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from hanse.config import Experiment
+from hanse.data import build
+from hanse.flower import ClientData, client_app
+
+
+def load_data(context: Context) -> ClientData:
+    [first, *_] = json.loads(Path(str(context.run_config["plan"])).read_text())
+    return ClientData.of(build(Experiment.read(first["experiment"]).data), int(context.node_config["partition-id"]))
+
+
+def arrays(reply: Message, change) -> RecordDict:
+    changed = {name: Array(change(a.numpy())) for name, a in reply.content["arrays"].items()}
+    return RecordDict({"hanse": reply.content["hanse"], "arrays": ArrayRecord(changed)})
+
+
+def other_round(reply: Message) -> RecordDict:
+    config = {**dict(reply.content["hanse"]), "round": 99}
+    return RecordDict({"hanse": ConfigRecord(config), "arrays": reply.content["arrays"]})
+
+
+FAULTS = {
+    "nan": lambda reply: arrays(reply, lambda a: np.full_like(a, np.nan)),
+    "shape": lambda reply: arrays(reply, lambda a: a[: len(a) // 2]),
+    "huge": lambda reply: arrays(reply, lambda a: np.zeros(3_000_000, np.float32)),
+    "round": other_round,
+}
+honest = client_app(load_data)
+app = ClientApp()
+
+
+@app.query("hanse")
+def answer(message: Message, context: Context) -> Message:
+    fault, asked = os.environ.get("FAULT"), message.content["hanse"]
+    if fault == "dies" and asked.get("kind") == "request" and int(asked["round"]) == 1:
+        os.kill(int(Path(os.environ["FAULT_PID"]).read_text().split()[0]), 9)  # the node, and we with it
+        os._exit(1)
+    reply = honest(message, context)
+    if fault not in FAULTS or len(reply.content["arrays"]) == 0:  # an update is what goes wrong
+        return reply
+    return Message(FAULTS[fault](reply), reply_to=message)

@@ -1,0 +1,102 @@
+"""What goes wrong on a real network, with real processes: the run ends, and the books verify."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from deployed import AUCTION, clients, experiment, final, metrics, network, plan, until
+
+from hanse.errors import UserError
+from hanse.federation.flower.certificates import make_node_key
+from hanse.federation.flower.loopback import Loopback
+from hanse.ledger.place import open_ledger
+from hanse.ledger.receipts import read_receipts
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Loopback]:
+    made = network(tmp_path / "net", 6)
+    try:
+        yield made
+    finally:
+        made.down()
+
+
+def test_wrong_updates_are_refused_and_the_books_verify(net: Loopback, tmp_path: Path) -> None:
+    faults = {2: "nan", 3: "shape", 4: "huge", 5: "round"}
+    net.up(only=[0, 1])
+    for node, fault in faults.items():
+        net.start_node(node, {"FAULT": fault})
+    exp = experiment("tiff", nodes=6, rounds=2, mechanism=AUCTION, federation={"deadline_s": 120.0})
+    net.play({"plan": str(plan(tmp_path, {"run": exp}, largest=5_000_000))})
+    run = tmp_path / "run"
+    lines = clients(run)
+    said = {node: {line.get("refused") for line in lines if line["client"] == node} for node in range(6)}
+    assert said[0] == said[1] == {None}
+    assert said[2] == {"update has NaN or infinite entries"}
+    assert all("not of shape" in reason for reason in said[3])
+    assert all("5000000 are allowed" in reason for reason in said[4])
+    assert said[5] == {"answer for round 99"}
+    assert [m["answered"] for m in metrics(run)] == [2, 2]
+    with open_ledger(run) as ledger:
+        assert ledger.verify(read_receipts(tmp_path / "run" / "receipts")).ok
+
+
+def test_nodes_and_the_server_die_and_the_run_goes_on(net: Loopback, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    exp = experiment("tiff", nodes=4, rounds=6, mechanism=AUCTION, federation={"deadline_s": 45.0})
+    config = {"plan": str(plan(tmp_path, {"run": exp}, members=3))}
+    net.up(only=[0, 1])
+    net.start_node(2, {"FAULT": "dies", "FAULT_PID": str(net.folder / "logs" / "node2.pid")})
+
+    stranger = tmp_path / "stranger"
+    make_node_key(stranger)
+    net.start_node(5, key=stranger)
+    until("a node with a key that nobody admitted to give up", lambda: net.processes.pid("node5") is None)
+    assert "Exit Code: 2004" in net.processes.log("node5")
+
+    first = threading.Thread(target=_ignoring_its_end, args=(net, config))
+    first.start()
+    until("the node to die in round 1", lambda: net.processes.pid("node2") is None)
+    until("round 1 to end without it", lambda: len(metrics(run)) >= 2)
+    net.start_node(2)  # it comes back with its key
+    net.start_node(3)  # and a new one joins
+    until("another round", lambda: len(metrics(run)) >= 3)
+    net.kill("superlink")
+    first.join()
+    before = metrics(run)
+    net.start_superlink()
+    net.play(config, log="again")
+
+    after = metrics(run)
+    assert [m["round"] for m in after] == [0, 1, 2, 3, 4, 5]
+    assert after[: len(before)] == before  # finished rounds stay as they were
+    seats = {(line["round"], line["client"]): line.get("refused") for line in clients(run)}
+    assert (seats[0, 2], seats[0, 0], seats[0, 1]) == (None, None, None)
+    assert [line for line in clients(run) if line["round"] == 1 and line["client"] in (0, 1) and "refused" in line] == []
+    assert after[1]["refused"] >= 1
+    assert any(line["client"] == 3 and "refused" not in line for line in clients(run))
+    assert any(line["client"] == 2 and line["round"] > 1 and "refused" not in line for line in clients(run))
+    book = final(run).book
+    assert -book.balance("mint") == 4 * 100 * 1_000_000  # a grant for each key, although one came back
+    with open_ledger(run) as ledger:
+        assert ledger.head() == book.head
+        assert ledger.verify().ok
+        for i in range(4):  # what the participants kept themselves
+            [kept] = (net.folder / "participants" / f"node{i}").glob("*/client-*/receipts")
+            found = list(read_receipts(kept))
+            assert ledger.verify(found).ok
+            assert found[-1].head == book.head
+
+
+def _ignoring_its_end(net: Loopback, config: dict[str, str]) -> None:
+    try:
+        net.play(config)
+    except UserError:
+        return  # the server was killed under it

@@ -1,0 +1,174 @@
+"""What stays with a participant on a network, and what the operator may order; one process, Flower's own records."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from flwr.supercore.task_identity import TaskIdentity
+from test_flower_in_process import N, experiment, grid_of, over_flower
+
+import hanse
+from hanse.errors import UserError
+from hanse.federation.codec import Message, WireError
+from hanse.federation.flower import link, server
+from hanse.federation.flower.operator import Orders, give
+from hanse.federation.node import ClientData, Job, Node
+from hanse.ledger.place import open_ledger
+from hanse.ledger.receipts import read_receipts
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
+
+
+def own(folder: Path, client: int, name: str) -> Any:
+    [found] = (folder / f"node{client}").glob(f"*/client-{client}/{name}")
+    return np.load(found) if name.endswith(".npz") else found
+
+
+def test_personal_mixes_are_made_at_the_participants(tmp_path: Path) -> None:
+    exp = experiment("pifl")
+    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
+    for a, b in zip(local.metrics, flower.metrics, strict=True):
+        for name in ("client/test_loss", "client/test_accuracy", "client/test_accuracy_min"):
+            assert b[name] == pytest.approx(a[name], rel=1e-6)
+    assert flower.personal is None  # the server does not know the weights
+    assert local.personal is not None
+    for c in range(N):
+        with own(tmp_path, c, "personal.npz") as kept:
+            np.testing.assert_allclose(kept["weights"], local.personal[c, :2], atol=1e-12)
+            np.testing.assert_allclose(kept["row"], kept["weights"] @ flower.table.rows[:2].numpy(), atol=1e-6)
+
+
+def test_the_best_model_lies_in_the_participants_folder(tmp_path: Path) -> None:
+    exp = experiment("ipfl", mechanism={"name": "ipfl", "eagerness": 500.0, "keep_best": True})
+    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
+    assert torch.equal(local.table.rows, flower.table.rows)
+    for c in range(N):
+        with own(tmp_path, c, "best.npz") as kept:
+            assert torch.equal(torch.from_numpy(kept["row"]), local.table.rows[2 * N + c])
+
+
+def test_participants_keep_receipts_that_hold_against_the_books(tmp_path: Path) -> None:
+    secret = Ed25519PrivateKey.generate()
+    (tmp_path / "node1").mkdir()
+    pem = secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "node1" / "receipt.key").write_bytes(pem)
+    run = over_flower(experiment("pifl"), tmp_path)
+    kept = {c: list(read_receipts(own(tmp_path, c, "receipts"))) for c in range(N)}
+    assert {c: receipts[-1].head for c, receipts in kept.items()} == dict.fromkeys(range(N), run.book.head)
+    assert [r.round for r in kept[0]] == [0, 1, 2, 3]
+    assert all(r.signature and r.genuine() for r in kept[1])
+    assert not any(r.signature for r in kept[0])
+    assert run.path is not None
+    with open_ledger(run.path) as ledger:
+        assert ledger.verify([r for receipts in kept.values() for r in receipts]).ok
+
+
+def test_half_precision_halves_the_bytes_and_hardly_changes_the_model(tmp_path: Path) -> None:
+    whole = over_flower(experiment("fedavg", eval={"every": 3}), tmp_path / "whole")
+    half = over_flower(
+        experiment("fedavg", eval={"every": 3}, federation={"half_precision": True}), tmp_path / "half"
+    )
+    model = whole.table.rows.shape[1] * 4
+    for a, b in zip(whole.metrics, half.metrics, strict=True):
+        assert a["bytes/up"] - b["bytes/up"] == 3 * model // 2
+    assert half.metrics[0]["bytes/down"] < whole.metrics[0]["bytes/down"]
+    assert not torch.equal(whole.table.rows, half.table.rows)
+    torch.testing.assert_close(whole.table.rows, half.table.rows, atol=2e-3, rtol=0)
+
+
+class Gives:
+    """Gives an order after round 0."""
+
+    def __init__(self, run: Path, *order: Any) -> None:
+        self.run, self.order = run, order
+
+    def on_start(self, *_: Any) -> None: ...
+
+    def on_end(self, *_: Any) -> None: ...
+
+    def on_round(self, metrics: Any, played: Any) -> None:
+        if metrics["round"] == 0:
+            give(self.run, *self.order)
+
+
+def play(exp: hanse.Experiment, folder: Path, *observers: Any) -> hanse.Run:
+    from hanse.data import build
+
+    data = build(exp.data)
+    sets = (data.server_validation, data.server_test)
+    return server.play(grid_of(exp, folder), exp, folder / "run", N, lambda: sets, list(observers), 5.0)
+
+
+def test_an_expelled_participant_is_kept_out_with_the_reason_and_keeps_its_account(tmp_path: Path) -> None:
+    exp = experiment("pifl", rounds=3)
+    run = play(exp, tmp_path, Gives(tmp_path / "run", "expel", "sends noise", 2))
+    assert [m["present"] for m in run.metrics] == [5, 4, 4]
+    assert "client/2" in run.book.balances
+    assert Orders.read(tmp_path / "run").expelled == {2: "sends noise"}
+    members = server.Members.read(tmp_path / "run" / "members.json").by_key.values()
+    assert [m.expelled for m in members] == [None, None, "sends noise", None, None]
+    again = play(exp.model_copy(update={"run": exp.run.model_copy(update={"rounds": 4})}), tmp_path)
+    assert again.metrics[-1]["present"] == 4  # a restarted server remembers
+
+
+def test_a_paused_server_waits_until_it_may_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, waited = tmp_path / "run", []
+
+    def sleep(seconds: float) -> None:
+        waited.append(Orders.read(run).paused)
+        if len(waited) == 3:
+            give(run, "go-on", "repaired")
+
+    monkeypatch.setattr(link.time, "sleep", sleep)
+    played = play(experiment("fedavg"), tmp_path, Gives(run, "pause", "a disk is full"))
+    assert waited == ["a disk is full"] * 3
+    assert len(played.metrics) == 3
+    lines = (run / "operator.jsonl").read_text().splitlines()
+    assert ['"pause"' in lines[0], '"go-on"' in lines[1], len(lines)] == [True, True, 2]
+
+
+def test_orders_need_a_run_a_reason_and_a_member(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a run on a network"):
+        give(tmp_path, "pause", "why")
+    play(experiment("fedavg", rounds=1), tmp_path)
+    with pytest.raises(UserError, match="--reason"):
+        give(tmp_path / "run", "pause", "  ")
+    with pytest.raises(UserError, match="--client: 9: the members are 0, 1, 2, 3, 4"):
+        give(tmp_path / "run", "expel", "why", 9)
+
+
+def test_two_servers_do_not_play_one_run(tmp_path: Path) -> None:
+    path = tmp_path / "federation.json"
+    with server._alone(path) as name:
+        with pytest.raises(UserError, match="another server plays this run"), server._alone(path, 0.1):
+            pass
+    with server._alone(path) as again:
+        assert again == name
+
+
+def test_a_receipt_of_another_client_or_none_is_refused(tmp_path: Path) -> None:
+    from hanse.data import build
+
+    exp = experiment("fedavg")
+    job = Job("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
+    node = Node(ClientData.of(build(exp.data), 1), job, tmp_path)
+    for lines, said in (("{", "not receipts"), ('{"shell": 1}', "not receipts")):
+        with pytest.raises(WireError, match=said):
+            node.keep_receipts(lines)
+    fields = {"book": "b", "round": 0, "client": 2, "count": 1, "head": "h", "balance": 0, "escrow": 0, "postings": []}
+    import json
+
+    with pytest.raises(WireError, match="of another client"):
+        node.keep_receipts(json.dumps(fields))
+    with pytest.raises(WireError, match="not a request"):
+        node.answer(0, Message("null"))

@@ -1,0 +1,53 @@
+"""The bound on norms: off by default, the same in every engine, silent with too few replies."""
+
+import numpy as np
+import pytest
+
+import hanse
+from hanse.errors import UserError
+from hanse.federation.bound import NormBound, build_refusal
+
+
+def test_what_is_longer_than_so_many_medians_is_refused() -> None:
+    bound = NormBound(times=2.0)
+    norms = {0: [1.0], 1: [1.1], 2: [0.9], 3: [1.0, 2.5], 4: [1.9]}  # median of the six: 1.05
+    assert bound.refusals(norms) == {3: "update of norm 2.5: the bound is 2.1, 2 times the median"}
+    del norms[4]
+    assert bound.refusals(norms) == {}  # four replies say too little
+
+
+def test_it_cannot_be_set_to_fewer_than_five_replies_or_to_nothing() -> None:
+    assert build_refusal(None) is None
+    assert build_refusal({"name": "norm_bound", "times": 2.5, "least": 6}) == NormBound(2.5, 6)
+    with pytest.raises(UserError, match=r"federation\.refuse\.least: 4"):
+        build_refusal({"name": "norm_bound", "least": 4})
+    with pytest.raises(UserError, match="did you mean 'norm_bound'"):
+        build_refusal("norm_bond")
+    with pytest.raises(UserError, match="must be a name, or a table"):
+        build_refusal({"times": 2.0})
+
+
+def attacked(refuse: str | None) -> hanse.Run:
+    return hanse.run(
+        hanse.Experiment(
+            data={"clients": 8, "partition": "iid"},
+            model={"name": "mlp", "hidden": [8]},
+            mechanism={"name": "fedavg", "clients_per_round": 8},
+            train={"lr": 0.05},
+            behaviour={"noisy": {"fraction": 0.125, "sigma": 3.0}},
+            federation={"refuse": refuse},
+            engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
+            run={"rounds": 3},
+        )
+    )
+
+
+def test_a_loud_client_is_refused_in_the_local_engine_and_the_model_gains() -> None:
+    free, bounded = attacked(None), attacked("norm_bound")
+    assert sum("refused" in line for line in free.clients) == 0
+    reasons = [(line["client"], line["refused"]) for line in bounded.clients if "refused" in line]
+    assert len(reasons) == 3
+    assert len({client for client, _ in reasons}) == 1
+    assert all("times the median" in reason for _, reason in reasons)
+    assert bounded.metrics[-1]["test/loss"] < free.metrics[-1]["test/loss"]
+    assert np.isfinite(bounded.metrics[-1]["test/loss"])

@@ -1,0 +1,243 @@
+"""Before joining, what it may cost at most; after it, disputes replayed from receipts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import hanse
+from hanse.cli import app
+from hanse.errors import UserError
+from hanse.ledger.entry import TOKEN, client, escrow
+from hanse.ledger.place import open_ledger
+from hanse.ledger.receipts import Receipt, read_receipts
+from hanse.mechanisms.baselines import fedavg
+from hanse.mechanisms.part import Mechanism, SettlePart
+from hanse.reports.statement_before import prospect
+from hanse.reports.statement_receipts import replay
+
+PIFL = {
+    "data": {"source": "digits", "partition": "mixture", "clients": 6, "client_test": 0.2, "client_validation": 0.1},
+    "model": {"name": "mlp", "hidden": [8]},
+    "mechanism": {"name": "pifl", "tiers": 2, "by_contribution": 2, "at_random": 1, "price": 2.0, "eta": 0.3},
+    "engine": {"train": "stacked", "threads": 1},
+    "run": {"rounds": 6},
+}
+
+
+@pytest.fixture(scope="module")
+def auction(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dispute") / "pifl"
+    hanse.run(hanse.Experiment(**PIFL), out=out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from hanse.demo_market import market_experiment
+
+    out = tmp_path_factory.mktemp("dispute-market") / "trade"
+    trade = market_experiment(0)
+    hanse.run(trade.model_copy(update={"run": trade.run.model_copy(update={"rounds": 4})}), out=out)
+    return out
+
+
+# ---- before joining
+
+
+def test_no_client_lost_more_than_was_said_before(auction: Path) -> None:
+    said = prospect(hanse.Experiment(**PIFL), 0)
+    assert (said.grant, said.debt) == (100 * TOKEN, 0)
+    assert said.most_round == 4 * TOKEN  # a bid on each of two models, 2 tokens each
+    assert said.most == 5 * 4 * TOKEN  # 5 auctions: the first is in round 1
+    check_bounds(auction, dict.fromkeys(range(6), (said.most_round, said.most)))
+    assert any("comes back" in line for line in said.pays)
+    assert any("30 % of what was paid" in line for line in said.gains)
+    # 3 seats: ranks 3, 2, 1 of a pot of 6 tokens
+    assert any("gets 3 tokens for its 2, the least valuable 1," in line for line in said.gains)
+
+
+def test_the_grant_bounds_what_can_be_lost() -> None:
+    many = PIFL | {"run": {"rounds": 200}}
+    assert prospect(hanse.Experiment(**many), 0).most == 100 * TOKEN
+    owing = many | {"ledger": {"floor": -7.5}}
+    found = prospect(hanse.Experiment(**owing), 0)
+    assert (found.debt, found.most) == (75 * TOKEN // 10, 1075 * TOKEN // 10)
+    assert any("7.5 tokens of debt" in line for line in found.pays)
+
+
+def test_no_bill_of_a_market_was_above_what_was_said_before(market: Path) -> None:
+    experiment = hanse.Experiment.read(market / "config.toml")
+    said = {c: prospect(experiment, c) for c in range(12)}
+    check_bounds(market, {c: (p.most_round, p.most) for c, p in said.items()})
+    assert said[11].most_round == said[11].most == 0  # the attacker is not eager
+    buyer, seller = said[1], said[0]
+    assert any("nobody can buy its model" in line for line in buyer.gains)
+    assert any("at least its declared cost, 0 tokens" in line for line in seller.gains)
+    assert buyer.most_round is not None
+    assert 0 < buyer.most_round < 100 * TOKEN
+
+
+def check_bounds(folder: Path, bounds: dict[int, tuple[int | None, int | None]]) -> None:
+    """What left a client's account for others in a round, and over the run, is within what was said."""
+    with open_ledger(folder) as ledger:
+        records = [r for r in ledger.history() if r.transaction.kind not in ("grant", "return")]
+    for c, (round_, run) in bounds.items():
+        spent: dict[int, int] = {}
+        net = 0
+        for r in records:
+            for name, units in r.transaction.postings:
+                if name == client(c) and units < 0:
+                    spent[r.round] = spent.get(r.round, 0) - units
+                net += units if name in (client(c), escrow(c)) else 0
+        assert round_ is not None
+        assert run is not None
+        assert max(spent.values(), default=0) <= round_
+        assert -net <= run
+
+
+def test_a_policy_that_agrees_to_less_and_prices_without_a_bound() -> None:
+    from hanse.demo_market import market_experiment
+
+    given = market_experiment(0).sections()
+    given["clients"] |= {"policy": {"name": "trader", "most": 1.5}}
+    found = prospect(hanse.Experiment(**given), 1)
+    assert found.most_round == 1_500_000
+    assert found.most == 11 * 1_500_000
+    assert any("at most 1.5 tokens a round" in line for line in found.pays)
+    given["clients"]["policy"] = "loyal"
+    given["mechanism"] |= {"pricing": "critical"}
+    assert prospect(hanse.Experiment(**given), 1).most_round is None
+
+
+def test_where_nobody_pays_and_where_the_data_are_not_here(tmp_path: Path) -> None:
+    found = prospect(hanse.Experiment(mechanism={"name": "fedavg"}), 0)
+    assert (found.grant, found.most, found.pays) == (None, None, ("Nobody pays in this experiment.",))
+    away = PIFL | {"data": {"source": "mnist", "path": str(tmp_path), "clients": 6}}
+    found = prospect(hanse.Experiment(**away), 5)
+    assert found.most == 20 * TOKEN
+    assert any("depends on the data" in line for line in found.unknown)
+    with pytest.raises(UserError, match="clients 0 to 5"):
+        prospect(hanse.Experiment(**away), 6)
+
+
+class Fees(SettlePart):
+    """Somebody's own rule."""
+
+
+def fees() -> Mechanism:
+    return replace(fedavg(), settle=Fees())
+
+
+def test_an_unknown_settle_part_is_bounded_by_the_grant() -> None:
+    found = prospect(hanse.Experiment(mechanism={"name": f"{__name__}:fees"}, clients={"grant": 12.0}), 0)
+    assert found.most == 12 * TOKEN
+    assert found.most_round is None
+    assert found.pays == (
+        "What its settle part 'Fees' charges is not known here: at most its grant of 12 tokens, since no account goes "
+        "below zero.",
+    )
+
+
+def test_the_dry_run_command(tmp_path: Path) -> None:
+    file = tmp_path / "e.toml"
+    file.write_text(hanse.Experiment(**PIFL).to_toml())
+    result = CliRunner().invoke(app, ["statement", str(file), "--dry-run", "-c", "3", "--json"])
+    assert json.loads(result.stdout)["most"] == 20 * TOKEN
+    said = CliRunner().invoke(app, ["statement", str(file), "--dry-run", "-c", "3"]).stdout
+    for heading in ("What it pays", "What it stands to gain", "What it gives", "What is not known"):
+        assert heading in said
+    assert "It can lose        20" in said
+
+
+# ---- disputes
+
+
+def kept(folder: Path, where: Path, c: int) -> Receipt:
+    """A participant's own copy of its receipt."""
+    where.mkdir(exist_ok=True)
+    shutil.copy(folder / "receipts" / f"client-{c}.jsonl", where)
+    (found,) = (r for r in read_receipts(where) if r.client == c)
+    return found
+
+
+def write(where: Path, receipt: Receipt) -> None:
+    (where / f"client-{receipt.client}.jsonl").write_text(json.dumps(asdict(receipt)) + "\n")
+
+
+def test_receipts_and_records_agree_with_honest_books(auction: Path, market: Path, tmp_path: Path) -> None:
+    for folder in (auction, market):
+        for c in (0, 3):
+            kept(folder, tmp_path / folder.name, c)
+            found = replay(folder, c, tmp_path / folder.name)
+            assert found.holds
+            assert (found.receipts, found.signed) == (1, 0)
+    assert replay(auction, 0, auction / "receipts").records == 6  # balances after each round
+    assert replay(market, 0, market / "receipts").records == 3  # nothing is traded in the last round
+
+
+def test_every_difference_is_told_with_both_sides(auction: Path, tmp_path: Path) -> None:
+    true = kept(auction, tmp_path / "r", 2)
+    step, account, units = next(p for p in true.postings if p[2] > 0)
+    lines = tuple((s, a, u + 5 if (s, a, u) == (step, account, units) else u) for s, a, u in true.postings)
+    write(tmp_path / "r", replace(true, balance=true.balance + 5, head="0" * 64, postings=lines))
+    found = replay(auction, 2, tmp_path / "r")
+    assert not found.holds
+    assert [(d.who, d.what) for d in found.disputes] == [
+        (f"receipt of round {true.round}", what)
+        for what in ("head of the chain", "balance (units)", "posting", "posting")
+    ]
+    assert (found.disputes[1].said, found.disputes[1].found) == (str(true.balance + 5), str(true.balance))
+    assert found.disputes[2].said == f"{step}: {account} {units + 5:+d} units"
+    assert found.disputes[3].found == f"{step}: {account} {units:+d} units"
+
+
+def test_a_cut_end_and_another_book(auction: Path, tmp_path: Path) -> None:
+    true = kept(auction, tmp_path / "r", 2)
+    write(tmp_path / "r", replace(true, count=true.count + 1))
+    (found,) = replay(auction, 2, tmp_path / "r").disputes
+    assert found.what == "number of transactions"
+    assert "cut off" in found.found
+    write(tmp_path / "r", replace(true, book="another"))
+    (found,) = replay(auction, 2, tmp_path / "r").disputes
+    assert (found.what, found.said) == ("book", "another")
+
+
+def test_books_that_were_changed_disagree_with_receipts_and_records(market: Path, tmp_path: Path) -> None:
+    """Somebody who owns the file removes the triggers and gives itself a token more."""
+    copy = tmp_path / "copy"
+    shutil.copytree(market, copy)
+    with sqlite3.connect(copy / "ledger.db") as db:
+        for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            db.execute(f'DROP TRIGGER "{name}"')
+        key = db.execute(
+            "SELECT p.transaction_id, p.line FROM postings p JOIN transactions t ON t.id = p.transaction_id "
+            "JOIN accounts a ON a.id = p.account_id WHERE t.kind = 'market' AND a.name = 'client/0' AND amount > 0 LIMIT 1"
+        ).fetchone()
+        db.execute("UPDATE postings SET amount = amount + 1000000 WHERE transaction_id = ? AND line = ?", key)
+        db.execute("UPDATE accounts SET balance = balance + 1000000 WHERE name = 'client/0'")
+    found = replay(copy, 0, market / "receipts")
+    assert "sum" in found.book
+    assert {"balance (units)", "market, sales less bills (units)"} == {d.what for d in found.disputes}
+    result = CliRunner().invoke(app, ["statement", str(copy), "-c", "0", "--receipts", str(market / "receipts")])
+    assert result.exit_code == 1
+    assert "The book itself does not hold" in result.stdout
+    honest = CliRunner().invoke(app, ["statement", str(market), "-c", "0", "--check-receipts"])
+    assert honest.exit_code == 0
+    assert "agree with the book" in honest.stdout
+    assert "if you kept your own copy" in " ".join(honest.stdout.split())
+
+
+def test_no_receipt_of_this_client_and_no_books(auction: Path, tmp_path: Path) -> None:
+    kept(auction, tmp_path / "r", 2)
+    with pytest.raises(UserError, match="has no receipt of client 3"):
+        replay(auction, 3, tmp_path / "r")
+    (tmp_path / "config.toml").write_text("")
+    with pytest.raises(UserError, match="this run has no ledger"):
+        replay(tmp_path, 3, tmp_path / "r")

@@ -1,0 +1,52 @@
+"""An experiment of a second, and jobs that do not train."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from hanse.jobs.job import Job, Step
+from hanse.sweep.grid import Point, grid_of
+
+EXPERIMENT = """
+[data]
+clients = 4
+[model]
+name = "logistic"
+[mechanism]
+name = "fedavg"
+clients_per_round = 2
+[engine]
+train = "stacked"
+threads = 1
+[run]
+rounds = 4
+"""
+
+
+def points_of(folder: Path, *grid: str, seeds: int | None = None, more: str = "") -> list[Point]:
+    path = folder / "exp.toml"
+    path.write_text(EXPERIMENT + more)
+    return grid_of(path, [], list(grid), seeds)
+
+
+def made_up(job: Job, step: Step) -> dict[str, Any]:
+    """Plays nothing; accuracies follow from the settings. A learning rate of 66 fails, one of 99 kills the process."""
+    lr, seed = job.experiment.train.lr, job.experiment.run.seed
+    found: dict[str, Any] = {"key": job.key, "label": job.label, "given": dict(job.sections)}
+    if lr == 66.0:
+        return found | {"status": "failed", "error": "ValueError: as ordered", "traceback": ""}
+    if lr == 99.0:
+        os._exit(7)
+    step(job.rounds)
+    return found | {
+        "status": "done",
+        "experiment": job.experiment.sections(),
+        "rounds": 4,
+        "tested": [2, 3, 4],
+        "curves": {"test/accuracy": [0.25, lr + seed / 8, 0.5], "client/3/test_accuracy": [None, None, 0.5]},
+        "ms_per_round": 2.0,
+        "wall_seconds": 1.0,
+        "bytes": {"down": 1e6, "up": 5e5},
+    }

@@ -1,0 +1,103 @@
+"""Jobs on a Ray cluster, with a stand-in for Ray: what is asked of it, and what a lost task becomes."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sweep_cases import made_up, points_of
+
+from hanse.errors import UserError
+from hanse.sweep.run import run_sweep
+
+
+class RayError(Exception):
+    pass
+
+
+class FakeRay(SimpleNamespace):
+    """Runs tasks when their results are waited for, the last one first; a learning rate of 98 loses its worker."""
+
+    def __init__(self) -> None:
+        super().__init__(calls=[], exceptions=SimpleNamespace(RayError=RayError))
+
+    def init(self, **options: Any) -> None:
+        self.calls.append(("init", options))
+        if options["address"] == "auto":
+            raise ConnectionError("nobody\nthere")
+
+    def remote(self, **options: Any) -> Callable[..., Any]:
+        self.calls.append(("remote", options))
+        return lambda work: SimpleNamespace(remote=lambda *args: _Task(work, args))
+
+    def wait(self, tasks: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
+        return tasks[-num_returns:], tasks[:-num_returns]
+
+    def get(self, task: Any) -> Any:
+        if task.args[1].experiment.train.lr == 98.0:
+            raise RayError("the worker\ndied")
+        return task.work(*task.args)
+
+    def shutdown(self) -> None:
+        self.calls.append(("shutdown", {}))
+
+
+class _Task:
+    def __init__(self, work: Any, args: Any) -> None:
+        self.work, self.args = work, args
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    fake = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", fake)  # type: ignore[arg-type]
+    return fake
+
+
+def test_runs_on_the_cluster(tmp_path: Path, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANSE_DATA", "/somewhere")
+    points = points_of(tmp_path, "train.lr=0.5,98.0,66.0,0.25")
+    done = run_sweep(points, tmp_path / "out", workers=1, ray="local", work=made_up)
+    assert [points[i].job.key in done.results for i in range(4)] == [True, False, False, True]
+    assert done.failures[points[1].job.key] == "its Ray task was lost: the worker died"
+    assert done.failures[points[2].job.key] == "ValueError: as ordered"
+    assert [name for name, _ in ray.calls] == ["init", "remote", "shutdown"]
+    assert ray.calls[0][1]["address"] == "local"
+    assert ray.calls[0][1]["runtime_env"] == {"env_vars": {"HANSE_DATA": "/somewhere"}}
+    assert ray.calls[1][1] == {"num_cpus": 1, "max_retries": 0}
+
+
+def test_no_run_directories_on_a_cluster(tmp_path: Path, ray: FakeRay) -> None:
+    points = points_of(tmp_path, "train.lr=0.5")
+    done = run_sweep(points, tmp_path / "out", workers=1, ray="local")
+    assert len(done.results) == 1
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["jobs", "table.csv"]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
+def test_nobody_there(tmp_path: Path, ray: FakeRay, address: str) -> None:
+    points = points_of(tmp_path, "train.lr=0.5")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # but not listening
+        address = address.format(taken.getsockname()[1])
+        with pytest.raises(UserError) as wrong:
+            run_sweep(points, tmp_path / "out", workers=1, ray=address, work=made_up)
+    assert wrong.value.lines[0].startswith(f"--ray {address}: no Ray cluster answers: ")
+    assert not ray.calls
+
+
+def test_ray_refuses(tmp_path: Path, ray: FakeRay) -> None:
+    with pytest.raises(UserError) as wrong:
+        run_sweep(points_of(tmp_path, "train.lr=0.5"), tmp_path / "out", workers=1, ray="auto", work=made_up)
+    assert wrong.value.lines == ("--ray auto: no Ray cluster answers: nobody there",)
+
+
+def test_ray_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"--ray: ray is not installed; 'pip install ray'"):
+        run_sweep(points_of(tmp_path, "train.lr=0.5"), tmp_path / "out", workers=1, ray="auto", work=made_up)

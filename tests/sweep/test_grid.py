@@ -1,0 +1,120 @@
+"""A grid's axes and points: what is split where, in which order the runs come, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hanse.errors import UserError
+from hanse.jobs.job import key_of
+from hanse.sweep.grid import Axis, grid_of, read_axis
+
+EXPERIMENT = """
+[data]
+clients = 4
+[model]
+name = "logistic"
+[mechanism]
+name = "fedavg"
+clients_per_round = 2
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "exp.toml"
+    path.write_text(EXPERIMENT)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "values"),
+    [
+        ("train.lr=0.1,0.01", "train.lr", ("0.1", "0.01")),
+        ("train.lr = 0.1 , 1e-3", "train.lr", ("0.1", "1e-3")),
+        ("model.hidden=[50],[50,25]", "model.hidden", ("[50]", "[50,25]")),
+        ("mechanism.weigh={name='a,b'},gtflat", "mechanism.weigh", ("{name='a,b'}", "gtflat")),
+        ('data.source="a,b"', "data.source", ('"a,b"',)),
+        ("mechanism.weigh.strength=0.5", "mechanism.weigh.strength", ("0.5",)),
+    ],
+)
+def test_axes(text: str, key: str, values: tuple[str, ...]) -> None:
+    assert read_axis(text) == Axis(key, values)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("lr=1", "must be section.key=value,value"),
+        ("train.lr", "must be section.key=value,value"),
+        (".lr=1", "must be section.key=value,value"),
+        ("train.lr=", "a value is empty"),
+        ("train.lr=1,,2", "a value is empty"),
+        ("train.lr=1,2,1", "1 is there twice"),
+    ],
+)
+def test_bad_axes(text: str, why: str) -> None:
+    with pytest.raises(UserError) as wrong:
+        read_axis(text)
+    assert wrong.value.lines[0].startswith(f"--grid {text}: {why}")
+
+
+def test_points_in_order(file: Path) -> None:
+    points = grid_of(file, ["run.rounds=3"], ["train.lr=0.1,0.2", "mechanism.name=fedavg,greedyfed"], 2)
+    assert [(*point.at.values(), point.seed) for point in points] == [
+        *[("0.1", "fedavg", 0), ("0.1", "greedyfed", 0), ("0.2", "fedavg", 0), ("0.2", "greedyfed", 0)],
+        *[("0.1", "fedavg", 1), ("0.1", "greedyfed", 1), ("0.2", "fedavg", 1), ("0.2", "greedyfed", 1)],
+    ]
+    last = points[-1].job
+    assert last.label == "train.lr=0.2, mechanism.name=greedyfed, seed=1"
+    assert last.rounds == 3
+    given = last.experiment
+    assert (given.train.lr, given.mechanism.name, given.data.seed, given.run.seed) == (0.2, "greedyfed", 1, 1)
+    assert len({point.job.key for point in points}) == 8
+    assert last.key == key_of({**last.sections})
+
+
+def test_without_seeds_the_file_s_own_stay(file: Path) -> None:
+    (point,) = grid_of(file, ["run.seed=7"], ["train.lr=0.1"], None)
+    assert (point.seed, point.job.experiment.run.seed, point.job.experiment.data.seed) == (None, 7, 0)
+    assert point.job.rounds == 20  # the default counts for the progress bar
+
+
+def test_an_option_of_a_part(file: Path) -> None:
+    points = grid_of(file, ["mechanism.weigh=gtflat"], ["mechanism.weigh.strength=0.1,0.9"], None)
+    found = [point.job.experiment.mechanism.table["weigh"] for point in points]
+    assert found == [{"name": "gtflat", "strength": 0.1}, {"name": "gtflat", "strength": 0.9}]
+
+
+def test_all_mistakes_at_once(file: Path) -> None:
+    with pytest.raises(UserError) as wrong:
+        grid_of(file, [], ["train.lr=0.1,-1", "mechanism.name=fedavg,fedavgg"], 3)
+    lines = wrong.value.lines
+    assert len(lines) == 4  # -1 with fedavg; both with fedavgg; -1 with fedavgg again; not once a seed
+    assert lines[1].startswith("train.lr=-1, mechanism.name=fedavg, seed=0: train.lr: ") or lines[1].startswith(
+        "train.lr=0.1, mechanism.name=fedavgg, seed=0: "
+    )
+    assert any("did you mean 'fedavg'" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("grid", "seeds", "why"),
+    [
+        (["train.lr=0.1", "train.lr=0.2"], None, "--grid train.lr: is given twice"),
+        (["run.seed=0,1"], 2, "--grid run.seed: --seeds sets it already"),
+        (["train.lr=0.1"], 0, "--seeds 0: must be at least 1"),
+        (["train.lr=0.1"], 100_001, "--grid: 100,001 runs; at most 100,000"),
+        (["train.lr=0.1,0.10"], None, "--grid: train.lr=0.1 and train.lr=0.10 are one and the same run"),
+        (["train.lr.more=1"], None, "train.lr.more=1: train.lr: "),
+    ],
+)
+def test_bad_grids(file: Path, grid: list[str], seeds: int | None, why: str) -> None:
+    with pytest.raises(UserError) as wrong:
+        grid_of(file, [], grid, seeds)
+    assert wrong.value.lines[0].startswith(why)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no such file"):
+        grid_of(tmp_path / "none.toml", [], ["train.lr=1"], None)

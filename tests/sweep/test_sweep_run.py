@@ -1,0 +1,212 @@
+"""A sweep as a whole: rows by hand, failures one by one, resumption of the sweep and of a run in it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sweep_cases import EXPERIMENT, made_up, points_of
+from typer.testing import CliRunner
+
+import hanse
+from hanse.cli import app
+from hanse.errors import UserError
+from hanse.jobs.job import Job, Step
+from hanse.jobs.run import Done
+from hanse.sweep.grid import Point
+from hanse.sweep.play import folder_of, play_bare, play_kept
+from hanse.sweep.rows import means, rows_of
+from hanse.sweep.run import run_sweep
+
+
+def table(folder: Path) -> list[dict[str, str]]:
+    with (folder / "table.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def untimed(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if not k.startswith(("time/", "memory/"))} for line in metrics]
+
+
+def test_a_row_a_run(tmp_path: Path) -> None:
+    points = points_of(tmp_path, "train.lr=0.75,66.0", seeds=2)
+    done = run_sweep(points, tmp_path / "out", workers=1, work=made_up)
+    assert (done.played, len(done.results), len(done.failures)) == (4, 2, 2)
+    rows = table(tmp_path / "out")
+    assert [(r["train.lr"], r["seed"], r["status"]) for r in rows] == [
+        *[("0.75", "0", "done"), ("66.0", "0", "failed"), ("0.75", "1", "done"), ("66.0", "1", "failed")]
+    ]
+    assert [r["test/accuracy"] for r in rows] == ["0.5", "", "0.5", ""]
+    assert [r["best test/accuracy"] for r in rows] == ["0.75", "", "0.875", ""]
+    assert [r["best after rounds"] for r in rows] == ["3", "", "3", ""]
+    assert (rows[0]["megabytes"], rows[0]["ms_per_round"], rows[0]["seconds"]) == ("1.5", "2.0", "1.0")
+    assert [r["error"] for r in rows] == ["", "ValueError: as ordered", "", "ValueError: as ordered"]
+    assert "client/3/test_accuracy" not in rows[0]
+    assert list(rows[0])[-2:] == ["error", "key"]
+
+
+def test_means_by_hand(tmp_path: Path) -> None:
+    points = points_of(tmp_path, "train.lr=0.75,66.0", seeds=3)
+    done = run_sweep(points, tmp_path / "out", workers=1, work=made_up)
+    first, second = means(points, rows_of(points, done))
+    assert (first["train.lr"], first["n"]) == ("0.75", 3)
+    assert first["best test/accuracy"] == pytest.approx((0.75 + 0.875 + 1) / 3)
+    assert first["best test/accuracy sd"] == pytest.approx(0.125)
+    assert second == {"train.lr": "66.0", "n": 0}
+    one = Done({points[0].job.key: done.results[points[0].job.key]}, {}, 1)
+    assert means(points, rows_of(points, one))[0]["best test/accuracy sd"] is None
+    assert [row["status"] for row in rows_of(points, one)] == ["done", *["waiting"] * 5]
+
+
+def test_a_dead_worker_costs_its_run_alone(tmp_path: Path) -> None:
+    points = points_of(tmp_path, "train.lr=99.0,0.5,0.25")
+    done = run_sweep(points, tmp_path / "out", workers=2, work=made_up)
+    assert len(done.results) == 2
+    assert list(done.failures.values()) == ["its worker process ended with code 7"]
+
+
+def test_does_what_is_left(tmp_path: Path) -> None:
+    points = points_of(tmp_path, "train.lr=0.5,66.0,0.25")
+    run_sweep(points, tmp_path / "out", workers=1, work=made_up)
+    asked = []
+
+    def work(job: Job, step: Step) -> dict[str, Any]:
+        asked.append(job.label)
+        return made_up(job, step) if "66" not in job.label else made_up(points[0].job, step) | {"key": job.key}
+
+    wider = points_of(tmp_path, "train.lr=0.5,66.0,0.25,0.125")
+    done = run_sweep(wider, tmp_path / "out", workers=1, work=work)
+    assert asked == ["train.lr=66.0", "train.lr=0.125"]
+    assert len(done.results) == 4
+    assert [r["status"] for r in table(tmp_path / "out")] == ["done"] * 4
+
+
+def test_the_table_is_there_after_every_run(tmp_path: Path) -> None:
+    points = points_of(tmp_path, "train.lr=0.5,0.25,0.125")
+    seen = []
+
+    def work(job: Job, step: Step) -> dict[str, Any]:
+        path = tmp_path / "out" / "table.csv"
+        seen.append([r["status"] for r in table(tmp_path / "out")] if path.exists() else [])
+        if job is points[2].job:
+            return {"status": "interrupted"}
+        return made_up(job, step)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(points, tmp_path / "out", workers=1, work=work)
+    assert seen == [[], ["done", "waiting", "waiting"], ["done", "done", "waiting"]]
+
+
+def played(point: Point, folder: Path | None) -> dict[str, Any]:
+    if folder is None:
+        return play_bare(point.job, lambda rounds: None)
+    return play_kept(point.job, lambda rounds: None, runs=folder)
+
+
+def test_a_run_is_the_same_with_and_without_a_folder_and_alone(tmp_path: Path) -> None:
+    (point,) = points_of(tmp_path, "train.lr=0.5")
+    bare, kept = played(point, None), played(point, tmp_path / "runs")
+    alone = hanse.run(point.job.experiment)
+    assert bare["curves"] == kept["curves"]
+    assert bare["curves"]["test/accuracy"] == [line["test/accuracy"] for line in alone.metrics]
+    assert Path(kept["folder"]) == folder_of(tmp_path / "runs", point.job)
+    assert Path(kept["folder"]).name == f"train.lr=0.5-{point.job.key[:8]}"
+
+
+class Stops:
+    """Ends a run as a kill would, after some rounds."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def on_start(self, experiment: Any, first_round: int, said: Any) -> None: ...
+
+    def on_round(self, metrics: Any, played: Any) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+    def on_end(self, result: Any) -> None: ...
+
+
+def test_goes_on_inside_a_run(tmp_path: Path) -> None:
+    (point,) = points_of(tmp_path, "train.lr=0.5", more="checkpoint_every = 1")
+    path = folder_of(tmp_path / "runs", point.job)
+    with pytest.raises(KeyboardInterrupt):
+        hanse.run(point.job.experiment, out=path, observers=[Stops(2)])
+    steps: list[int] = []
+    found = play_kept(point.job, steps.append, runs=tmp_path / "runs")
+    assert steps == [2, 1, 1]  # two rounds were there
+    whole = played(point, None)
+    assert found["curves"] == whole["curves"]
+    metrics = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    assert untimed(metrics) == untimed(hanse.run(point.job.experiment).metrics)
+
+
+def test_another_experiment_s_folder_is_not_gone_on_with(tmp_path: Path) -> None:
+    (point,) = points_of(tmp_path, "train.lr=0.5")
+    (other,) = points_of(tmp_path, "train.lr=0.25")
+    path = folder_of(tmp_path / "runs", point.job)
+    hanse.run(other.job.experiment, out=path)
+    assert played(point, tmp_path / "runs")["curves"] == played(point, None)["curves"]
+    (path / "config.toml").write_text("[mechanism]\nname = 3\n")  # of a version that is no more
+    assert played(point, tmp_path / "runs")["status"] == "done"
+
+
+def test_a_chosen_engine_is_no_reason_to_run_again(tmp_path: Path) -> None:
+    path = tmp_path / "exp.toml"
+    path.write_text(EXPERIMENT.replace('train = "stacked"\nthreads = 1', ""))
+    from hanse.sweep.grid import grid_of
+
+    points = grid_of(path, [], ["train.lr=0.5"], None)
+    assert run_sweep(points, tmp_path / "out", workers=1).played == 1
+    assert run_sweep(points, tmp_path / "out", workers=1).played == 0
+
+
+def test_refusals(tmp_path: Path) -> None:
+    points = points_of(tmp_path, "train.lr=0.5")
+    with pytest.raises(UserError, match="--workers 0: must be at least 1"):
+        run_sweep(points, tmp_path / "out", workers=0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        run_sweep(points, tmp_path / "file" / "out", workers=1)
+
+
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exp.toml").write_text(EXPERIMENT)
+    given = ["sweep", "exp.toml", "--grid", "train.lr=0.5,0.25", "--seeds", "2", "--workers", "1"]
+    dry = CliRunner().invoke(app, [*given, "--dry-run"])
+    assert dry.output.splitlines() == [f"train.lr={lr}, seed={seed}" for seed in (0, 1) for lr in ("0.5", "0.25")]
+    assert not (tmp_path / "runs").exists()
+    first = CliRunner().invoke(app, [*given, "--json"])
+    assert first.exit_code == 0, first.output
+    found = json.loads(first.stdout)
+    assert [row["status"] for row in found["rows"]] == ["done"] * 4
+    assert [(row["train.lr"], row["n"]) for row in found["means"]] == [("0.5", 2), ("0.25", 2)]
+    assert len(list((tmp_path / "runs" / "sweep-exp" / "runs").iterdir())) == 4
+    again = CliRunner().invoke(app, given)
+    assert "4 runs, 0 of them now" in again.output
+
+
+def test_command_refusals_and_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exp.toml").write_text(EXPERIMENT)
+    for given, why in (
+        ([], "--grid: give at least one"),
+        (["--grid", "train.lr=1", "--ray", "auto", "--workers", "2"], "--workers 2: goes without --ray"),
+    ):
+        refused = CliRunner().invoke(app, ["sweep", "exp.toml", *given])
+        assert isinstance(refused.exception, UserError)
+        assert refused.exception.lines[0].startswith(why)
+    # 5,000 clients cannot share the digits: that run fails, the other does not
+    given = ["sweep", "exp.toml", "--grid", "data.clients=4,5000", "--workers", "1", "--rows-only"]
+    half = CliRunner().invoke(app, given)
+    assert half.exit_code == 1
+    rows = table(tmp_path / "runs" / "sweep-exp")
+    assert [row["status"] for row in rows] == ["done", "failed"]
+    assert "UserError" in rows[1]["error"]
+    assert not (tmp_path / "runs" / "sweep-exp" / "runs").exists()
