@@ -9,10 +9,10 @@ demo: $(READY)  ## set up, then train a federation on real digits and write a re
 	$(BIN)/hanse demo --out runs/demo
 
 test: $(READY)  ## set up, then run the tests
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 test-slow: $(READY)  ## the tests that take long
-	$(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n auto
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .

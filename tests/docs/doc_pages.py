@@ -104,7 +104,8 @@ class Session:
             "bash": self.bash,
             "text": self.output,
         }
-        with contextlib.chdir(self.folder), self.short(), patch.dict(sys.modules, {"the_page": self.module}):
+        sys.modules["the_page"] = self.module  # dataclasses look up the module that they are made in
+        with contextlib.chdir(self.folder), self.short():
             for block in blocks(page):
                 if block.why_not or ("slow" in block.options and not self.slow) or block.language not in runners:
                     continue

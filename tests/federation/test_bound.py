@@ -34,7 +34,7 @@ def attacked(refuse: str | None) -> hanse.Run:
             model={"name": "mlp", "hidden": [8]},
             mechanism={"name": "fedavg", "clients_per_round": 8},
             train={"lr": 0.05},
-            behaviour={"noisy": {"fraction": 0.125, "sigma": 3.0}},
+            behaviour={"attacker": {"clients": (3,), "kind": "flip", "scale": 20.0}},
             federation={"refuse": refuse},
             engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
             run={"rounds": 3},

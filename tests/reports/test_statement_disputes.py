@@ -218,7 +218,8 @@ def test_books_that_were_changed_disagree_with_receipts_and_records(market: Path
             db.execute(f'DROP TRIGGER "{name}"')
         key = db.execute(
             "SELECT p.transaction_id, p.line FROM postings p JOIN transactions t ON t.id = p.transaction_id "
-            "JOIN accounts a ON a.id = p.account_id WHERE t.kind = 'market' AND a.name = 'client/0' AND amount > 0 LIMIT 1"
+            "JOIN accounts a ON a.id = p.account_id "
+            "WHERE t.kind = 'market' AND a.name = 'client/0' AND amount > 0 LIMIT 1"
         ).fetchone()
         db.execute("UPDATE postings SET amount = amount + 1000000 WHERE transaction_id = ? AND line = ?", key)
         db.execute("UPDATE accounts SET balance = balance + 1000000 WHERE name = 'client/0'")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from hanse.errors import UserError, import_path, nearest
 from hanse.learning.job import Problem
 from hanse.learning.sequences import lstm
+from hanse.llm.adapter import lora
 from hanse.streams import torch_seed
 from hanse.table import Layout
 
@@ -122,6 +123,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "cnn_small": cnn_small,
     "cnn_fedgen": cnn_fedgen,
     "lstm": lstm,
+    "lora": lora,
 }
 
 
@@ -179,5 +181,6 @@ def build_problem(
         layout = Layout.of(module)
     except ValueError as error:
         raise UserError(f"model {name!r}: {error}") from error
-    problem = Problem(module, layout, "mse" if num_classes is None else "cross_entropy")
+    loss: Literal["cross_entropy", "mse"] = "mse" if num_classes is None else "cross_entropy"
+    problem = Problem(module, layout, loss, getattr(module, "judge", None))
     return problem, layout.flatten(module)

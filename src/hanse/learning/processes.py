@@ -41,6 +41,8 @@ def why_not_processes(problem: Problem) -> str | None:
     local = [m for m in problem.module.modules() if type(m).__module__ == "__main__"]
     if local:
         return f"its class {type(local[0]).__name__} is defined in the script; put it into a module of its own"
+    if getattr(problem.module, "shares_base", False):
+        return "all seats share its base model, and each process would hold another one"
     try:
         pickle.dumps(problem)
     except Exception as error:  # whatever a user's module raises

