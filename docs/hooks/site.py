@@ -84,7 +84,9 @@ def _allowed(schema: dict[str, Any], defs: dict[str, Any]) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    """Return text that stays in its cell: a bar outside of code would begin the next one."""
+    pieces = " ".join(text.split()).split("`")
+    return "`".join(p if k % 2 else p.replace("|", "\\|") for k, p in enumerate(pieces))
 
 
 def _toml(value: Any) -> str:
@@ -104,4 +106,5 @@ def _mathml(found: re.Match[str]) -> str:
     tag, bracket, tex = found.groups()
     block = bracket == "["
     drawn: str = convert(html.unescape(tex).strip(), display="block" if block else "inline")
+    drawn = drawn.replace("&#x029F5;", "&#x02216;")  # the set difference that fonts have
     return f'<{tag} class="formula">{drawn}</{tag}>'

@@ -116,18 +116,29 @@ def compare(
     ] = 5e-3,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Put runs side by side: final and best accuracy, rounds to be as good as the first, time a round, bytes."""
-    from hanse.reports.compare import compare_runs
+    """Put runs side by side: final and best accuracy, rounds to be as good as the first, time a round, bytes; over
+    several seeds also paired tests against the first experiment.
+    """
+    from hanse.reports.compare import compare_runs, difference_rows
+    from hanse.reports.load import group_runs, load_runs
 
     rows = compare_runs(dirs, epsilon)
+    differences = difference_rows(group_runs(load_runs(dirs)))
     if as_json:
-        print(json.dumps(rows, indent=1))
+        print(json.dumps([*rows, *differences], indent=1))
         return
     columns = [c for c in rows[0] if any(row[c] is not None for row in rows)]
     table = RichTable(*(c.replace("_", " ") for c in columns))
     for row in rows:
         table.add_row(*(_cell(row[c]) for c in columns))
     out.print(table)
+    if differences:
+        shown = ("run", "figure", "pairs", "mean", "low", "high", "p", "p_holm", "p_sign_flip")
+        title = f"Differences from {differences[0]['base']} over the same seeds: mean, 95 % interval, p-values"
+        paired = RichTable(*(c.replace("_", " ") for c in shown), title=title, title_justify="left")
+        for row in differences:
+            paired.add_row(*(_cell(row[c]) for c in shown))
+        out.print(paired)
 
 
 def _cell(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,8 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
     trade = _market(folder, console)
     for said, place in (("The race", page), ("The market", trade)):
         console.print(f"{said}, with pictures: {place}", markup=False, highlight=False, soft_wrap=True)
+    hanse = "hanse" if shutil.which("hanse") else sys.argv[0]  # 'make demo' has it in .venv alone
+    console.print(f"The live page of these runs: {hanse} serve {folder}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _market(folder: Path, console: Console) -> Path:

@@ -119,6 +119,10 @@ def run(
     """
     if not isinstance(experiment, Experiment):
         experiment = Experiment.read(experiment)
+    if experiment.federation.engine == "ray":
+        from hanse.federation.flower.simulation import run_simulated  # here: Flower takes a while to import
+
+        return run_simulated(experiment, out=out, observers=observers, overwrite=overwrite)
     experiment, world, said = settle_engine(experiment, build(experiment), fresh=recalibrate)
     try:
         folder = None if out is None else _new_folder(Path(out), experiment, world, overwrite)
@@ -133,6 +137,10 @@ def resume(path: str | Path, *, observers: Sequence[Observer] = ()) -> Run:
     if not (path / "config.toml").exists():
         raise UserError(f"{path}: is not a run directory (it has no config.toml)")
     experiment = Experiment.read(path / "config.toml")
+    if experiment.federation.engine == "ray":
+        from hanse.federation.flower.simulation import run_simulated
+
+        return run_simulated(experiment, out=path, observers=observers, again=True)
     experiment, world, said = settle_engine(experiment, build(experiment), fresh=False)
     try:
         folder, snapshot, warnings = RunDir.reopen(path, experiment, world.device)
@@ -239,7 +247,8 @@ def _test(world: World, experiment: Experiment, played: Played) -> Tested:
     rows = state.home if deployment is None else deployment.rows
     if world.elsewhere:
         own = None if deployment is None else deployment.own_mix
-        return test_elsewhere(world.engine, world.data, world.setup.federation, number, state.table, rows, own)
+        federation, asked = world.setup.federation, world.tested_clients
+        return test_elsewhere(world.engine, world.data, federation, number, state.table, rows, asked, own)
     weights = state.personal
     if deployment is not None and deployment.own_mix is not None:
         weights = own_weights(world.engine, world.data, state.table, deployment.own_mix)

@@ -241,14 +241,16 @@ def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhe
         grant=round(experiment.clients.grant * TOKEN),
         floor=round(experiment.ledger.floor * TOKEN),
     )
-    tested = _tested(experiment, data)
+    tested = _tested(experiment, data, elsewhere is not None)
     return World(setup, data, problem, engine, blueprint.device, tested, elsewhere is not None)
 
 
-def _tested(experiment: Experiment, data: FederatedData) -> np.ndarray:
-    """Return the ids of the clients that test on their own share: none without such a share."""
+def _tested(experiment: Experiment, data: FederatedData, elsewhere: bool) -> np.ndarray:
+    """Return the ids of the clients that test on their own share: none without such a share (clients on a network have
+    or have none, whatever ``[data]`` says).
+    """
     wanted = experiment.eval.clients
-    if experiment.data.client_test == 0 or wanted == 0:
+    if (experiment.data.client_test == 0 and not elsewhere) or wanted == 0:
         return np.zeros(0, np.int64)
     if wanted == "all" or wanted >= data.num_clients:
         return np.arange(data.num_clients)

@@ -4,7 +4,8 @@ A page is a session: one folder, one Python namespace, blocks in their order.
 
 * ``python`` runs. If its first line is ``# name.py`` it is written to that file, too (``# name.py (goes on)``: appended).
 * ``toml`` is checked as an experiment; a fragment without a mechanism is completed. ``# name.toml`` writes the file.
-* ``bash`` lines that begin with ``hanse`` go through the command line; any other command must be marked.
+* ``bash`` lines that begin with ``hanse`` go through the command line (``demo`` and ``reproduce`` only in the slow tests);
+  any other command must be marked.
 * ``text`` with ``output="above"`` is what the block above it prints.
 * ``not-run="why"`` in the fence marks a block that cannot run, ``slow="why"`` one that takes long.
 """
@@ -36,6 +37,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SECTIONS = frozenset(Experiment.model_fields)
 HERE = ("digits", "synthetic", "fedsoft_linear")  # sources that need no file
+LONG = (["hanse", "demo"], ["hanse", "reproduce"])
 FENCE = re.compile(r"^(?P<indent> *)(?P<mark>`{3,}|~{3,})[ ]*(?P<language>[\w+-]*)[ ]*(?P<options>.*)$")
 OPTION = re.compile(r'([\w-]+)="([^"]*)"')
 FILE = re.compile(r"^# (?P<name>[\w.-]+\.(?:py|toml))(?P<more> \(goes on\))?$")
@@ -171,6 +173,8 @@ class Session:
                 name, _, value = words.pop(0).partition("=")
                 environment[name] = value
             if not words:
+                continue
+            if words[:2] in LONG and not self.slow:
                 continue
             if words[0] != "hanse":
                 raise WrongPageError(f"{block.place}: {words[0]}: only hanse is run; mark the block with not-run")

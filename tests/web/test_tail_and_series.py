@@ -87,7 +87,9 @@ def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path, monkeypa
 
 @given(st.lists(st.integers(0, 10**6)), st.integers(16, 200))
 @settings(max_examples=50, deadline=None)
-def test_pieces_are_as_good_as_the_whole(tmp_path_factory: pytest.TempPathFactory, numbers: list[int], most: int) -> None:
+def test_pieces_are_as_good_as_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, numbers: list[int], most: int
+) -> None:
     file = tmp_path_factory.mktemp("pieces") / "lines"
     file.write_text("".join(json.dumps({"a": n}) + "\n" for n in numbers))
     place, found = LineTail(file), []

@@ -1,6 +1,7 @@
 """Every address, asked by nobody, a participant and the operator; what answers carry; what is noted."""
 
 import asyncio
+import json
 import logging
 import re
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from web_cases import Growing
 
+from hanse.errors import UserError
+from hanse.reports.statement import render, statement
 from hanse.web import app as app_module
 from hanse.web.app import Page, make_app
 from hanse.web.doors import Doors
@@ -19,6 +22,7 @@ from hanse.web.hub import Hub
 from hanse.web.keys import make_key, write_keys
 from hanse.web.limit import Limit
 from hanse.web.runs import Found, find_runs
+from hanse.web.statements import NoStatementError
 
 BASE = "http://127.0.0.1:8000"
 HTML = {"accept": "text/html"}
@@ -33,9 +37,27 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
+@pytest.fixture(autouse=True)
+def _at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make statements in this process: starting another takes seconds, and one test does."""
+
+    async def make(folder: Path, client: int, form: str) -> bytes:
+        try:
+            made = statement(folder, client)
+        except UserError as wrong:
+            raise NoStatementError(str(wrong)) from None
+        return (render(made) if form == "html" else json.dumps(made.as_json())).encode()
+
+    monkeypatch.setattr("hanse.web.statements._make", make)
+
+
 @pytest.fixture
 def secrets(tmp_path: Path) -> dict[str, str]:
-    wanted = {"operator": ("operator", None, None), "third": ("participant", 3, None), "bound": ("participant", 3, "two")}
+    wanted = {
+        "operator": ("operator", None, None),
+        "third": ("participant", 3, None),
+        "bound": ("participant", 3, "two"),
+    }
     made = {name: make_key(*what) for name, what in wanted.items()}
     write_keys(tmp_path / "keys.json", [key for _, key in made.values()])
     return {name: secret for name, (secret, _) in made.items()}
@@ -215,7 +237,13 @@ def test_forms_that_are_odd(gate: Gate) -> None:
 
 def test_without_keys_loopbacks_names_alone_are_served(root: Path) -> None:
     gate = make_app(Page(root, Doors(None), LOOPBACK))
-    for name, status in (("127.0.0.1:8000", 200), ("localhost", 200), ("[::1]:80", 200), ("evil.example", 421), ("[", 421)):
+    for name, status in (
+        ("127.0.0.1:8000", 200),
+        ("localhost", 200),
+        ("[::1]:80", 200),
+        ("evil.example", 421),
+        ("[", 421),
+    ):
         assert client(gate).get("/", headers={"host": name}).status_code == status, name
     assert client(gate).get("/login").headers["location"] == "/"
 
@@ -302,9 +330,10 @@ def test_a_revoked_key_ends_its_stream(root: Path) -> None:
     async def play() -> int:
         allowed, events = True, 0
         hub = Hub(look_s=0.001)
-        async for event in hub.watch(Found("x", "one", root / "one"), lambda: allowed):
+        stream = hub.watch(Found("x", "one", root / "one"), lambda: allowed)
+        async for event in stream:
             events += event.startswith("data")
-            allowed = False
+            allowed = events == 0
         return events
 
     assert asyncio.run(asyncio.wait_for(play(), 30)) == 1

@@ -47,17 +47,21 @@ class Growing:
         """Add a round: its seats (default: all clients, worth their number in hundredths) and its metrics."""
         n = self.rounds
         if self.ledger is not None:
-            pay = [
-                Transaction(
-                    f"market/{c}", "market", ((client(c), -TOKEN * (c + 1)), (client((c + 1) % self.clients), TOKEN * (c + 1)))
-                )
-                for c in range(self.clients)
-            ]  # fmt: skip
+            pay = []
+            for c in range(self.clients):
+                lines = ((client(c), -TOKEN * (c + 1)), (client((c + 1) % self.clients), TOKEN * (c + 1)))
+                pay.append(Transaction(f"market/{c}", "market", lines))
             self.ledger.post(n, pay)
         if seats is None:
             seats = [{"client": c, "start": 0, "value": c / 100, "samples": 10.0} for c in range(self.clients)]
         self.write("clients.jsonl", *({"round": n, **seat} for seat in seats))
-        line = {"round": n, "test/accuracy": 1 - 1 / (n + 2), "train/loss": 1 / (n + 1), "time/round_s": 0.5, "refused": 0}
+        line = {
+            "round": n,
+            "test/accuracy": 1 - 1 / (n + 2),
+            "train/loss": 1 / (n + 1),
+            "time/round_s": 0.5,
+            "refused": 0,
+        }
         self.write("metrics.jsonl", line | metrics)
         self.rounds += 1
 

@@ -20,6 +20,7 @@ from hanse.data.partitions import Partition, dirichlet, iid, natural, natural_ow
 from hanse.data.sources import GENERATED, load
 from hanse.data.spec import DataSpec
 from hanse.data.synthetic import Synthetic
+from hanse.data.texts import TextOptions
 from hanse.errors import UserError
 
 __all__ = ["build", "split"]
@@ -41,7 +42,8 @@ def build(spec: DataSpec) -> FederatedData:
             validation=spec.validation,
         )
     root = Path(spec.path).expanduser() if spec.path else None
-    dataset = load(spec.source, root=root, seed=spec.seed, download=spec.download, scale=spec.scale)
+    text = TextOptions(spec.tokenizer, spec.length)
+    dataset = load(spec.source, root=root, seed=spec.seed, download=spec.download, scale=spec.scale, text=text)
     dataset = prepared(dataset, spec)
     return SplitData.of(
         dataset,

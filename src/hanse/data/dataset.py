@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 from hanse.data.samples import Samples
 from hanse.errors import UserError
 
-__all__ = ["Dataset", "Distributions", "image_samples", "largest_remainder", "stratified_split"]
+IGNORED = -100
+"""The label of a text's positions that do not count; PyTorch's own mark."""
+
+__all__ = ["IGNORED", "Dataset", "Distributions", "image_samples", "largest_remainder", "stratified_split"]
 
 
 @dataclass(frozen=True)
@@ -100,9 +103,10 @@ class Dataset:
                 f"{where} labels are {samples.y.dtype} of shape {tuple(samples.y.shape)}; int64 of shape (n,), or "
                 "(n, positions), is needed"
             )
-        if len(samples) and not 0 <= int(samples.y.min()) <= int(samples.y.max()) < self.num_classes:
+        labels = samples.y if samples.y.ndim == 1 else samples.y[samples.y != IGNORED]
+        if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:
             raise UserError(
-                f"{where} labels span {int(samples.y.min())}..{int(samples.y.max())}; "
+                f"{where} labels span {int(labels.min())}..{int(labels.max())}; "
                 f"allowed: 0..{self.num_classes - 1}"
             )
 

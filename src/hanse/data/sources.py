@@ -31,6 +31,7 @@ from hanse.data.pacs import pacs
 from hanse.data.regression import fedsoft_linear
 from hanse.data.samples import Samples
 from hanse.data.text import shakespeare
+from hanse.data.texts import TEXTS, TextOptions
 from hanse.errors import UserError, import_path
 from hanse.streams import stream
 
@@ -89,17 +90,26 @@ Scale = Literal["standard", "unit"]
 
 
 def load(
-    source: str, *, root: Path | None = None, seed: int = 0, download: bool = True, scale: Scale = "standard"
+    source: str,
+    *,
+    root: Path | None = None,
+    seed: int = 0,
+    download: bool = True,
+    scale: Scale = "standard",
+    text: TextOptions | None = None,
 ) -> Dataset:
     """Return the data set of a source: a name of :data:`SOURCES`, or ``"package.module:function"``.
 
     ``root`` is a folder to look in before ``HANSE_DATA``. ``scale`` is how pixels of the image sources come out:
-    "standard" (mean 0 and deviation 1 over the train set) or "unit" (0 to 1); digits are always in 0 to 1. ``seed``
+    "standard" (mean 0 and deviation 1 over the train set) or "unit" (0 to 1); digits are always in 0 to 1. ``text``:
+    how instructions become tokens (bytes, windows of 512, if nothing is said). ``seed``
     only reaches sources that draw (the bundled ones do not depend on it). Raises :class:`hanse.errors.UserError` for an
     unknown name, a file that cannot be read, or a download that failed.
     """
     if source in _IMAGES or source == "emnist_cased":
         return _image_source(source, root=root, download=download, scale=scale)
+    if source in TEXTS:
+        return _instructions(source, root=root, seed=seed, download=download, text=text)
     if source in SOURCES:
         return SOURCES[source](root=root, seed=seed, download=download)
     if source in GENERATED:
@@ -219,6 +229,14 @@ def _from_folders(
     return read(_folders(root), download)
 
 
+def _instructions(
+    name: str, *, root: Path | None, seed: int, download: bool, text: TextOptions | None = None
+) -> Dataset:
+    from hanse.llm.sources import load_instructions  # it imports this package
+
+    return load_instructions(name, _folders(root), root, seed, download, text or TextOptions())
+
+
 def _read_npz(path: Path, facts: _Images) -> dict[str, NDArray[np.uint8]]:
     keys = ("x_train", "y_train", "x_test", "y_test")
     try:
@@ -261,5 +279,6 @@ SOURCES: Mapping[str, Loader] = {
     "shakespeare": partial(_from_folders, shakespeare),
     "femnist": partial(_from_folders, femnist),
     "pacs": partial(_from_folders, pacs),
+    **{name: partial(_instructions, name) for name in TEXTS},
 }
 """The named sources; a name maps to its loader."""

@@ -27,7 +27,8 @@ class DataSpec(BaseModel):
     source: str = Field(
         "digits",
         description="digits, mnist, fashion_mnist, cifar10, emnist_byclass, emnist_balanced, emnist_cased, synthetic, "
-        "fedsoft_linear, shakespeare, femnist, pacs, or 'package.module:function'",
+        "fedsoft_linear, shakespeare, femnist, pacs, instructions, instruction_files, fiqa, tfns, nwgi, code_alpaca, "
+        "mixed_finance, finance_code, or 'package.module:function'",
     )
     partition: PartitionName = Field(
         "dirichlet", description="how the train samples are split over the clients (synthetic: natural)"
@@ -124,6 +125,10 @@ class DataSpec(BaseModel):
     per_owner: int = Field(
         1, ge=1, description="natural: into how many clients each of the source's is divided; they form a group"
     )
+    tokenizer: str = Field(
+        "bytes", description="instructions: 'bytes', or a language model's tokenizer by its hub name or folder"
+    )
+    length: int = Field(512, ge=2, description="instructions: tokens of the window; what is longer is cut and counted")
     path: str | None = Field(None, description="folder to look for the source's file in, before HANSE_DATA")
     download: bool = Field(True, description="whether a source that is not found may be downloaded")
 

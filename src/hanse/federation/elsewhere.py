@@ -57,23 +57,26 @@ def test_elsewhere(
     round: int,
     table: Table,
     rows: NDArray[np.int64],
-    own: OwnMix | None = None,
+    clients: NDArray[np.int64],
+    own: OwnMix | None,
 ) -> Tested:
-    """Test what clients hold: on the server's test set here, and by each present client on its own test share.
+    """Test what clients hold: on the server's test set here, and by ``clients [n]`` that are here, each on
+    its own test share.
 
     With ``own`` each client tests the personal model that it mixes for itself; the server sees neither model nor
     weights. A row that is a client's own is tested by nobody but its owner, and so not on the server's set.
     """
     public = rows[table.owner[rows] == SERVER]
     ours = evaluate(engine, data, table, public, np.zeros(0, np.int64)) if len(public) else Tested()
-    here = [c for c in federation.present(round).ids.tolist() if table.owner[rows[c]] == SERVER]
+    present = federation.present(round).ids if len(clients) else clients
+    here = [c for c in np.intersect1d(present, clients).tolist() if table.owner[rows[c]] == SERVER]
     if own is None:
         asked = [Request(c, (Score("test", table.rows[rows[c]][None], "test"),)) for c in here]
     else:
         ask = Ask(PERSONAL, {"normalised": own.normalised}, table.rows[own.rows], own.share)
         asked = [Request(c, (ask,)) for c in here]
     found = {}
-    for reply in federation.exchange(round, asked, None, 0):
+    for reply in federation.exchange(round, asked, None, 0) if asked else ():
         said = _said(reply)
         if said is not None and reply.client in here:
             found[reply.client] = said

@@ -25,8 +25,8 @@ from hanse.errors import UserError
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
+from hanse.federation.own import PERSONAL, mix_own, tried
 from hanse.federation.policy import Loyal
-from hanse.federation.own import PERSONAL, mix_own, test_own
 from hanse.federation.port import Answered, Ask, Reply, Request, Score, Scored, Train, Trained
 from hanse.learning.job import Recipe, smallest_batch
 from hanse.learning.models import build_problem
@@ -198,7 +198,9 @@ class Node:
 
         try:
             said = [json.loads(line) for line in lines.splitlines()]
-            told = [Receipt(**{**r, "postings": tuple((str(s), str(a), int(u)) for s, a, u in r["postings"])}) for r in said]
+            told = [
+                Receipt(**{**r, "postings": tuple((str(s), str(a), int(u)) for s, a, u in r["postings"])}) for r in said
+            ]
         except (ValueError, TypeError, KeyError) as wrong:
             raise WireError(f"not receipts: {wrong}") from None
         if any(r.client != self.job.client for r in told):
@@ -217,12 +219,14 @@ class Node:
         own = mix_own(engine, data, me, task)
         kept = {"row": own.row.numpy(), "weights": own.weights, "round": np.array(round)}
         _write(self.folder / "personal.npz", kept)
-        return Reply(me, (Answered(PERSONAL, test_own(engine, data, me, own)),))
+        return Reply(me, (Answered(PERSONAL, tried(engine, data, me, own)),))
 
     def _keep_best(self, round: int, request: Request, reply: Reply) -> None:
         """Keep the best of the own models so far (iPFL Alg. 1: who quits does so with it)."""
         for task, result in zip(request.tasks, reply.results, strict=False):
-            if not (isinstance(task, Score) and task.name == BEST and isinstance(result, Scored) and len(task.models) == 1):
+            if not (
+                isinstance(task, Score) and task.name == BEST and isinstance(result, Scored) and len(task.models) == 1
+            ):
                 continue
             value = float(result.accuracy[0]) if not torch.isnan(result.accuracy[0]) else -float(result.loss[0])
             path = self.folder / "best.npz"

@@ -22,7 +22,7 @@ from hanse.learning.job import Engine
 from hanse.mechanisms.part import Floats
 from hanse.table import mix
 
-__all__ = ["PERSONAL", "Personal", "mix_own", "test_own"]
+__all__ = ["PERSONAL", "Personal", "mix_own", "tried"]
 
 PERSONAL = "personal model"  # the question's name; it carries the models
 
@@ -49,7 +49,7 @@ def mix_own(engine: Engine, data: FederatedData, client: int, task: Ask) -> Pers
     return Personal(mix(weights, models[:0], models)[0], weights[0])
 
 
-def test_own(engine: Engine, data: FederatedData, client: int, own: Personal) -> Mapping[str, Any]:
+def tried(engine: Engine, data: FederatedData, client: int, own: Personal) -> Mapping[str, Any]:
     """Return ``loss``, ``accuracy`` (None for regression) and ``num_samples`` of the mix on the client's test share."""
     pool, [index] = data.pool([client], "test")
     if not len(index):

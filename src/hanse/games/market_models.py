@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hanse.games.gram import as_models
 from hanse.games.gram import distances as euclidean
 
-__all__ = ["Kind", "centre_weights", "cosine_gram", "distances"]
+__all__ = ["Kind", "centre_weights", "cosine_gram", "distances", "gram_distances"]
 
 Floats = NDArray[np.float64]
 Kind = Literal["cosine", "squared_l2"]
@@ -49,6 +49,20 @@ def distances(models: Any, kind: Kind = "cosine") -> Floats:
     distance; 0 on the diagonal. Raises ValueError for a wrong shape or numbers that are not finite.
     """
     found = euclidean(models) ** 2 if kind == "squared_l2" else 1.0 - cosine_gram(models)[0]
+    np.fill_diagonal(found, 0.0)
+    return np.asarray(found)
+
+
+def gram_distances(gram: Floats, kind: Kind = "cosine") -> Floats:
+    """Return :func:`distances` from inner products ``gram [m, m]``; a model of length 0 has cosine 0 with the others."""
+    squares = np.diag(gram)
+    if kind == "squared_l2":
+        found = np.maximum(squares[:, None] + squares[None, :] - 2 * gram, 0.0)
+    else:
+        lengths = np.sqrt(np.maximum(squares, 0.0))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            cosines = gram / (lengths[:, None] * lengths[None, :])
+        found = 1.0 - np.clip(np.where(np.isfinite(cosines), cosines, 0.0), -1.0, 1.0)
     np.fill_diagonal(found, 0.0)
     return np.asarray(found)
 

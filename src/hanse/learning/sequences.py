@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from hanse.data.dataset import IGNORED
 from hanse.data.samples import Samples
 from hanse.errors import UserError
 
@@ -26,8 +27,6 @@ __all__ = [
     "sequence_losses",
     "sequence_outcomes",
 ]
-
-IGNORED = -100  # PyTorch's own mark for labels that do not count
 
 Shape = tuple[int, ...]
 

@@ -15,22 +15,11 @@ import torch
 from hanse.data.samples import Samples
 from hanse.errors import UserError
 from hanse.learning.sequences import IGNORED
-from hanse.llm.tokens import Tokenizer
+from hanse.llm.tokens import PIECES, Tokenizer
 
 __all__ = ["FIELDS", "Encoded", "Instruction", "encode", "prompt", "read_instructions", "read_records"]
 
 FIELDS = ("instruction", "input", "output")
-
-# The format of Stanford Alpaca (Taori et al. 2023): its fixed words, which models were trained on.
-_WITH_INPUT = (
-    "Below is an instruction that describes a task, paired with an input that provides further context. "
-    "Write a response that appropriately completes the request.\n\n"
-    "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
-)
-_WITHOUT_INPUT = (
-    "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
-    "### Instruction:\n{instruction}\n\n### Response:\n"
-)
 
 
 @dataclass(frozen=True)
@@ -44,8 +33,10 @@ class Instruction:
 
 def prompt(item: Instruction) -> str:
     """Return everything before the answer, in the Alpaca format."""
-    form = _WITH_INPUT if item.input else _WITHOUT_INPUT
-    return form.replace("{instruction}", item.instruction).replace("{input}", item.input)
+    with_input, without, instruction, given, response = PIECES
+    if not item.input:
+        return f"{without}{instruction}{item.instruction}{response}"
+    return f"{with_input}{instruction}{item.instruction}{given}{item.input}{response}"
 
 
 def read_instructions(path: Path) -> list[Instruction]:

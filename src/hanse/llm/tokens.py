@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,9 +11,20 @@ from typing import Any, Protocol
 from hanse.errors import UserError
 from hanse.llm.extra import library
 
-__all__ = ["BYTES", "ByteTokenizer", "Tokenizer", "build_tokenizer"]
+__all__ = ["BYTES", "PIECES", "ByteTokenizer", "Tokenizer", "build_tokenizer"]
 
 BYTES = "bytes"
+
+# The fixed words of Stanford Alpaca's format (Taori et al. 2023), which models were trained on.
+PIECES = (
+    "Below is an instruction that describes a task, paired with an input that provides further context. "
+    "Write a response that appropriately completes the request.\n\n",
+    "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n",
+    "### Instruction:\n",
+    "\n\n### Input:\n",
+    "\n\n### Response:\n",
+)
+_SPLIT = re.compile("(" + "|".join(map(re.escape, PIECES)) + ")")
 
 
 class Tokenizer(Protocol):
@@ -36,20 +48,26 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True)
 class ByteTokenizer:
-    """UTF-8 bytes, 0 to 255, an end token and a padding token: 258 in all, nothing to download."""
+    """UTF-8 bytes, 0 to 255, an end token, a padding token, and one for each fixed piece of the Alpaca format, without
+    which three quarters of a short instruction would be the format; nothing to download.
+    """
 
-    size: int = 258
+    size: int = 258 + len(PIECES)
     end: int = 256
     padding: int = 257
     note: str = ""
 
     def encode(self, text: str, first: bool = False) -> list[int]:
-        """Return the bytes of a text."""
-        return list(text.encode())
+        """Return the bytes of a text, and the tokens of the format's pieces in it."""
+        found: list[int] = []
+        for part in _SPLIT.split(text):
+            found += [258 + PIECES.index(part)] if part in PIECES else list(part.encode())
+        return found
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, without the end and padding tokens."""
-        return bytes(t for t in tokens if t < 256).decode(errors="replace")
+        parts = (PIECES[t - 258].encode() if t >= 258 else bytes([t]) if t < 256 else b"" for t in tokens)
+        return b"".join(parts).decode(errors="replace")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -159,6 +159,7 @@ def ipfl(
     bounded: bool = True,
     pricing: Pricing = "marginal",
     keep_best: bool = True,
+    adapters: Literal["factors", "products"] = "factors",
 ) -> Mechanism:
     """iPFL with the published lambda and eta for CIFAR-10, and the published cost and eagerness for clients whose
     profile has none. The gain is ``sqrt(K/n)``, so that K should grow with the clients' samples: 5e5 is for 5,000.
@@ -167,7 +168,7 @@ def ipfl(
         name="ipfl",
         select=Staying(),
         train=ModelAndCentre(lam / eta, keep_best),  # eq. (7): lambda / (2 eta) |theta - centre|^2
-        weigh=Imports(lam, eta, distance, of, bounded, cost, eagerness),
+        weigh=Imports(lam, eta, distance, of, bounded, cost, eagerness, adapters),
         settle=Payments(pricing),
         deploy=ServerModel(),
     )

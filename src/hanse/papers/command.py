@@ -53,6 +53,7 @@ def reproduce(
     from hanse.jobs.pool import cores
     from hanse.learning.calibrate import pick_device
     from hanse.papers import show
+    from hanse.papers.audited import play_audited
     from hanse.papers.catalogue import find_table
     from hanse.papers.frame import filtered, on_device, with_seeds
     from hanse.papers.runner import run_table
@@ -70,6 +71,7 @@ def reproduce(
             workers=cores() if workers is None else workers,
             folder=folder,
             console=err,
+            work=play_audited,
         )
     except KeyboardInterrupt:
         err.print("hanse: stopped; the same command goes on with the runs that are left")

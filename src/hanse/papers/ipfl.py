@@ -1,5 +1,5 @@
 """iPFL's experiments: *Incentivizing Inclusive Data Contributions in Personalized Federated Learning* (Zhang et al.
-2024), section 6 and appendix E: figures 2 to 8, tables 4, 5, 7, 8 and 9.
+2024), section 6 and appendix E: figures 2 to 8, tables 1, 4, 5, 7, 8 and 9.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hanse.federation.profiles import TABLE_5
 from hanse.papers.frame import Cell, Paper, PaperTable, Published, Scale
 from hanse.papers.greedyfed import is_here
 from hanse.papers.ipfl_cells import TABLE4, TABLE5, TABLE7, TABLE8, TABLE9
+from hanse.papers.ipfl_llm import build_table1
 from hanse.papers.ipfl_settings import (
     ACCURACY,
     LABELS,
@@ -285,5 +286,5 @@ def _scaled(scale: Scale) -> tuple[Block, int, tuple[str, ...]]:
 IPFL = Paper(
     "ipfl",
     "Zhang, Chai, Ye, Wang, Chen: Incentivizing Inclusive Data Contributions in Personalized Federated Learning, 2024",
-    {name: partial(_build, name) for name in _TABLES},
+    {**{name: partial(_build, name) for name in _TABLES}, "table1": build_table1},
 )

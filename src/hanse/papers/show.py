@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from hanse.jobs.store import write_whole
+from hanse.papers.audited import audits
 from hanse.papers.compare import Curve, Order, Row, Score, cpu_hours, curves, orders, rows
 from hanse.papers.frame import PaperTable, Published
 from hanse.papers.runner import Outcome
@@ -78,6 +79,7 @@ def table_json(outcome: Outcome, full: PaperTable) -> dict[str, Any]:
         "ms_per_round": _costs(outcome),
         "cpu_seconds": sum(r["cpu_seconds"] for r in outcome.results.values()),
         "paper_scale": {"cpu_hours": hours, "not_measured": missing},
+        "audits": audits(outcome),
         "failures": dict(outcome.failures),
     }
 
@@ -120,7 +122,7 @@ CLEAR = "'clear': both gaps, the paper's and ours, are larger than the deviation
 
 
 def _tail(outcome: Outcome, full: PaperTable) -> list[str]:
-    """Return the lines on time."""
+    """Return the lines on audits and on time."""
     costs = [f"{name} {value:.1f}" for name, value in _costs(outcome).items()]
     hours, missing = cpu_hours(outcome, full)
     lines = [f"Milliseconds a round, one thread: {'; '.join(costs)}."] if costs else []
@@ -128,7 +130,7 @@ def _tail(outcome: Outcome, full: PaperTable) -> list[str]:
     rough = "; a smoke test's rounds are smaller than the paper's, so that it is more" if _smoke(outcome) else ""
     if hours > 0:
         lines.append(f"At paper scale this table takes about {hours:.1f} CPU hours here{unknown}{rough}.")
-    return lines
+    return [*(f"Audit: {line}." for line in audits(outcome)), *lines]
 
 
 def _smoke(outcome: Outcome) -> bool:

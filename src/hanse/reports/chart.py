@@ -15,6 +15,7 @@ __all__ = [
     "MARKERS",
     "Bars",
     "Chart",
+    "Graph",
     "Heat",
     "Line",
     "Lines",
@@ -23,6 +24,8 @@ __all__ = [
     "looks",
     "ticks",
 ]
+
+LEAST_SHARE = 0.01  # of the largest arrow of a graph: thinner ones are left out
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -48,7 +51,7 @@ HATCHES = (("", ""), ("/", "//"), (".", ".."), ("x", "xx"), ("\\", "\\\\"), ("-"
 class Line:
     """A curve ``x [n]``, ``y [n]`` with a band ``low [n]`` to ``high [n]``, or none. ``look``: see :func:`looks`.
 
-    ``dots``: every point by itself, not joined.
+    ``dots``: every point by itself, not joined; ``names`` of the points, or none.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Line:
     high: Floats | None = None
     look: int | None = None
     dots: bool = False
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ class Heat:
     """Shades ``z [rows, columns]`` with a label for each row (first on top) and column; dark is little, light is much.
 
     ``scale`` names the shade's unit, which begins at ``floor`` (None: at the least); ``marks`` are (shade, text) for
-    its scale where a shade is not the number itself.
+    its scale where a shade is not the number itself, but, with ``root``, its square root.
     """
 
     rows: tuple[str, ...]
@@ -111,6 +115,61 @@ class Heat:
     scale: str
     marks: tuple[tuple[float, str], ...] = ()
     floor: float | None = None
+    root: bool = False
+
+    @property
+    def numbers(self) -> Floats:
+        """The numbers that the shades stand for, ``[rows, columns]``."""
+        found: Floats = self.z**2 if self.root else self.z
+        return found
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes on a circle, and an arrow for each ``weight [m, m]`` above 0, from row to column, the wider the more.
+
+    ``kinds`` of nodes have a colour and a marker each; ``notes`` stand beside the nodes, ``unit`` is that of weights.
+    The last ``inside`` nodes, through which others trade, are in the middle.
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    weight: Floats
+    notes: tuple[str, ...]
+    unit: str
+    inside: int = 0
+
+    @property
+    def places(self) -> Floats:
+        """Where the nodes are, ``[m, 2]``: on the unit circle, the first on top, clockwise; the inner ones around the
+        middle.
+        """
+        rings = ((len(self.names) - self.inside, 1.0), (self.inside, 0.3 if self.inside > 1 else 0.0))
+        angle = np.concatenate([np.pi / 2 - 2 * np.pi * np.arange(m) / max(1, m) for m, _ in rings])
+        radius = np.concatenate([np.full(m, r) for m, r in rings])
+        return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+
+    @property
+    def texts(self) -> list[tuple[str, str, float, float]]:
+        """What is written into each node (short names only) and beside it, and where that is."""
+        found = []
+        for i, (name, note, (x, y)) in enumerate(zip(self.names, self.notes, self.places.tolist(), strict=True)):
+            outer = i < len(self.names) - self.inside
+            short = len(name) <= 3
+            beside = note if short else f"{name if len(name) <= 14 else name[:13] + '…'} {note}"
+            found.append((name if short else "", beside, 1.2 * x if outer else x, 1.2 * y if outer else y - 0.13))
+        return found
+
+    @property
+    def arrows(self) -> list[tuple[int, int, float]]:
+        """The arrows that are drawn, as (from, to, share of the largest): those of at least a hundredth of it."""
+        most = float(self.weight.max(initial=0.0))
+        pairs = np.argwhere(self.weight > LEAST_SHARE * most) if most > 0 else []
+        return [(int(i), int(j), float(self.weight[i, j]) / most) for i, j in pairs]
+
+    def look(self, kind: str) -> int:
+        """The place of a kind among all kinds, for its colour and marker."""
+        return list(dict.fromkeys(self.kinds)).index(kind)
 
 
 @dataclass(frozen=True)
@@ -123,7 +182,7 @@ class Chart:
     caption: str
     x: str
     y: str
-    marks: Lines | Bars | Heat
+    marks: Lines | Bars | Heat | Graph
 
 
 def looks(items: Sequence[Line | Series]) -> list[int]:

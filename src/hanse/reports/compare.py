@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy as np
 from hanse.errors import UserError
 from hanse.reports.effective import EPSILON, effective_round, improvement
 from hanse.reports.load import Group, LoadedRun, group_runs, load_runs
+from hanse.reports.paired import paired
 
-__all__ = ["compare_runs", "group_rows", "run_row"]
+__all__ = ["compare_runs", "difference_rows", "group_rows", "run_row"]
 
 NUMBERS = (
     "test_accuracy",
@@ -23,6 +25,7 @@ NUMBERS = (
     "mb",
     "refused",
 )
+TESTED = ("test_accuracy", "best_accuracy", "test_loss", "client_accuracy")  # what differences are tested of
 EFFECTIVE = ("effective_round", "effective_round_improvement")
 
 
@@ -49,6 +52,41 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
             statistic = np.mean if row["kind"] == "mean" else _sd
             rows.append(row | _over_seeds([effective[id(run)] for run in group.runs], statistic))
     return rows
+
+
+def difference_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Return, for each experiment but the first and each figure that both have, how it differs from the first over the
+    seeds that both have: a paired test.
+
+    A row has ``kind`` "difference", ``run`` and ``base`` (labels), ``figure``, and of the differences (run less base)
+    ``pairs``, ``mean``, ``sd``, ``low`` and ``high`` (a 95 % interval, Student's t), ``p`` (paired t test) and
+    ``p_sign_flip``, both two-sided, and ``p_holm``: ``p`` corrected for the number of experiments that are held against
+    the first. Experiments with fewer than two seeds in common have no row.
+    """
+    found = []
+    for figure in TESTED:
+        base, rows = _by_seeds(groups[0], figure), []
+        for group in groups[1:]:
+            if (test := paired(_by_seeds(group, figure), base)) is not None:
+                names = {"kind": "difference", "run": group.label, "base": groups[0].label, "figure": figure}
+                rows.append(names | asdict(test))
+        for row, corrected in zip(rows, _holm([row["p"] for row in rows]), strict=True):
+            found.append(row | {"p_holm": corrected})
+    return found
+
+
+def _by_seeds(group: Group, figure: str) -> dict[Any, float]:
+    """Return a figure by the run's and the split's seed, of the runs that have it."""
+    return {run.seeds: float(v) for run in group.runs if (v := run_row(run)[figure]) is not None}
+
+
+def _holm(p: Sequence[float]) -> list[float]:
+    """Return Holm's corrected p-values: however many tests there are, a false alarm in any is as rare as in one."""
+    corrected, least = [0.0] * len(p), 0.0
+    for rank, i in enumerate(np.argsort(p, kind="stable").tolist()):
+        least = max(least, min(1.0, (len(p) - rank) * p[i]))
+        corrected[i] = least
+    return corrected
 
 
 def _effective(run: LoadedRun, base: LoadedRun, epsilon: float) -> dict[str, float | None]:

@@ -25,14 +25,20 @@ class Contribution:
 
     ``clients [n]`` ids of those who ever had a value, ``labels`` what to call them, ``rounds [C]`` numbers of rounds
     played, ``running [n, C]`` the sum of a client's values until then, ``errors [n]`` the standard error of the last
-    column (NaN: unknown). Over several seeds with the same clients: means.
+    column (NaN: unknown), ``spread [n, C]`` those of all columns. Over several seeds with the same clients: means.
     """
 
     clients: Ints
     labels: tuple[str, ...]
     rounds: Ints
     running: Floats
-    errors: Floats
+    spread: Floats
+
+    @property
+    def errors(self) -> Floats:
+        """The standard error of each client's sum, ``[n]`` (NaN: unknown)."""
+        last: Floats = self.spread[:, -1]
+        return last
 
     @property
     def totals(self) -> Floats:
@@ -61,11 +67,11 @@ def contribution(group: Group) -> Contribution | None:
     columns = max(20, min(MOST_COLUMNS, MOST_CELLS // min(len(clients), MOST_CLIENTS)))
     ends = _ends_of_bins(played, columns)
     running = np.mean([_running(run, clients, ends) for run in runs], axis=0)
-    squares = np.mean([_squared_errors(run, clients, played) for run in runs], axis=0)
-    errors = np.sqrt(squares / len(runs))
+    squares = np.mean([_squared_errors(run, clients, ends) for run in runs], axis=0)
+    spread = np.sqrt(squares / len(runs))
     order = np.argsort(-running[:, -1], kind="stable")
     labels = tuple(runs[0].client_label(c) for c in clients[order].tolist())
-    return Contribution(clients[order], labels, ends + 1, running[order], errors[order])
+    return Contribution(clients[order], labels, ends + 1, running[order], spread[order])
 
 
 def _ends_of_bins(played: int, most: int) -> Ints:
@@ -85,15 +91,17 @@ def _running(run: LoadedRun, clients: Ints, ends: Ints) -> Floats:
     return added.cumsum(axis=1)
 
 
-def _squared_errors(run: LoadedRun, clients: Ints, played: int) -> Floats:
-    """Return the variance of each client's sum, ``[n]``: rounds are estimated independently. NaN if none is known."""
+def _squared_errors(run: LoadedRun, clients: Ints, ends: Ints) -> Floats:
+    """Return the variance of each client's sum until the round ``ends [C]``, ``[n, C]``: rounds are estimated
+    independently. NaN for a client of whom none is known.
+    """
     seats = run.seats
-    some = np.isfinite(seats.error) & np.isfinite(seats.value) & (seats.round < played)
-    squares, known = np.zeros(len(clients)), np.zeros(len(clients), bool)
+    some = np.isfinite(seats.error) & np.isfinite(seats.value) & (seats.round <= ends[-1])
+    squares, known = np.zeros((len(clients), len(ends))), np.zeros(len(clients), bool)
     place = np.searchsorted(clients, seats.client[some])
-    np.add.at(squares, place, seats.error[some] ** 2)
+    np.add.at(squares, (place, np.searchsorted(ends, seats.round[some])), seats.error[some] ** 2)
     known[place] = True
-    return np.where(known, squares, np.nan)
+    return np.where(known[:, None], squares.cumsum(axis=1), np.nan)
 
 
 def contribution_charts(groups: Sequence[Group]) -> list[Chart]:
@@ -138,13 +146,20 @@ def _ranking(group: Group, found: Contribution, name: str, many: str) -> Chart:
 def _best_and_worst(group: Group, found: Contribution, name: str, many: str) -> Chart:
     kept = _ends(len(found.clients), 4, 3)
     x = found.rounds.astype(np.float64)
-    lines = tuple(Line(f"client {found.labels[i]}", x, found.running[i]) for i in kept)
+    lines = tuple(_banded(f"client {found.labels[i]}", x, found.running[i], found.spread[i]) for i in kept)
     caption = "The same sum as it grows. A flat stretch: the client was not selected, or added nothing. " + (
         "All clients." if len(kept) == len(found.clients) else "The four highest and the three lowest at the end."
     )
+    if any(line.low is not None for line in lines):
+        caption += " Bands: one standard error of the estimate up and down, where it is known."
     title = f"Contribution over rounds: {group.label}{many}"
     marks = Lines(lines, zero=True)
     return Chart(f"contribution-rounds-{name}", _SECTION, title, caption, "rounds played", "value so far", marks)
+
+
+def _banded(name: str, x: Floats, y: Floats, error: Floats) -> Line:
+    known = bool(np.isfinite(error).all())
+    return Line(name, x, y, y - error, y + error) if known else Line(name, x, y)
 
 
 def _map(group: Group, found: Contribution, name: str, many: str) -> Chart:
@@ -154,6 +169,8 @@ def _map(group: Group, found: Contribution, name: str, many: str) -> Chart:
         "One row a client, the most valuable on top; a shade is the client's value so far, light is much. "
         "A row that lights up early is a client whose first updates counted."
     )
+    if bool(np.isfinite(found.errors).any()):
+        caption += f" The standard error of a row's last value is {np.nanmedian(found.errors):.2g} at the median client."
     if len(kept) < len(found.clients):
         caption += f" The {half} highest and {half} lowest of {len(found.clients):,} clients."
     marks = Heat(
@@ -186,11 +203,19 @@ def _scores(group: Group, name: str) -> list[Chart]:
     caption = (
         "The cumulative Shapley value (an average over the client's rounds, not a sum) as the mechanism keeps it to "
         "decide who is selected; it changes only when the client takes part. The highest and the lowest at the end of "
-        f"{run.name}."
+        f"{run.name}. {_score_error(run)}"
     )
     title = f"The score it selects by: {group.label}, {run.label.rpartition(', ')[2]}"
     marks = Lines(tuple(lines), steps=True, zero=True)
     return [Chart(f"contribution-score-{name}", _SECTION, title, caption, "rounds played", "cumulative value", marks)]
+
+
+def _score_error(run: LoadedRun) -> str:
+    """Say how sure the values are that the scores are made of."""
+    known = run.seats.error[np.isfinite(run.seats.error)]
+    if not len(known):
+        return "How sure the values are that it is made of is not known."
+    return f"The values that it is made of have a standard error of {np.median(known):.2g} at the median."
 
 
 def _ends(count: int, first: int, last: int) -> list[int]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import MaxNLocator
 
-from hanse.reports.chart import COLOURS, DASHES, HATCHES, MARKERS, Bars, Chart, Heat, Lines, looks, ticks
+from hanse.reports.chart import COLOURS, DASHES, HATCHES, MARKERS, Bars, Chart, Graph, Heat, Lines, looks, ticks
 
-__all__ = ["DPI", "WIDTH", "to_matplotlib"]
+__all__ = ["DPI", "WIDTH", "save", "to_matplotlib"]
 
 WIDTH = 7.2  # inches
 DPI = 150
@@ -28,6 +32,8 @@ def to_matplotlib(chart: Chart) -> Figure:
         _lines(axes, marks)
     elif isinstance(marks, Bars):
         _bars(axes, marks)
+    elif isinstance(marks, Graph):
+        _graph(axes, marks)
     else:
         _heat(figure, axes, marks)
     axes.set_xlabel(_plain(chart.x))
@@ -36,8 +42,19 @@ def to_matplotlib(chart: Chart) -> Figure:
     return figure
 
 
+def save(chart: Chart, folder: Path) -> None:
+    """Write ``folder/KEY.png`` and ``folder/KEY.svg``; the same chart gives the same bytes. Raises OSError."""
+    figure = to_matplotlib(chart)
+    figure.savefig(folder / f"{chart.key}.png")
+    figure.set_layout_engine("none")  # it is laid out now, and need not be again
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "hanse"}):
+        figure.savefig(folder / f"{chart.key}.svg", metadata={"Date": None})
+
+
 def _height(chart: Chart) -> float:
     marks = chart.marks
+    if isinstance(marks, Graph):
+        return WIDTH
     if isinstance(marks, Heat):
         return 1.5 + float(np.clip(0.17 * len(marks.rows), 0.6, 3.8))
     if isinstance(marks, Bars) and not marks.upright:
@@ -131,6 +148,40 @@ def _heat(figure: Figure, axes: Axes, marks: Heat) -> None:
     bar.outline.set_visible(False)  # type: ignore[operator, unused-ignore]
     if marks.marks:
         bar.set_ticks([at for at, _ in marks.marks], labels=[text for _, text in marks.marks])
+
+
+def _graph(axes: Axes, marks: Graph) -> None:
+    at, m = marks.places, len(marks.names)
+    size = float(np.clip(22 - 0.35 * (m - 12), 10, 22))
+    for i, j, share in marks.arrows:
+        axes.add_patch(
+            FancyArrowPatch(
+                tuple(at[i]),
+                tuple(at[j]),
+                connectionstyle="arc3,rad=0.12",
+                arrowstyle="-|>",
+                mutation_scale=8 + 10 * share,
+                lw=0.5 + 3.5 * share,
+                color=COLOURS[marks.look(marks.kinds[i]) % len(COLOURS)],
+                alpha=0.35 + 0.5 * share,
+                shrinkA=0.7 * size,
+                shrinkB=0.7 * size,
+            )
+        )
+    for i in range(m):
+        look = marks.look(marks.kinds[i])
+        colour, marker = COLOURS[look % len(COLOURS)], MARKERS[look % len(MARKERS)][1]
+        axes.plot(*at[i], marker, ms=size, color=colour, mec="white", zorder=3)
+        name, note, x, y = marks.texts[i]
+        axes.text(*at[i], _plain(name), ha="center", va="center", color="white", fontsize=0.41 * size, zorder=4)
+        axes.text(x, y, _plain(note), ha="center", va="center", fontsize=max(6.0, 0.41 * size), zorder=4)
+    handles = [
+        Line2D([], [], ls="", marker=MARKERS[k % len(MARKERS)][1], color=COLOURS[k % len(COLOURS)], ms=9, label=_plain(kind))
+        for k, kind in enumerate(dict.fromkeys(marks.kinds))
+    ]
+    axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, -0.04), ncols=len(handles), frameon=False)
+    axes.set(xlim=(-1.4, 1.4), ylim=(-1.45, 1.35), aspect="equal")
+    axes.axis("off")
 
 
 def _legend(axes: Axes, entries: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from hanse.reports.chart import COLOURS, DASHES, HATCHES, MARKERS, Bars, Chart, Floats, Heat, Lines, looks, ticks
+from hanse.reports.chart import COLOURS, DASHES, HATCHES, MARKERS, Bars, Chart, Floats, Graph, Heat, Lines, looks, ticks
 
 __all__ = ["to_plotly"]
 
@@ -25,6 +25,8 @@ def to_plotly(chart: Chart) -> go.Figure:
         figure, height = _lines(marks), 400 + 16 * max(0, len(marks.lines) - 5)
     elif isinstance(marks, Bars):
         figure, height = _bars(marks), 360 if marks.upright else _bar_height(marks)
+    elif isinstance(marks, Graph):
+        figure, height = _graph(marks), 560
     else:
         figure, height = _heat(marks), 110 + int(np.clip(17 * len(marks.rows), 130, 430))
     figure.update_layout(
@@ -46,6 +48,8 @@ def to_plotly(chart: Chart) -> go.Figure:
         "ticks": "outside",
         "tickcolor": "#888888",
     }
+    if isinstance(marks, Graph):
+        axis |= {"visible": False}
     figure.update_xaxes(title={"text": _safe(chart.x), "standoff": 8}, **axis)
     figure.update_yaxes(title={"text": _safe(chart.y), "standoff": 8}, **axis)
     return figure
@@ -74,6 +78,7 @@ def _lines(marks: Lines) -> go.Figure:
             name=name,
             legendgroup=name,
             mode="markers" if line.dots else "lines+markers",
+            hovertext=[_safe(name) for name in line.names] or None,
             line={"color": colour, "dash": dash, "width": 2, "shape": "hv" if marks.steps else "linear"},
             marker={"symbol": marker, "size": 7, "color": colour, "maxdisplayed": 0 if line.dots else 12},
         )
@@ -164,6 +169,67 @@ def _heat(marks: Heat) -> go.Figure:
         tickvals=rows, ticktext=[_folded(marks.rows[i]) for i in rows], showgrid=False, autorange="reversed"
     )
     return figure
+
+
+def _graph(marks: Graph) -> go.Figure:
+    """Draw arrows as bowed lines in a few widths (a trace each), with a head that points along them."""
+    figure = go.Figure()
+    at = marks.places
+    heads: dict[int, list[tuple[float, float, float, str, float]]] = {}
+    lines: dict[tuple[int, int], list[Floats]] = {}
+    for i, j, share in marks.arrows:
+        look = marks.look(marks.kinds[i])
+        path = _bow(at[i], at[j])
+        lines.setdefault((look, min(4, int(5 * share))), []).append(path)
+        before, after = path[-4], path[-3]
+        angle = float(np.degrees(np.arctan2(*(after - before))))  # plotly turns clockwise from the top
+        told = f"{marks.names[i]} to {marks.names[j]}: {marks.weight[i, j]:.4g} {marks.unit}"
+        heads.setdefault(look, []).append((after[0], after[1], angle, _safe(told), 8 + 7 * share))
+    kinds = list(dict.fromkeys(marks.kinds))
+    for (look, width), paths in sorted(lines.items()):
+        gap = np.full((1, 2), np.nan)
+        x, y = np.concatenate([np.concatenate([path, gap]) for path in paths]).T
+        figure.add_scatter(
+            x=_column(x), y=_column(y), mode="lines", hoverinfo="skip", showlegend=False, legendgroup=_safe(kinds[look]),
+            opacity=0.4 + 0.12 * width, line={"color": COLOURS[look % len(COLOURS)], "width": 0.7 + width},
+        )  # fmt: skip
+    for look, points in heads.items():
+        x_, y_, angles, told_, sizes = zip(*points, strict=True)
+        figure.add_scatter(
+            x=_column(np.array(x_)), y=_column(np.array(y_)), mode="markers", hovertext=told_, hoverinfo="text",
+            showlegend=False, legendgroup=_safe(kinds[look]),
+            marker={"symbol": "triangle-up", "angle": [round(a) for a in angles], "size": [round(s, 1) for s in sizes],
+                    "color": COLOURS[look % len(COLOURS)]},
+        )  # fmt: skip
+    size = float(np.clip(30 - 0.5 * (len(at) - 12), 13, 30))
+    for look, kind in enumerate(kinds):
+        here = np.array([k == kind for k in marks.kinds])
+        figure.add_scatter(
+            x=_column(at[here, 0]), y=_column(at[here, 1]), name=_safe(kind), legendgroup=_safe(kind),
+            mode="markers+text", text=[_safe(t[0]) for t, h in zip(marks.texts, here, strict=True) if h],
+            textfont={"color": "#ffffff", "size": max(8, 0.42 * size)}, hoverinfo="text",
+            hovertext=[_safe(f"{n}: {t}") for n, t, h in zip(marks.names, marks.notes, here, strict=True) if h],
+            marker={"symbol": MARKERS[look % len(MARKERS)][0], "size": size, "color": COLOURS[look % len(COLOURS)]},
+        )  # fmt: skip
+    figure.add_scatter(
+        x=_column(np.array([t[2] for t in marks.texts])), y=_column(np.array([t[3] for t in marks.texts])),
+        mode="text", text=[_safe(t[1]) for t in marks.texts],
+        textfont={"size": 11 if len(at) <= 24 else 9}, hoverinfo="skip", showlegend=False,
+    )  # fmt: skip
+    figure.update_xaxes(range=[-1.4, 1.4])
+    figure.update_yaxes(range=[-1.35, 1.35], scaleanchor="x")
+    return figure
+
+
+def _bow(a: Floats, b: Floats) -> Floats:
+    """Return a bent way ``[12, 2]`` between two nodes that leaves the nodes themselves free, so that both directions
+    can be told apart.
+    """
+    middle = (a + b) / 2 + 0.12 * np.array([-(b - a)[1], (b - a)[0]])
+    far = float(np.linalg.norm(b - a))
+    t = np.linspace(min(0.4, 0.09 / far), 1 - min(0.4, 0.09 / far), 12)[:, None]
+    path: Floats = (1 - t) ** 2 * a + 2 * t * (1 - t) * middle + t**2 * b
+    return path
 
 
 def _column(values: Floats) -> list[float | None]:

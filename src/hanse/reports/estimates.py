@@ -23,11 +23,12 @@ def estimate_charts(groups: Sequence[Group]) -> list[Chart]:
         value = np.concatenate([run.seats.value for run in group.runs])
         some = np.isfinite(exact) & np.isfinite(value)
         if some.any():
-            charts.append(_chart(group, exact[some], value[some]))
+            error = np.concatenate([run.seats.error for run in group.runs])
+            charts.append(_chart(group, exact[some], value[some], error[some]))
     return charts
 
 
-def _chart(group: Group, exact: np.ndarray, value: np.ndarray) -> Chart:
+def _chart(group: Group, exact: np.ndarray, value: np.ndarray, error: np.ndarray) -> Chart:
     apart = np.abs(value - exact)
     scale = float(np.abs(exact).mean())
     order = np.argsort(exact, kind="stable")
@@ -38,6 +39,13 @@ def _chart(group: Group, exact: np.ndarray, value: np.ndarray) -> Chart:
         f"agree. Mean distance {apart.mean():.2g}, largest {apart.max():.2g}, where values are {scale:.2g} on average "
         "(by size)."
     )
+    known = np.isfinite(error)
+    if known.any():
+        inside = 100 * float((apart[known] <= 2 * error[known]).mean())
+        caption += (
+            f" The estimates' own standard errors are {np.median(error[known]):.2g} at the median; {inside:.0f} % of "
+            "the estimates are within two of them of the exact value."
+        )
     dots = Line("estimate", exact[kept], value[kept], dots=True)
     marks = Lines((dots, Line("exact", ends, ends)), whole=False)
     title = f"Estimated and exact values: {group.label}"

@@ -1,4 +1,4 @@
-"""Writes the report: one page that works offline, and a PNG of each figure."""
+"""Writes the report: one page that works offline, and each figure as PNG, SVG and CSV."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from plotly.offline import get_plotlyjs
 
 from hanse.errors import UserError
 from hanse.reports.chart import Chart
+from hanse.reports.chart_csv import to_csv
 from hanse.reports.classmap import DataFacts, data_facts
-from hanse.reports.figures import figures, to_matplotlib, to_plotly
+from hanse.reports.draw_matplotlib import save
+from hanse.reports.figures import figures, to_plotly
 from hanse.reports.load import Group, group_runs, load_runs
+from hanse.reports.money import books_of
 from hanse.reports.summary import summary, warnings
-from hanse.reports.tables import experiments_table, runs_table
+from hanse.reports.tables import differences_table, experiments_table, runs_table
 
 __all__ = ["write_report"]
 
@@ -39,7 +42,8 @@ class _Figure:
 def write_report(
     dirs: Sequence[str | Path], out: str | Path, *, title: str | None = None, lead: str | None = None
 ) -> Path:
-    """Write ``out/report.html`` and ``out/figures/*.png`` for the runs in ``dirs``, and return the page's path.
+    """Write ``out/report.html``, and in ``out/figures`` each figure as PNG, SVG and its numbers as CSV, for the runs in
+    ``dirs``, and return the page's path.
 
     Runs that differ only in their seeds become one curve with a deviation band. ``title`` and ``lead`` (a paragraph on
     top) replace the default words. Each run's split is built once more for the map of classes, never downloaded.
@@ -48,13 +52,16 @@ def write_report(
     runs = load_runs(dirs)
     groups = group_runs(runs)
     data = data_facts(groups)
-    charts = figures(groups, data)
+    books, unread = books_of(groups)
+    charts = figures(groups, data, books)
     page = _page(
         title=title or _title(groups),
         lead=lead or "",
         summary=summary(groups),
-        warnings=[*warnings(groups, runs), *_notes(data)],
+        warnings=[*warnings(groups, runs), *unread, *_notes(data)],
         experiments=experiments_table(groups),
+        differences=differences_table(groups),
+        base=groups[0].label,
         runs=runs_table(runs) if len(runs) > 1 else None,
         run_count=len(runs),
         charts=charts,
@@ -68,7 +75,8 @@ def _write(out: Path, page: str, charts: Sequence[Chart]) -> Path:
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
         for chart in charts:
-            to_matplotlib(chart).savefig(out / "figures" / f"{chart.key}.png")
+            save(chart, out / "figures")
+            (out / "figures" / f"{chart.key}.csv").write_text(to_csv(chart), encoding="utf-8")
         (out / "report.html").write_text(page, encoding="utf-8")
     except OSError as wrong:
         raise UserError(f"{out}: the report cannot be written: {wrong.strerror or wrong}") from None

@@ -95,9 +95,11 @@ def _value(groups: Sequence[Group]) -> list[str]:
             continue
         shares, totals, total = found.shares, found.totals, float(found.totals.sum())
         if shares is not None:
-            top, low = f"{100 * shares[0]:.0f} % of the total value", f"{100 * shares[-1]:.1f} %"
+            first, last = (_error(100 * found.errors[i] / total, 1) for i in (0, -1))
+            top, low = f"{100 * shares[0]:.0f}{first} % of the total value", f"{100 * shares[-1]:.1f}{last} %"
         else:
-            top, low = f"value {totals[0]:.3g}, all together {total:.3g}", f"{totals[-1]:.3g}"
+            first, last = (_error(found.errors[i]) for i in (0, -1))
+            top, low = f"value {totals[0]:.3g}{first}, all together {total:.3g}", f"{totals[-1]:.3g}{last}"
         below = int((totals < 0).sum())
         comma = "," if group.seeds_text else ""
         harm = (
@@ -108,8 +110,16 @@ def _value(groups: Sequence[Group]) -> list[str]:
         told.append(
             f"In {group.label}{group.seeds_text}{comma} the most valuable client was {found.labels[0]} ({top}), "
             f"the least valuable {found.labels[-1]} ({low}){harm}."
+            + (" After ±: one standard error of the estimate." if bool(np.isfinite(found.errors[[0, -1]]).any()) else "")
         )
     return told
+
+
+def _error(error: float, digits: int | None = None) -> str:
+    """Return a standard error as it stands behind its number; nothing if it is not known."""
+    if not np.isfinite(error):
+        return ""
+    return f" ± {error:.2g}" if digits is None else f" ± {error:.{digits}f}"
 
 
 def _refused(groups: Sequence[Group]) -> list[str]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hanse.reports.compare import group_rows, run_row
+from hanse.reports.compare import difference_rows, group_rows, run_row
 from hanse.reports.load import Group, LoadedRun
 
-__all__ = ["TextTable", "experiments_table", "runs_table"]
+__all__ = ["TextTable", "differences_table", "experiments_table", "runs_table"]
 
 # key of a row, heading, factor, digits
 _COLUMNS = (
@@ -54,6 +54,19 @@ def runs_table(runs: Sequence[LoadedRun]) -> TextTable:
         for row in rows
     ]
     return TextTable(("run", "mechanism", "seed", *(heading for _, heading, _, _ in shown)), tuple(body))
+
+
+def differences_table(groups: Sequence[Group]) -> TextTable | None:
+    """Return how each experiment differs from the first over the seeds that they share; None if they share too few."""
+    rows = []
+    for row in difference_rows(groups):
+        _, heading, factor, digits = next(column for column in _COLUMNS if column[0] == row["figure"])
+        mean, low, high = (f"{factor * row[k]:+,.{digits}f}" for k in ("mean", "low", "high"))
+        flip = "–" if row["p_sign_flip"] is None else f"{row['p_sign_flip']:.3g}"
+        name = f"{row['run']} – {row['base']}: {heading}"
+        rows.append((name, str(row["pairs"]), mean, f"{low} to {high}", f"{row['p']:.2g}", f"{row['p_holm']:.2g}", flip))
+    headings = ("difference", "seeds", "mean", "95 % interval", "p (t test)", "p (Holm)", "p (sign flips)")
+    return TextTable(headings, tuple(rows)) if rows else None
 
 
 def _shown(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, float, int]]:

@@ -1,6 +1,4 @@
-"""Charts of an economy of tokens: balances over the rounds, who earns, how tiers tell distributions apart; and the
-distribution of clients' own accuracies, which personal models are for.
-"""
+"""Charts of an economy of tokens: balances over the rounds, who earns, how tiers tell distributions apart."""
 
 from __future__ import annotations
 
@@ -13,22 +11,25 @@ from hanse.ledger.entry import TOKEN
 from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even
 from hanse.reports.contributions import slug
 from hanse.reports.load import Group, LoadedRun
+from hanse.reports.money import Books
 from hanse.streams import stream
 
 __all__ = ["balances", "free_riders", "token_charts"]
 
 SECTION = "Tokens and tiers"
 MOST_ROUNDS = 200
+MOST_LINES = 12  # clients with a line each
 _TIER = re.compile(r"test/tier (\d+)/distribution (\d+)")
 
 
-def token_charts(groups: Sequence[Group]) -> list[Chart]:
-    """Return the charts of the experiments that kept books of tokens, and of those that tested personal models."""
+def token_charts(groups: Sequence[Group], books: Mapping[str, Books] | None = None) -> list[Chart]:
+    """Return the charts of the experiments that kept books (``books`` by label), and of tiers of models."""
     charts: list[Chart] = []
     for group in groups:
-        charts += [c for c in (_balance_chart(group), _riders_chart(group), _tier_chart(group)) if c is not None]
-    own = [c for c in (_cdf_chart(groups),) if c is not None]
-    return charts + own
+        held = (books or {}).get(group.label)
+        found = (None if held is None else _balance_chart(group, held), _riders_chart(group), _tier_chart(group))
+        charts += [chart for chart in found if chart is not None]
+    return charts
 
 
 def balances(run: LoadedRun) -> tuple[Ints, Floats] | None:
@@ -53,19 +54,26 @@ def free_riders(run: LoadedRun) -> Ints:
     return np.flatnonzero(place < given.get("fraction", 0.2) * run.num_clients)
 
 
-def _balance_chart(group: Group) -> Chart | None:
-    found = balances(group.runs[0])
-    if found is None:
+def _balance_chart(group: Group, books: Books) -> Chart | None:
+    run, kept = group.runs[0], even(len(books.rounds), MOST_ROUNDS)
+    x, held = 1.0 + books.rounds[kept].astype(np.float64), books.held[kept]
+    known = np.flatnonzero(np.isfinite(held[-1]))
+    if not len(known):
         return None
-    rounds, held = found
-    x = 1.0 + rounds.astype(np.float64)
-    names = (("richest", 1.0), ("upper tenth", 0.9), ("median", 0.5), ("lower tenth", 0.1), ("poorest", 0.0))
-    lines = tuple(Line(name, x, np.quantile(held, q, axis=1)) for name, q in names)
+    if len(known) <= MOST_LINES:
+        lines = [Line(f"client {run.client_label(c)}", x, held[:, c]) for c in known.tolist()]
+        what = "A line a client: what its account and its escrow hold together."
+    else:
+        names = (("richest", 1.0), ("upper tenth", 0.9), ("median", 0.5), ("lower tenth", 0.1), ("poorest", 0.0))
+        lines = [Line(name, x, np.nanquantile(held, q, axis=1)) for name, q in names]
+        what = (
+            f"Of the {len(known)} clients the richest, the poorest, and those between, by what account and escrow "
+            "hold together; a line is not always the same client."
+        )
+    caption = f"{what} A line that rises earns; lines that spread apart: the federation makes some rich. "
     return Chart(
         f"balances-{slug(group.label)}", SECTION, f"Token balances over the rounds: {group.label}",
-        "Clients pay for the seats that they win and earn by contribution; bids in escrow are not counted. "
-        f"Seed {group.runs[0].seeds[0]}.",
-        "rounds played", "tokens", Lines(lines),
+        caption + f"Seed {run.seeds[0]}.", "rounds played", "tokens", Lines(tuple(lines), steps=True),
     )  # fmt: skip
 
 
@@ -106,30 +114,3 @@ def _tier_chart(group: Group) -> Chart | None:
         "Held-out data of each distribution; tier d is the one that serves distribution d best.",
         "rounds played", "accuracy", Lines(tuple(lines)),
     )  # fmt: skip
-
-
-def _cdf_chart(groups: Sequence[Group]) -> Chart | None:
-    lines = []
-    for group in groups:
-        own = [a for run in group.runs if (a := _last_accuracies(run)) is not None]
-        if own:
-            values = np.sort(np.concatenate(own))
-            share = np.arange(1, len(values) + 1) / len(values)
-            lines.append(Line(group.label, 100.0 * values, share))
-    if not lines:
-        return None
-    return Chart(
-        "own-accuracy-cdf", SECTION, "How clients fare on their own test data",
-        "The share of clients whose own accuracy after the last round is at most this; further right is better.",
-        "own test accuracy %", "share of clients", Lines(tuple(lines), steps=True, whole=False),
-    )  # fmt: skip
-
-
-def _last_accuracies(run: LoadedRun) -> Floats | None:
-    """Return the clients' own accuracies at the last test, ``[n]``; None if there are none."""
-    tested = [line["round"] for line in run.metrics if line.get("client/test_accuracy") is not None]
-    accuracy = run.arrays(tested[-1]).get("test_accuracy") if tested else None
-    if accuracy is None:
-        return None
-    found: Floats = accuracy[np.isfinite(accuracy)]
-    return found if len(found) else None

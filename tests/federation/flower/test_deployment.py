@@ -1,6 +1,5 @@
-"""One experiment file, two engines: this process, and five SuperNodes with TLS and keys of their own. Real processes."""
+"""One experiment file, two engines: this process, and five SuperNodes with TLS and keys of their own."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All mechanisms, one after another, on one deployment; their run directories by name."""
     folder = tmp_path_factory.mktemp("deployed")
     net = network(folder / "net", 5)
@@ -26,7 +25,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         net.play({"plan": str(plan(folder, {name: experiment(name) for name in MECHANISMS}))})
     finally:
         net.down()
-    yield folder
+    return folder
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

@@ -76,9 +76,7 @@ def test_participants_keep_receipts_that_hold_against_the_books(tmp_path: Path) 
 
 def test_half_precision_halves_the_bytes_and_hardly_changes_the_model(tmp_path: Path) -> None:
     whole = over_flower(experiment("fedavg", eval={"every": 3}), tmp_path / "whole")
-    half = over_flower(
-        experiment("fedavg", eval={"every": 3}, federation={"half_precision": True}), tmp_path / "half"
-    )
+    half = over_flower(experiment("fedavg", eval={"every": 3}, federation={"half_precision": True}), tmp_path / "half")
     model = whole.table.rows.shape[1] * 4
     for a, b in zip(whole.metrics, half.metrics, strict=True):
         assert a["bytes/up"] - b["bytes/up"] == pytest.approx(3 * model / 2, abs=30)  # headers differ by some digits
@@ -152,9 +150,9 @@ def test_orders_need_a_run_a_reason_and_a_member(tmp_path: Path) -> None:
 
 def test_two_servers_do_not_play_one_run(tmp_path: Path) -> None:
     path = tmp_path / "federation.json"
-    with server._alone(path) as name:
-        with pytest.raises(UserError, match="another server plays this run"), server._alone(path, 0.1):
-            pass
+    said = pytest.raises(UserError, match="another server plays this run")
+    with server._alone(path) as name, said, server._alone(path, 0.1):
+        pass
     with server._alone(path) as again:
         assert again == name
 

@@ -45,9 +45,7 @@ def make_certificates(folder: Path, name: str) -> None:
     )
     for stem, secret, certificate in (("ca", ca_key, ca), ("server", key, server)):
         (folder / f"{stem}.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
-        _write_secret(
-            folder / f"{stem}.key", secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        )
+        _write_secret(folder / f"{stem}.key", secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
 def make_node_key(path: Path) -> None:
@@ -55,7 +53,9 @@ def make_node_key(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
     _write_secret(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    path.with_name(path.name + ".pub").write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    path.with_name(path.name + ".pub").write_bytes(
+        key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    )
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:

@@ -23,8 +23,12 @@ Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; it is recorded
 def up(
     folder: Folder = Path(),
     nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, max=200, help="SuperNodes.")] = 3,
-    port: Annotated[int, typer.Option("--port", min=1024, max=65000, help="The SuperLink's; the nodes' follow.")] = 18000,
-    cold: Annotated[bool, typer.Option("--cold", help="A fresh interpreter for every message, as Flower does.")] = False,
+    port: Annotated[
+        int, typer.Option("--port", min=1024, max=65000, help="The SuperLink's; the nodes' follow.")
+    ] = 18000,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="A fresh interpreter for every message, as Flower does.")
+    ] = False,
 ) -> None:
     """Make certificates and keys, start a SuperLink with TLS and node authentication, register and start nodes."""
     from hanse.federation.flower.loopback import Loopback

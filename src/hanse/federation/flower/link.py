@@ -124,13 +124,15 @@ class FlowerFederation:
         self._send(-1, {c: Message("null") for c in left}, LETTER_S, kind="letter")
 
     def _send(self, round: int, messages: Mapping[int, Message], seconds: float, **more: Any) -> dict[int, Any]:
-        records, client_of, sent = {}, {}, {}
+        records, client_of = {}, {}
+        sent: dict[int, int] = {}  # letters that go with it
         for client, message in messages.items():
             member = next(m for m in self.members.by_key.values() if m.id == client)
             job = self.job(member, self.capacity or len(self.members.by_key))
             client_of[self._nodes[client]] = client
             values = {"kind": "request", "round": round, "job": job.to_json()} | more
-            if sent.setdefault(client, len(self.letters.get(client, ()))):
+            sent[client] = len(self.letters.get(client, ()))
+            if sent[client]:
                 values["letter"] = "\n".join(self.letters[client])
             records[self._nodes[client]] = to_records(message, **values)
         heard = {client_of[node]: answer for node, answer in self._talk(records, seconds, str(round)).items()}

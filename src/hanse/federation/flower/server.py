@@ -66,8 +66,10 @@ def play(
     observers: Sequence[Observer],
     patience_s: float,
     largest: int = LARGEST,
+    remember: bool = True,
 ) -> Run:
-    """Wait for the members, then play the rounds.
+    """Wait for the members, then play the rounds. Unless it is to ``remember`` them, their numbers are those that they
+    state (in a simulation, where nodes have no keys).
 
     Raises UserError if too few come, they do not fit together, or another server plays into ``out``.
     """
@@ -77,7 +79,7 @@ def play(
         raise UserError(f"members: {members}: more than data.clients, {experiment.data.clients}")
     out.mkdir(parents=True, exist_ok=True)
     with _alone(out / "federation.json") as run:
-        return _play(grid, experiment, out, members, load_server_data, observers, patience_s, largest, run)
+        return _play(grid, experiment, out, members, load_server_data, observers, patience_s, largest, remember, run)
 
 
 def _play(
@@ -89,10 +91,11 @@ def _play(
     observers: Sequence[Observer],
     patience_s: float,
     largest: int,
+    remember: bool,
     run: str,
 ) -> Run:
     room, half = experiment.data.clients, experiment.federation.half_precision
-    register = Members.read(out / "members.json")
+    register = Members.read(out / "members.json" if remember else None)
 
     def job(member: Member, num_clients: int) -> Job:
         model = {"name": experiment.model.name, **experiment.model.options}

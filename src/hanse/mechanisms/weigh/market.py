@@ -16,11 +16,13 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
+from hanse.errors import UserError
 from hanse.federation.port import Answered, Ask, Request, Score, Scored
 from hanse.federation.profiles import at_round
 from hanse.games.market import Graph, Market, learn_graph
 from hanse.games.market_checks import local_optimality
-from hanse.games.market_models import Kind, centre_weights, cosine_gram, distances
+from hanse.games.market_models import Kind, centre_weights, cosine_gram, distances, gram_distances
+from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.mechanisms.part import Context, Floats, Ints, State, View, WeighPart
 from hanse.table import Mix
 
@@ -64,7 +66,10 @@ class Imports(WeighPart):
     ``lam`` and ``eta`` are the paper's; ``cost`` and ``eagerness`` stand for clients that declare none. ``distance`` is
     ``1 - cos`` or the squared L2 distance (papers.md I15), ``of`` what it is taken of: what models have "travel"led
     since the initial one, the "models" themselves, or the round's "updates". Centres take the gradient of the same
-    distance; ``bounded``: they stay within reach of the imported models (:func:`within_reach`).
+    distance; ``bounded``: they stay within reach of the imported models (:func:`within_reach`). ``adapters``: whether
+    the distances between LoRA adapters are those of their "factors", as of any parameters, or of the "products" B A,
+    which do not depend on how a change is factored (:mod:`hanse.learning.adapters`); centres mix factors either way,
+    because a table row is the factors.
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"market", "centres_mixed"})
@@ -76,9 +81,12 @@ class Imports(WeighPart):
     bounded: bool = True
     cost: Annotated[float, Field(ge=0)] = 1.0
     eagerness: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5e5
+    adapters: Literal["factors", "products"] = "factors"
 
     def init(self, context: Context) -> State:
-        """Nobody has a best model yet."""
+        """Nobody has a best model yet. Raises UserError for products where the model is no adapter."""
+        if self.adapters == "products" and not has_adapters(context.layout):
+            raise UserError("mechanism.weigh.adapters: 'products': the model is no adapter (model.name = 'lora')")
         return {"best": np.full(context.num_clients, -np.inf)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
@@ -164,12 +172,22 @@ class Imports(WeighPart):
             np.array([float(t.get("cost", self.cost)) for t in truth]),
             np.array([float(t.get("eagerness", self.eagerness)) for t in truth]),
         )
-        apart = distances(self._measured(view), self.distance)
+        apart = self._product_distances(view) if self.adapters == "products" else None
+        apart = distances(self._measured(view), self.distance) if apart is None else apart
         if self.distance == "squared_l2":
             apart = apart / 2  # papers.md I15: 0.5 |.|^2, so that eta sum A n_j/n_i <= 1 keeps the centre between
         market = Market.of(apart, sizes, costs, eager, self.lam)
         graph = learn_graph(apart, sizes, costs, eager, self.lam)
         return Trade(clients, market, graph, true)
+
+    def _product_distances(self, view: View) -> Floats:
+        """Return the distances between adapters' products, of what ``of`` says."""
+        updates, layout = view.trained, view.context.layout
+        reference = None
+        if self.of != "models":
+            reference = view.table.rows[updates.seats.start] if self.of == "updates" else view.context.initial(0)
+        gram = travel_gram(layout, updates.rows, reference)
+        return gram_distances(gram, self.distance)
 
     def _measured(self, view: View) -> Tensor:
         """Return what distances are taken of, ``[m, parameters]``."""

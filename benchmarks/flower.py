@@ -1,0 +1,57 @@
+"""The time of a round on a network: hanse against Flower's own FedAvg, alternately, on the same nodes on loopback.
+
+``python benchmarks/flower.py [--nodes 10] [--rounds 4] [--repeats 2] [--cold]``. TLS and node authentication are on. A
+round's training takes some 20 ms, so that a round's time is what is spent outside of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from pathlib import Path
+
+from hanse.federation.flower.loopback import Loopback
+
+APP = Path(__file__).parent / "flower_app"
+AGAINST = {
+    "hanse, train": "Flower, train",
+    "hanse, train and score": "Flower, train and evaluate",
+    "hanse, PI-FL": "Flower, train and evaluate",
+    "hanse, PI-FL, values at clients": "Flower, train and evaluate",
+}
+
+
+def main() -> None:
+    words = argparse.ArgumentParser()
+    for name, default in (("nodes", 10), ("rounds", 4), ("repeats", 2), ("port", 18400)):
+        words.add_argument(f"--{name}", type=int, default=default)
+    words.add_argument("--cold", action="store_true", help="a fresh interpreter for each message, as Flower does")
+    given = words.parse_args()
+    with tempfile.TemporaryDirectory(prefix="hanse-speed-") as place:
+        out = Path(place) / "out"
+        out.mkdir()
+        ports = tuple(given.port + i for i in range(given.nodes + 1))
+        net = Loopback(Path(place) / "net", APP, ports, warm=not given.cold)
+        try:
+            net.up()
+            net.play({"out": str(out), "nodes": given.nodes, "rounds": given.rounds, "repeats": given.repeats})
+        finally:
+            net.down()
+        lines = [json.loads(line) for line in (out / "seconds.jsonl").read_text().splitlines()]
+    found: dict[str, list[float]] = {}
+    for line in lines:
+        found.setdefault(line["name"], []).extend(line["seconds"])
+    print(
+        f"{given.nodes} nodes, {'cold' if given.cold else 'warm'}; seconds a round: median, smallest to largest, times"
+    )
+    for name, seconds in found.items():
+        middle = statistics.median(seconds)
+        other = AGAINST.get(name)
+        times = "" if other is None else f"{middle / statistics.median(found[other]):.2f} of '{other}'"
+        print(f"{name:34} {middle:7.2f}  {min(seconds):.2f} to {max(seconds):.2f}  n={len(seconds)}  {times}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""How far adapters are apart, measured on what they do: on the products B A, not on the factors.
+
+A LoRA adapter (Hu et al. 2021) changes a weight by ``alpha / rank B A``. The factors are not unique: ``(B R, R^-1 A)``
+is the same change for every invertible R, so that two clients with the same model may have factors far apart or even
+orthogonal, and clients with opposite models may have the same A. Products compare what the adapters change. They are
+never formed: ``<B_i A_i, B_j A_j> = <B_i^T B_j, A_i A_j^T>`` takes matrices of the rank's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hanse.table import Layout
+
+__all__ = ["has_adapters", "product_gram", "travel_gram"]
+
+Floats = NDArray[np.float64]
+
+
+def _pairs(layout: Layout, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each adapted weight's factors: ``A [k, rank, in]`` and ``B [k, out, rank]``."""
+    views = layout.unflatten(rows)
+    for name in layout.names:
+        other = f"{name.removesuffix('lora_A')}lora_B"
+        if name.endswith("lora_A") and other in views:
+            yield views[name], views[other]
+
+
+def has_adapters(layout: Layout) -> bool:
+    """Say whether all parameters of a row are factors of adapters."""
+    names = layout.names[: layout.offsets.index(layout.num_parameters)]
+    return bool(names) and all(name.endswith(("lora_A", "lora_B")) for name in names)
+
+
+def product_gram(layout: Layout, rows: Tensor) -> Floats:
+    """Return the inner products ``[k, k]`` of what adapters ``rows [k, P]`` change, summed over the weights, in float64
+    (without the factor ``(alpha / rank)^2``, which all share).
+
+    Raises ValueError for numbers that are not finite, or rows that are not of adapters.
+    """
+    if not has_adapters(layout):
+        raise ValueError("rows: the model has parameters that are not factors of an adapter")
+    k = len(rows)
+    gram = torch.zeros((k, k), dtype=torch.float64, device=rows.device)
+    for A, B in _pairs(layout, rows):
+        left, right = A.double(), B.double()
+        for i in range(k):
+            # [k, rank, rank]: B_i^T B_j and A_i A_j^T
+            gram[i] += ((left[i] @ left.transpose(1, 2)) * (right[i].T @ right)).sum((1, 2))
+    found = gram.cpu().numpy()
+    if not np.isfinite(found).all():
+        raise ValueError("rows: numbers that are not finite or too large: must be finite")
+    return np.asarray((found + found.T) / 2)
+
+
+def travel_gram(layout: Layout, rows: Tensor, reference: Tensor | None) -> Floats:
+    """Return the inner products ``[k, k]`` of ``B A - B_0 A_0``, what changed since ``reference [P]`` (one for all), or
+    ``[k, P]`` (one each); None: since nothing.
+    """
+    if reference is None:
+        return product_gram(layout, rows)
+    k = len(rows)
+    before = reference.reshape(-1, rows.shape[1])
+    whole = product_gram(layout, torch.cat([rows, before]))
+    since = np.arange(k) + k if len(before) == k and reference.ndim == 2 else np.full(k, k)
+    steps = np.zeros((k, len(whole)))
+    steps[np.arange(k), np.arange(k)] = 1.0
+    steps[np.arange(k), since] = -1.0
+    return np.asarray(steps @ whole @ steps.T)

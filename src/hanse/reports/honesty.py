@@ -1,0 +1,167 @@
+"""What clients that cheat lose against honest ones: free riders, attackers, liars, and those who send noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hanse.reports.chart import Bars, Chart, Floats, Ints, Series
+from hanse.reports.contributions import slug
+from hanse.reports.load import Group, LoadedRun
+from hanse.reports.own import last_tested, utilities
+from hanse.reports.paired import paired
+from hanse.reports.tokens import balances
+from hanse.streams import stream
+
+__all__ = ["HONEST", "honesty_charts", "kinds_of", "outcomes"]
+
+HONEST = "honest"
+QUIET = "the less noisy half"
+_SECTION = "Honest and dishonest"
+MOST_SEEDS = 20
+
+# figure, title, axis
+_FIGURES = (
+    ("value", "What their updates were worth", "value a client, all rounds"),
+    ("utility", "What the market brought them", "utility a client (tokens)"),
+    ("tokens", "What tokens they hold", "tokens a client at the end"),
+    ("selected", "How often they were selected", "rounds selected (%)"),
+    ("accuracy", "How good their own models are", "accuracy on own test data (%)"),
+)
+
+
+def kinds_of(run: LoadedRun) -> dict[str, Ints]:
+    """Return the clients by what the run's behaviours and policy make of them, honest ones first.
+
+    A client with several goes under the first of: attackers, free riders, those who never bid, liars, noisy ones.
+    Everyone is noisy under ``noisy``, one more than another: the halves are told apart. Empty if all are honest.
+    """
+    n, seed = run.num_clients, run.seeds[0]
+    given: Mapping[str, Any] = run.config.get("behaviour") or {}
+    policy = (run.config.get("clients") or {}).get("policy")
+    found: dict[str, Ints] = {}
+    if "attacker" in given:
+        found["attackers"] = _listed(given["attacker"], n)
+    if "free_rider" in given:
+        found["free riders"] = _first(seed, "free riders", n, float(given["free_rider"].get("fraction", 0.2)))
+    if isinstance(policy, Mapping) and policy.get("name") == "free_rider":
+        found["those who never bid"] = _first(seed, "free riders", n, float(policy.get("fraction", 1.0)))
+    if "liar" in given:
+        found["liars"] = _listed(given["liar"], n)
+    noisy = "noisy" in given and float(given["noisy"].get("sigma", 0.1)) > 0
+    if noisy:
+        found["the noisier half"] = np.flatnonzero(_places(seed, "noisy", n) >= n / 2)
+    taken = np.zeros(n, bool)
+    kinds: dict[str, Ints] = {}
+    for name, clients in found.items():
+        kinds[name] = clients[~taken[clients]]
+        taken[clients] = True
+    rest = np.flatnonzero(~taken)
+    kinds = {name: clients for name, clients in kinds.items() if len(clients)}
+    return {QUIET if noisy else HONEST: rest} | kinds if kinds and len(rest) else {}
+
+
+def _places(seed: Any, purpose: str, n: int) -> Ints:
+    """Return each client's place in the random order that the behaviours draw, ``[N]``."""
+    found: Ints = np.argsort(stream(seed, purpose).permutation(n))
+    return found
+
+
+def _first(seed: Any, purpose: str, n: int, fraction: float) -> Ints:
+    return np.flatnonzero(_places(seed, purpose, n) < fraction * n)
+
+
+def _listed(given: Mapping[str, Any], n: int) -> Ints:
+    return np.array(sorted({int(c) for c in given.get("clients", ()) if 0 <= int(c) < n}), np.int64)
+
+
+def outcomes(run: LoadedRun) -> dict[str, Floats]:
+    """Return what became of each client, ``[N]`` by figure (NaN: not known), of the figures that the run has."""
+    n, found = run.num_clients, dict[str, Floats]()
+    seats = run.seats
+    some = np.isfinite(seats.value)
+    if some.any():
+        found["value"] = np.bincount(seats.client[some], weights=seats.value[some], minlength=n)
+    worth = utilities(run)
+    if worth is not None:
+        found["utility"] = worth
+    held = balances(run)
+    if held is not None:
+        found["tokens"] = held[1][-1]
+    if len(seats.client):
+        pairs = np.unique(np.stack([seats.round, seats.client]), axis=1)[1]
+        selected = 100.0 * np.bincount(pairs, minlength=n) / len(run.metrics)
+        if (selected < 100).any():
+            found["selected"] = selected
+    tested = last_tested(run)
+    if tested is not None:
+        found["accuracy"] = np.full(n, np.nan)
+        found["accuracy"][tested[0]] = 100.0 * tested[1]
+    return found
+
+
+def honesty_charts(groups: Sequence[Group]) -> list[Chart]:
+    """Return a chart for each figure of every experiment in which some clients are dishonest, all seeds side by side."""
+    return [chart for group in groups for chart in _charts(group)]
+
+
+def _charts(group: Group) -> list[Chart]:
+    seeds: list[str] = []
+    means: dict[str, dict[str, list[float]]] = {}  # figure -> kind -> a number a seed
+    counts: dict[str, int] = {}
+    for run in group.runs:
+        kinds = kinds_of(run)
+        if not kinds:
+            continue
+        seeds.append(f"seed {run.seeds[0]}" if len({r.seeds[1] for r in group.runs}) == 1 else run.name)
+        counts = {name: len(clients) for name, clients in kinds.items()}
+        for figure, values in outcomes(run).items():
+            for name, clients in kinds.items():
+                known = values[clients][np.isfinite(values[clients])]
+                means.setdefault(figure, {}).setdefault(name, []).append(
+                    float(known.mean()) if len(known) else float("nan")
+                )
+    charts = []
+    for figure, title, axis in _FIGURES:
+        by_kind = {k: v for k, v in means.get(figure, {}).items() if len(v) == len(seeds)}
+        if len(by_kind) > 1:
+            charts.append(_chart(group, figure, f"{title}: {group.label}", axis, seeds, by_kind, counts))
+    return charts
+
+
+def _chart(
+    group: Group,
+    figure: str,
+    title: str,
+    axis: str,
+    seeds: Sequence[str],
+    means: Mapping[str, Sequence[float]],
+    counts: Mapping[str, int],
+) -> Chart:
+    labels = [*seeds[:MOST_SEEDS]] + (["mean"] if len(seeds) > 1 else [])
+    series = []
+    for name, values in means.items():
+        shown, errors = list(values[:MOST_SEEDS]), [float("nan")] * min(len(values), MOST_SEEDS)
+        if len(seeds) > 1:
+            shown.append(float(np.mean(values)))
+            errors.append(float(np.std(values, ddof=1) / np.sqrt(len(values))))
+        many = f"{name} ({counts[name]} clients)" if name in counts else name
+        series.append(Series(many, np.nan_to_num(np.array(shown)), np.array(errors) if len(seeds) > 1 else None))
+    caption = "The mean over the clients of each kind, seed by seed."
+    caption += " Whiskers at the mean over seeds: one standard error." if len(seeds) > 1 else " One seed: it may be chance."
+    base = next(iter(means))
+    for name, values in means.items():
+        if name == base:
+            continue
+        found = paired(dict(enumerate(values)), dict(enumerate(means[base])))
+        if found is not None:
+            caption += (
+                f" {name[0].upper()}{name[1:]} against {base if base != HONEST else 'honest clients'}: "
+                f"{found.mean:+.3g} ({found.low:+.3g} to {found.high:+.3g} with 95 % confidence, {found.pairs} seeds)."
+            )
+    if len(seeds) > MOST_SEEDS:
+        caption += f" The first {MOST_SEEDS} of {len(seeds)} seeds are shown; the mean is over all."
+    marks = Bars(tuple(labels), tuple(series), upright=True)
+    return Chart(f"honesty-{figure}-{slug(group.label)}", _SECTION, title, caption, "", axis, marks)

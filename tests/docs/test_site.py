@@ -1,0 +1,97 @@
+"""The documentation site: built strictly, without a broken link, and without anything from elsewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from doc_pages import PAGES, ROOT
+
+from hanse.config import Experiment
+from hanse.mechanisms.registry import PARTS
+
+DOCS = sorted(p for p in PAGES if p.is_relative_to(ROOT / "docs"))
+FORMULA = re.compile(r"\$\$.+?\$\$|(?<!\\)\$[^\s$](?:[^$\n]*[^\s$])?\$", re.DOTALL)
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+LOADED = re.compile(
+    r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']?(?:https?:)?//"""
+    r"""|<link\b[^>]*\brel=["']?(?:stylesheet|preconnect|preload|icon)[^>]*\bhref=["']?(?:https?:)?//"""
+    r"""|@import\s+(?:url\()?["']?(?:https?:)?//|url\(["']?(?:https?:)?//"""
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr  # a broken link or anchor is a warning, and warnings fail
+    return folder
+
+
+def page(site: Path, source: Path) -> str:
+    return (site / source.relative_to(ROOT / "docs").with_suffix(".html")).read_text()
+
+
+def test_every_page_is_in_the_menu(site: Path) -> None:
+    menu = page(site, ROOT / "docs" / "index.md")
+    for source in DOCS:
+        link = source.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
+        assert f'href="{link}"' in menu or (link == "index.html" and 'href="."' in menu) or 'href="./"' in menu, link
+
+
+def test_formulas_are_mathml(site: Path) -> None:
+    total = 0
+    for source in DOCS:
+        text, made = FENCED.sub("", source.read_text()), page(site, source)
+        formulas = len(FORMULA.findall(text))
+        assert made.count("<math ") == formulas, source
+        assert "arithmatex" not in made, source
+        total += formulas
+        for drawn in re.findall(r"<math .*?</math>", made, re.DOTALL):
+            ElementTree.fromstring(drawn)
+            assert "\\" not in drawn, (source, drawn)  # an unknown command is left as it was written
+    assert total > 80
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    for file in [*site.rglob("*.html"), *site.rglob("*.css")]:
+        found = LOADED.search(file.read_text())
+        assert found is None, (file, found)
+
+
+def test_docstrings_are_rendered(site: Path) -> None:
+    for source in (ROOT / "docs" / "reference").glob("*.md"):
+        made = page(site, source)
+        assert ":::" not in made, source
+        assert not re.search(r":(class|func|mod|meth):", made), source
+        for name in re.findall(r"^::: ([\w.]+)", source.read_text(), re.MULTILINE):
+            assert f'id="{name}' in made, (source, name)
+
+
+def test_keys_and_parts_are_the_codes(site: Path) -> None:
+    keys = page(site, ROOT / "docs" / "reference" / "experiment.md")
+    for section, field in Experiment.model_fields.items():
+        assert f'id="{section}"' in keys, section
+        names = getattr(field.annotation, "model_fields", {})
+        assert section in ("mechanism", "model") or all(f"<code>{name}</code>" in keys for name in names), section
+    parts = page(site, ROOT / "docs" / "reference" / "parts.md")
+    assert all(f"<td><code>{name}</code></td>" in parts for slot in PARTS.values() for name in slot)
+
+
+def test_links_out_of_the_site_exist() -> None:
+    """Links of README and CONTRIBUTING, which are not part of the site."""
+    for source in (ROOT / "README.md", ROOT / "CONTRIBUTING.md"):
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", FENCED.sub("", source.read_text())):
+            assert target.startswith("https://") or (ROOT / target).exists(), (source, target)
+
+
+def test_the_picture_of_a_round_names_its_stages() -> None:
+    picture = ElementTree.parse(ROOT / "docs" / "images" / "one-round.svg").getroot()
+    words = {"".join(t.itertext()) for t in picture.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"ASK", "SELECT", "TRAIN", "WEIGH", "VALUE", "SETTLE", "MIX", "DEPLOY"} <= words
+    assert picture.find("{http://www.w3.org/2000/svg}title") is not None

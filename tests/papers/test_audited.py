@@ -1,0 +1,70 @@
+"""Runs of a paper's table that move money: their ledgers are verified and their markets replayed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hanse.jobs.job import play
+from hanse.mechanisms.settle.market import Payments
+from hanse.papers import audited
+from hanse.papers.frame import Variant
+from hanse.papers.jobs import job_of
+from hanse.papers.runner import run_table
+
+from .paper_cases import cell, sections, table
+
+
+def market(name: str = "ipfl", **more: Any) -> Variant:
+    given = {**sections(), "mechanism": {"name": name}, **more}
+    given["data"] = {**given["data"], "client_validation": 0.2}
+    return Variant("", given)
+
+
+def test_a_run_without_books_is_played_as_ever() -> None:
+    job = job_of(cell("a"), cell("a").variants[0], 0)
+    found = audited.play_audited(job, lambda rounds: None)
+    assert "audit" not in found
+    assert found["curves"] == play(job, lambda rounds: None)["curves"]
+
+
+def test_a_market_is_replayed_and_its_figures_are_those_without_a_folder(tmp_path: Path) -> None:
+    wanted = table(cell("iPFL", market()), cell("FedAvg"))
+    outcome = run_table(wanted, seeds=2, workers=1, folder=tmp_path, work=audited.play_audited)
+    assert not outcome.failures
+    jobs = {job.label: outcome.results[job.key] for job in outcome.jobs}
+    mine = next(found for label, found in jobs.items() if "iPFL" in label)
+    assert mine["audit"]["rounds"] == mine["rounds"] - 1  # no market after the last training
+    assert all(check["holds"] for name, check in mine["audit"].items() if name != "rounds")
+    assert mine["curves"] == play(outcome.jobs[0], lambda rounds: None)["curves"]
+    (line,) = audited.audits(outcome)
+    markets = 2 * mine["audit"]["rounds"]
+    assert line.startswith(f"2 runs with books were audited, {markets} markets replayed; in all of them: the ledger")
+    for name in ("individual rationality", "budget balance", "local optimality", "conservation"):
+        assert name in line
+
+
+def test_tokens_have_books_but_no_markets(tmp_path: Path) -> None:
+    outcome = run_table(
+        table(cell("PI-FL", market("pifl"))), seeds=1, workers=1, folder=tmp_path, work=audited.play_audited
+    )
+    assert audited.audits(outcome) == ["1 runs with books were audited; in all of them: the ledger verifies"]
+
+
+def test_what_does_not_hold_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Payments.decide
+
+    def overcharges(self: Payments, view: Any, state: Any) -> Any:  # the record says another price than eq. (10)
+        made = honest(self, view, state)
+        if "market_units" not in made.arrays:
+            return made
+        wrong = dict(made.arrays) | {"market_cost": np.asarray(made.arrays["market_cost"]) + 1.0}
+        return type(made)(made.withheld, made.transactions, made.metrics, wrong)
+
+    monkeypatch.setattr(Payments, "decide", overcharges)
+    outcome = run_table(table(cell("iPFL", market())), seeds=1, workers=1, folder=tmp_path, work=audited.play_audited)
+    lines = audited.audits(outcome)
+    assert any(line.startswith(("payments: not in 1 of 1 runs", "graph: not in 1 of 1 runs")) for line in lines)
