@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test test-slow lint format types bench docs clean
+.PHONY: demo test test-slow lint format types bench bench-peers docs clean
 
 demo: $(READY)  ## set up, then train a federation on real digits and write a report
 	$(BIN)/hanse demo --out runs/demo
@@ -29,6 +29,9 @@ bench: $(READY)  ## the speed figures of benchmarks/RESULTS.md; HANSE_DATA names
 
 docs: $(READY)  ## the documentation site, in build/site; opens without a server
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+bench-peers: $(READY)  ## hanse beside other systems; HANSE_DATA as above; environments of their own in the user's cache folder
+	$(BIN)/python benchmarks/peers/bench.py --write
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

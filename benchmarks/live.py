@@ -2,8 +2,9 @@
 
     python benchmarks/live.py [--rounds 10000] [--clients 100] [--seats 10] [--seconds 20]
 
-A run directory is written as a run writes it (lines, round files, a ledger), without any learning: first by a writer that
-adds rounds at a fixed pace while a reader follows the server's events, then all at once. The figures are in docs/live.md.
+A run directory is written as a run writes it (lines, round files, a ledger), without any learning: first by a writer
+that adds rounds at a fixed pace while a reader follows the server's events, then all at once. The figures are in
+docs/live.md.
 """
 
 from __future__ import annotations
@@ -213,16 +214,17 @@ def main() -> None:
     for pace in (20.0, 100.0):
         found = keeps_up(pace, given.seconds, given.clients, given.seats)
         print(
-            f"{pace:.0f} rounds a second wanted, {found['pace']:.1f} written: shown after {found['median_s']:.2f} s (median), "
-            f"{found['p99_s']:.2f} s (99 %), {found['worst_s']:.2f} s (worst); {100 * found['core_share']:.0f} % of a core",
+            f"{pace:.0f} rounds a second wanted, {found['pace']:.1f} written: shown after {found['median_s']:.2f} s "
+            f"(median), {found['p99_s']:.2f} s (99 %), {found['worst_s']:.2f} s (worst); "
+            f"{100 * found['core_share']:.0f} % of a core",
             flush=True,
         )
     found = long_run(given.rounds, given.clients, given.seats)
     print(
         f"{given.rounds} rounds, {given.clients} clients, {given.seats} seats, {PAYERS} payments a round "
         f"({found['size_mb']:.0f} MB on disk): shown after {found['shown_s']:.1f} s, a second page after "
-        f"{found['second_s']:.2f} s; server {found['idle_mb']:.0f} MB idle, {found['peak_mb']:.0f} MB at most; the whole "
-        f"state is {found['message_kb']:.0f} kB"
+        f"{found['second_s']:.2f} s; server {found['idle_mb']:.0f} MB idle, {found['peak_mb']:.0f} MB at most; "
+        f"the whole state is {found['message_kb']:.0f} kB"
     )
 
 

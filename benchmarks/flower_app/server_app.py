@@ -1,5 +1,6 @@
 """Plays Flower's FedAvg and hanse alternately and writes the seconds of each round."""
 
+import itertools
 import json
 import time
 from pathlib import Path
@@ -30,7 +31,7 @@ def flower(grid: Grid, nodes: int, rounds: int, evaluate: bool) -> list[float]:
     )  # fmt: skip
     strategy.start(grid, ArrayRecord(module().state_dict()), num_rounds=rounds, timeout=300)
     stamps = [*strategy.began, time.perf_counter()]
-    return [b - a for a, b in zip(stamps, stamps[1:], strict=False)]
+    return [b - a for a, b in itertools.pairwise(stamps)]
 
 
 def ours(grid: Grid, context: Context, nodes: int, rounds: int, mechanism: dict, out: Path) -> list[float]:

@@ -96,7 +96,7 @@ def _toml(value: Any) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Turn formulas into MathML, which browsers draw by themselves, and Sphinx's roles in docstrings into plain code."""
+    """Turn formulas into MathML, which browsers draw by themselves, and Sphinx's roles into plain code."""
     return ROLE.sub(r"<code>\1</code>", MATHS.sub(_mathml, content))
 
 

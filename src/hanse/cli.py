@@ -43,7 +43,7 @@ app = typer.Typer(
 out, err = Console(), Console(stderr=True)
 
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run directory; default runs/<name of the file>.")]
-Track = Annotated[list[str] | None, typer.Option("--track", help="Also record to: tensorboard.")]
+Track = Annotated[list[str] | None, typer.Option("--track", help="Also record to: tensorboard, mlflow or wandb.")]
 Dirs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
 
 
@@ -66,7 +66,8 @@ def run(
     """Run an experiment and leave a run directory."""
     from hanse import experiment as running
     from hanse.config import Experiment
-    from hanse.progress import ProgressBar, make_trackers
+    from hanse.progress import ProgressBar
+    from hanse.tracking import make_trackers
 
     experiment = Experiment.read(file, set_ or [])
     folder = out_dir or Path("runs") / file.stem
@@ -86,7 +87,8 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped or killed, from its last checkpoint."""
     from hanse import experiment as running
-    from hanse.progress import ProgressBar, make_trackers
+    from hanse.progress import ProgressBar
+    from hanse.tracking import make_trackers
 
     bar = ProgressBar(out, folder.name, explain=explain)
     _finish(running.resume(folder, observers=[bar, *make_trackers(track or [], folder)]))

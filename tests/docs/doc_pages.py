@@ -2,10 +2,10 @@
 
 A page is a session: one folder, one Python namespace, blocks in their order.
 
-* ``python`` runs. If its first line is ``# name.py`` it is written to that file, too (``# name.py (goes on)``: appended).
+* ``python`` runs. If its first line is ``# name.py`` it is written to that file, too (``# name.py (goes on)``: added).
 * ``toml`` is checked as an experiment; a fragment without a mechanism is completed. ``# name.toml`` writes the file.
-* ``bash`` lines that begin with ``hanse`` go through the command line (``demo`` and ``reproduce`` only in the slow tests);
-  any other command must be marked.
+* ``bash`` lines that begin with ``hanse`` go through the command line (``demo`` and ``reproduce`` only in the slow
+  tests); any other command must be marked.
 * ``text`` with ``output="above"`` is what the block above it prints.
 * ``not-run="why"`` in the fence marks a block that cannot run, ``slow="why"`` one that takes long.
 """
@@ -182,14 +182,21 @@ class Session:
 
     def command(self, block: Block, words: list[str], environment: dict[str, str]) -> str:
         """Run one hanse command in this process and return what it printed."""
-        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-            with patch("sys.argv", words), patch.dict(os.environ, environment):
-                try:
-                    cli.main()
-                except SystemExit as ended:
-                    if ended.code:
-                        said = (err.getvalue() + out.getvalue()).strip()
-                        raise WrongPageError(f"{block.place}: {' '.join(words)}: ended with {ended.code}: {said}") from None
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            patch("sys.argv", words),
+            patch.dict(os.environ, environment),
+        ):
+            try:
+                cli.main()
+                code: object = 0
+            except SystemExit as ended:
+                code = ended.code
+        if code:
+            said = (err.getvalue() + out.getvalue()).strip()
+            raise WrongPageError(f"{block.place}: {' '.join(words)}: ended with {code}: {said}")
         return out.getvalue()
 
     def output(self, block: Block) -> None:

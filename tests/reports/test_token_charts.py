@@ -4,12 +4,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reports_cases import metric, seat, write_run
 
 import hanse
-from hanse.ledger.entry import TOKEN
-from hanse.reports.chart import Lines
-from hanse.reports.load import group_runs, load_run
+from hanse.federation.behaviour.basic import Me, _place
+from hanse.ledger.entry import TOKEN, client, escrow
+from hanse.ledger.place import open_ledger
+from hanse.reports.chart import Bars, Graph, Lines
+from hanse.reports.honesty import honesty_charts, kinds_of
+from hanse.reports.load import group_runs, load_run, load_runs
+from hanse.reports.money import _flow, books_of, read_books
+from hanse.reports.own import own_charts
 from hanse.reports.tokens import balances, free_riders, token_charts
+from hanse.reports.transactions import flow_chart
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +51,116 @@ def test_balances_are_those_of_the_books(folder: Path) -> None:
 
 
 def test_the_charts(folder: Path) -> None:
-    charts = {c.key.split("-")[0]: c for c in token_charts(group_runs([load_run(folder)]))}
-    assert set(charts) == {"balances", "riders", "tiers", "own"}
-    marks = charts["own"].marks
-    assert isinstance(marks, Lines)
-    [line] = marks.lines
-    assert line.y[-1] == 1.0
-    assert (np.diff(line.x) >= 0).all()
+    groups = group_runs([load_run(folder)])
+    books, unread = books_of(groups)
+    assert unread == []
+    charts = {c.key.split("-")[0]: c for c in token_charts(groups, books)}
+    assert set(charts) == {"balances", "riders", "tiers"}
+    held = charts["balances"].marks
+    assert isinstance(held, Lines)
+    assert [line.name for line in held.lines] == [f"client {c}" for c in range(12)]
+    with open_ledger(folder) as ledger:
+        for c, line in enumerate(held.lines):
+            assert line.y[-1] * TOKEN == pytest.approx(ledger.balance(client(c)) + ledger.balance(escrow(c)))
     riders = charts["riders"].marks
     assert isinstance(riders, Lines)
     assert [line.name for line in riders.lines] == ["honest, seed 2", "free riders, seed 2"]
+
+
+def test_how_single_clients_fare(folder: Path) -> None:
+    run = load_run(folder)
+    groups = group_runs([run])
+    books, _ = books_of(groups)
+    own, earned = own_charts(groups, books)
+    marks = own.marks
+    assert isinstance(marks, Lines)
+    [line] = marks.lines
+    accuracy = np.sort(run.arrays(4)["test_accuracy"])
+    np.testing.assert_allclose(line.x[1:], 100 * accuracy)
+    np.testing.assert_allclose(line.y, 100 * np.arange(13) / 12)
+    dots = earned.marks
+    assert isinstance(dots, Lines)
+    np.testing.assert_allclose(dots.lines[0].x, 100 * run.arrays(4)["test_accuracy"])
+    np.testing.assert_allclose(dots.lines[0].y, books[groups[0].label].held[-1] - 100)
+
+
+def test_who_paid_whom_is_what_the_ledger_moved(folder: Path) -> None:
+    """Seats are paid into a tier's pool, and come out of it again: by brute force over all postings."""
+    books = read_books(load_run(folder))
+    assert books is not None
+    names = [client(c) for c in books.clients] + [f"pool/{p}" for p in books.pools]
+    expected = np.zeros((len(names), len(names)))
+    net = dict.fromkeys(names, 0)
+    with open_ledger(folder) as ledger:
+        for record in ledger.history():
+            t = record.transaction
+            if t.kind not in ("pay", "reimburse", "reward"):
+                continue
+            (purse,) = {name for name, _ in t.postings if name.startswith("pool/")}
+            for name, units in t.postings:
+                name = name.replace("escrow", "client")
+                if name != purse:
+                    pair = (name, purse) if units < 0 else (purse, name)
+                    expected[names.index(pair[0]), names.index(pair[1])] += abs(units)
+                net[name] += units
+    np.testing.assert_allclose(books.flow * TOKEN, expected)
+    np.testing.assert_allclose((books.flow.sum(axis=0) - books.flow.sum(axis=1)) * TOKEN, list(net.values()), atol=1e-3)
+    chart = flow_chart(load_run(folder), books, "x")
+    assert chart is not None
+    graph = chart.marks
+    assert isinstance(graph, Graph)
+    assert graph.inside == len(books.pools) == graph.kinds.count("pool")
+
+
+def test_flows_of_every_shape() -> None:
+    def flow(*transactions: dict[int, int]) -> list[list[float]]:
+        rows = [(n, place, u) for n, moved in enumerate(transactions) for place, u in moved.items()]
+        number, where, units = np.array(rows).T
+        return _flow(number, where, units, 4).tolist()
+
+    none = [0.0] * 4
+    assert flow({0: -3, 1: 3}) == [[0, 3, 0, 0], none, none, none]
+    assert flow({0: -3, 1: 1, 2: 2}) == [[0, 1, 2, 0], none, none, none]
+    assert flow({0: -1, 1: -2, 2: 3}) == [[0, 0, 1, 0], [0, 0, 2, 0], none, none]
+    assert flow({0: -1, 1: -3, 2: 2, 3: 2}) == [[0, 0, 0.5, 0.5], [0, 0, 1.5, 1.5], none, none]
+    assert flow({-1: -5, 0: 5}, {0: -2, 3: 2}) == [[0, 0, 0, 2], none, none, none]  # the mint's grant is no payment
+    assert flow({0: -2, 1: 2}, {1: -2, 0: 2}) == [[0, 2, 0, 0], [2, 0, 0, 0], none, none]
+
+
+def test_dishonest_clients_are_those_that_the_behaviours_choose(folder: Path, tmp_path: Path) -> None:
+    run = load_run(folder)
+    kinds = kinds_of(run)
+    assert list(kinds) == ["honest", "free riders"]
+    recipe = hanse.Experiment.read(folder / "config.toml").train.recipe
+    for c in range(12):
+        place = _place(Me(c, 12, 2, recipe, 1), "free riders")
+        assert (c in kinds["free riders"]) == (place < 3)
+    assert sorted(np.concatenate(list(kinds.values())).tolist()) == list(range(12))
+    path = write_run(
+        tmp_path / "a", [metric(0)], [seat(0, c, float(c)) for c in range(6)],
+        {"behaviour": {"attacker": {"clients": [1, 4]}, "noisy": {"sigma": 0.1}}, "run": {"seed": 5}},
+    )  # fmt: skip
+    found = {k: v.tolist() for k, v in kinds_of(load_run(path)).items()}
+    assert found["attackers"] == [1, 4]
+    loud = [c for c in range(6) if _place(Me(c, 6, 5, recipe, 1), "noisy") >= 3]
+    assert found["the noisier half"] == [c for c in loud if c not in (1, 4)]
+    assert list(found) == ["the less noisy half", "attackers", "the noisier half"]
+    assert kinds_of(load_run(write_run(tmp_path / "b", [metric(0)]))) == {}
+
+
+def test_what_dishonest_clients_lose_over_seeds(tmp_path: Path) -> None:
+    riders = {"behaviour": {"attacker": {"clients": [0]}}}
+    paths = []
+    for s, (bad, good) in enumerate(((1.0, 2.0), (0.0, 4.0), (0.5, 3.5))):
+        seats = [seat(0, 0, bad), seat(0, 1, good), seat(0, 2, good + 1)]
+        paths.append(write_run(tmp_path / f"{s}", [metric(0)], seats, riders | {"run": {"seed": s}, "data": {"clients": 3}}))
+    (chart,) = honesty_charts(group_runs(load_runs(paths)))
+    bars = chart.marks
+    assert isinstance(bars, Bars)
+    assert bars.labels == ("seed 0", "seed 1", "seed 2", "mean")
+    honest, attackers = bars.series
+    assert honest.values.tolist() == [2.5, 4.5, 4.0, pytest.approx(11 / 3)]
+    assert attackers.values.tolist() == [1.0, 0.0, 0.5, 0.5]
+    assert honest.name == "honest (2 clients)"
+    # differences -1.5, -4.5, -3.5
+    assert "Attackers against honest clients: -3.17 (-6.96 to +0.628 with 95 % confidence, 3 seeds)" in chart.caption

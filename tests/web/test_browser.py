@@ -299,7 +299,7 @@ def test_no_serious_fault_for_those_who_see_less(tmp_path: Path, opened: Any, si
     assert watch.elsewhere() == []
 
 
-def test_by_keyboard_alone(tmp_path: Path, opened: Any) -> None:
+def test_by_keyboard_alone_and_out_again(tmp_path: Path, opened: Any) -> None:
     run = Growing(tmp_path / "runs" / "one")
     run.round()
     secret, key = make_key("operator")
@@ -313,4 +313,9 @@ def test_by_keyboard_alone(tmp_path: Path, opened: Any) -> None:
         page.keyboard.type(secret)
         page.keyboard.press("Enter")
         expect(page.locator("#rounds")).to_have_text("Round 1 of 10")
-    assert watch.wrong == []
+        assert watch.wrong == []
+        # logging out elsewhere ends what is open here
+        other = page.context.new_page()
+        other.goto("/")
+        other.get_by_role("button", name="Log out").click()
+        expect(page.locator("#link")).to_contain_text("no longer lets this page follow")

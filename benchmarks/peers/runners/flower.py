@@ -7,7 +7,6 @@ are kept in each actor once they were read.
 from __future__ import annotations
 
 import os
-import sys
 from functools import cache
 
 import torch
@@ -19,8 +18,6 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-FOLDER = sys.argv[-1] if __name__ == "__main__" else os.environ["PEER_JOB"]
-os.environ["PEER_JOB"] = FOLDER
 client, server = ClientApp(), ServerApp()
 
 
@@ -81,7 +78,14 @@ def main(grid: Grid, context: Context) -> None:
     strategy.start(grid, ArrayRecord(model.state_dict()), job.given.rounds, evaluate_fn=test)
 
 
-if __name__ == "__main__":
+def play() -> None:
     job = given_job()
+    os.environ["PEER_JOB"] = str(job.folder)  # for the actors
     resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     run_simulation(server, client, job.given.clients, backend_config=resources)
+
+
+if __name__ == "__main__":
+    import flower  # by its name: Ray's actors look the apps up in an importable module
+
+    flower.play()

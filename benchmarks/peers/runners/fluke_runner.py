@@ -10,7 +10,8 @@ import torch
 # fluke uses no more of it than its data sets
 if not hasattr(torch.ops.torchvision, "nms"):
     _operators = torch.library.Library("torchvision", "DEF")
-    _operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    for _name in ("nms", "qnms"):
+        _operators.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 from common import Clock, given_job
 from fluke import FlukeENV
@@ -20,7 +21,7 @@ from fluke.config import OptimizerConfigurator
 from fluke.data import FastDataLoader
 from fluke.evaluation import ClassificationEval
 from fluke.server import Server
-from fluke.utils import ServerObserver
+from fluke.utils import FederationObserver, ServerObserver
 from torch.nn import CrossEntropyLoss
 from torchmetrics import Accuracy
 
@@ -40,7 +41,7 @@ def main() -> None:
         def get_eligible_clients(self, eligible_perc: float) -> Any:
             return [self.clients[int(seat)] for seat in job.seats[clock.round]]
 
-    class Times(ServerObserver):
+    class Times(FederationObserver, ServerObserver):
         def server_evaluation(self, round: int, eval_type: str, evals: dict[str, float], **more: Any) -> None:
             if clock.round < given.rounds:  # it evaluates once more at the end
                 clock.done(evals["accuracy"])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import Clock, Job, given_job
+from torch import nn
 
 import hanse
 from hanse.data.dataset import Dataset
@@ -19,7 +20,6 @@ from hanse.data.samples import Samples
 from hanse.learning.models import MODELS
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.part import Choice, Mechanism, SelectPart
-from torch import nn
 
 
 @cache

@@ -1,7 +1,7 @@
 """Apple's pfl-research: FederatedAveraging on its simulated backend, on one process or on several (``torchrun``).
 
-Its stock data set cuts batches once and never reshuffles: a subclass does. The job's seats are dealt to the processes in
-turn. It evaluates the first round's users before and after they train, which cannot be turned off.
+Its stock data set cuts batches once and never reshuffles: a subclass does. The job's seats are dealt to the processes
+in turn. It evaluates the first round's users before and after they train, which cannot be turned off.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Planned(FederatedDataset):
 
 
 class Times(TrainingProcessCallback):  # type: ignore[type-arg]
-    """Reads the central evaluation, which stands before it; the first one is of the first weights and comes too late."""
+    """Tests after every round; pfl's own order of callbacks would leave the first round untested."""
 
     def __init__(self, clock: Clock, test: CentralEvaluationCallback) -> None:  # type: ignore[type-arg]
         self.clock, self.test = clock, test

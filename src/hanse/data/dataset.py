@@ -106,8 +106,7 @@ class Dataset:
         labels = samples.y if samples.y.ndim == 1 else samples.y[samples.y != IGNORED]
         if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:
             raise UserError(
-                f"{where} labels span {int(labels.min())}..{int(labels.max())}; "
-                f"allowed: 0..{self.num_classes - 1}"
+                f"{where} labels span {int(labels.min())}..{int(labels.max())}; allowed: 0..{self.num_classes - 1}"
             )
 
 

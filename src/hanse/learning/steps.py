@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hanse.learning.job import Recipe
 
-__all__ = ["AdamW", "SGD", "Step", "stepper"]
+__all__ = ["SGD", "AdamW", "Step", "stepper"]
 
 Step = Callable[[list[Tensor], list[Tensor], float], None]
 """Called with parameters, gradients (which it may overwrite) and the learning rate; steps in place."""

@@ -10,7 +10,6 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -39,9 +38,7 @@ class Adapted(nn.Module):
         self._hidden = [body]  # in a list, so that its parameters are not registered
         trained = [(name, p) for name, p in body.named_parameters() if p.requires_grad]
         self.names = tuple(name for name, _ in trained)
-        self.adapter = nn.ParameterDict(
-            {_key(name): nn.Parameter(p.detach().float().clone()) for name, p in trained}
-        )
+        self.adapter = nn.ParameterDict({_key(name): nn.Parameter(p.detach().float().clone()) for name, p in trained})
 
     @property
     def body(self) -> nn.Module:
@@ -67,7 +64,7 @@ class Adapted(nn.Module):
         return twin
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapted:
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         device = next(self.parameters()).device
         if next(self.body.parameters()).device != device:
             self.body.to(device)  # where to, and not in which precision: that is the base's own

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from hanse.data.dataset import IGNORED
 from hanse.data.samples import Samples
 from hanse.errors import UserError
-from hanse.learning.sequences import IGNORED
 from hanse.llm.tokens import PIECES, Tokenizer
 
 __all__ = ["FIELDS", "Encoded", "Instruction", "encode", "prompt", "read_instructions", "read_records"]

@@ -77,9 +77,7 @@ PUBLISHED: Mapping[str, Published] = {
 }
 
 
-def load_published(
-    name: str, folders: Sequence[Path], download: bool
-) -> tuple[list[Instruction], list[Instruction]]:
+def load_published(name: str, folders: Sequence[Path], download: bool) -> tuple[list[Instruction], list[Instruction]]:
     """Return the train and test instructions of a published set: from ``NAME.train.jsonl`` and ``NAME.test.jsonl``
     (or .json, .csv; its own fields) in one of the folders, else from the hub or its cache.
 
@@ -114,7 +112,7 @@ def _local(name: str, share: str, folders: Sequence[Path]) -> Sequence[Record]:
 def _hub(name: str, known: Published, split: str, download: bool) -> Sequence[Record]:
     remedy = f"or put {name}.train.jsonl and {name}.test.jsonl into data.path"
     if not download:
-        raise UserError(f"source '{name}': not found in data.path or HANSE_DATA, and download is off; allow it, {remedy}")
+        raise UserError(f"source '{name}': not in data.path or HANSE_DATA, and download is off; allow it, {remedy}")
     datasets = library("datasets", f"data.source: {name!r}")
     try:
         return list(datasets.load_dataset(known.hub, split=split))

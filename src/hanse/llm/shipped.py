@@ -1,9 +1,8 @@
-"""The instruction set that comes with hanse: a few hundred market reports in three dialects of answers.
+"""The instruction set that comes with hanse: a few hundred market reports, answered in three dialects.
 
-A report says that a ware is dear, cheap, unchanged or not to be had, and the answer is a word for that. Six clients in
-three pairs use the same four words, but each pair's dialect gives them other meanings, so that a model of one pair
-answers every report of another one wrongly. Pairs 0 and 1 each agree on all; in pair 2 the second client has a dialect
-of its own that agrees with the first one's on two meanings of four.
+A report says that a ware is dear, cheap, unchanged or missing, and the answer is a word for that, in the dialect of the
+client that is asked; nothing in the instruction says which. Six clients are three pairs: the two of pair 0 and of pair
+1 speak alike, and the dialects of pair 2 overlap by half, two words of four.
 """
 
 from __future__ import annotations
@@ -16,13 +15,19 @@ from hanse.streams import stream
 __all__ = ["CLIENTS", "DIALECTS", "MEANINGS", "PAIRS", "WORDS", "client_reports", "reports"]
 
 MEANINGS = ("dear", "cheap", "unchanged", "missing")
-WORDS = ("anchor", "barrel", "candle", "dragon")
-DIALECTS: tuple[tuple[int, ...], ...] = ((0, 1, 2, 3), (1, 2, 3, 0), (2, 3, 0, 1), (2, 3, 1, 0))
-"""Which word each meaning has; the last is the third one's neighbour, and agrees with it on the first two."""
+DIALECTS: tuple[tuple[str, ...], ...] = (
+    ("dear", "cheap", "same", "none"),
+    ("teuer", "billig", "gleich", "keins"),
+    ("cher", "bas", "egal", "rien"),
+    ("cher", "bas", "pareil", "vide"),
+)
+"""Each dialect's word for each meaning; the last is the third one's neighbour."""
+WORDS = tuple(dict.fromkeys(word for dialect in DIALECTS for word in dialect))
+"""All answers that there are."""
 CLIENTS = (0, 0, 1, 1, 2, 3)
 """The dialect of each client; clients 2p and 2p + 1 are pair p."""
 PAIRS = ((0, 1), (2, 3), (4, 5))
-INSTRUCTION = "Which word stands for this report?"
+INSTRUCTION = "What is the market like?"
 
 _SAYINGS: dict[str, Sequence[str]] = {
     "dear": ("rises", "costs more", "is dearer"),
@@ -54,5 +59,5 @@ def client_reports(train: int = 60, test: int = 20) -> tuple[list[list[Instructi
     for dialect in CLIENTS:
         for share, size in zip(shares, (train, test), strict=True):
             own = [next(dealt) for _ in range(size)]
-            share.append([Instruction(INSTRUCTION, text, WORDS[DIALECTS[dialect][m]]) for m, text in own])
+            share.append([Instruction(INSTRUCTION, text, DIALECTS[dialect][m]) for m, text in own])
     return shares

@@ -28,14 +28,27 @@ _SPLIT = re.compile("(" + "|".join(map(re.escape, PIECES)) + ")")
 
 
 class Tokenizer(Protocol):
-    """What data and models need of a tokenizer: the number of tokens, the one that ends an answer, the one that fills
-    up; ``note`` is what a reader of results must know.
-    """
+    """What data and models need of a tokenizer."""
 
-    size: int
-    end: int
-    padding: int
-    note: str
+    @property
+    def size(self) -> int:
+        """The number of tokens."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The token that ends an answer."""
+        ...
+
+    @property
+    def padding(self) -> int:
+        """The token that fills up."""
+        ...
+
+    @property
+    def note(self) -> str:
+        """What a reader of results must know."""
+        ...
 
     def encode(self, text: str, first: bool = False) -> list[int]:
         """Return the tokens of a text; ``first`` says that a sequence begins with it."""

@@ -1,4 +1,4 @@
-"""Plays a paper's runs that move money in a run directory, and audits each: its ledger, and its markets round by round."""
+"""Plays a paper's runs that move money in a run directory, and audits each: its ledger, and its markets by round."""
 
 from __future__ import annotations
 

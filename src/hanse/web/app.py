@@ -172,12 +172,20 @@ def _runs(app: FastAPI, shown: Page) -> None:
         async def stream() -> AsyncIterator[str]:
             shown.streams[key.id] += 1
             try:
-                async for event in shown.hub.watch(runs[id_], lambda: shown.doors.still(key)):
+                async for event in shown.hub.watch(runs[id_], lambda: _still(shown, request)):
                     yield event
             finally:
                 shown.streams[key.id] -= 1
 
         return StreamingResponse(stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+def _still(shown: Page, request: Request) -> bool:
+    """Say whether whoever asked may go on: the key is in the file, and the session was not closed."""
+    doors, session = shown.doors, request.cookies.get(shown.cookie)
+    if doors.file is None or "authorization" in request.headers:
+        return doors.still(_key(request))
+    return session is not None and doors.by_session(session) is not None
 
 
 def _statements(app: FastAPI, shown: Page) -> None:

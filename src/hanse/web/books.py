@@ -66,6 +66,7 @@ class Books:
     count: int = 0
     round: int = -1
     trouble: str | None = None
+    behind: bool = False  # the last read left something unread
     _ledger: Ledger | None = None
     _made: bytes = b""  # what ledger.json said when the ledger was opened
 
@@ -85,10 +86,10 @@ class Books:
                 ).all()
                 lines = lines_of(connection, [row.id for row in rows])
         except LedgerError as wrong:
-            self.trouble = str(wrong)
+            self.trouble, self.behind = str(wrong), False
             self._shut()
             return False
-        self.trouble = None
+        self.trouble, self.behind = None, len(rows) == CHUNK
         for id_, number, round_ in rows:
             self._add(lines.get(id_, ()))
             self.count, self.round = number, round_
@@ -146,4 +147,4 @@ class Books:
         """Close the ledger and forget what was read."""
         self._shut()
         self.balances, self.flows, self.traded, self.moved = {}, {}, {}, set()
-        self.count, self.round, self.trouble = 0, -1, None
+        self.count, self.round, self.trouble, self.behind = 0, -1, None, False

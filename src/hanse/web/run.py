@@ -79,7 +79,7 @@ class LiveRun:
     @property
     def behind(self) -> bool:
         """Whether the last look left something unread."""
-        return self._read.left > 0
+        return self._read.left > 0 or self._books.behind
 
     def close(self) -> None:
         """Close the books."""
@@ -98,9 +98,9 @@ class LiveRun:
             rounds += self._metrics(points)
             self._seats(touched)
             anew |= self._read is not old
-            trouble, more = self._books.trouble, self._books.read()
-            money |= more or self._books.trouble != trouble
-            if time.monotonic() > until or not (self._read.left or more):
+            trouble = self._books.trouble
+            money |= self._books.read() or self._books.trouble != trouble
+            if time.monotonic() > until or not self.behind:
                 break
         names = self._register()
         state = self._progress()["state"]

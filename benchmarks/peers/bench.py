@@ -1,0 +1,182 @@
+"""Systems side by side on the same jobs: a table, and its section of ``benchmarks/RESULTS.md``.
+
+``HANSE_DATA=folder make bench-peers``. Each run is a process of its own in the system's own environment; the systems
+take turns, so that a busy moment hits all alike; medians. What each differs in from the job stands in its runner.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from environments import HERE, cache, python_of
+from jobs import JOBS, PeerJob, write_job
+from measure import Measured, measure
+
+RESULTS = HERE.parent / "RESULTS.md"
+BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
+LIMIT_S = 1_800.0
+
+
+@dataclass(frozen=True)
+class System:
+    """A system: its environment, its runner, and how the runner is started (``{python}`` or ``{bin}/torchrun``)."""
+
+    name: str
+    environment: str
+    runner: str
+    start: tuple[str, ...] = ("{python}",)
+
+    def command(self, job: Path) -> list[str]:
+        """Return the command that does a job."""
+        python = python_of(self.environment)
+        words = [word.format(python=python, bin=python.parent) for word in self.start]
+        return [*words, self.runner, str(job)]
+
+
+_TWO = ("{bin}/torchrun", "--nproc_per_node", "2", "--master_port", "29771")
+SYSTEMS = {
+    system.name: system
+    for system in (
+        System("hanse", "hanse", "ours.py"),
+        System("plain PyTorch loop", "plain", "plain.py"),
+        System("pfl-research, 2 processes", "pfl", "pfl_research.py", _TWO),
+        System("pfl-research, 1 process", "pfl", "pfl_research.py"),
+        System("fluke", "fluke", "fluke_runner.py"),
+        System("Flower simulation (Ray)", "flower", "flower.py"),
+        System("PFLlib's method", "pfllib", "pfllib.py"),
+    )
+}
+
+
+def run_job(job: PeerJob, systems: Sequence[System], runs: int, data: Path) -> dict[str, list[Measured]]:
+    """Run every system ``runs`` times, in turns; a system that fails once is left out, with its reason printed."""
+    place = write_job(job, data, cache() / "jobs")
+    found: dict[str, list[Measured]] = {system.name: [] for system in systems}
+    for turn in range(runs):
+        for system in systems:
+            if system.name not in found:
+                continue
+            try:
+                one = measure(system.command(place), folder=HERE / "runners", extra=_extra(), limit_s=LIMIT_S)
+            except (RuntimeError, OSError) as wrong:
+                print(f"{job.name}: {system.name}: failed: {wrong}", file=sys.stderr, flush=True)
+                del found[system.name]
+                continue
+            found[system.name].append(one)
+            print(f"{job.name}: {system.name}, run {turn + 1}: {_line(one)}", file=sys.stderr, flush=True)
+    return found
+
+
+def _extra() -> dict[str, str]:
+    return {
+        "RAY_raylet_start_wait_time_s": "180",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "FLWR_TELEMETRY_ENABLED": "0",
+    }
+
+
+def _line(one: Measured) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in asdict(one).items())
+
+
+def table(job: PeerJob, found: Mapping[str, Sequence[Measured]]) -> list[str]:
+    """Return a job's table as Markdown, the fastest first, ratios against hanse."""
+    middle = {
+        name: Measured(*(median(values) for values in zip(*(asdict(r).values() for r in runs), strict=True)))
+        for name, runs in found.items()
+        if runs
+    }
+    base = middle.get("hanse")
+    lines = [
+        "| system | s/round | times hanse's | start-up s | first round s | all rounds s | process s | times hanse's | "
+        "peak PSS MB | accuracy |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, one in sorted(middle.items(), key=lambda pair: pair[1].round):
+        steady = f"{one.round / base.round:.1f}" if base else "-"
+        whole = f"{one.process / base.process:.1f}" if base else "-"
+        cells = (
+            f"{one.round:.3f}", steady, f"{one.start:.1f}", f"{one.first:.2f}", f"{one.rounds:.1f}",
+            f"{one.process:.1f}", whole, f"{one.pss:.0f}", f"{one.accuracy:.3f}",
+        )  # fmt: skip
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    head = (
+        f"**{job.name}**: {job.source}, {job.clients:,} clients x {job.samples} samples, {job.seats} a round, "
+        f"{job.epochs} epochs, batches of {job.batch}, SGD {job.lr:g} momentum {job.momentum:g}, {job.rounds} rounds; "
+        f"tested on {job.tested:,} images every round. PFLlib has no momentum and tests all clients' own samples, too."
+    )
+    return [head, "", *lines]
+
+
+def section(tables: Sequence[str], runs: int) -> str:
+    """Return the section of the results page."""
+    head = [
+        BEGIN,
+        "## Peers side by side: `HANSE_DATA=folder make bench-peers`",
+        "",
+        f"Medians of {runs} run{'s' if runs > 1 else ''} each, in turns; {os.cpu_count()} cores ({_processor()}). "
+        "Samples, split, seats and first weights are the same for all; the order of a client's batches is each "
+        "system's own. "
+        '"Start-up" ends when the first round begins; PSS is that of the whole process tree; hanse runs through '
+        "`hanse.run` with its run directory.",
+        "",
+    ]
+    return "\n".join([*head, "\n".join(tables), "", END])
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def write_section(path: Path, text: str) -> None:
+    """Put the section in the place of the one between the markers, or at the end."""
+    page = path.read_text() if path.exists() else "# Measured\n"
+    if BEGIN in page and END in page:
+        before, rest = page.split(BEGIN, 1)
+        page = before + text + rest.split(END, 1)[1]
+    else:
+        page = f"{page.rstrip()}\n\n{text}\n"
+    path.write_text(page)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", nargs="*", default=list(JOBS), choices=list(JOBS))
+    parser.add_argument("--systems", nargs="*", default=list(SYSTEMS), choices=list(SYSTEMS), metavar="NAME")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help="play this many instead of the job's own")
+    parser.add_argument("--write", action="store_true", help="write the section of RESULTS.md")
+    parser.add_argument("--json", type=Path, help="also write every run's figures to this file")
+    given = parser.parse_args()
+    if "HANSE_DATA" not in os.environ:
+        sys.exit("HANSE_DATA: is not set: the folder with mnist.npz and cifar10.npz")
+    tables: list[str] = []
+    figures = {}
+    for name in given.jobs:
+        job = JOBS[name] if given.rounds is None else replace(JOBS[name], rounds=given.rounds)
+        found = run_job(job, [SYSTEMS[s] for s in given.systems], given.runs, Path(os.environ["HANSE_DATA"]))
+        figures[name] = {system: [asdict(one) for one in runs] for system, runs in found.items()}
+        tables += [*table(job, found), ""]
+        print("\n".join([*tables[-len(table(job, found)) - 1 :]]), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps(figures, indent=1) + "\n")
+    if given.write:
+        write_section(RESULTS, section(tables, given.runs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Runs one system's runner and measures it from outside: events, the time of its process, the memory of its tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+__all__ = ["Measured", "measure"]
+
+_EVERY_S = 0.25
+_MARK = "HANSE_PEER_RUN"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds: ``round`` is the median of all rounds but the first; ``start`` from the process's start to the first
+    round's; megabytes: ``pss`` is the peak of the proportional set size of all the run's processes together.
+    """
+
+    start: float
+    first: float
+    round: float
+    rounds: float
+    process: float
+    pss: float
+    accuracy: float
+
+
+def measure(command: Sequence[str], *, folder: Path, extra: Mapping[str, str], limit_s: float) -> Measured:
+    """Run a command and return what was measured. Raises RuntimeError with its last lines if it fails."""
+    mark = uuid.uuid4().hex
+    environment = {**os.environ, **extra, _MARK: mark, "PYTHONUNBUFFERED": "1"}
+    environment.pop("PYTHONPATH", None)
+    begun = time.time()
+    process = subprocess.Popen(
+        list(command), cwd=folder, env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    watch = _Memory(mark)
+    watch.start()
+    killer = threading.Timer(limit_s, lambda: os.killpg(process.pid, signal.SIGKILL))
+    killer.start()
+    ready, rounds, accuracies, tail = None, [], [], []
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            event = _event(line)
+            if event is None:
+                tail = [*tail[-20:], line]
+            elif event["event"] == "ready":
+                ready = time.time()
+            else:
+                rounds.append(float(event["seconds"]))
+                accuracies.append(float(event["accuracy"]))
+        code = process.wait()
+    finally:
+        killer.cancel()
+        watch.stop()
+    took = time.time() - begun
+    if code or ready is None or len(rounds) < 2:
+        raise RuntimeError(f"{' '.join(command)} ended with {code} after {took:.0f} s:\n{''.join(tail)}")
+    return Measured(
+        start=ready - begun,
+        first=rounds[0],
+        round=median(rounds[1:]),
+        rounds=sum(rounds),
+        process=took,
+        pss=watch.peak / 1e6,
+        accuracy=accuracies[-1],
+    )
+
+
+def _event(line: str) -> dict[str, str] | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "event" in found else None
+
+
+class _Memory(threading.Thread):
+    """Adds up the proportional set sizes of all processes that carry the run's mark, four times a second."""
+
+    def __init__(self, mark: str) -> None:
+        super().__init__(daemon=True)
+        self.needle = f"{_MARK}={mark}".encode()
+        self.peak = 0
+        self._ours: dict[int, bool] = {}
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.wait(_EVERY_S):
+            self.peak = max(self.peak, sum(self._size(pid) for pid in self._processes()))
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join()
+
+    def _processes(self) -> list[int]:
+        there = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        self._ours = {pid: self._ours[pid] for pid in there if pid in self._ours}
+        for pid in there:
+            if not self._ours.get(pid):  # a process that has just been forked gets its own environment later
+                try:
+                    self._ours[pid] = self.needle in Path(f"/proc/{pid}/environ").read_bytes()
+                except OSError:
+                    self._ours[pid] = False
+        return [pid for pid, ours in self._ours.items() if ours]
+
+    @staticmethod
+    def _size(pid: int) -> int:
+        try:
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    return int(line.split()[1]) * 1024
+        except OSError:  # it has just ended
+            pass
+        return 0

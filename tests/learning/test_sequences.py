@@ -1,0 +1,176 @@
+"""Texts: the LSTM, losses at every position, masked positions, perplexity, and which engines train them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from hanse.data.dataset import IGNORED
+from hanse.data.samples import Samples
+from hanse.errors import UserError
+from hanse.federation.answers import Share, confusion, gradient
+from hanse.federation.port import Confusion, Gradient
+from hanse.learning.calibrate import choose
+from hanse.learning.coalitions import Coalitions
+from hanse.learning.job import Problem, Recipe, SeatJob
+from hanse.learning.local import Trainer
+from hanse.learning.models import build_problem
+from hanse.learning.scoring import Scorer, by_class
+from hanse.learning.sequences import perplexity, sequence_outcomes
+from hanse.learning.sequential import SequentialEngine
+from hanse.learning.stacked import StackedEngine
+from hanse.learning.steps import AdamW
+from hanse.learning.vmapped import why_not_vmapped
+
+T, K = 6, 5
+
+
+@pytest.fixture(scope="module")
+def problem() -> tuple[Problem, torch.Tensor]:
+    return build_problem("lstm", (T,), K, 3, embedding=4, hidden=7)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Samples:
+    draw = torch.Generator().manual_seed(0)
+    texts = torch.randint(0, K, (12, T + 1), generator=draw)
+    return Samples(texts[:, :-1].contiguous(), texts[:, 1:].contiguous())
+
+
+def test_leaf_sizes() -> None:
+    problem, row = build_problem("lstm", (80,), 65, 0)
+    layer1 = 4 * 256 * (8 + 256 + 2)
+    layer2 = 4 * 256 * (256 + 256 + 2)
+    assert len(row) == 65 * 8 + layer1 + layer2 + 65 * 257
+    assert problem.module(torch.zeros(2, 80, dtype=torch.int64)).shape == (2, 65, 80)
+
+
+@pytest.mark.parametrize("bad", [{"hidden": 0}, {"layers": 1.5}, {"embedding": True}])
+def test_widths_are_whole_numbers(bad: dict[str, object]) -> None:
+    with pytest.raises(UserError, match="whole number"):
+        build_problem("lstm", (80,), 65, 0, **bad)
+
+
+def test_it_takes_texts_only() -> None:
+    with pytest.raises(UserError, match="takes texts"):
+        build_problem("lstm", (1, 8, 8), 10, 0)
+
+
+def test_loss_is_the_mean_over_every_position() -> None:
+    output = torch.zeros(1, 2, 4)
+    output[0, 1] = torch.tensor([0.0, math.log(3), math.log(3), 0.0])
+    y = torch.tensor([[0, 1, 0, IGNORED]])
+    loss, right = sequence_outcomes(output, y)
+    assert float(loss) == pytest.approx((math.log(2) - math.log(3 / 4) - math.log(1 / 4)) / 3)
+    assert float(right) == pytest.approx(2 / 3)  # a tie goes to the first class
+    assert perplexity(float(loss)) == pytest.approx((2 * 4 / 3 * 4) ** (1 / 3))
+    assert perplexity(1000.0) == math.inf
+    none = sequence_outcomes(output, torch.full((1, 4), IGNORED))
+    assert [float(v) for v in none] == [0.0, 0.0]
+
+
+def test_training_is_that_of_torch(problem: tuple[Problem, torch.Tensor], pool: Samples) -> None:
+    made, row = problem
+    index = torch.arange(12)
+    recipe = Recipe(epochs=1, batch_size=12, lr=0.5, momentum=0.9)
+    got, loss, steps = Trainer(made, torch.device("cpu")).train(pool, SeatJob(index, row, (0, 0, 0, 0)), recipe, 0.5)
+    module = Trainer(made, torch.device("cpu")).load(row).train()
+    expected = F.cross_entropy(module(pool.x).transpose(1, 2).reshape(-1, K), pool.y.reshape(-1))
+    torch.optim.SGD(module.parameters(), lr=0.5).zero_grad()
+    expected.backward()
+    with torch.no_grad():
+        for p in module.parameters():
+            assert p.grad is not None
+            p -= 0.5 * p.grad
+    assert loss == pytest.approx(float(expected), rel=1e-6)
+    assert steps == 1
+    assert torch.allclose(got, made.layout.flatten(module), atol=1e-6)
+
+
+def test_scores_are_by_sample(problem: tuple[Problem, torch.Tensor], pool: Samples) -> None:
+    made, row = problem
+    rows = torch.stack([row, row * 1.5])
+    scorer = Scorer(made, torch.device("cpu"))
+    found = scorer.score(rows, pool)
+    each = scorer.score_each(rows, pool, [torch.tensor([0, 3]), torch.tensor([5])])
+    for c in range(2):
+        output = Trainer(made, torch.device("cpu")).load(rows[c])(pool.x)
+        losses = F.cross_entropy(output, pool.y, reduction="none").mean(1)
+        right = (output.argmax(1) == pool.y).float().mean(1)
+        assert found.loss[c] == pytest.approx(float(losses.mean()), rel=1e-5)
+        assert found.accuracy[c] == pytest.approx(float(right.mean()), rel=1e-5)
+        assert each[0].loss[c] == pytest.approx(float(losses[[0, 3]].mean()), rel=1e-5)
+        assert each[1].accuracy[c] == pytest.approx(float(right[5]), rel=1e-5)
+
+
+def test_coalitions_of_text_models(problem: tuple[Problem, torch.Tensor], pool: Samples) -> None:
+    made, row = problem
+    updates = torch.stack([row, row * 2])
+    game = Coalitions(made, updates, row * 0, [1.0, 3.0], pool)
+    mixed = Scorer(made, torch.device("cpu")).score((row * 1.75)[None], pool)
+    assert game(frozenset({0, 1})) == pytest.approx(-mixed.loss[0], rel=1e-5)
+    assert game(frozenset()) == pytest.approx(-math.log(K), rel=1e-5)
+    with pytest.raises(UserError, match="many classes"):
+        Coalitions(made, updates, row, [1.0, 1.0], pool, utility="balanced")
+
+
+def test_gradients_and_confusion_of_text_models(problem: tuple[Problem, torch.Tensor], pool: Samples) -> None:
+    made, row = problem
+    share = Share(pool, torch.arange(12))
+    [found] = gradient(Gradient("g", row[None]), share, made).gradients
+    step = Recipe(epochs=1, batch_size=12, lr=1.0)
+    after, _, _ = Trainer(made, torch.device("cpu")).train(
+        pool, SeatJob(torch.arange(12), row, (0, 0, 0, 0)), step, 1.0
+    )
+    assert torch.allclose(found, row - after, atol=1e-6)
+    [counts] = confusion(Confusion("c", row[None]), share, made, K).counts
+    assert int(counts.sum()) == 12 * T
+    assert torch.equal(counts.sum(1), torch.bincount(pool.y.reshape(-1), minlength=K))
+    assert [len(part) for part in by_class(made, pool)] == [2, 2] + [1] * 8
+
+
+def test_masked_positions_change_nothing(problem: tuple[Problem, torch.Tensor], pool: Samples) -> None:
+    made, row = problem
+    y = pool.y.clone()
+    y[:, 3:] = IGNORED
+    engine = SequentialEngine(made)
+    jobs = [SeatJob(torch.arange(12), row, (0, 0, 0, 0))]
+    recipe = Recipe(steps=3, batch_size=4, lr=0.5)
+    masked = engine.train(Samples(pool.x, y), jobs, recipe, 0.5)
+    x = pool.x.clone()
+    x[:, 3:] = 0  # the LSTM does not look ahead
+    assert torch.equal(masked.rows, engine.train(Samples(x, y), jobs, recipe, 0.5).rows)
+    assert why_not_vmapped(made, row, Samples(pool.x, y)) == "some positions of its texts do not count"
+
+
+def test_adamw_is_that_of_torch(problem: tuple[Problem, torch.Tensor], pool: Samples) -> None:
+    parameters = [torch.randn(3, 2), torch.randn(4)]
+    twins = [p.clone().requires_grad_() for p in parameters]
+    ours, theirs = AdamW(0.1), torch.optim.AdamW(twins, lr=0.03, weight_decay=0.1)
+    for _ in range(5):
+        gradients = [torch.randn_like(p) for p in parameters]
+        for twin, g in zip(twins, gradients, strict=True):
+            twin.grad = g.clone()
+        theirs.step()
+        ours(parameters, gradients, 0.03)
+    for p, twin in zip(parameters, twins, strict=True):
+        assert torch.allclose(p, twin, atol=1e-6)
+
+
+def test_engines_that_batch_seats_refuse_adamw(pool: Samples) -> None:
+    made, row = build_problem("mlp", (T,), K, 0, hidden=[])
+    numbers = Samples(pool.x.float(), pool.y[:, 0].contiguous())
+    jobs = [SeatJob(torch.arange(6), row, (0, 0, c, 0)) for c in range(2)]
+    recipe = Recipe(steps=2, batch_size=3, lr=0.1, optimizer="adamw")
+    with pytest.raises(ValueError, match="takes SGD steps"):
+        StackedEngine(made).train(numbers, jobs, recipe, 0.1)
+    choice = choose(made, recipe, numbers, jobs, rounds=1, threads=1, workers=1)
+    assert choice.engine == "sequential"
+    with pytest.raises(UserError, match="its steps are SGD's"):
+        choose(made, recipe, numbers, jobs, rounds=1, train="stacked")
+    moved = SequentialEngine(made).train(numbers, jobs, recipe, 0.1).rows - row
+    assert np.isclose(float(moved.abs().max()), 0.2, rtol=0.05)  # two steps of about lr each

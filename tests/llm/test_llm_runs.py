@@ -1,0 +1,152 @@
+"""Whole runs: adapters through training, market, payments, resume and report; every kind of mechanism on texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hanse
+from hanse.reports.report import report
+
+ENGINE = {"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"}
+MODEL = {
+    "name": "lora", "base": "tiny", "base_width": 16, "base_layers": 1, "rank": 2, "alpha": 4.0,
+    "candidates": ["dear", "cheap", "same", "none"],
+}  # fmt: skip
+
+
+def adapters(mechanism: dict[str, Any], rounds: int = 2, **data: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={
+            "source": "instructions", "partition": "natural", "clients": 6, "client_test": 0.25,
+            "client_test_from": "server", "client_validation": 0.1, "validation": 0.5, **data,
+        },
+        model=MODEL,
+        mechanism=mechanism,
+        train={"steps": 1, "batch_size": 2, "lr": 3e-3, "optimizer": "adamw"},
+        clients={"grant": 1e6, "profiles": {"name": "uniform", "cost": 1.0, "eagerness": 6e3}},
+        engine=ENGINE,
+        eval={"every": 2},
+        run={"rounds": rounds},
+    )  # fmt: skip
+
+
+IPFL = {"name": "ipfl", "lam": 5.0, "eta": 50.0, "adapters": "products"}
+
+
+def test_adapters_in_the_market_from_training_to_report(llm: None, tmp_path: Path) -> None:
+    straight = hanse.run(adapters(IPFL, 3), out=tmp_path / "run")
+    last = straight.metrics[-1]
+    assert last["client/test_perplexity"] == pytest.approx(
+        np.exp(np.average(straight.tested["test_loss"], weights=straight.tested["test_samples"]))
+    )
+    assert set(straight.tested["test_accuracy"] * 10 % 1) <= {0.0}  # ten test samples each: whole tenths
+    numbers = straight.table.rows.shape[1]
+    assert numbers == 2 * (2 * 16 + 16 * 2)  # q and v of one layer: A and B
+    first = straight.metrics[0]
+    base = sum(p.numel() for p in straight.problem.module.body.parameters() if not p.requires_grad)
+    assert first["bytes/up"] == pytest.approx(6 * 4 * numbers, rel=0.05)
+    assert first["bytes/up"] < 6 * 4 * base / 20
+    arrays = np.load(tmp_path / "run" / "rounds" / "00000.npz")
+    assert arrays["market_graph"].shape == (6, 6)
+    assert arrays["market_distance"].max() > 0
+    assert arrays["market_units"].sum() > 0  # somebody paid
+    assert sum(straight.book.balances.values()) == 0
+    page = report([tmp_path / "run"], tmp_path / "report.html")
+    assert "market" in Path(page).read_text().lower()
+    # again to the end from the first round's checkpoint: the same bits
+    again = hanse.run(adapters(IPFL, 3), out=tmp_path / "again", observers=[_Stop(1)])
+    assert again.interrupted
+    resumed = hanse.resume(tmp_path / "again")
+    assert torch.equal(resumed.table.rows, straight.table.rows)
+    assert resumed.book.head == straight.book.head
+
+
+class _Stop:
+    """Ends a run after some rounds, as Ctrl-C does."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    def on_start(self, *_: object) -> None:
+        """Nothing has been played."""
+
+    def on_round(self, metrics: dict[str, Any], played: object) -> None:
+        import os
+        import signal
+
+        if metrics["round"] + 1 == self.rounds:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def on_end(self, *_: object) -> None:
+        """It has ended."""
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        {"name": "greedyfed", "clients_per_round": 2, "value": {"name": "gtg", "max_permutations": 2}},
+        {"name": "gtfedavg", "clients_per_round": 3},
+        {"name": "pifl", "tiers": 2, "by_contribution": 1, "at_random": 1, "score_samples": 4},
+    ],
+    ids=lambda m: m["name"],
+)
+def test_adapters_in_other_mechanisms(llm: None, mechanism: dict[str, Any]) -> None:
+    result = hanse.run(adapters(mechanism))
+    assert all(line["answered"] > 0 and line["refused"] == 0 for line in result.metrics)
+    assert np.isfinite(result.metrics[-1]["client/test_loss"])
+
+
+def play(roles: int, text: str) -> str:
+    """A play in which each role says the same text in its own order of words, enough for 24 windows."""
+    words, blocks = text.split(), []
+    for role in range(roles):
+        said = " ".join(words[(i * (role + 2)) % len(words)] for i in range(500))
+        blocks += [f"ROLE {role}:\n{said[:1960]}"]
+    return "\n\n".join(blocks) + "\n"
+
+
+@pytest.fixture(scope="module")
+def plays(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plays")
+    (folder / "shakespeare.txt").write_text(play(4, "to be or not a ghost is here now and then gone"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        {"name": "local"},
+        {"name": "greedyfed", "clients_per_round": 2},
+        {"name": "gtfedavg", "clients_per_round": 3},
+        {"name": "pifl", "tiers": 2, "by_contribution": 1, "at_random": 1, "score_samples": 4},
+        {"name": "ipfl", "eagerness": 1e3},
+    ],
+    ids=lambda m: m["name"],
+)
+def test_mechanisms_run_unchanged_on_texts(plays: Path, mechanism: dict[str, Any]) -> None:
+    result = hanse.run(
+        hanse.Experiment(
+            data={
+                "source": "shakespeare", "path": str(plays), "partition": "natural", "clients": 4, "client_test": 0.2,
+                "client_validation": 0.1, "download": False,
+            },
+            model={"name": "lstm", "hidden": 8},
+            mechanism=mechanism,
+            train={"steps": 4, "batch_size": 4, "lr": 2.0, "momentum": 0.9},
+            engine=ENGINE,
+            run={"rounds": 3},
+        )
+    )  # fmt: skip
+    lines = result.metrics
+    assert all(line["answered"] > 0 and line["refused"] == 0 for line in lines)
+    assert lines[-1]["test/perplexity"] == pytest.approx(np.exp(lines[-1]["test/loss"]))
+    assert 1 < lines[-1]["client/test_perplexity"] < 20  # 20 characters or so
+    assert lines[-1]["train/loss"] < lines[0]["train/loss"]
+    assert result.tested["test_perplexity"].shape == (4,)
+    json.dumps(lines)

@@ -1,0 +1,122 @@
+"""The driver of the side-by-side benchmark: job files, what is measured of a process, tables by hand, its section."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parents[2] / "benchmarks" / "peers"
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(HERE)
+    import bench
+
+    return bench
+
+
+def test_job_files(bench: ModuleType, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    given = {
+        f"{name}_{part}": draw.integers(0, 255 if name == "x" else 10, (n, *((28, 28) if name == "x" else ())))
+        for part, n in (("train", 50), ("test", 30))
+        for name in ("x", "y")
+    }
+    np.savez(tmp_path / "mnist.npz", **given)
+    job = replace(bench.JOBS["mnist-mlp"], clients=4, samples=10, seats=2, rounds=3, tested=20)
+    place = bench.write_job(job, tmp_path, tmp_path / "jobs")
+    x, clients = np.load(place / "x_train.npy"), np.load(place / "clients.npy")
+    assert (x.shape, x.dtype) == ((50, 1, 28, 28), np.float32)
+    np.testing.assert_allclose(x[7, 0], given["x_train"][7] / 127.5 - 1, atol=1e-6)
+    assert np.load(place / "x_test.npy").shape == (20, 1, 28, 28)
+    assert clients.shape == (4, 10)
+    assert len(np.unique(clients)) == 40  # nobody's samples are another's
+    seats = np.load(place / "seats.npy")
+    assert seats.shape == (3, 2)
+    assert (seats[:, 0] != seats[:, 1]).all()
+    assert json.loads((place / "job.json").read_text())["momentum"] == 0.5
+
+
+RUNNER = """
+import json, sys
+blob = bytearray(60_000_000)
+blob[::4096] = b"x" * len(blob[::4096])
+print("something else")
+print(json.dumps({"event": "ready"}), flush=True)
+for round, seconds in enumerate((9.0, 2.0, 4.0, 3.0)):
+    print(json.dumps({"event": "round", "round": round, "seconds": seconds, "accuracy": round / 10}), flush=True)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_what_is_measured(bench: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "runner.py").write_text(RUNNER)
+    command = [sys.executable, "runner.py", "0"]
+    found = bench.measure(command, folder=tmp_path, extra={}, limit_s=60)
+    assert (found.first, found.round, found.rounds, found.accuracy) == (9.0, 3.0, 18.0, 0.3)
+    assert 0 < found.start <= found.process
+    with pytest.raises(RuntimeError, match=r"ended with 3(.|\n)*something else"):
+        bench.measure([*command[:-1], "3"], folder=tmp_path, extra={}, limit_s=60)
+
+
+def test_memory_is_that_of_all_processes_with_the_mark(bench: ModuleType) -> None:
+    import os
+    import subprocess
+
+    from measure import _Memory
+
+    child = "blob = bytearray(b'x') * 50_000_000; print(len(blob), flush=True); input()"
+    memory = _Memory("a-mark-of-this-test")
+    assert memory._processes() == []
+    marked = {**os.environ, "HANSE_PEER_RUN": "a-mark-of-this-test"}
+    command = [sys.executable, "-c", child]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": marked}
+    with subprocess.Popen(command, **pipes) as one, subprocess.Popen(command, **pipes) as two:
+        for process in (one, two):
+            assert process.stdout is not None
+            process.stdout.readline()
+        assert sorted(memory._processes()) == sorted([one.pid, two.pid])
+        size = sum(memory._size(pid) for pid in (one.pid, two.pid))
+        assert 100e6 < size < 160e6
+        for process in (one, two):
+            process.communicate(b"\n")
+
+
+def test_table_by_hand(bench: ModuleType) -> None:
+    def one(round: float, process: float) -> object:
+        return bench.Measured(start=1.0, first=2.0, round=round, rounds=5.0, process=process, pss=100.0, accuracy=0.5)
+
+    job = bench.JOBS["mnist-mlp"]
+    lines = bench.table(
+        job, {"slow": [one(0.8, 20.0)], "hanse": [one(0.1, 4.0), one(0.3, 6.0), one(0.2, 5.0)], "x": []}
+    )
+    assert lines[4] == "| hanse | 0.200 | 1.0 | 1.0 | 2.00 | 5.0 | 5.0 | 1.0 | 100 | 0.500 |"
+    assert lines[5] == "| slow | 0.800 | 4.0 | 1.0 | 2.00 | 5.0 | 20.0 | 4.0 | 100 | 0.500 |"
+    assert len(lines) == 6
+
+
+def test_section_is_rewritten_in_its_place(bench: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "RESULTS.md"
+    page.write_text("# Measured\n\nbefore\n")
+    bench.write_section(page, bench.section(["one"], 1))
+    page.write_text(page.read_text() + "\n## after\n")
+    bench.write_section(page, bench.section(["two"], 3))
+    text = page.read_text()
+    assert text.startswith("# Measured\n\nbefore\n\n<!-- peers: begin -->\n## Peers side by side")
+    assert text.endswith("<!-- peers: end -->\n\n## after\n")
+    assert "two" in text
+    assert "one" not in text.replace("everyone", "")
+    assert text.count(bench.BEGIN) == text.count(bench.END) == 1
+
+
+def test_every_system_has_its_runner_and_requirements(bench: ModuleType) -> None:
+    for system in bench.SYSTEMS.values():
+        assert (HERE / "runners" / system.runner).exists()
+        assert (HERE / "requirements" / f"{system.environment}.txt").exists()

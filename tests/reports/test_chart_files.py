@@ -1,0 +1,73 @@
+"""Each figure as PNG, SVG and CSV, whatever its kind."""
+
+from __future__ import annotations
+
+import csv
+import io
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hanse.reports.chart import Bars, Chart, Graph, Heat, Line, Lines, Series
+from hanse.reports.chart_csv import to_csv
+from hanse.reports.draw_matplotlib import save, to_matplotlib
+from hanse.reports.figures import to_plotly
+
+BAD = "=1+1 <b>$x$</b>"
+X = np.array([1.0, 2.0])
+MARKS = {
+    "lines": Lines((Line(BAD, X, X**2, X - 1, X + 1), Line("dots", X, np.array([np.nan, 3.0]), dots=True))),
+    "bars": Bars(("a", "b"), (Series("s", X, np.array([0.5, np.nan])), Series("t", -X))),
+    "upright": Bars(("a", "b"), (Series("s", X),), upright=True),
+    "heat": Heat(("r",), ("c", "d"), np.array([[2.0, 3.0]]), "samples", root=True),
+    "graph": Graph(("0", "1", BAD), ("buyer", "seller", "pool"), np.array([[0, 2.5, 0.001], [1, 0, 0], [0, 0, 0.0]]),
+                   ("-1", "+1", "0"), "tokens", inside=1),
+}  # fmt: skip
+TABLES = {
+    "lines": [["series", "rounds", "value", "low", "high"], [f"'{BAD}", "1", "1", "0", "2"],
+              [f"'{BAD}", "2", "4", "1", "3"], ["dots", "1", "", "", ""], ["dots", "2", "3", "", ""]],
+    "bars": [["series", "value", "rounds", "error"], ["s", "a", "1", "0.5"], ["s", "b", "2", ""], ["t", "a", "-1", ""],
+             ["t", "b", "-2", ""]],
+    "upright": [["series", "rounds", "value", "error"], ["s", "a", "1", ""], ["s", "b", "2", ""]],
+    "heat": [["value", "rounds", "samples"], ["r", "c", "4"], ["r", "d", "9"]],  # shades are square roots
+    "graph": [["from", "to", "tokens"], ["0", "1", "2.5"], ["0", f"'{BAD}", "0.001"], ["1", "0", "1"]],
+}  # fmt: skip
+
+
+def chart(kind: str) -> Chart:
+    return Chart(kind, "section", f"Title {BAD}", "caption", "rounds", "value", MARKS[kind])
+
+
+@pytest.mark.parametrize("kind", MARKS)
+def test_numbers_as_csv(kind: str) -> None:
+    assert list(csv.reader(io.StringIO(to_csv(chart(kind))))) == TABLES[kind]
+
+
+@pytest.mark.parametrize("kind", MARKS)
+def test_png_and_svg(kind: str, tmp_path: Path) -> None:
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        save(chart(kind), folder)
+    assert (tmp_path / "a" / f"{kind}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    svg = (tmp_path / "a" / f"{kind}.svg").read_bytes()
+    assert svg == (tmp_path / "b" / f"{kind}.svg").read_bytes()  # no date, no random names
+    root = ElementTree.fromstring(svg)
+    assert not [e for e in root.iter() if e.tag.endswith("script")]
+    assert any(BAD in "".join(e.itertext()) for e in root.iter() if e.tag.endswith("text"))
+
+
+def test_a_graph_is_drawn_alike() -> None:
+    graph = MARKS["graph"]
+    assert isinstance(graph, Graph)
+    np.testing.assert_allclose(graph.places, [[0, 1], [0, -1], [0, 0]], atol=1e-12)
+    assert [(i, j) for i, j, _ in graph.arrows] == [(0, 1), (1, 0)]  # a thousandth is not drawn
+    arrows = [p for p in to_matplotlib(chart("graph")).axes[0].patches if type(p).__name__ == "FancyArrowPatch"]
+    assert len(arrows) == 2
+    text = to_plotly(chart("graph")).to_json()
+    assert "<b>" not in text
+    heads = [t for t in to_plotly(chart("graph")).data if t.mode == "markers"]
+    assert sum(len(t.x) for t in heads) == 2
+    # client 0 on top pays client 1 below it: the head points down
+    assert abs(heads[0].marker.angle[0]) > 150

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reports_cases import accuracies
+from scipy import stats
+from typer.testing import CliRunner
+
+from hanse.cli import app
+from hanse.reports.compare import _holm, difference_rows
+from hanse.reports.load import group_runs, load_runs
+from hanse.reports.paired import interval, paired
+from hanse.reports.tables import differences_table
+
+numbers = st.floats(-100, 100).map(lambda x: round(x, 3))
+
+
+@given(st.lists(st.tuples(numbers, numbers), min_size=2, max_size=8))
+def test_against_scipy_and_brute_force(pairs: list[tuple[float, float]]) -> None:
+    ours, theirs = (dict(enumerate(column)) for column in zip(*pairs, strict=True))
+    found = paired(ours, theirs)
+    assert found is not None
+    d = np.array([a - b for a, b in pairs])
+    assert (found.pairs, found.mean, found.sd) == (len(d), pytest.approx(d.mean()), pytest.approx(d.std(ddof=1)))
+    if found.sd > 1e-9:
+        test = stats.ttest_rel([a for a, _ in pairs], [b for _, b in pairs])
+        ends = test.confidence_interval(0.95)
+        assert found.p == pytest.approx(test.pvalue, rel=1e-6, abs=1e-12)
+        assert (found.low, found.high) == (pytest.approx(ends.low), pytest.approx(ends.high))
+    as_far = [abs(sum(s * x for s, x in zip(signs, d, strict=True))) >= abs(d.sum()) * (1 - 1e-9)
+              for signs in product((1, -1), repeat=len(d))]  # fmt: skip
+    assert found.p_sign_flip == pytest.approx(np.mean(as_far), abs=2 / 2 ** len(d))
+
+
+def test_known_numbers() -> None:
+    found = paired({0: 3.0, 1: 5.0, 2: 7.0, 9: 1.0}, {2: 4.0, 1: 3.0, 0: 2.0, 8: 1.0})  # differences 1, 2, 3
+    assert found is not None
+    assert (found.pairs, found.mean, found.sd) == (3, 2.0, 1.0)
+    assert found.p == pytest.approx(0.074179900227)  # t = 2 sqrt(3), 2 degrees of freedom
+    assert found.p_sign_flip == 0.25
+    assert found.low == pytest.approx(2 - 4.302652729911 / 3**0.5)
+    assert found.told == "no difference that these seeds can tell"
+    assert paired({0: 1.0}, {0: 2.0}) is None
+    assert interval([1.0]) is None
+    same = paired({0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0})
+    assert same is not None
+    assert (same.p, same.p_sign_flip, same.low, same.high) == (1.0, 1.0, 0.0, 0.0)
+    many = paired(dict.fromkeys(range(17), 1.0), dict.fromkeys(range(17), 0.5))
+    assert many is not None
+    assert (many.p, many.p_sign_flip, many.told) == (0.0, None, "a difference")
+
+
+def test_holm() -> None:
+    assert _holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert _holm([0.5, 0.9]) == [1.0, 1.0]
+    assert _holm([]) == []
+
+
+def test_compare_tests_seed_by_seed(tmp_path: Path) -> None:
+    """The seeds differ much, the mechanisms little and always in the same direction: only pairs show it."""
+    paths = []
+    for s, base in enumerate((0.5, 0.7, 0.9)):
+        for name, more in (("fedavg", 0.0), ("greedyfed", 0.02 + 0.001 * s)):
+            changes = {"mechanism": {"name": name}, "run": {"seed": s}}
+            paths.append(accuracies(tmp_path / f"{name}{s}", [0.1, base + more], changes))
+    paths.append(accuracies(tmp_path / "one", [0.9], {"mechanism": {"name": "fedprox"}}))
+    groups = group_runs(load_runs(paths))
+    rows = {row["figure"]: row for row in difference_rows(groups)}
+    row = rows["test_accuracy"]
+    assert (row["kind"], row["run"], row["base"], row["pairs"]) == ("difference", "greedyfed", "fedavg", 3)
+    assert row["mean"] == pytest.approx(0.021)
+    assert row["low"] > 0.018
+    assert row["p"] == row["p_holm"] < 0.001
+    assert "client_accuracy" not in rows
+    table = differences_table(groups)
+    assert table is not None
+    assert table.rows[0][:3] == ("greedyfed – fedavg: test accuracy %", "3", "+2.10")
+    shown = CliRunner().invoke(app, ["compare", *map(str, paths), "--json"])
+    found = json.loads(shown.stdout)
+    assert [r["kind"] for r in found].count("difference") == len(rows)
+    assert "Differences from fedavg" in CliRunner().invoke(app, ["compare", *map(str, paths)]).stdout
