@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from hanse.data.federated import FederatedData
 from hanse.federation.bids import fit
@@ -60,6 +59,8 @@ def by_distribution(engine: Engine, data: FederatedData, table: Table) -> Mappin
     figures = np.array([_fits(engine.score(table.rows[rows], samples)) for samples in tests]).T
     found = {f"test/row {k}/distribution {d}": x for k, own in zip(rows, figures, strict=True) for d, x in _enum(own)}
     if len(rows) == len(tests):
+        from scipy.optimize import linear_sum_assignment  # late: few runs need it, and it is long to import
+
         _, tier = linear_sum_assignment(figures.T, maximize=True)
         for d, own in enumerate(figures[tier]):
             found |= {f"test/tier {d}/distribution {e}": x for e, x in _enum(own)}

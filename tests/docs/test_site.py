@@ -38,10 +38,9 @@ def page(site: Path, source: Path) -> str:
 
 
 def test_every_page_is_in_the_menu(site: Path) -> None:
-    menu = page(site, ROOT / "docs" / "index.md")
-    for source in DOCS:
-        link = source.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
-        assert f'href="{link}"' in menu or (link == "index.html" and 'href="."' in menu) or 'href="./"' in menu, link
+    menu = re.findall(r'<a href="([^"]+)" class="md-nav__link', page(site, ROOT / "docs" / "concepts.md"))
+    pages = {source.relative_to(ROOT / "docs").with_suffix(".html").as_posix() for source in DOCS}
+    assert pages <= {link.removeprefix("./") for link in menu}
 
 
 def test_formulas_are_mathml(site: Path) -> None:

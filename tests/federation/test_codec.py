@@ -1,6 +1,7 @@
 """Messages as text and arrays: what goes in comes out, what was sent is not sent again, rubbish is refused."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hanse.federation.check import refusal
 from hanse.federation.codec import Message, MissingError, WireError, hash_of, pack, unpack
-from hanse.federation.port import Answered, Ask, Reply, Request, Score, Scored, Train, Trained
+from hanse.federation.port import Answered, Ask, Counted, Nearest, Reply, Request, Score, Scored, Train, Trained
 
 
 def request() -> Request:
@@ -92,6 +94,26 @@ def test_a_tensor_of_another_shape_or_type_than_it_says_is_refused() -> None:
         unpack(Message(header, {"a": np.zeros(2, np.float32)}))
     with pytest.raises(WireError, match="an array of type object"):
         unpack(Message(header, {"a": np.array([object()] * 3)}))
+
+
+def test_counts_of_nearest_models_cross_too() -> None:
+    got = unpack(pack(Request(1, (Nearest("tiers", torch.ones(2, 3), "train", 5),))))
+    assert torch.equal(got.tasks[0].models, torch.ones(2, 3))
+    counts = unpack(pack(Reply(1, (Counted("tiers", torch.tensor([4, 1])),)))).results[0].counts
+    assert counts.tolist() == [4, 1]
+    assert counts.dtype == torch.int64
+
+
+def test_in_half_precision_models_weigh_half_and_come_out_as_32_bit_floats() -> None:
+    row = torch.tensor([1.0, 1 / 3, -2e-8, 7e4])
+    reply = Reply(2, (Trained(0, row, 7.0, 1 / 3, 9, {"label_counts": torch.tensor([3, 0])}),))
+    message = pack(reply, half=True)
+    got = unpack(message).results[0]
+    assert sorted(str(a.dtype) for a in message.arrays.values()) == ["float16", "int64"]
+    assert got.row.dtype == torch.float32
+    assert got.row.tolist() == [1.0, float(np.float16(1 / 3)), 0.0, math.inf]  # too small, and too large, for 16 bits
+    assert got.loss == 1 / 3  # a plain number stays what it is
+    assert refusal(Request(2, (Train(0, 0, row),)), unpack(message), 4) == "update has NaN or infinite entries"
 
 
 def test_what_is_no_port_dataclass_does_not_leave() -> None:

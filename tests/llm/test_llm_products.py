@@ -105,5 +105,5 @@ def test_only_adapters_have_products() -> None:
                 mechanism={"name": "ipfl", "adapters": "products"},
                 engine={"train": "sequential", "threads": 1, "workers": 1},
                 run={"rounds": 1},
-            )  # fmt: skip
+            )
         )

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import hanse
-from hanse.reports.report import report
+from hanse.reports.report import write_report
 
 ENGINE = {"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"}
 MODEL = {
@@ -29,13 +29,14 @@ def adapters(mechanism: dict[str, Any], rounds: int = 2, **data: Any) -> hanse.E
         model=MODEL,
         mechanism=mechanism,
         train={"steps": 1, "batch_size": 2, "lr": 3e-3, "optimizer": "adamw"},
-        clients={"grant": 1e6, "profiles": {"name": "uniform", "cost": 1.0, "eagerness": 6e3}},
+        clients={"grant": 1e6, "profiles": {"name": "roles", "roles": ROLES, "eagerness": [5e3, 9e3]}},
         engine=ENGINE,
         eval={"every": 2},
         run={"rounds": rounds},
     )  # fmt: skip
 
 
+ROLES = ["trader", "buyer", "seller", "trader", "buyer", "seller"]
 IPFL = {"name": "ipfl", "lam": 5.0, "eta": 50.0, "adapters": "products"}
 
 
@@ -55,10 +56,10 @@ def test_adapters_in_the_market_from_training_to_report(llm: None, tmp_path: Pat
     arrays = np.load(tmp_path / "run" / "rounds" / "00000.npz")
     assert arrays["market_graph"].shape == (6, 6)
     assert arrays["market_distance"].max() > 0
-    assert arrays["market_units"].sum() > 0  # somebody paid
+    assert arrays["market_units"].sum() > 0  # buyers paid sellers
     assert sum(straight.book.balances.values()) == 0
-    page = report([tmp_path / "run"], tmp_path / "report.html")
-    assert "market" in Path(page).read_text().lower()
+    page = write_report([tmp_path / "run"], tmp_path / "report.html")
+    assert "market" in page.read_text().lower()
     # again to the end from the first round's checkpoint: the same bits
     again = hanse.run(adapters(IPFL, 3), out=tmp_path / "again", observers=[_Stop(1)])
     assert again.interrupted
@@ -106,7 +107,7 @@ def play(roles: int, text: str) -> str:
     """A play in which each role says the same text in its own order of words, enough for 24 windows."""
     words, blocks = text.split(), []
     for role in range(roles):
-        said = " ".join(words[(i * (role + 2)) % len(words)] for i in range(500))
+        said = " ".join(words[(i * (role + 2)) % len(words)] for i in range(900))
         blocks += [f"ROLE {role}:\n{said[:1960]}"]
     return "\n\n".join(blocks) + "\n"
 

@@ -82,6 +82,9 @@ def test_a_png_for_each_figure(tmp_path: Path) -> None:
     } <= names
     assert not any("fedavg" in name for name in names)  # it values nobody
     assert Page(page.read_text()).tags.count("figure") == len(pictures)
+    for kind in ("svg", "csv"):
+        assert {p.stem for p in (tmp_path / "out" / "figures").glob(f"*.{kind}")} == names
+    assert (tmp_path / "out" / "figures" / "test-accuracy.csv").read_text().startswith("series,rounds played,accuracy")
     for picture in pictures:
         data = picture.read_bytes()
         assert data[:8] == b"\x89PNG\r\n\x1a\n"

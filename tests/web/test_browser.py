@@ -38,7 +38,7 @@ def opened(chromium: Any) -> Iterator[Any]:
 
     def open_(base: str, **more: Any) -> tuple[Any, Watch]:
         context = chromium.new_context(**{"viewport": SIZES["wide"], "base_url": base, **more})
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(40_000)
         contexts.append(context)
         watch, page = Watch(base), context.new_page()
         watch.follow(page)
@@ -52,7 +52,7 @@ def opened(chromium: Any) -> Iterator[Any]:
 def expect(thing: Any) -> Any:
     from playwright.sync_api import expect as playwrights
 
-    playwrights.set_options(timeout=20_000)
+    playwrights.set_options(timeout=40_000)
     return playwrights(thing)
 
 

@@ -65,7 +65,7 @@ def test_differences_add_up_to_the_whole(tmp_path: Path) -> None:
     assert whole["accounts"]["client/0"] == [100 * TOKEN + 6 * (4 - 1) * TOKEN, 6 * TOKEN, 24 * TOKEN]
     assert whole["accounts"][MINT][0] == -400 * TOKEN
     assert whole["flows"][0] == ("client/3", "client/0", 24 * TOKEN)
-    assert whole["clients"][3] == [3, pytest.approx(0.18), 6, 0, 0.03, 5]
+    assert whole["clients"][3] == [3, pytest.approx(0.18), None, None, 6, 0, 5]
     assert whole["utility"] == {0: 2.5}
     assert "utility/client/0" not in whole["series"]
     live.close()
@@ -107,7 +107,7 @@ def test_a_resumed_run_is_told_anew(tmp_path: Path) -> None:
     assert message["progress"]["rounds"] == 2
     whole = live.whole()
     assert whole["series"]["test/accuracy"]["x"] == [0, 1]
-    assert [row[2] for row in whole["clients"]] == [2, 2, 2, 2]
+    assert [row[4] for row in whole["clients"]] == [2, 2, 2, 2]
     run.round()
     assert live.look()["progress"]["rounds"] == 3
 
@@ -124,7 +124,7 @@ def test_only_the_seats_were_cut(tmp_path: Path) -> None:
     live.look()
     whole = live.whole()
     assert whole["progress"]["rounds"] == 3
-    assert [row[2] for row in whole["clients"]] == [1, 1, 1, 1]
+    assert [row[4] for row in whole["clients"]] == [1, 1, 1, 1]
 
 
 def test_a_run_made_anew_under_the_same_name(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_numbers_that_json_does_not_know_stay_out(tmp_path: Path) -> None:
     encode(message)
     assert "train/loss" not in message["points"]
     assert "flag" not in message["points"]
-    assert message["clients"] == [[0, None, 1, 0, None, 0]]
+    assert message["clients"] == [[0, None, None, None, 1, 0, 0]]
     assert message["progress"]["damaged"] == 2
 
 
@@ -166,11 +166,19 @@ def test_refusals_and_names_are_told(tmp_path: Path) -> None:
     whole = live.whole()
     assert whole["names"] == [(1, "<b>x</b>")]
     assert whole["refusals"] == [(0, 1, ("NaN" * 200)[:200])]
-    assert whole["clients"] == [[1, None, 0, 1, None, 0], [2, 5.0, 1, 0, 1.0, 0]]
-    assert whole["scored"]
+    assert whole["clients"] == [[1, None, None, None, 0, 1, 0], [2, 1.0, None, 5.0, 1, 0, 0]]
     (run.folder / "members.json").write_text("damaged")
     live.look()
     assert live.whole()["names"] == []
+
+
+def test_a_sum_has_the_standard_error_of_a_sum(tmp_path: Path) -> None:
+    run = Growing(tmp_path / "run")
+    run.round([{"client": 0, "value": 1.0, "value_error": 0.3}])
+    run.round([{"client": 0, "value": 2.0, "value_error": 0.4, "cumulative_value": 1.5}])
+    run.round([{"client": 0, "value": -1.0, "value_error": None}])
+    live = LiveRun(run.folder, "run")
+    assert live.look()["clients"] == [[0, 2.0, pytest.approx(0.5), 1.5, 3, 0, 2]]
 
 
 def test_ten_thousand_rounds_stay_small(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from hanse.federation.local import LocalFederation
 from hanse.federation.own import PERSONAL, mix_own, tried
 from hanse.federation.policy import Loyal
 from hanse.federation.port import Answered, Ask, Reply, Request, Score, Scored, Train, Trained
+from hanse.federation.told import keep_receipts
 from hanse.learning.job import Recipe, smallest_batch
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
@@ -194,20 +195,7 @@ class Node:
 
         Raises WireError for what is none, or is another client's.
         """
-        from hanse.ledger.receipts import Receipt, load_key, write_receipts
-
-        try:
-            said = [json.loads(line) for line in lines.splitlines()]
-            told = [
-                Receipt(**{**r, "postings": tuple((str(s), str(a), int(u)) for s, a, u in r["postings"])}) for r in said
-            ]
-        except (ValueError, TypeError, KeyError) as wrong:
-            raise WireError(f"not receipts: {wrong}") from None
-        if any(r.client != self.job.client for r in told):
-            raise WireError("a receipt of another client")
-        secret = self.folder.parent.parent / "receipt.key"
-        keys = {self.job.client: load_key(secret)} if secret.exists() else None
-        write_receipts(self.folder / "receipts", told, keys)
+        keep_receipts(self.folder / "receipts", self.job.client, lines, self.folder.parent.parent / "receipt.key")
 
     def _personal(self, round: int, request: Request) -> Reply:
         """Mix the personal model, keep it here, and say only how well it does on the own test share."""

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 __all__ = ["as_models", "cosines", "distances", "distances_to_mean"]
@@ -77,6 +76,8 @@ def _fill(squared: Floats, rows: Tensor, part: Ints, scale: float) -> bool:
     squared[np.ix_(part, part)] = found
     if not close.any():
         return True
+    from scipy.sparse.csgraph import connected_components  # late: few rules need it, and it is long to import
+
     count, cluster = connected_components(close, directed=False)
     for name in range(count):
         members = np.flatnonzero(cluster == name)

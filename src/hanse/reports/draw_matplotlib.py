@@ -109,7 +109,7 @@ def _bars(axes: Axes, marks: Bars) -> None:
         else:
             axes.barh(at, series.values, thick, left=base if marks.stacked else 0, **look)
         if series.errors is not None:
-            error = np.nan_to_num(series.errors)
+            error = series.errors  # NaN draws no whisker
             style: dict[str, Any] = {"fmt": "none", "ecolor": "0.15", "elinewidth": 1.0, "capsize": 2.0}
             if marks.upright:
                 axes.errorbar(at, series.values, yerr=error, **style)

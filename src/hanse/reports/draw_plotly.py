@@ -101,7 +101,7 @@ def _bars(marks: Bars) -> go.Figure:
             if series.errors is None
             else {
                 "type": "data",
-                "array": _column(np.nan_to_num(series.errors)),
+                "array": _column(series.errors),
                 "color": _INK,
                 "thickness": 1.2,
                 "width": 3,

@@ -26,7 +26,7 @@ MOST_SEEDS = 20
 _FIGURES = (
     ("value", "What their updates were worth", "value a client, all rounds"),
     ("utility", "What the market brought them", "utility a client (tokens)"),
-    ("tokens", "What tokens they hold", "tokens a client at the end"),
+    ("tokens", "What tokens they earned", "tokens a client, beyond its grant"),
     ("selected", "How often they were selected", "rounds selected (%)"),
     ("accuracy", "How good their own models are", "accuracy on own test data (%)"),
 )
@@ -89,7 +89,7 @@ def outcomes(run: LoadedRun) -> dict[str, Floats]:
         found["utility"] = worth
     held = balances(run)
     if held is not None:
-        found["tokens"] = held[1][-1]
+        found["tokens"] = held[1][-1] - float((run.config.get("clients") or {}).get("grant", 100.0))
     if len(seats.client):
         pairs = np.unique(np.stack([seats.round, seats.client]), axis=1)[1]
         selected = 100.0 * np.bincount(pairs, minlength=n) / len(run.metrics)

@@ -246,7 +246,6 @@ class LiveRun:
         return {
             "latest": {"round": seats.round, "seats": seats.latest},
             "refusals": list(seats.refusals),
-            "scored": seats.scored,
         }
 
     def _account(self, *, whole: bool) -> Message:

@@ -20,24 +20,27 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 @dataclass
 class Contributor:
-    """One client so far: what its updates were worth in sum, the seats it trained in, those that were refused, its last
-    seat's value and round. ``score`` is the cumulative value as the mechanism keeps it, if it does.
+    """One client so far: what its updates were worth in sum and the square of that sum's standard error, the seats it
+    trained in, those that were refused, its last round. ``score`` is the cumulative value as the mechanism keeps it, if
+    it does.
     """
 
     worth: float = 0.0
     valued: int = 0
+    squares: float = 0.0
+    known: int = 0  # values that came with a standard error
     trained: int = 0
     refused: int = 0
-    last_value: float | None = None
     last_round: int = -1
     score: float | None = None
 
     def row(self, client: int) -> list[int | float | None]:
-        """Return the client as the page's script takes it: number, contribution, trained, refused, last value, last
-        round.
+        """Return the client as the page's script takes it: number, sum of values, its standard error (of those values
+        that have one), the mechanism's score, seats trained in, seats refused, last round.
         """
-        contribution = self.score if self.score is not None else self.worth if self.valued else None
-        return [client, contribution, self.trained, self.refused, self.last_value, self.last_round]
+        worth = self.worth if self.valued else None
+        error = math.sqrt(self.squares) if self.known else None
+        return [client, worth, error, self.score, self.trained, self.refused, self.last_round]
 
 
 @dataclass
@@ -49,7 +52,6 @@ class Seats:
     names: dict[int, str] = field(default_factory=dict)
     round: int = -1
     latest: list[list[Any]] = field(default_factory=list)  # the last round's seats: client, value, error, reason
-    scored: bool = False
 
     def add(self, line: Mapping[str, Any]) -> int | None:
         """Take in one line of ``clients.jsonl`` and return its client; None if it is none."""
@@ -70,9 +72,11 @@ class Seats:
         if is_number(value):
             found.worth += value
             found.valued += 1
-            found.last_value = value
+            if is_number(error):
+                found.squares += error**2
+                found.known += 1
         if is_number(line.get("cumulative_value")):
-            found.score, self.scored = line["cumulative_value"], True
+            found.score = line["cumulative_value"]
         if line.get("name"):
             self.names[client] = str(line["name"])[:80]
         self.latest.append(

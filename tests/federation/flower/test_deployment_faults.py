@@ -50,7 +50,7 @@ def test_wrong_updates_are_refused_and_the_books_verify(net: Loopback, tmp_path:
 
 def test_nodes_and_the_server_die_and_the_run_goes_on(net: Loopback, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    exp = experiment("tiff", nodes=4, rounds=6, mechanism=AUCTION, federation={"deadline_s": 30.0})
+    exp = experiment("tiff", nodes=4, rounds=6, mechanism=AUCTION, federation={"deadline_s": 60.0})
     config = {"plan": str(plan(tmp_path, {"run": exp}, members=3))}
     net.up(only=[0, 1])
     net.start_node(2, {"FAULT": "dies", "FAULT_PID": str(net.folder / "logs" / "node2.pid")})

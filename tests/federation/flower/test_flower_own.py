@@ -1,5 +1,6 @@
 """What stays with a participant on a network, and what the operator may order; one process, Flower's own records."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -163,12 +164,10 @@ def test_a_receipt_of_another_client_or_none_is_refused(tmp_path: Path) -> None:
     exp = experiment("fedavg")
     job = Job("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
     node = Node(ClientData.of(build(exp.data), 1), job, tmp_path)
-    for lines, said in (("{", "not receipts"), ('{"shell": 1}', "not receipts")):
-        with pytest.raises(WireError, match=said):
-            node.keep_receipts(lines)
     fields = {"book": "b", "round": 0, "client": 2, "count": 1, "head": "h", "balance": 0, "escrow": 0, "postings": []}
-    import json
-
+    for lines in ("{", '{"shell": 1}', json.dumps(fields | {"client": 1, "round": "0"})):
+        with pytest.raises(WireError, match="not receipts"):
+            node.keep_receipts(lines)
     with pytest.raises(WireError, match="of another client"):
         node.keep_receipts(json.dumps(fields))
     with pytest.raises(WireError, match="not a request"):

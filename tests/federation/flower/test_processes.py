@@ -30,18 +30,31 @@ def test_what_was_started_is_stopped_by_pid_with_its_children(tmp_path: Path) ->
     while not made.log("one").endswith("\n"):
         pass
     child = int(made.log("one"))
-    assert made.stop("one", kill=True)
+    assert made.stop("one", kill=True) == []
     assert (made.pid("one"), made.names()) == (None, [])
     shown = subprocess.run(["ps", "-o", "stat=", "-p", str(child)], capture_output=True, text=True, check=False).stdout
     assert shown.strip() in ("", "Z")
-    assert not made.stop("one")
+    assert made.stop("one") == ["one"]
+
+
+def test_children_do_not_outlive_a_head_that_ends_at_once(tmp_path: Path) -> None:
+    made = Processes(tmp_path / "logs")
+    stubborn = "['sh', '-c', 'trap \"\" TERM; sleep 600 & wait; wait']"
+    script = f"import subprocess; c = subprocess.Popen({stubborn}); print(c.pid, flush=True); c.wait()"
+    made.start("one", [sys.executable, "-c", script], dict(os.environ), tmp_path)
+    while not made.log("one").endswith("\n"):
+        pass
+    assert made.stop("one") == []
+    child = made.log("one").strip()
+    shown = subprocess.run(["ps", "-o", "stat=", "-p", child], capture_output=True, text=True, check=False).stdout
+    assert shown.strip() in ("", "Z")
 
 
 def test_another_process_with_the_number_is_left_alone(tmp_path: Path) -> None:
     made = Processes(tmp_path)
     (tmp_path / "one.pid").write_text(f"{os.getpid()} Thu Jan  1 00:00:00 1970\n")
     assert made.pid("one") is None
-    assert not made.stop("one", kill=True)  # this process lives
+    assert made.stop("one", kill=True) == ["one"]  # this process lives
 
 
 def test_certificates_are_trusted_by_their_ca_for_this_machine_only(tmp_path: Path) -> None:

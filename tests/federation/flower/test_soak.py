@@ -21,16 +21,16 @@ def resident(pid: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "rounds", "every"),
+    ("nodes", "rounds", "every", "deadline_s"),
     [
-        pytest.param(4, 10, 4, marks=pytest.mark.slow, id="ten rounds"),
-        pytest.param(10, 200, 8, marks=pytest.mark.soak, id="two hundred rounds"),
+        pytest.param(4, 10, 5, 60.0, marks=pytest.mark.slow, id="ten rounds"),
+        pytest.param(10, 200, 8, 20.0, marks=pytest.mark.soak, id="two hundred rounds"),
     ],
 )
-def test_soak(nodes: int, rounds: int, every: int, tmp_path: Path) -> None:
+def test_soak(nodes: int, rounds: int, every: int, deadline_s: float, tmp_path: Path) -> None:
     run, net = tmp_path / "run", network(tmp_path / "net", nodes)
     seats = {"by_contribution": nodes, "at_random": 0}
-    exp = experiment("tiff", nodes=nodes, rounds=rounds, mechanism=seats, federation={"deadline_s": 20.0})
+    exp = experiment("tiff", nodes=nodes, rounds=rounds, mechanism=seats, federation={"deadline_s": deadline_s})
     config = {"plan": str(plan(tmp_path, {"run": exp}))}
     draw, link = np.random.default_rng(0), []
     try:

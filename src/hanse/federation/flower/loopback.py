@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import re
+import shutil
 import ssl
 import subprocess
 import sys
@@ -179,29 +180,41 @@ class Loopback:
 
     def down(self) -> list[str]:
         """Stop what runs; return what was no longer running."""
-        order = sorted(self.processes.names(), key=lambda name: (name == "keeper", name == "superlink", name))
-        running = {name: self.processes.pid(name) for name in order}
-        for name, pid in running.items():  # all at once: they take a while
-            if pid is not None and name != "keeper":
-                os.kill(pid, signal.SIGTERM)
-        for name in order:
-            self.processes.stop(name)
-        return [name for name, pid in running.items() if pid is None]
+        names = self.processes.names()
+        keeper = [name for name in names if name == "keeper"]  # last: nodes that go down may still ask it
+        gone = self.processes.stop(*(name for name in names if name != "keeper"))
+        gone += self.processes.stop(*keeper)
+        if keeper and (self.folder / "keeper.json").exists():
+            shutil.rmtree(Path(json.loads((self.folder / "keeper.json").read_text())).parent, ignore_errors=True)
+        return gone
 
     # ---- runs
 
     def play(self, config: Mapping[str, str | int | float | bool] | None = None, log: str = "run") -> str:
         """Start a run of the app with these values of its configuration, wait for its end, return what it printed.
 
-        Raises UserError if it cannot be started, or the server app failed.
+        Raises UserError if it cannot be started, or does not complete.
         """
         words = [f"{k}={json.dumps(v)}" if not isinstance(v, str) else f"{k}='{v}'" for k, v in (config or {}).items()]
         command = ["run", str(self.app), "here", "--stream", *(["-c", " ".join(words)] if words else [])]
         said = flwr([command], self.env(), self.app, self.folder / "logs" / f"{log}.log")
-        if "ServerApp raised an exception" in said:
-            wrong = [line for line in said.splitlines() if line.strip()]
-            raise UserError(f"the run failed: {' / '.join(wrong[-2:])}")
+        started = re.search(r"started run (\d+)", said)
+        if started is None:
+            raise UserError(f"the run was not started: {' / '.join(said.splitlines()[-3:])}")
+        while True:  # the stream of a run's log may end before the run does
+            status, details = self.status(started[1])
+            if status.startswith("finished"):
+                break
+            time.sleep(1.0)
+        if status != "finished:completed":
+            raise UserError(f"the run did not complete ({status}): {details}")
         return said
+
+    def status(self, run: str) -> tuple[str, str]:
+        """Return a run's status as Flower names it ("running", "finished:completed", ...) and its details."""
+        said = flwr([["list", "--run-id", run, "--format", "json"]], self.env(), self.app)
+        [found] = json.loads(said[said.index("{") : said.rindex("}") + 1])["runs"]
+        return str(found["status"]), str(found["status-details"])
 
     def env(self, name: str = "") -> dict[str, str]:
         """Return the environment of a process of this federation."""

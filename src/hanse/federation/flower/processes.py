@@ -49,19 +49,21 @@ class Processes:
             return None
         return int(number) if begun and _begun(int(number)) == begun else None
 
-    def stop(self, name: str, *, kill: bool = False, patience_s: float = 10.0) -> bool:
-        """Stop a process and its group (with ``kill`` at once); say whether it was running."""
-        pid = self.pid(name)
-        if pid is not None:
-            end = time.monotonic() + (0.0 if kill else patience_s)
+    def stop(self, *names: str, kill: bool = False, patience_s: float = 10.0) -> list[str]:
+        """Stop processes with all that they started (with ``kill`` at once); return those that were not running."""
+        running = {name: pid for name in names if (pid := self.pid(name)) is not None}
+        for pid in running.values():
             _signal(pid, signal.SIGKILL if kill else signal.SIGTERM)
-            while not kill and self.pid(name) is not None and time.monotonic() < end:
-                time.sleep(0.05)
-            _signal(pid, signal.SIGKILL)  # what is left of its group
+        end = time.monotonic() + patience_s
+        while any(self.pid(name) is not None for name in running) and time.monotonic() < end:
+            time.sleep(0.05)
+        for pid in running.values():
+            _signal(pid, signal.SIGKILL)  # what is left of its group, also where its head has gone
             if (child := _CHILDREN.pop(pid, None)) is not None:
                 child.wait()
-        self._path(name).unlink(missing_ok=True)
-        return pid is not None
+        for name in names:
+            self._path(name).unlink(missing_ok=True)
+        return [name for name in names if name not in running]
 
     def log(self, name: str) -> str:
         """Return what a process has printed so far."""

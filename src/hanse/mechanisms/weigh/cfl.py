@@ -8,8 +8,6 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
 
 from hanse.games.gram import cosines
 from hanse.mechanisms.part import Floats, Ints, State, View, WeighPart
@@ -32,6 +30,9 @@ def bipartition(similarity: Floats, method: Linkage = "single") -> np.ndarray:
         raise ValueError(f"similarity: {len(similarity)} rows: at least two can be split")
     apart = np.maximum(1.0 - (similarity + similarity.T) / 2.0, 0.0)
     np.fill_diagonal(apart, 0.0)
+    from scipy.cluster.hierarchy import fcluster, linkage  # late: it takes longer to import than a short run
+    from scipy.spatial.distance import squareform
+
     label = fcluster(linkage(squareform(apart, checks=False), method), 2, "maxclust")
     second = np.asarray(label != label[0])
     return ~second if np.count_nonzero(second) * 2 > len(second) else second

@@ -3,7 +3,7 @@
 
 const MOST = 1024, FEW = 15, ALL = 1000, UNITS = 1e6;
 const $ = (id) => document.getElementById(id);
-const run = { progress: {}, series: new Map(), clients: new Map(), utility: new Map(), names: new Map(), accounts: new Map(), flows: [], latest: null, refusals: [], books: null, scored: false };
+const run = { progress: {}, series: new Map(), clients: new Map(), utility: new Map(), names: new Map(), accounts: new Map(), flows: [], latest: null, refusals: [], books: null };
 const open = { clients: false, balances: false };
 let stale = new Set(), asked = false;
 
@@ -41,7 +41,7 @@ function take(message) {
   for (const [key, found] of Object.entries(message.points || {})) { stale.add("lines"); for (const [x, y] of found) observe(key, x, y); }
   for (const row of message.clients || []) { stale.add("clients"); run.clients.set(row[0], row); }
   for (const [client, value] of message.utility || []) { stale.add("clients"); run.utility.set(client, value); }
-  if (message.latest) { stale.add("latest"); run.latest = message.latest; run.refusals = message.refusals; run.scored = message.scored; }
+  if (message.latest) { stale.add("latest"); run.latest = message.latest; run.refusals = message.refusals; }
   if (message.books) {
     stale.add("books");
     run.books = message.books;
@@ -173,17 +173,18 @@ function drawClients() {
   const valued = rows.some((row) => worth(row) !== null);
   rows.sort((a, b) => (worth(b) ?? -Infinity) - (worth(a) ?? -Infinity) || a[0] - b[0]);
   const what = utility ? "What the market has brought each client so far: its utility, in tokens."
-    : run.scored ? "What each client's updates were worth so far, as the mechanism keeps it."
     : valued ? "What each client's updates were worth so far, summed over rounds."
     : "This mechanism does not value updates; here is how often each client trained.";
-  $("k-clients").textContent = `${what} A client's name opens its statement.` + cutText("clients", rows, valued ? "with the largest figures, up or down" : "that trained most");
+  const errors = valued && !utility && rows.some((row) => row[2] !== null), scores = rows.some((row) => row[3] !== null);
+  const more = (errors ? " The standard error is that of the sum." : "") + (scores ? " The score is the running value that the mechanism itself goes by." : "");
+  $("k-clients").textContent = `${what}${more} A client's name opens its statement.` + cutText("clients", rows, valued ? "with the largest figures, up or down" : "that trained most");
   const found = rows.map(worth).filter((w) => w !== null), low = Math.min(0, ...found), high = Math.max(0, ...found), id = $("live").dataset.run;
-  const some = cut("clients", rows, (row) => Math.abs(worth(row) ?? row[2]));
-  const head = valued ? ["Client", utility ? "#Utility" : "#Contribution", ""] : ["Client"];
+  const some = cut("clients", rows, (row) => Math.abs(worth(row) ?? row[4])), figure = (value) => (value === null ? "–" : short(value));
+  const head = ["Client", ...(valued ? [utility ? "#Utility" : "#Contribution", ""] : []), ...(errors ? ["#Standard error"] : []), ...(scores ? ["#Score"] : [])];
   fill("t-clients", [...head, "#Rounds trained", "#Refused", "#Last round"], some.map((row) => {
-    const [client, , trained, refused, , last] = row, w = worth(row);
-    const figures = valued ? [w === null ? "–" : short(w), w === null ? "" : bar(w, low, high, short(w))] : [];
-    return [tag("a", { href: `/statement/${id}/${client}` }, nameOf(client)), ...figures, trained, refused, last];
+    const [client, , error, score, trained, refused, last] = row, w = worth(row);
+    const figures = valued ? [figure(w), w === null ? "" : bar(w, low, high, short(w))] : [];
+    return [tag("a", { href: `/statement/${id}/${client}` }, nameOf(client)), ...figures, ...(errors ? [figure(error)] : []), ...(scores ? [figure(score)] : []), trained, refused, last];
   }));
 }
 
