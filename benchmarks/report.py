@@ -39,7 +39,8 @@ def make_run(path: Path, rounds: int, clients: int) -> None:
     worth = draw.normal(1, 1, clients)
     held = np.full(clients, 100 * TOKEN)
     ids = np.arange(clients)
-    grants = [Transaction(f"grant/{i}", "grant", ((MINT, -100 * TOKEN), (client(i), 100 * TOKEN))) for i in range(clients)]
+    given = 100 * TOKEN
+    grants = [Transaction(f"grant/{i}", "grant", ((MINT, -given), (client(i), given))) for i in range(clients)]
     with (
         Ledger.open(path / "ledger.db", book="benchmark", floor=0) as ledger,
         (path / "metrics.jsonl").open("w") as metrics,

@@ -6,7 +6,7 @@ import json
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -47,7 +47,7 @@ class FakeWandB(types.ModuleType):
 
 
 class FakeClient:
-    made: list[FakeClient] = []
+    made: ClassVar[list[FakeClient]] = []
 
     def __init__(self, tracking_uri: str) -> None:
         self.uri, self.batches, self.ended = tracking_uri, [], []

@@ -4,8 +4,8 @@ A page is a session: one folder, one Python namespace, blocks in their order.
 
 * ``python`` runs. If its first line is ``# name.py`` it is written to that file, too (``# name.py (goes on)``: added).
 * ``toml`` is checked as an experiment; a fragment without a mechanism is completed. ``# name.toml`` writes the file.
-* ``bash`` lines that begin with ``hanse`` go through the command line (``demo`` and ``reproduce`` only in the slow
-  tests); any other command must be marked.
+* ``bash`` lines that begin with ``hanse`` go through the command line (``demo``, ``reproduce`` and ``report`` only in
+  the slow tests); any other command must be marked.
 * ``text`` with ``output="above"`` is what the block above it prints.
 * ``not-run="why"`` in the fence marks a block that cannot run, ``slow="why"`` one that takes long.
 """
@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SECTIONS = frozenset(Experiment.model_fields)
 HERE = ("digits", "synthetic", "fedsoft_linear")  # sources that need no file
-LONG = (["hanse", "demo"], ["hanse", "reproduce"])
+LONG = (["hanse", "demo"], ["hanse", "reproduce"], ["hanse", "report"])  # a report draws for seconds
 FENCE = re.compile(r"^(?P<indent> *)(?P<mark>`{3,}|~{3,})[ ]*(?P<language>[\w+-]*)[ ]*(?P<options>.*)$")
 OPTION = re.compile(r'([\w-]+)="([^"]*)"')
 FILE = re.compile(r"^# (?P<name>[\w.-]+\.(?:py|toml))(?P<more> \(goes on\))?$")
@@ -158,7 +158,9 @@ class Session:
         sections = tomllib.loads(block.text)
         if strange := sections.keys() - SECTIONS:
             raise WrongPageError(f"{block.place}: {', '.join(strange)}: not a section of an experiment")
+        cut = self.cut
         experiment = Experiment(**({"mechanism": {"name": "fedavg"}} | sections))
+        self.cut = cut  # nothing has run
         if "mechanism" in sections and experiment.data.source in HERE:
             if experiment.mechanism.name == "pifl" and "data" not in sections:
                 return

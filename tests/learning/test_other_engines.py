@@ -169,7 +169,7 @@ def test_bf16_is_near() -> None:
 
 @pytest.fixture
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrate.pooch, "os_cache", lambda name: tmp_path / name)
+    monkeypatch.setattr(calibrate, "user_cache_dir", lambda name: tmp_path / name)
 
 
 @pytest.mark.usefixtures("_cache")

@@ -6,7 +6,10 @@ class of limit has a mutation that must trip it: a gate that nothing trips watch
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -225,3 +228,25 @@ def test_differences() -> None:
     less.kernels.update({"mm": 1, "once": 1})
     step = per_step(more, less, 2)
     assert (dict(step.kernels), step.flops, step.bytes) == ({"mm": 2}, 3, 3)
+
+
+# ---- start-up: what a run imports, which is most of a short run's time and memory beside PyTorch's own
+
+HEAVY = ("scipy", "sklearn", "pandas", "matplotlib", "plotly", "networkx", "sqlalchemy", "alembic", "requests", "pooch")
+SHORT = """
+import sys
+import hanse
+hanse.run(hanse.Experiment(
+    data={"source": "synthetic", "clients": 4, "samples_per_client": 20},
+    mechanism={"name": "greedyfed", "clients_per_round": 2},
+    run={"rounds": 2},
+), out=sys.argv[1])
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def test_a_run_imports_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT, str(tmp_path / "run")], capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.split()).isdisjoint(HEAVY)

@@ -153,7 +153,8 @@ def test_what_dishonest_clients_lose_over_seeds(tmp_path: Path) -> None:
     paths = []
     for s, (bad, good) in enumerate(((1.0, 2.0), (0.0, 4.0), (0.5, 3.5))):
         seats = [seat(0, 0, bad), seat(0, 1, good), seat(0, 2, good + 1)]
-        paths.append(write_run(tmp_path / f"{s}", [metric(0)], seats, riders | {"run": {"seed": s}, "data": {"clients": 3}}))
+        changes = riders | {"run": {"seed": s}, "data": {"clients": 3}}
+        paths.append(write_run(tmp_path / f"{s}", [metric(0)], seats, changes))
     (chart,) = honesty_charts(group_runs(load_runs(paths)))
     bars = chart.marks
     assert isinstance(bars, Bars)

@@ -8,10 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pooch
-import requests
 from numpy.typing import NDArray
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from hanse.data.emnist import ARCHIVE, read_emnist
 from hanse.data.parsers import read_cifar10_archive, read_idx_gz
@@ -95,7 +92,6 @@ def fetch(source: str, cache: Path, remotes: Mapping[str, Remote] = REMOTES) -> 
     """
     remote = remotes[source]
     folder = cache / (remote.folder or source)
-    pooch.get_logger().setLevel("ERROR")
     for name, md5 in remote.files.items():
         _fetch_file(name, f"md5:{md5}", remote.bases, folder)
     return remote.read(folder)
@@ -103,13 +99,15 @@ def fetch(source: str, cache: Path, remotes: Mapping[str, Remote] = REMOTES) -> 
 
 def fetch_text(address: str, sha256: str, path: Path) -> Path:
     """Download one file to ``path``, checked. Raises OSError with one line that says what failed."""
-    pooch.get_logger().setLevel("ERROR")
     base, _, name = address.rpartition("/")
     _fetch_file(name, f"sha256:{sha256}", (base + "/",), path.parent, path.name)
     return path
 
 
 def _fetch_file(name: str, known_hash: str, bases: tuple[str, ...], folder: Path, saved_as: str = "") -> None:
+    import pooch  # late, as requests below: most runs download nothing
+
+    pooch.get_logger().setLevel("ERROR")
     failures: list[str] = []
     for base in bases:
         bar = _Bar(name)
@@ -122,7 +120,7 @@ def _fetch_file(name: str, known_hash: str, bases: tuple[str, ...], folder: Path
                 downloader=pooch.HTTPDownloader(progressbar=bar, timeout=30),
             )
             return
-        except (requests.RequestException, OSError, ValueError) as error:
+        except (OSError, ValueError) as error:  # what requests raises is an OSError
             failures.append(f"{base + name}: {_short(error)}")
         finally:
             bar.close()
@@ -130,6 +128,8 @@ def _fetch_file(name: str, known_hash: str, bases: tuple[str, ...], folder: Path
 
 
 def _short(error: Exception) -> str:
+    import requests
+
     if isinstance(error, requests.ConnectionError):
         return "no connection"
     return " ".join(str(error).split())[:200] or type(error).__name__
@@ -139,6 +139,8 @@ class _Bar:
     """A progress bar in the form that pooch drives: ``total``, ``update``, ``reset``, ``close``."""
 
     def __init__(self, name: str) -> None:
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
         self.total: int | None = None
         self._progress = Progress(
             TextColumn("{task.description}"),

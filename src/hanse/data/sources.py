@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
-import pooch
 import torch
 from numpy.typing import NDArray
 
@@ -122,6 +121,8 @@ def load(
 
 def cache_dir() -> Path:
     """Return the user's cache directory for downloaded data (it may not exist yet)."""
+    import pooch  # late: it brings requests along, and most runs ask for nothing
+
     return Path(pooch.os_cache("hanse"))
 
 

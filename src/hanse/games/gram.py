@@ -76,9 +76,7 @@ def _fill(squared: Floats, rows: Tensor, part: Ints, scale: float) -> bool:
     squared[np.ix_(part, part)] = found
     if not close.any():
         return True
-    from scipy.sparse.csgraph import connected_components  # late: few rules need it, and it is long to import
-
-    count, cluster = connected_components(close, directed=False)
+    count, cluster = _components(close)
     for name in range(count):
         members = np.flatnonzero(cluster == name)
         if 1 < len(members) < len(part):
@@ -88,6 +86,20 @@ def _fill(squared: Floats, rows: Tensor, part: Ints, scale: float) -> bool:
                 a, b = part[i], part[j]
                 squared[a, b] = squared[b, a] = _squared_difference(rows[a], rows[b], scale)
     return True
+
+
+def _components(close: NDArray[np.bool_]) -> tuple[int, Ints]:
+    """Return how many connected components a symmetric ``close [m, m]`` has, and each point's, numbered in order."""
+    label = np.full(len(close), -1, dtype=np.int64)
+    count = 0
+    while (label < 0).any():
+        front = label < -1
+        front[int(np.argmax(label < 0))] = True
+        while front.any():
+            label[front] = count
+            front = close[front].any(0) & (label < 0)
+        count += 1
+    return count, label
 
 
 def _gram(rows: Tensor, part: Ints, scale: float) -> Floats:

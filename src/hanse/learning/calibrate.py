@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import pooch
 import torch
+from platformdirs import user_cache_dir
 
 from hanse.data.samples import Samples
 from hanse.errors import UserError
@@ -217,7 +217,7 @@ def _cache_file(
         "rounds": rounds if any(c.engine == "processes" for c in candidates) else 0,
     }
     digest = hashlib.blake2b(json.dumps(question, sort_keys=True).encode(), digest_size=12).hexdigest()
-    return Path(pooch.os_cache("hanse")) / "calibration" / f"{digest}.json"
+    return Path(user_cache_dir("hanse")) / "calibration" / f"{digest}.json"
 
 
 def _processor() -> str:

@@ -48,9 +48,7 @@ class Adapted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of what follows each token. No position looks ahead, so padding at the end is harmless."""
         tensors = {name: self.adapter[_key(name)] for name in self.names}
-        found = functional_call(
-            self.body, tensors, (), {"input_ids": x, "use_cache": False, "logits_to_keep": 0}, tie_weights=False
-        )
+        found = functional_call(self.body, tensors, (), {"input_ids": x, "use_cache": False}, tie_weights=False)
         logits: Tensor = found.logits
         return logits.transpose(1, 2)
 

@@ -164,8 +164,8 @@ class Graph:
     def arrows(self) -> list[tuple[int, int, float]]:
         """The arrows that are drawn, as (from, to, share of the largest): those of at least a hundredth of it."""
         most = float(self.weight.max(initial=0.0))
-        pairs = np.argwhere(self.weight > LEAST_SHARE * most) if most > 0 else []
-        return [(int(i), int(j), float(self.weight[i, j]) / most) for i, j in pairs]
+        drawn = np.argwhere((self.weight > LEAST_SHARE * most) & (most > 0)).tolist()
+        return [(i, j, float(self.weight[i, j]) / most) for i, j in drawn]
 
     def look(self, kind: str) -> int:
         """The place of a kind among all kinds, for its colour and marker."""

@@ -88,7 +88,8 @@ def class_chart(facts: DataFacts) -> Chart | None:
     if len(kept) < len(facts.counts):
         caption += f" {len(kept)} evenly spaced clients are shown."
     rows = tuple(str(c) for c in range(len(shown)))
-    marks = Heat(rows, tuple(str(k) for k in kept.tolist()), z, "samples", _marks(int(shown.max())), floor=0.0, root=True)
+    columns = tuple(str(k) for k in kept.tolist())
+    marks = Heat(rows, columns, z, "samples", _marks(int(shown.max())), floor=0.0, root=True)
     title = f"Who has which classes: {facts.name}"
     return Chart(f"classes-{slug(facts.name)}", "The data", title, caption, "client", "class", marks)
 

@@ -170,7 +170,7 @@ def _map(group: Group, found: Contribution, name: str, many: str) -> Chart:
         "A row that lights up early is a client whose first updates counted."
     )
     if bool(np.isfinite(found.errors).any()):
-        caption += f" The standard error of a row's last value is {np.nanmedian(found.errors):.2g} at the median client."
+        caption += f" A row's last value has a standard error of {np.nanmedian(found.errors):.2g} at the median client."
     if len(kept) < len(found.clients):
         caption += f" The {half} highest and {half} lowest of {len(found.clients):,} clients."
     marks = Heat(

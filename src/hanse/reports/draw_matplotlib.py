@@ -171,13 +171,15 @@ def _graph(axes: Axes, marks: Graph) -> None:
     for i in range(m):
         look = marks.look(marks.kinds[i])
         colour, marker = COLOURS[look % len(COLOURS)], MARKERS[look % len(MARKERS)][1]
-        axes.plot(*at[i], marker, ms=size, color=colour, mec="white", zorder=3)
+        axes.plot(*at[i], marker, ms=size * (1.3 if marker in "^v*" else 1.0), color=colour, mec="white", zorder=3)
         name, note, x, y = marks.texts[i]
-        axes.text(*at[i], _plain(name), ha="center", va="center", color="white", fontsize=0.41 * size, zorder=4)
+        own_x, own_y = at[i].tolist()
+        axes.text(own_x, own_y, _plain(name), ha="center", va="center", color="white", fontsize=0.41 * size, zorder=4)
         axes.text(x, y, _plain(note), ha="center", va="center", fontsize=max(6.0, 0.41 * size), zorder=4)
+    looks_of = [(MARKERS[k % len(MARKERS)][1], COLOURS[k % len(COLOURS)]) for k in range(len(set(marks.kinds)))]
     handles = [
-        Line2D([], [], ls="", marker=MARKERS[k % len(MARKERS)][1], color=COLOURS[k % len(COLOURS)], ms=9, label=_plain(kind))
-        for k, kind in enumerate(dict.fromkeys(marks.kinds))
+        Line2D([], [], ls="", marker=marker, color=colour, ms=9, label=_plain(kind))
+        for (marker, colour), kind in zip(looks_of, dict.fromkeys(marks.kinds), strict=True)
     ]
     axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, -0.04), ncols=len(handles), frameon=False)
     axes.set(xlim=(-1.4, 1.4), ylim=(-1.45, 1.35), aspect="equal")

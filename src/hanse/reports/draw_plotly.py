@@ -190,8 +190,9 @@ def _graph(marks: Graph) -> go.Figure:
         gap = np.full((1, 2), np.nan)
         x, y = np.concatenate([np.concatenate([path, gap]) for path in paths]).T
         figure.add_scatter(
-            x=_column(x), y=_column(y), mode="lines", hoverinfo="skip", showlegend=False, legendgroup=_safe(kinds[look]),
-            opacity=0.4 + 0.12 * width, line={"color": COLOURS[look % len(COLOURS)], "width": 0.7 + width},
+            x=_column(x), y=_column(y), mode="lines", hoverinfo="skip", showlegend=False,
+            legendgroup=_safe(kinds[look]), opacity=0.4 + 0.12 * width,
+            line={"color": COLOURS[look % len(COLOURS)], "width": 0.7 + width},
         )  # fmt: skip
     for look, points in heads.items():
         x_, y_, angles, told_, sizes = zip(*points, strict=True)

@@ -83,7 +83,7 @@ def outcomes(run: LoadedRun) -> dict[str, Floats]:
     seats = run.seats
     some = np.isfinite(seats.value)
     if some.any():
-        found["value"] = np.bincount(seats.client[some], weights=seats.value[some], minlength=n)
+        found["value"] = np.bincount(seats.client[some], weights=seats.value[some], minlength=n).astype(np.float64)
     worth = utilities(run)
     if worth is not None:
         found["utility"] = worth
@@ -103,7 +103,7 @@ def outcomes(run: LoadedRun) -> dict[str, Floats]:
 
 
 def honesty_charts(groups: Sequence[Group]) -> list[Chart]:
-    """Return a chart for each figure of every experiment in which some clients are dishonest, all seeds side by side."""
+    """Return a chart for each figure of every experiment with dishonest clients, all seeds side by side."""
     return [chart for group in groups for chart in _charts(group)]
 
 
@@ -147,10 +147,11 @@ def _chart(
         if len(seeds) > 1:
             shown.append(float(np.mean(values)))
             errors.append(float(np.std(values, ddof=1) / np.sqrt(len(values))))
-        many = f"{name} ({counts[name]} clients)" if name in counts else name
-        series.append(Series(many, np.nan_to_num(np.array(shown)), np.array(errors) if len(seeds) > 1 else None))
+        told = f"{name} ({counts[name]} clients)" if name in counts else name
+        series.append(Series(told, np.nan_to_num(np.array(shown)), np.array(errors) if len(seeds) > 1 else None))
     caption = "The mean over the clients of each kind, seed by seed."
-    caption += " Whiskers at the mean over seeds: one standard error." if len(seeds) > 1 else " One seed: it may be chance."
+    many = len(seeds) > 1
+    caption += " Whiskers at the mean over seeds: one standard error." if many else " One seed: it may be chance."
     base = next(iter(means))
     for name, values in means.items():
         if name == base:

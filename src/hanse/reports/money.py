@@ -39,7 +39,7 @@ def books_of(groups: Sequence[Group]) -> tuple[dict[str, Books], list[str]]:
         try:
             books = read_books(group.runs[0])
         except UserError as wrong:
-            notes.append(f"The books of {group.runs[0].name} cannot be read, so that their figures are left out: {wrong}")
+            notes.append(f"The books of {group.runs[0].name} cannot be read, and their figures are left out: {wrong}")
             continue
         if books is not None:
             found[group.label] = books

@@ -94,11 +94,12 @@ def _earned(group: Group, books: Books | None) -> Chart | None:
     for kind in dict.fromkeys(kinds):
         here = np.array([k == kind for k in kinds])
         x, y = 100.0 * accuracy[here], worth[clients[here]]
-        names = tuple(f"client {run.client_label(c)}" for c in clients[here].tolist()) if len(clients) <= MOST else ()
+        few = len(clients) <= MOST
+        names = tuple(f"client {run.client_label(c)}" for c in clients[here].tolist()) if few else ()
         lines.append(Line(kind, x, y, dots=True, names=names))
     caption = (
-        f"Every dot is one client: its accuracy on its own test data across, {told}. Right and up: joining brought both "
-        f"a good model and a gain; left and up: it earned for others. Seed {run.seeds[0]}."
+        f"Every dot is one client: its accuracy on its own test data across, {told}. Right and up: it has both a good "
+        f"model and a gain. Seed {run.seeds[0]}."
     )
     marks = Lines(tuple(lines), zero=True, whole=False)
     title = f"{what}: {group.label}"

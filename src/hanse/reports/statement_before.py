@@ -198,7 +198,8 @@ def _authorised(experiment: Experiment, profile: Mapping[str, Any]) -> int | Non
     table = {"name": given} if isinstance(given, str) else given
     if table.get("name") != "trader":
         return None
-    most = profile.get("most", Trader(**{k: v for k, v in table.items() if k != "name"}).most)
+    options: dict[str, Any] = {k: v for k, v in table.items() if k != "name"}
+    most = profile.get("most", Trader(**options).most)
     return None if most is None else int(most * TOKEN)
 
 

@@ -80,8 +80,8 @@ def _positive_by_round(run: LoadedRun, some: np.ndarray, played: int) -> Floats:
     key = seats.round[some] * width + seats.client[some]
     pairs, place = np.unique(key, return_inverse=True)
     values = np.bincount(place, weights=seats.value[some], minlength=len(pairs))
-    found: Floats = np.bincount(pairs // width, weights=np.maximum(values, 0.0), minlength=played)
-    return found
+    found = np.bincount(pairs // width, weights=np.maximum(values, 0.0), minlength=played)
+    return found.astype(np.float64)
 
 
 def _round(run: LoadedRun, number: int, at: list[int], total: float, positive: float) -> Round:

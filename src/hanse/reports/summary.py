@@ -99,7 +99,9 @@ def _value(groups: Sequence[Group]) -> list[str]:
             top, low = f"{100 * shares[0]:.0f}{first} % of the total value", f"{100 * shares[-1]:.1f}{last} %"
         else:
             first, last = (_error(found.errors[i]) for i in (0, -1))
-            top, low = f"value {totals[0]:.3g}{first}, all together {total:.3g}", f"{totals[-1]:.3g}{last}"
+            # values relative to a mean sum to 0 but for their last bits
+            together = 0.0 if abs(total) < 1e-9 * float(np.abs(totals).sum()) else total
+            top, low = f"value {totals[0]:.3g}{first}, all together {together:.3g}", f"{totals[-1]:.3g}{last}"
         below = int((totals < 0).sum())
         comma = "," if group.seeds_text else ""
         harm = (
@@ -110,7 +112,7 @@ def _value(groups: Sequence[Group]) -> list[str]:
         told.append(
             f"In {group.label}{group.seeds_text}{comma} the most valuable client was {found.labels[0]} ({top}), "
             f"the least valuable {found.labels[-1]} ({low}){harm}."
-            + (" After ±: one standard error of the estimate." if bool(np.isfinite(found.errors[[0, -1]]).any()) else "")
+            + (" After ±: one standard error of the estimate." if np.isfinite(found.errors[[0, -1]]).any() else "")
         )
     return told
 

@@ -64,7 +64,8 @@ def differences_table(groups: Sequence[Group]) -> TextTable | None:
         mean, low, high = (f"{factor * row[k]:+,.{digits}f}" for k in ("mean", "low", "high"))
         flip = "–" if row["p_sign_flip"] is None else f"{row['p_sign_flip']:.3g}"
         name = f"{row['run']} – {row['base']}: {heading}"
-        rows.append((name, str(row["pairs"]), mean, f"{low} to {high}", f"{row['p']:.2g}", f"{row['p_holm']:.2g}", flip))
+        p = (f"{row[k]:.2g}" for k in ("p", "p_holm"))
+        rows.append((name, str(row["pairs"]), mean, f"{low} to {high}", *p, flip))
     headings = ("difference", "seeds", "mean", "95 % interval", "p (t test)", "p (Holm)", "p (sign flips)")
     return TextTable(headings, tuple(rows)) if rows else None
 

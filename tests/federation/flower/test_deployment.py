@@ -1,5 +1,6 @@
 """One experiment file, two engines: this process, and five SuperNodes with TLS and keys of their own."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     net = network(folder / "net", 5)
     try:
         net.up()
-        net.play({"plan": str(plan(folder, {name: experiment(name) for name in MECHANISMS}))})
+        server = os.environ.get("HANSE_TEST_POSTGRES")  # books in PostgreSQL where there is one, else in SQLite
+        books = {"ledger": {"url": server}} if server else {}
+        net.play({"plan": str(plan(folder, {name: experiment(name, **books) for name in MECHANISMS}))})
     finally:
         net.down()
     return folder

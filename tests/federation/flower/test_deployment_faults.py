@@ -65,7 +65,7 @@ def test_nodes_and_the_server_die_and_the_run_goes_on(net: Loopback, tmp_path: P
     first.start()
     until("the node to die in round 1", lambda: net.processes.pid("node2") is None)
     until("round 1 to end without it", lambda: len(metrics(run)) >= 2)
-    net.start_node(2)  # it comes back with its key
+    net.revive(2)  # it comes back with its key
     net.start_node(3)  # and a new one joins
     until("another round", lambda: len(metrics(run)) >= 3)
     net.kill("superlink")

@@ -45,12 +45,13 @@ def test_soak(nodes: int, rounds: int, every: int, deadline_s: float, tmp_path: 
             if done % every == 0 and done < rounds:
                 victim = int(draw.integers(nodes))
                 net.kill(f"node{victim}")
-                net.start_node(victim)
+                net.revive(victim)
         server.join()
     finally:
         net.down()
     lines = metrics(run)
     assert [m["round"] for m in lines] == list(range(rounds))
+    assert lines[-1]["present"] == nodes  # who was killed came back
     lost = [line for line in clients(run) if "refused" in line]
     assert len(lost) <= 2 * (rounds // every)  # a kill costs seats of its own node only
     with open_ledger(run) as ledger:

@@ -26,6 +26,7 @@ __all__ = ["Loopback", "flwr"]
 
 HOST = "127.0.0.1"
 POLL_S = 0.25  # how often Flower's executor looks for a message: its own variable, 1 s if it is not set
+TAKEN = "SuperNode ID"  # what a node prints once the SuperLink knows it
 
 # Flower's command line, several commands in one interpreter
 _MANY = """
@@ -173,6 +174,18 @@ class Loopback:
             "--node-config", f"partition-id={i} num-partitions={self.nodes}",
         ]  # fmt: skip
         self.processes.start(f"node{i}", command, env, self.app)
+
+    def revive(self, i: int, patience_s: float = 240.0) -> None:
+        """Start a node that was killed, as often as it takes: the SuperLink does not take a node that it believes to be
+        there, until it has missed its heartbeat for a minute. Raises UserError if it is not taken.
+        """
+        name, end = f"node{i}", time.monotonic() + patience_s
+        taken = self.processes.log(name).count(TAKEN)
+        while self.processes.log(name).count(TAKEN) == taken:
+            if time.monotonic() > end:
+                raise UserError(f"{name}: the SuperLink did not take it back within {patience_s:g} s")
+            self.start_node(i)
+            time.sleep(0.5)
 
     def kill(self, name: str) -> None:
         """Kill "superlink" or "node3" with everything that it has started, as a power cut would."""
