@@ -200,7 +200,7 @@ def _play(
     budget.spend(result.metrics)
     result.over = budget.over()
     # engines and games bring their own threads; for what lies between, one is robust beside busy neighbours
-    with intra_op(1), _interruptible() as stop:
+    with intra_op(1), _interruptible(ours=not world.elsewhere) as stop:
         while state.round < limits.rounds and result.over is None and not stop.asked:
             begun = time.perf_counter()
             played = play_round(world.setup, state)
@@ -261,9 +261,12 @@ class _Stop:
 
 
 @contextmanager
-def _interruptible() -> Iterator[_Stop]:
+def _interruptible(ours: bool) -> Iterator[_Stop]:
     """Let the first Ctrl-C end the run after its round; a second one ends it at once. Only in the main thread."""
     stop = _Stop()
+    if not ours:  # Flower ends its server apps with the same signal, and must be able to
+        yield stop
+        return
 
     def ask(signum: int, frame: FrameType | None) -> None:
         if stop.asked:

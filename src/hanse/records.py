@@ -125,9 +125,9 @@ def evaluate(
     if data.server_test is not None:
         held, count = np.unique(rows, return_counts=True)
         scores = engine.score(table.rows[held], data.server_test)
-        found["test/loss"] = float(np.average(scores.loss, weights=count))
+        found["test/loss"] = loss = float(np.average(scores.loss, weights=count))
         if is_text(data.server_test):
-            found["test/perplexity"] = perplexity(found["test/loss"])
+            found["test/perplexity"] = perplexity(loss)
         if not np.isnan(scores.accuracy).any():
             found["test/accuracy"] = float(np.average(scores.accuracy, weights=count))
     if len(clients):

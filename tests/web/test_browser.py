@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Watch, find_browser, served
+from web_browser import Watch, find_browser, served
 from web_cases import Growing
 
 from hanse.config import Experiment

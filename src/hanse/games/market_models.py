@@ -54,7 +54,7 @@ def distances(models: Any, kind: Kind = "cosine") -> Floats:
 
 
 def gram_distances(gram: Floats, kind: Kind = "cosine") -> Floats:
-    """Return :func:`distances` from inner products ``gram [m, m]``; a model of length 0 has cosine 0 with the others."""
+    """Return :func:`distances` from inner products ``gram [m, m]``; what has length 0 has cosine 0 with the others."""
     squares = np.diag(gram)
     if kind == "squared_l2":
         found = np.maximum(squares[:, None] + squares[None, :] - 2 * gram, 0.0)

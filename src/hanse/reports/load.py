@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -117,14 +117,17 @@ class LoadedRun:
         told = {c["client"]: str(c["name"]) for c in self.clients if c.get("name")}
         return told | {i: str(member["name"]) for i, member in self.members.items() if member.get("name")}
 
-    def arrays(self, round: int) -> dict[str, NDArray[Any]]:
-        """Read the arrays of one round (0-based); empty if its file is not there. Raises UserError if it is broken."""
+    def arrays(self, round: int, only: Collection[str] = ()) -> dict[str, NDArray[Any]]:
+        """Read the arrays of one round (0-based), all or ``only`` those named of them; empty if its file is not there.
+
+        Raises UserError if it is broken.
+        """
         file = self.path / "rounds" / f"{round:05d}.npz"
         if not file.exists():
             return {}
         try:
             with np.load(file, allow_pickle=False) as stored:
-                return {key: stored[key] for key in stored.files}
+                return {key: stored[key] for key in stored.files if not only or key in only}
         except Exception as wrong:  # zipfile, numpy and the operating system each raise their own
             raise UserError(f"{file}: cannot be read: {wrong}") from None
 
@@ -133,7 +136,7 @@ class LoadedRun:
         for line in self.metrics:
             if not line.get("refused"):
                 continue
-            stored = self.arrays(line["round"])
+            stored = self.arrays(line["round"], only=("refused", "reason"))
             if "reason" in stored:
                 pairs = zip(stored["refused"].tolist(), stored["reason"].tolist(), strict=False)
                 yield from ((line["round"], int(client), str(reason)) for client, reason in pairs)

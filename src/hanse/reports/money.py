@@ -101,7 +101,8 @@ def _rows(ledger: object) -> tuple[list[str], NDArray[np.int64]]:
             .where(t.book_id == ledger.id)
             .order_by(t.number)
         )
-        rows = np.array([tuple(row) for row in connection.execute(wanted)], np.int64).reshape(-1, 4)
+        flat = (number for row in connection.execute(wanted) for number in row)
+        rows = np.fromiter(flat, np.int64).reshape(-1, 4)
     ids = np.array([id_ for id_, _ in named], np.int64)
     rows[:, 2] = np.searchsorted(ids, rows[:, 2])
     return [name for _, name in named], rows

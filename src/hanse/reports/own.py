@@ -43,7 +43,7 @@ def utilities(run: LoadedRun) -> Floats | None:
         return None
     total = np.zeros(run.num_clients)
     for line in run.metrics:
-        record = run.arrays(int(line["round"]))
+        record = run.arrays(int(line["round"]), only=("market_utility", "market_client"))
         if "market_utility" in record:
             total[record["market_client"]] += record["market_utility"]
     return total

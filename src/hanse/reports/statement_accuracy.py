@@ -17,6 +17,7 @@ from hanse.reports.load import LoadedRun, load_run
 __all__ = ["Fit", "find_alone", "fit_of"]
 
 HERE = "alone"  # the folder inside a run directory where --train-alone leaves its run
+_TEST = ("tested", "test_loss", "test_accuracy", "test_samples")
 _SAME = ("data", "model", "train")  # what both runs must share, or the difference is not that of joining
 
 
@@ -89,7 +90,7 @@ def _tests(run: LoadedRun, client: int) -> list[tuple[int, float | None, float |
     for line in run.metrics:
         if line.get("client/test_loss") is None:
             continue
-        record = run.arrays(int(line["round"]))
+        record = run.arrays(int(line["round"]), only=_TEST)
         at = np.flatnonzero(record["tested"] == client) if "tested" in record else np.zeros(0, np.int64)
         if not len(at):
             continue

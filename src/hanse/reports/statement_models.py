@@ -14,6 +14,9 @@ __all__ = ["Models", "models_of"]
 
 Ints = NDArray[np.int64]
 
+_MARKET = ("market_client", "market_graph", "market_paid", "market_utility")
+_NEEDED = ("client", "start", "answered", "home", "W_row", "W_column", "W_weight", "withheld", "bids", *_MARKET)
+
 
 @dataclass(frozen=True)
 class Models:
@@ -47,7 +50,7 @@ def models_of(run: LoadedRun, client: int, *, names: bool = False) -> Models:
     waiting: Ints = np.zeros(0, np.int64)  # rows with its work, until the next seats show who trains on
     before: set[int] = set()
     for line in run.metrics:
-        record = run.arrays(int(line["round"]))
+        record = run.arrays(int(line["round"]), only=_NEEDED)
         if "answered" not in record:
             continue
         # who is seated at such a row next was sent it, though it is not the row that it holds

@@ -38,7 +38,7 @@ def balances(run: LoadedRun) -> tuple[Ints, Floats] | None:
         return None
     played = np.array([line["round"] for line in run.metrics], np.int64)
     played = played[even(len(played), MOST_ROUNDS)]
-    found = [(r, run.arrays(int(r)).get("balances")) for r in played]
+    found = [(r, run.arrays(int(r), only=("balances",)).get("balances")) for r in played]
     kept = [(r, held) for r, held in found if held is not None]
     if not kept:
         return None
