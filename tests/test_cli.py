@@ -149,6 +149,18 @@ def test_an_out_that_cannot_be_written_is_one_line(folder: Path) -> None:
     assert "file/run: cannot be written" in done.stderr
 
 
+def test_an_import_path_may_name_a_module_of_the_folder(folder: Path) -> None:
+    (folder / "mine.py").write_text(
+        "from hanse.mechanisms.baselines import fedavg\n\n\ndef twice(clients_per_round=2):\n    return fedavg(2)\n"
+    )
+    done = hanse("run", "exp.toml", "--out", "m", "--set", "mechanism.name=mine:twice", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert all(line["seats"] == 2 for line in lines(folder / "m/metrics.jsonl"))
+    wrong = hanse("run", "exp.toml", "--out", "n", "--set", "mechanism.name=absent:twice", cwd=folder)
+    assert wrong.returncode == 2
+    assert "there is no module 'absent'" in wrong.stderr
+
+
 def test_ctrl_c_keeps_the_round_and_prints_how_to_go_on(folder: Path) -> None:
     script = (
         "import os, signal\n"

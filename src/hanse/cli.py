@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -202,6 +203,7 @@ app.add_typer(network_app, name="network")
 
 def main() -> None:
     """Run the command line; mistakes of the user end with 2 and one line each, anything else with 1."""
+    sys.path.append(os.getcwd())  # import paths, "package.module:name", may name a module of this folder
     try:
         code = app(standalone_mode=False)
     except UserError as wrong:
