@@ -119,7 +119,7 @@ def test_smoke_run_of_table1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_failure_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = Variant("", {**sections(), "train": {"lr": 66.0}})
     monkeypatch.setattr("hanse.papers.catalogue.find_table", lambda *_: table(cell("a", bad), cell("b")))
-    monkeypatch.setattr(run_table, "__kwdefaults__", {**(run_table.__kwdefaults__ or {}), "work": made_up})
+    monkeypatch.setattr("hanse.papers.audited.play_audited", made_up)
     app = typer.Typer()
     app.command()(reproduce)
     done = CliRunner().invoke(app, ["ours", "table1", "--workers", "1", "--out", str(tmp_path), "--json"])

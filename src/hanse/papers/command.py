@@ -18,13 +18,13 @@ EPILOG = (
 
 
 def reproduce(
-    paper: Annotated[str, typer.Argument(metavar="PAPER", help="greedyfed, gtflat", show_default=False)],
+    paper: Annotated[str, typer.Argument(metavar="PAPER", help="greedyfed, gtflat, pifl or ipfl.", show_default=False)],
     table: Annotated[
         str,
         typer.Argument(
             metavar="TABLE",
-            help="greedyfed: table1, table2, table3, table4, figure1; table2-true and so on: without the clamped "
-            "sampler. gtflat: table2, table3, figure2, example1.",
+            help="A table or figure of the paper, such as table1 or figure2; docs/papers.md has the list, and so has "
+            "the answer to a name that does not exist.",
             show_default=False,
         ),
     ],
