@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table as RichTable
 
 from hanse.audit_command import EPILOG as AUDIT_EPILOG
 from hanse.audit_command import audit
@@ -123,6 +122,7 @@ def compare(
     several seeds also paired tests against the first experiment.
     """
     from hanse.reports.compare import compare_runs, difference_rows
+    from hanse.reports.compare_text import compare_tables
     from hanse.reports.load import group_runs, load_runs
 
     rows = compare_runs(dirs, epsilon)
@@ -130,24 +130,8 @@ def compare(
     if as_json:
         print(json.dumps([*rows, *differences], indent=1))
         return
-    columns = [c for c in rows[0] if any(row[c] is not None for row in rows)]
-    table = RichTable(*(c.replace("_", " ") for c in columns))
-    for row in rows:
-        table.add_row(*(_cell(row[c]) for c in columns))
-    out.print(table)
-    if differences:
-        shown = ("run", "figure", "pairs", "mean", "low", "high", "p", "p_holm", "p_sign_flip")
-        title = f"Differences from {differences[0]['base']} over the same seeds: mean, 95 % interval, p-values"
-        paired = RichTable(*(c.replace("_", " ") for c in shown), title=title, title_justify="left")
-        for row in differences:
-            paired.add_row(*(_cell(row[c]) for c in shown))
-        out.print(paired)
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    for table in compare_tables(rows, differences):
+        out.print(table)
 
 
 @app.command(epilog="Examples:  hanse report runs/exp   |   hanse report runs/a runs/b --out both")
@@ -183,7 +167,9 @@ def demo(
     ),
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each mechanism.")] = 3,
 ) -> None:
-    """Train a federation on real handwritten digits, value every client, compare, and write a report."""
+    """A tour in a few minutes: six ways to choose clients race on real handwritten digits, every client is valued,
+    a market of models is played and audited, and a report with pictures is written of each.
+    """
     from hanse.demo import run_demo
 
     run_demo(out_dir, seeds, out)

@@ -16,6 +16,8 @@ from hanse.config import Experiment
 from hanse.errors import UserError
 from hanse.experiment import Run, run
 from hanse.progress import ProgressBar
+from hanse.reports.contributions import contribution
+from hanse.reports.load import group_runs, load_run
 from hanse.reports.report import write_report
 
 __all__ = ["demo_experiments", "run_demo"]
@@ -34,7 +36,8 @@ NAMES = {
 LEAD = (
     f"{CLIENTS} organisations hold handwritten digits that they will not share: few each, of few classes, and some "
     f"add noise to what they send. In each of {ROUNDS} rounds {SEATS} of them train. GreedyFed values every update "
-    "and trains with the most valuable clients, FedAvg draws clients at random, the others lie between."
+    "and trains with the most valuable clients, FedAvg draws clients at random; four more ways to choose run beside "
+    "them, and for comparison each client alone and all data at one place."
 )
 
 
@@ -75,11 +78,12 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
                 console.print("stopped; 'hanse demo' starts it again")
                 raise SystemExit(1)
     console.print(_accuracies(runs))
-    console.print(_contributions(runs["greedyfed"][0]))
+    console.print(_contributions(folder / "greedyfed-seed0"))
     places = [result.path for results in runs.values() for result in results if result.path is not None]
     page = write_report(places, folder, title="Who contributes what to a federation on handwritten digits", lead=LEAD)
     trade = _market(folder, console)
-    for said, place in (("The race", page), ("The market", trade)):
+    console.print()
+    for said, place in (("The market", trade), ("The race", page)):
         console.print(f"{said}, with pictures: {place}", markup=False, highlight=False, soft_wrap=True)
     hanse = "hanse" if shutil.which("hanse") else sys.argv[0]  # 'make demo' has it in .venv alone
     console.print(f"The live page of these runs: {hanse} serve {folder}", markup=False, highlight=False, soft_wrap=True)
@@ -88,8 +92,9 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
 def _market(folder: Path, console: Console) -> Path:
     """Play the market's scene, print who gained what, and write its report."""
     console.print("\n", market.LEAD, "\n", sep="")
-    played = market.scene(folder, observers=(ProgressBar(console, "the market, and each client alone"),))
+    played = market.scene(folder, observe=lambda what: (ProgressBar(console, what, figure=False),))
     console.print(played.table)
+    console.print(played.gain, "\n", sep="", highlight=False)
     for check in played.audit.checks:
         mark = "holds" if check.holds else "FAILS"
         console.print(f"{mark}: {check.name}: {check.said}", highlight=False, markup=False)
@@ -116,25 +121,28 @@ def _clear(folder: Path) -> None:
 
 def _accuracies(runs: dict[str, list[Run]]) -> RichTable:
     seeds = len(next(iter(runs.values())))
-    table = RichTable("", "test accuracy %", "deviation", title=f"After {ROUNDS} rounds, {seeds} seeds", min_width=60)
-    for name in NAMES:
-        results = runs[name]
+    told = f"{seeds} seeds: mean ± standard deviation" if seeds > 1 else "one seed"
+    table = RichTable("", "test accuracy %", title=f"After {ROUNDS} rounds, {told}", min_width=60)
+    for name, results in runs.items():
         final = np.array([100 * r.metrics[-1]["test/accuracy"] for r in results])
-        deviation = f"{final.std(ddof=1):.1f}" if len(final) > 1 else "-"
-        table.add_row(NAMES[name], f"{final.mean():.1f}", deviation)
+        deviation = f" ± {final.std(ddof=1):.1f}" if len(final) > 1 else ""
+        table.add_row(NAMES[name], f"{final.mean():.1f}{deviation}")
     return table
 
 
-def _contributions(result: Run) -> RichTable:
-    """Return the clients by their cumulative Shapley value at the end of one GreedyFed run."""
-    last: dict[int, float] = {}
-    for seat in result.clients:
-        last[seat["client"]] = seat["cumulative_value"]
-    seated = {c: sum(s["client"] == c for s in result.clients) for c in last}
-    order = sorted(last, key=lambda c: -last[c])
+def _contributions(place: Path) -> RichTable:
+    """Return the clients by the sum of their Shapley values in one GreedyFed run: the five best, the three last."""
+    loaded = load_run(place)
+    found = contribution(group_runs([loaded])[0])
+    assert found is not None  # GreedyFed values everyone who trains
     table = RichTable(
-        "client", "cumulative Shapley value", "rounds trained", title="Contributions, seed 0", min_width=60
-    )
-    for client in [*order[:5], *order[-3:]]:
-        table.add_row(str(client), f"{last[client]:+.4f}", str(seated[client]))
+        "client", "Shapley value ± standard error", "rounds trained",
+        title="Contributions over all rounds: GreedyFed, seed 0", min_width=60,
+    )  # fmt: skip
+    last = len(found.clients)
+    for i in sorted({*range(min(5, last)), *range(max(0, last - 3), last)}):
+        if i == last - 3 > 5:
+            table.add_section()
+        rounds = len(np.unique(loaded.seats.round[loaded.seats.client == found.clients[i]]))
+        table.add_row(found.labels[i], f"{found.totals[i]:+.3f} ± {found.errors[i]:.3f}", str(rounds))
     return table

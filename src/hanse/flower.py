@@ -1,10 +1,11 @@
-"""Hanse on Flower: ``server_app`` and ``client_app`` for a consortium's own project.
+"""Hanse on Flower: ``server_app`` and ``client_app`` for a consortium's own project, ``instructions`` for its texts.
 
 Needs the extra ``flower`` (``pip install 'hanse[flower]'``).
 """
 
 from hanse.federation.flower.client import client_app
 from hanse.federation.flower.server import server_app
+from hanse.federation.flower.texts import instructions
 from hanse.federation.node import ClientData
 
-__all__ = ["ClientData", "client_app", "server_app"]
+__all__ = ["ClientData", "client_app", "instructions", "server_app"]

@@ -16,10 +16,12 @@ __all__ = ["ProgressBar"]
 
 
 class ProgressBar:
-    """Shows the round, the last test accuracy and the time left; prints what the engine said first if ``explain``."""
+    """Shows the round, the last test accuracy (at the clients, or else the server's; nothing without ``figure``) and
+    the time left; prints what the engine said first if ``explain``.
+    """
 
-    def __init__(self, console: Console, label: str, *, explain: bool = False) -> None:
-        self._console, self._label, self._explain = console, label, explain
+    def __init__(self, console: Console, label: str, *, explain: bool = False, figure: bool = True) -> None:
+        self._console, self._label, self._explain, self._figure = console, label, explain, figure
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -43,7 +45,12 @@ class ProgressBar:
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
         """Move on by a round."""
         self._progress.advance(self._task)
-        if metrics.get("test/accuracy") is not None:
+        if not self._figure:
+            return
+        own = metrics.get("client/test_accuracy")
+        if own is not None:  # the clients' own data come first where they test: it is what they asked for
+            self._progress.update(self._task, figure=f"own accuracy {own:.3f}")
+        elif metrics.get("test/accuracy") is not None:
             self._progress.update(self._task, figure=f"test accuracy {metrics['test/accuracy']:.3f}")
         elif metrics.get("test/loss") is not None:
             self._progress.update(self._task, figure=f"test loss {metrics['test/loss']:.4g}")

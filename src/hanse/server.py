@@ -15,14 +15,14 @@ from hanse.federation.port import Confusion, Gradient
 from hanse.learning.coalitions import Coalitions
 from hanse.learning.job import Engine, Problem, Scores
 from hanse.learning.scoring import by_class
-from hanse.mechanisms.part import Floats
+from hanse.table import Floats
 
-__all__ = ["ServerSide"]
+__all__ = ["Server"]
 
 
 @dataclass(frozen=True)
-class ServerSide:
-    """The server's own means: a validation set and an engine to score models on it."""
+class Server:
+    """The server's own means: a validation set (None: it holds none) and an engine to score models on it."""
 
     problem: Problem
     engine: Engine
@@ -35,14 +35,16 @@ class ServerSide:
         return self.engine.score(rows, self._samples())
 
     def gradient(self, rows: Tensor) -> Tensor:
-        """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on the validation set."""
+        """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on the validation set; zero for buffers."""
         samples = self._samples()
         return gradient(
             Gradient("validation", rows), Share(samples, torch.arange(len(samples))), self.problem
         ).gradients
 
     def confusion(self, rows: Tensor) -> Tensor:
-        """Return the confusion counts ``[C, classes, classes]`` of ``rows [C, P]`` on the validation set."""
+        """Return how often ``rows [C, P]`` take each class (true) for each (predicted) on the validation set, ``[C,
+        classes, classes]`` int64. Raises UserError for regression.
+        """
         if self.num_classes is None:
             raise UserError("confusion counts on the validation set were asked for, but the targets are not classes")
         samples = self._samples()
@@ -50,19 +52,25 @@ class ServerSide:
         return confusion(Confusion("validation", rows), share, self.problem, self.num_classes).counts
 
     def class_losses(self, row: Tensor) -> Floats:
-        """Return the mean loss ``[G]`` of ``row [P]`` on each class of the validation set."""
+        """Return the mean loss ``[G]`` of ``row [P]`` on each class of the validation set (regression: on each tenth of
+        it by target).
+        """
         samples = self._samples()
         scores = self.engine.score_each(row[None], samples, by_class(self.problem, samples))
         return np.array([score.loss[0] for score in scores])
 
     def class_gradients(self, row: Tensor, most: int) -> Tensor:
-        """Return the mean loss gradient ``[G, P]`` of ``row [P]`` on the first ``most`` samples of each class."""
+        """Return the mean loss gradient ``[G, P]`` of ``row [P]`` on the first ``most`` validation samples of each
+        class (regression: of each tenth by target); zero for buffers.
+        """
         samples, task = self._samples(), Gradient("validation", row[None])
         shares = [Share(samples, index[:most]) for index in by_class(self.problem, samples)]
         return torch.cat([gradient(task, share, self.problem).gradients for share in shares])
 
     def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str) -> Coalitions:
-        """Return the game of these updates on the validation set."""
+        """Return the utility of coalitions of ``updates [S, P]`` with ``weights [S]``; the empty one is ``base
+        [P]``.
+        """
         return Coalitions(self.problem, updates, base, weights, self._samples(), utility=utility, workers=self.workers)
 
     def _samples(self) -> Samples:

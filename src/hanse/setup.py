@@ -31,7 +31,7 @@ from hanse.mechanisms.part import Context, Mechanism
 from hanse.mechanisms.registry import REASONS, build_mechanism, call, unmet_needs
 from hanse.mechanisms.select import rounds_to_meet_all
 from hanse.rounds import Setup
-from hanse.server import ServerSide
+from hanse.server import Server
 from hanse.streams import stream
 
 __all__ = ["World", "build", "settle_engine"]
@@ -234,7 +234,7 @@ def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhe
         blueprint.mechanism,
         federation,
         context,
-        ServerSide(problem, engine, data.server_validation, workers, data.num_classes),
+        Server(problem, engine, data.server_validation, workers, data.num_classes),
         experiment.federation.deadline_s,
         experiment.federation.min_replies,
         Feedback() if experiment.clients.told else None,

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-__all__ = ["SERVER", "Layout", "Mix", "Seats", "Table", "Updates", "mix"]
+__all__ = ["SERVER", "Floats", "Ints", "Layout", "Mix", "Seats", "Table", "Updates", "mix"]
 
 SERVER = -1  # the owner of a row that the server holds
 

@@ -109,7 +109,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         assert self.ledger.verify().ok
         assert {(r.round, r.transaction.step): r.transaction for r in self.ledger.history()} == self.posted
-        assert self.ledger.book_at(self.round + 1) == self.book
+        assert self.ledger.as_book() == self.book
         self.ledger.close()
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, insert, text, update
 from sqlalchemy.exc import DBAPIError
 
 from hanse.errors import UserError
-from hanse.ledger.book import Book, LedgerError, OverdraftError
+from hanse.ledger.book import LedgerError, OverdraftError
 from hanse.ledger.entry import GENESIS, MINT, TOKEN, Transaction, client, escrow, pool
 from hanse.ledger.store import Ledger
 from hanse.ledger.tables import accounts, postings, transactions
@@ -42,16 +42,6 @@ def test_the_hash_is_of_the_canonical_text(ledger: Ledger) -> None:
         separators=(",", ":"),
     )
     assert second.hash == hashlib.blake2b(text_.encode(), digest_size=32).hexdigest()
-
-
-def test_the_book_of_an_earlier_round(ledger: Ledger) -> None:
-    told = history(6, 4, seed=3)
-    play(ledger, told)
-    for number in range(7):
-        assert ledger.book_at(number) == book_of(told[:number])
-    assert ledger.book_at(0) == Book()
-    # and one can go on from it, to the same head
-    assert ledger.book_at(4).post(*told[4]).head == book_of(told[:5]).head
 
 
 def test_history_by_account_and_round(ledger: Ledger) -> None:

@@ -3,11 +3,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from reports_cases import accuracies, metric, seat, write_run
+from rich.console import Console
 
 from hanse.errors import UserError
-from hanse.reports.compare import compare_runs
+from hanse.reports.chart import Lines
+from hanse.reports.compare import compare_runs, difference_rows
+from hanse.reports.compare_text import compare_tables
+from hanse.reports.curves import curve_charts
 from hanse.reports.load import group_runs, load_runs
 from hanse.reports.summary import results, summary, warnings
 from hanse.reports.tables import experiments_table, runs_table
@@ -143,3 +148,38 @@ def test_effective_rounds_against_the_first_experiment(tmp_path: Path) -> None:
     assert exact["gtfedavg0"]["effective_round"] is None
     with pytest.raises(UserError, match="--epsilon 1: must be at least 0 and below 1"):
         compare_runs(first, 1)
+
+
+def test_the_tables_fit_into_80_columns(tmp_path: Path) -> None:
+    paths = []
+    for name in ("greedyfed", "a_mechanism_with_a_long_name"):
+        for s in range(3):
+            values = [0.1, 0.8 + 0.01 * s + (0.05 * s if name == "greedyfed" else 0)]
+            changes = {"mechanism": {"name": name}, "run": {"seed": s}}
+            paths.append(accuracies(tmp_path / f"{name}-with-more-of-it-{s}", values, changes))
+    rows, differences = compare_runs(paths), difference_rows(group_runs(load_runs(paths)))
+    console = Console(width=80, record=True)
+    for table in compare_tables(rows, differences):
+        console.print(table)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 80
+    for cell in ("81.00", "92.00", "± deviation", "as good after", "-5.00", "-17.42 to +7.42", "0.23"):
+        assert cell in text, cell
+    assert "own %" not in text  # nobody tested there
+
+
+def test_who_cheats_does_not_count_in_the_clients_own_accuracy(tmp_path: Path) -> None:
+    lines = [metric(r, 0.5, **{"client/test_accuracy": 0.4}) for r in range(2)]
+    cheated = write_run(tmp_path / "a", lines, changes={"behaviour": {"attacker": {"clients": [1]}}})
+    honest = write_run(tmp_path / "b", lines, changes={"mechanism": {"name": "fedavg"}})
+    for r in range(2):
+        np.savez(
+            cheated / "rounds" / f"{r:05d}.npz", tested=np.arange(3), test_accuracy=np.array([0.5 + 0.1 * r, 0.0, 0.7])
+        )
+    groups = group_runs(load_runs([cheated, honest]))
+    assert [row["client_accuracy"] for row in compare_runs([cheated, honest])] == [pytest.approx(0.65), 0.4]
+    (curve,) = [chart for chart in curve_charts(groups) if chart.key == "client-test-accuracy"]
+    assert isinstance(curve.marks, Lines)
+    assert [line.y.tolist() for line in curve.marks.lines] == [[pytest.approx(60), pytest.approx(65)], [40, 40]]
+    assert summary(groups)[0].startswith("greedyfed 65.0 % against fedavg 40.0 %: accuracy on the honest clients' own")
+    assert summary(groups)[2].endswith("test accuracy after the last round.")

@@ -152,7 +152,7 @@ def test_what_dishonest_clients_lose_over_seeds(tmp_path: Path) -> None:
     riders = {"behaviour": {"attacker": {"clients": [0]}}}
     paths = []
     for s, (bad, good) in enumerate(((1.0, 2.0), (0.0, 4.0), (0.5, 3.5))):
-        seats = [seat(0, 0, bad), seat(0, 1, good), seat(0, 2, good + 1)]
+        seats = [seat(0, c, v, value_error=0.3) for c, v in enumerate((bad, good, good + 1))]
         changes = riders | {"run": {"seed": s}, "data": {"clients": 3}}
         paths.append(write_run(tmp_path / f"{s}", [metric(0)], seats, changes))
     (chart,) = honesty_charts(group_runs(load_runs(paths)))
@@ -162,6 +162,9 @@ def test_what_dishonest_clients_lose_over_seeds(tmp_path: Path) -> None:
     honest, attackers = bars.series
     assert honest.values.tolist() == [2.5, 4.5, 4.0, pytest.approx(11 / 3)]
     assert attackers.values.tolist() == [1.0, 0.0, 0.5, 0.5]
-    assert honest.name == "honest (2 clients)"
+    assert (honest.name, attackers.name) == ("honest (2 clients)", "attackers (1 client)")
+    assert honest.errors is not None
+    assert honest.errors[:3] == pytest.approx(0.3 * np.sqrt(2) / 2)  # of a mean of two estimates
+    assert honest.errors[3] == pytest.approx(np.std([2.5, 4.5, 4.0], ddof=1) / np.sqrt(3))
     # differences -1.5, -4.5, -3.5
     assert "Attackers against honest clients: -3.17 (-6.96 to +0.628 with 95 % confidence, 3 seeds)" in chart.caption

@@ -74,7 +74,9 @@ def _bytes(path: Path, name: str) -> bytes:
 
 
 def cased(arrays: dict[str, NDArray[np.uint8]]) -> dict[str, NDArray[np.uint8]]:
-    """Keep the letters of ``byclass``, renumbered: lower case 0-25, upper case 26-51 (PI-FL's D_A and D_B)."""
+    """Keep the letters of ``byclass`` (images ``[n, 28, 28]``, labels ``[n]``), renumbered: lower case 0-25, upper case
+    26-51 (PI-FL's D_A and D_B).
+    """
     out = {}
     for share in ("train", "test"):
         labels = arrays[f"y_{share}"].astype(np.int64)
@@ -86,5 +88,5 @@ def cased(arrays: dict[str, NDArray[np.uint8]]) -> dict[str, NDArray[np.uint8]]:
 
 
 def cased_distributions(train: NDArray[np.int64], test: NDArray[np.int64]) -> Distributions:
-    """Return the two distributions of the cased letters, by their labels."""
+    """Return the two distributions of the cased letters, by their labels ``train [n]`` and ``test [m]``."""
     return Distributions(("lower case", "upper case"), train // 26, test // 26)

@@ -20,7 +20,7 @@ __all__ = ["lend_tests", "own_tests"]
 def lend_tests(
     tests: Samples, dataset: Dataset, train: Sequence[NDArray[np.int64]], share: float, seed: int
 ) -> tuple[Tensor, ...]:
-    """Return for each client sorted positions in ``tests``, drawn with the class mixture of its train samples.
+    """Return for each client sorted positions ``[m]`` in ``tests``, drawn with the class mixture of its train samples.
 
     iPFL tests a client on its own distribution and does not say how; the code of pFedGraph, by the same group,
     weighs the accuracy on the whole test set by the client's train mixture, and this draws that mixture from it.

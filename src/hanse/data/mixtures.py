@@ -67,7 +67,7 @@ def mixes(law: str, clients: int, distributions: int, *, seed: int) -> Floats:
 
 
 def inverse(mix: Floats) -> Floats:
-    """Return the mixtures with the same shares from the opposite distributions: 1 - mix where there are two.
+    """Return the mixtures ``[clients, S]`` with the same shares from the opposite distributions: 1 - mix for two.
 
     The opposite of distribution d among S is S - 1 - d (the paper says it for two only).
     """

@@ -56,7 +56,7 @@ def parse_cifar10(data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
 
 
 def read_idx_gz(path: Path) -> NDArray[np.uint8]:
-    """Read a gzipped IDX file. Raises ValueError naming the file."""
+    """Read a gzipped IDX file (images ``[n, rows, columns]``, labels ``[n]``). Raises ValueError naming the file."""
     try:
         return parse_idx(gzip.decompress(path.read_bytes()))
     except (ValueError, OSError, EOFError, zlib.error) as error:
@@ -64,7 +64,9 @@ def read_idx_gz(path: Path) -> NDArray[np.uint8]:
 
 
 def read_cifar10_archive(path: Path) -> dict[str, NDArray[np.uint8]]:
-    """Read ``cifar-10-binary.tar.gz``: x_train, y_train, x_test, y_test. Nothing is unpacked to disk.
+    """Read ``cifar-10-binary.tar.gz``: x_train, y_train, x_test, y_test, images ``[n, 3, 32, 32]``, labels ``[n]``.
+
+    Nothing is unpacked to disk.
 
     Raises ValueError naming the file and what is missing in it.
     """

@@ -180,7 +180,7 @@ def natural_owners(
     choose: Choose = "random",
     per_owner: int = 1,
 ) -> NDArray[np.int64]:
-    """Return the sorted ids of the natural clients that take part: ``clients / per_owner`` of them, or all for None.
+    """Return the sorted ids ``[m]`` of the natural clients that take part: ``clients / per_owner``, or all for None.
 
     ``choose``: "random" from the seed, or "largest": those with most samples, ties to the lower id. Raises UserError
     for a number that there is not.
@@ -202,7 +202,7 @@ def natural_owners(
 
 
 def pooled(labels: NDArray[np.generic]) -> Indices:
-    """Give everything to one client: centralised training."""
+    """Give all samples, ``labels [n]``, to one client: centralised training."""
     if len(labels) == 0:
         raise UserError("partition = 'pooled': there are 0 samples; at least 1 is needed")
     return [np.arange(len(labels), dtype=np.int64)]

@@ -18,7 +18,7 @@ __all__ = ["client_shares", "server_cut", "server_sets", "share_ends", "taken"]
 def client_shares(
     partition: Partition, client_test: float, client_validation: float, seed: int, ordered: bool
 ) -> list[tuple[NDArray[np.int64], ...]]:
-    """Return each client's sorted (train, validation, test) indices: cut at random, or in this order of time."""
+    """Return each client's sorted (train, validation, test) indices ``[n]``: cut at random, or in order of time."""
     if partition.kept is not None:
         return [(own, *kept) for own, kept in zip(partition.train, partition.kept, strict=True)]
     ends = share_ends(partition.sizes, client_test, client_validation)
@@ -73,7 +73,7 @@ def server_sets(
 
 
 def taken(samples: Samples, index: NDArray[np.int64]) -> Samples | None:
-    """Return the samples at these positions; all of them as they are, without a copy; None for none."""
+    """Return the samples at positions ``index [m]``; all of them as they are, without a copy; None for none."""
     if len(index) == len(samples):
         return samples if len(samples) else None
     return samples.take(torch.from_numpy(index)) if len(index) else None

@@ -55,9 +55,7 @@ class Synthetic:
             check_count("samples_per_client", self.samples_per_client)
 
     def sizes(self, clients: int) -> NDArray[np.int64]:
-        """Return the number of samples of clients 0..clients-1; a client's does not depend on how many there
-        are.
-        """
+        """Return each client's number of samples, ``[clients]``; it does not depend on how many others there are."""
         check_count("clients", clients)
         if self.samples_per_client is not None:
             return np.full(clients, self.samples_per_client, dtype=np.int64)

@@ -54,6 +54,7 @@ class LocalFederation:
     policy: Any = field(default_factory=Loyal)  # what a client decides for itself (see hanse.federation.policy)
     least: int = 1  # samples that a client needs to train (2 with batch norm)
     profiles: Sequence[Mapping[str, Any]] = ()  # one a client, or none at all (see hanse.federation.profiles)
+    secret: bytes = field(default=b"", repr=False)  # the participant's own, on a network (see hanse.federation.secret)
     _clients: Roster = field(init=False, repr=False)
     _wire: Wire = field(default_factory=Wire, init=False, repr=False)
 
@@ -118,7 +119,7 @@ class LocalFederation:
 
     def _me(self, client: int) -> Me:
         layout = self.problem.layout
-        return Me(client, self.data.num_clients, self.seed, self.recipe, layout.num_parameters)
+        return Me(client, self.data.num_clients, self.seed, self.recipe, layout.num_parameters, self.secret)
 
     def _wrap_request(self, me: Me, round: int, request: Request) -> Request | None:
         taken: Request | None = request

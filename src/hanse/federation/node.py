@@ -25,12 +25,14 @@ from hanse.errors import UserError
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
-from hanse.federation.own import PERSONAL, mix_own, tried
+from hanse.federation.own import OWN_ROW, PERSONAL, mix_own, tried
 from hanse.federation.policy import Loyal
 from hanse.federation.port import Answered, Ask, Reply, Request, Score, Scored, Train, Trained
+from hanse.federation.secret import own_secret
 from hanse.federation.told import keep_receipts
 from hanse.learning.job import Recipe, smallest_batch
 from hanse.learning.models import build_problem
+from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 
 __all__ = ["ClientData", "Job", "Node", "hello"]
@@ -135,6 +137,7 @@ def hello(data: ClientData) -> dict[str, Any]:
         "num_samples": len(data.train),
         "input_shape": list(data.train.x.shape[1:]),
         "num_classes": data.num_classes,
+        "text": is_text(data.train),
         "tests": 0 if data.test is None else len(data.test),
         "profile": dict(data.profile),
     }
@@ -161,7 +164,11 @@ class Node:
         least = smallest_batch(problem)
         policy = Loyal() if policy is None else policy
         self.problem = problem
-        self.federation = LocalFederation(own, problem, engine, recipe, job.seed, behaviours, policy, least)
+        profiles = [data.profile if i == job.client else {} for i in range(job.num_clients)]
+        secret = own_secret(folder)
+        self.federation = LocalFederation(
+            own, problem, engine, recipe, job.seed, behaviours, policy, least, profiles, secret
+        )
 
     def answer(self, round: int, message: Message) -> Message:
         """Answer one packed request with a packed reply.
@@ -174,8 +181,9 @@ class Node:
         if not isinstance(request, Request) or request.client != self.job.client:
             raise WireError(f"not a request for client {self.job.client}")
         self._keep(held | dict(message.arrays))
-        if any(isinstance(t, Ask) and t.name == PERSONAL for t in request.tasks):
-            return pack(self._personal(round, request))
+        asked = {t.name for t in request.tasks if isinstance(t, Ask)}
+        if asked & {PERSONAL, OWN_ROW}:
+            return pack(self._own_test(round, request))
         request = dataclasses.replace(request, tasks=tuple(self._with_own_row(round, t) for t in request.tasks))
         replies = self.federation.exchange(round, [request], None, 0)
         if not replies:
@@ -197,17 +205,35 @@ class Node:
         """
         keep_receipts(self.folder / "receipts", self.job.client, lines, self.folder.parent.parent / "receipt.key")
 
-    def _personal(self, round: int, request: Request) -> Reply:
-        """Mix the personal model, keep it here, and say only how well it does on the own test share."""
+    def _own_test(self, round: int, request: Request) -> Reply:
+        """Say how well a model that only this client has does on its own test share, and nothing else of it: its
+        private row, or the personal model that it mixes now and keeps.
+        """
         if len(request.tasks) != 1:
-            raise WireError("a personal model is asked for alone")
+            raise WireError("a model of one's own is asked for alone")
         [task] = request.tasks
         assert isinstance(task, Ask)
         engine, data, me = self.federation.engine, self.federation.data, self.job.client
-        own = mix_own(engine, data, me, task)
+        row = self._row_of(task) if task.name == OWN_ROW else self._mixed(round, task)
+        return Reply(me, (Answered(task.name, tried(engine, data, me, row)),))
+
+    def _row_of(self, task: Ask) -> Tensor:
+        row = task.values.get("row")
+        if not isinstance(row, int):
+            raise WireError("a private row without a number")
+        path = self._private_path(row)
+        if path.exists():
+            with np.load(path, allow_pickle=False) as file:
+                return torch.from_numpy(file["row"])
+        if task.models is None or task.models.ndim != 2 or len(task.models) != 1:
+            raise WireError("a row that was never trained, and no first one")
+        return task.models[0]
+
+    def _mixed(self, round: int, task: Ask) -> Tensor:
+        own = mix_own(self.federation.engine, self.federation.data, self.job.client, task)
         kept = {"row": own.row.numpy(), "weights": own.weights, "round": np.array(round)}
         _write(self.folder / "personal.npz", kept)
-        return Reply(me, (Answered(PERSONAL, tried(engine, data, me, own)),))
+        return own.row
 
     def _keep_best(self, round: int, request: Request, reply: Reply) -> None:
         """Keep the best of the own models so far (iPFL Alg. 1: who quits does so with it)."""

@@ -22,9 +22,10 @@ from hanse.learning.job import Engine
 from hanse.mechanisms.part import Floats
 from hanse.table import mix
 
-__all__ = ["PERSONAL", "Personal", "mix_own", "tried"]
+__all__ = ["OWN_ROW", "PERSONAL", "Personal", "mix_own", "tried"]
 
 PERSONAL = "personal model"  # the question's name; it carries the models
+OWN_ROW = "own row"  # how well the client's private row does; it carries the first one, which all had
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,14 @@ def mix_own(engine: Engine, data: FederatedData, client: int, task: Ask) -> Pers
     return Personal(mix(weights, models[:0], models)[0], weights[0])
 
 
-def tried(engine: Engine, data: FederatedData, client: int, own: Personal) -> Mapping[str, Any]:
-    """Return ``loss``, ``accuracy`` (None for regression) and ``num_samples`` of the mix on the client's test share."""
+def tried(engine: Engine, data: FederatedData, client: int, row: Tensor) -> Mapping[str, Any]:
+    """Return ``loss``, ``accuracy`` (None for regression) and ``num_samples`` of a model ``row [P]`` on the client's
+    test share.
+    """
     pool, [index] = data.pool([client], "test")
     if not len(index):
         return {"loss": 0.0, "accuracy": None, "num_samples": 0}
-    scores = engine.score(own.row[None], pool, [index])
+    scores = engine.score(row[None], pool, [index])
     right = float(scores.accuracy[0])
     accuracy = None if np.isnan(right) else right
     return {"loss": float(scores.loss[0]), "accuracy": accuracy, "num_samples": int(scores.count[0])}

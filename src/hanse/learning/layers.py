@@ -36,11 +36,11 @@ class Layer(Protocol):
     """One stacked layer bound to its weights, velocities and buffers."""
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Return the outputs; ``weights [S, 1, B]`` are each sample's share of its batch (0 for padding)."""
+        """Return the outputs ``[S, out, B]``; ``weights [S, 1, B]``: each sample's share of its batch (padding: 0)."""
         ...
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
-        """Put the parameters' gradients into the velocities (``v = momentum v + g``), return the input's."""
+        """Put the gradients into the velocities (``v = momentum v + g``), return the input's ``[S, in, B]``."""
         ...
 
 
@@ -148,14 +148,14 @@ class Activation:
         self.y: Tensor | None = None
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Apply it, in place if allowed."""
+        """Apply it to ``x [S, d, B]``, in place if allowed."""
         if self.out is not None:
             x = self.out.copy_(x)
         self.y = x.clamp_min_(0) if self.relu else x.tanh_()
         return self.y
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
-        """Scale the gradient in place."""
+        """Scale the gradient ``[S, d, B]`` in place."""
         if self.relu:
             return _relu_backward(grad, self.y, 0, grad_input=grad)  # type: ignore[no-any-return]
         return _tanh_backward(grad, self.y, grad_input=grad)  # type: ignore[no-any-return]

@@ -6,20 +6,20 @@ written whole or not at all, on the disk when the call returns, and each transac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Engine, func, insert, select, update
+from sqlalchemy import Connection, Engine, insert, select
 from sqlalchemy.engine import URL
 
 from hanse.errors import UserError
 from hanse.ledger.book import Book, LedgerError, check
 from hanse.ledger.connect import as_url, open_engine, session
-from hanse.ledger.entry import MINT, Transaction, digest, is_account
-from hanse.ledger.rows import Record, balances_of, lines_of, tail_of
+from hanse.ledger.entry import MINT, Transaction, is_account
+from hanse.ledger.rows import Record, append, balances_of, known_of, lines_of, tail_of
 from hanse.ledger.tables import accounts, books, postings, transactions
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["Ledger", "Record"]
 
 CHUNK = 2000  # transactions that are read at a time
-FEW = 400  # accounts that are looked up by name; more are read all at once
 
 
 class Ledger:
@@ -129,10 +128,11 @@ class Ledger:
         with self.begin(writing=True) as connection:
             if connection.dialect.name == "postgresql":  # writers to a book take turns; SQLite's begin has seen to it
                 connection.execute(select(books.c.id).where(books.c.id == self._id).with_for_update())
-            known = self._known(connection, round, wanted)
+            known = known_of(connection, self._id, round, wanted)
             fresh = [t for step, t in wanted.items() if step not in known]
             if fresh:
-                known |= {record.transaction.step: record for record in self._append(connection, round, fresh)}
+                written = append(connection, self._id, self.floor, round, fresh)
+                known |= {record.transaction.step: record for record in written}
         return [known[step] for step in order]
 
     def transfer(
@@ -156,77 +156,6 @@ class Ledger:
             if account != MINT and not self.has(account):
                 raise LedgerError(f"transaction '{step}': account '{account}': the book has no such account")
         return self.post(round, [Transaction(step, kind, ((source, -units), (target, units)), memo)])[0]
-
-    def _known(self, connection: Connection, round: int, wanted: dict[str, Transaction]) -> dict[str, Record]:
-        """Return the records of those transactions that the round has already. Raises LedgerError if one differs."""
-        t = transactions.c
-        rows = connection.execute(
-            select(t.number, t.step, t.previous, t.hash).where(t.book_id == self._id, t.round == round)
-        )
-        known = {}
-        for number, step, previous, hash_ in rows:
-            if step in wanted:
-                if digest(previous, round, wanted[step]) != hash_:
-                    raise LedgerError(f"transaction '{step}': round {round} has one of this name with other content")
-                known[step] = Record(number, round, wanted[step], previous, hash_)
-        return known
-
-    def _append(self, connection: Connection, round: int, fresh: Sequence[Transaction]) -> list[Record]:
-        a, t = accounts.c, transactions.c
-        tail = tail_of(connection, self._id)
-        names = {account for transaction in fresh for account, _ in transaction.postings}
-        existing = select(a.name, a.id, a.balance).where(a.book_id == self._id)
-        if len(names) <= FEW:
-            existing = existing.where(a.name.in_(names))
-        rows = connection.execute(existing).all()
-        before = Book({name: balance for name, _, balance in rows}, tail.hash, tail.number, self.floor, tail.round)
-        _, hashes = before.chain(round, fresh)
-
-        number_of = {name: id_ for name, id_, _ in rows}
-        if missing := sorted(names - number_of.keys()):
-            connection.execute(
-                insert(accounts),
-                [
-                    {"book_id": self._id, "name": name, "floor": None if name == MINT else self.floor, "balance": 0}
-                    for name in missing
-                ],
-            )
-            number_of = {name: id_ for name, id_, _ in connection.execute(existing)}
-        records = [
-            Record(tail.number + 1 + i, round, transaction, previous, hash_)
-            for i, (transaction, previous, hash_) in enumerate(
-                zip(fresh, [tail.hash, *hashes[:-1]], hashes, strict=True)
-            )
-        ]
-        connection.execute(
-            insert(transactions),
-            [
-                {
-                    "book_id": self._id,
-                    "number": r.number,
-                    "round": round,
-                    "step": r.transaction.step,
-                    "kind": r.transaction.kind,
-                    "memo": r.transaction.memo,
-                    "previous": r.previous,
-                    "hash": r.hash,
-                    "sealed": False,
-                }
-                for r in records
-            ],
-        )
-        mine = (t.book_id == self._id) & (t.number > tail.number)
-        id_of = {row.number: row.id for row in connection.execute(select(t.number, t.id).where(mine))}
-        connection.execute(
-            insert(postings),
-            [
-                {"transaction_id": id_of[r.number], "line": line, "account_id": number_of[name], "amount": units}
-                for r in records
-                for line, (name, units) in enumerate(r.transaction.postings)
-            ],
-        )
-        connection.execute(update(transactions).where(mine).values(sealed=True))
-        return records
 
     # ---- reading
 
@@ -268,23 +197,6 @@ class Ledger:
             tail = tail_of(connection, self._id)
             steps = connection.execute(select(t.step).where(t.book_id == self._id, t.round == tail.round)).scalars()
             balances = balances_of(connection, self._id)
-            return Book(balances, tail.hash, tail.number, self.floor, tail.round, frozenset(steps))
-
-    def book_at(self, round: int) -> Book:
-        """Return the book as it stood when ``round`` began: after all transactions of the rounds before it."""
-        a, t, p = accounts.c, transactions.c, postings.c
-        with self.begin() as connection:
-            tail = tail_of(connection, self._id, before=round)
-            moved = (
-                select(a.name, func.sum(p.amount))
-                .join_from(postings, transactions, t.id == p.transaction_id)
-                .join(accounts, a.id == p.account_id)
-                .where(t.book_id == self._id, t.round < round)
-                .group_by(a.id, a.name)
-                .order_by(a.id)
-            )
-            balances = {name: int(units) for name, units in connection.execute(moved)}
-            steps = connection.execute(select(t.step).where(t.book_id == self._id, t.round == tail.round)).scalars()
             return Book(balances, tail.hash, tail.number, self.floor, tail.round, frozenset(steps))
 
     def history(self, account: str | None = None, *, round: int | None = None) -> Iterator[Record]:

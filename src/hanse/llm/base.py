@@ -19,7 +19,6 @@ __all__ = ["TINY", "load_base", "sharing_copy"]
 TINY = "tiny"
 
 
-@lru_cache(maxsize=1)
 def load_base(name: str, bits: int | None = None, seed: int = 0, width: int = 64, layers: int = 2) -> nn.Module:
     """Return a frozen causal language model, the same object for the same arguments.
 
@@ -27,6 +26,11 @@ def load_base(name: str, bits: int | None = None, seed: int = 0, width: int = 64
     never seen a text. Any other name is a folder or a model of the hub. ``bits`` 8 or 4 quantises its weights. Raises
     UserError for one that is not there, or bits that this machine cannot have.
     """
+    return _loaded(name, None, seed, width, layers) if name == TINY else _loaded(name, bits)
+
+
+@lru_cache(maxsize=1)
+def _loaded(name: str, bits: int | None, seed: int = 0, width: int = 0, layers: int = 0) -> nn.Module:
     transformers = library("transformers", f"model.base: {name!r}")
     if name == TINY:
         model = _tiny(transformers, seed, width, layers)

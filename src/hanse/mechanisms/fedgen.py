@@ -56,7 +56,7 @@ class Distilled(TrainPart):
     labels: Literal["counts", "uniform"] = "counts"
 
     def table(self, context: Context) -> tuple[Table, Ints]:
-        """Return one server row, home of all."""
+        """Return one server row ``[1, P]``, home of all ``[N]``."""
         return SharedModel().table(context)
 
     def init(self, context: Context) -> State:

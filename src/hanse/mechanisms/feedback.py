@@ -57,7 +57,7 @@ class Feedback(Part):
         ]
 
     def gone(self, view: View, state: State) -> Ints:
-        """Return the ids of all who have left, those who said so just now included."""
+        """Return the ids ``[m]`` of all who have left, those who said so just now included."""
         leaving = state["gone"].copy()
         for (client, question), answer in view.answers.items():
             if question == "stay" and isinstance(answer, Answered) and not answer.values.get("stay", True):

@@ -17,19 +17,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.federation.port import Request, Result, Roster
-from hanse.learning.coalitions import Coalitions
 from hanse.learning.guide import Guide
-from hanse.learning.job import Recipe, Scores
+from hanse.learning.job import Recipe
 from hanse.ledger.book import Book
 from hanse.ledger.entry import Transaction
+from hanse.server import Server
 from hanse.streams import stream
-from hanse.table import Layout, Mix, Seats, Table, Updates
+from hanse.table import Floats, Ints, Layout, Mix, Seats, Table, Updates
 
 __all__ = [
     "Choice",
     "Context",
-    "Decision",
     "Deployment",
+    "Floats",
+    "Ints",
     "Mechanism",
     "OwnMix",
     "Part",
@@ -41,8 +42,6 @@ __all__ = [
     "View",
 ]
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 State = Mapping[str, Any]  # tensors, numpy arrays, numbers and strings only: it is checkpointed
 Stage = Literal["open", "train", "close", "end"]
 
@@ -107,45 +106,6 @@ class Deployment:
     weights: Floats | None = None
     own_mix: OwnMix | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-
-
-Decision = Choice | Seats | Mix | Values | Settlement | Deployment
-
-
-class Server(Protocol):
-    """What the server can do alone: score models on the validation set that it holds."""
-
-    def score(self, rows: Tensor) -> Scores:
-        """Score ``rows [C, P]`` on the validation set."""
-        ...
-
-    def gradient(self, rows: Tensor) -> Tensor:
-        """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on the validation set; zero for buffers."""
-        ...
-
-    def confusion(self, rows: Tensor) -> Tensor:
-        """Return how often ``rows [C, P]`` take each class (true) for each (predicted) on the validation set, ``[C,
-        classes, classes]`` int64. Raises UserError for regression.
-        """
-        ...
-
-    def class_losses(self, row: Tensor) -> Floats:
-        """Return the mean loss ``[G]`` of ``row [P]`` on each class of the validation set (regression: on each tenth of
-        it by target).
-        """
-        ...
-
-    def class_gradients(self, row: Tensor, most: int) -> Tensor:
-        """Return the mean loss gradient ``[G, P]`` of ``row [P]`` on the first ``most`` validation samples of each
-        class (regression: of each tenth by target); zero for buffers.
-        """
-        ...
-
-    def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str) -> Coalitions:
-        """Return the utility of coalitions of ``updates [S, P]`` with ``weights [S]``; the empty one is ``base
-        [P]``.
-        """
-        ...
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.hold import ClusterModel, OwnModel
+from hanse.mechanisms.deploy import ClusterModel, OwnModel, ServerModel
 from hanse.mechanisms.part import Mechanism, SelectPart
 from hanse.mechanisms.select import Everyone, Uniform
 from hanse.mechanisms.train import (

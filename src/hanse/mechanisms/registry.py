@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from hanse.errors import UserError, import_path, nearest
-from hanse.mechanisms import deploy, hold, select, settle, train, value, weigh
+from hanse.mechanisms import deploy, select, settle, train, value, weigh
 from hanse.mechanisms.baselines import (
     centralised,
     fedavg,
@@ -138,8 +138,8 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
     "deploy": {
         "one_shot": deploy.OneShot,
         "server": deploy.ServerModel,
-        "own": hold.OwnModel,
-        "cluster": hold.ClusterModel,
+        "own": deploy.OwnModel,
+        "cluster": deploy.ClusterModel,
     },
 }
 SLOTS = tuple(PARTS)

@@ -24,7 +24,7 @@ Bids = NDArray[np.bool_]
 
 
 def tier_rows(table: Table) -> Ints:
-    """Return the rows that are tiers' models: those of the server."""
+    """Return the rows ``[K]`` that are tiers' models: those of the server."""
     return np.flatnonzero(table.owner == SERVER).astype(np.int64)
 
 

@@ -6,8 +6,8 @@ the mix restricted to it (the weights of its members, scaled to their old sum), 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from hanse.mechanisms.part import Floats, State, ValuePart, Values, View
 from hanse.mechanisms.weigh import sample_shares
 from hanse.table import mix
 
-__all__ = ["GTG", "Banzhaf", "Exact", "FirstOrder", "LeaveOneOut", "MonteCarlo"]
+__all__ = ["GTG", "Banzhaf", "Exact", "FirstOrder", "GameValue", "LeaveOneOut", "MonteCarlo", "Solved"]
 
 Utility = Literal["loss", "accuracy", "balanced"]
 MOST_CHECKED = 8  # seats: the exact value takes 2^n models
@@ -34,124 +34,112 @@ class Solved:
     values: Floats
     errors: Floats | None = None
     exact: Floats | None = None
-    metrics: tuple[tuple[str, float], ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def value_groups(view: View, utility: Utility, solve: Callable[[Coalitions, int], Solved]) -> Values:
-    """Play each group's game and gather the seats' values; metrics are summed over the groups."""
-    updates = view.trained
-    per_seat = np.zeros(len(updates))
-    errors, exact = np.full(len(updates), np.nan), np.full(len(updates), np.nan)
-    metrics = {"value/models_evaluated": 0.0}
-    for row, group in updates.seats.groups().items():
-        weights = view.mixed.W[row, group]
-        game = view.server.coalitions(updates.rows[group], view.table.rows[row], weights, utility)
-        solved = solve(game, len(group))
-        per_seat[group] = solved.values
-        if solved.errors is not None:
-            errors[group] = solved.errors
-        if solved.exact is not None:
-            exact[group] = solved.exact
-        metrics["value/models_evaluated"] += game.evaluated
-        for name, amount in solved.metrics:
-            metrics[name] = metrics.get(name, 0.0) + amount
-    metrics["value/sum"] = float(per_seat.sum())
-    return Values(per_seat, _known(errors), _known(exact), metrics)
+@dataclass(frozen=True)
+class GameValue(ValuePart):
+    """Plays each group's game in units of ``utility``; subclasses say how a game is solved."""
+
+    needs: ClassVar[frozenset[str]] = VALIDATION
+    gives: ClassVar[frozenset[str]] = GIVES
+    utility: Utility = field(default="loss", kw_only=True)
+
+    def solve(self, game: Coalitions, n: int, view: View) -> Solved:
+        """Return what each of the ``n`` players of a game is worth, ``[n]``."""
+        raise NotImplementedError
+
+    def decide(self, view: View, state: State) -> Values:
+        """Return every seat's value ``[S]``; metrics are summed over the groups."""
+        updates = view.trained
+        per_seat = np.zeros(len(updates))
+        errors, exact = np.full(len(updates), np.nan), np.full(len(updates), np.nan)
+        metrics = {"value/models_evaluated": 0.0}
+        for row, group in updates.seats.groups().items():
+            weights = view.mixed.W[row, group]
+            game = view.server.coalitions(updates.rows[group], view.table.rows[row], weights, self.utility)
+            solved = self.solve(game, len(group), view)
+            per_seat[group] = solved.values
+            if solved.errors is not None:
+                errors[group] = solved.errors
+            if solved.exact is not None:
+                exact[group] = solved.exact
+            metrics["value/models_evaluated"] += game.evaluated
+            for name, amount in solved.metrics.items():
+                metrics[name] = metrics.get(name, 0.0) + amount
+        metrics["value/sum"] = float(per_seat.sum())
+        return Values(per_seat, _known(errors), _known(exact), metrics)
 
 
 def _known(numbers: Floats) -> Floats | None:
     return None if np.isnan(numbers).all() else numbers
 
 
+def _seed(view: View) -> int:
+    return int(view.draw("value").integers(2**62))
+
+
 @dataclass(frozen=True)
-class GTG(ValuePart):
+class GTG(GameValue):
     """GTG-Shapley (GreedyFed Alg. 2): guided permutations, truncated between and within rounds.
 
     ``eps`` is the truncation threshold in units of the utility; ``max_permutations`` defaults to 50 a seat (papers.md
     G4). With ``check`` the exact values stand beside the estimate, for groups of at most 8 seats.
     """
 
-    needs: ClassVar[frozenset[str]] = VALIDATION
-    gives: ClassVar[frozenset[str]] = GIVES
     eps: Annotated[float, Field(ge=0)] = 1e-4
     max_permutations: Annotated[int, Field(ge=1)] | None = None
-    utility: Utility = "loss"
     check: bool = False
 
-    def decide(self, view: View, state: State) -> Values:
-        """Return estimated Shapley values with their standard errors."""
-
-        def solve(game: Coalitions, n: int) -> Solved:
-            seed = int(view.draw("value").integers(2**62))
-            found = shapley.gtg(game, n, eps=self.eps, max_permutations=self.max_permutations, seed=seed)
-            counts = (
-                ("value/requests", float(found.evaluations)),
-                ("value/permutations", float(found.permutations)),
-                ("value/truncated_between", float(found.truncated_between)),
-            )
-            exact = shapley.exact(game, n) if self.check and n <= MOST_CHECKED else None
-            return Solved(found.values, found.standard_errors, exact, counts)
-
-        return value_groups(view, self.utility, solve)
+    def solve(self, game: Coalitions, n: int, view: View) -> Solved:
+        """Return estimated Shapley values ``[n]`` with their standard errors."""
+        found = shapley.gtg(game, n, eps=self.eps, max_permutations=self.max_permutations, seed=_seed(view))
+        counts = {
+            "value/requests": float(found.evaluations),
+            "value/permutations": float(found.permutations),
+            "value/truncated_between": float(found.truncated_between),
+        }
+        exact = shapley.exact(game, n) if self.check and n <= MOST_CHECKED else None
+        return Solved(found.values, found.standard_errors, exact, counts)
 
 
 @dataclass(frozen=True)
-class Exact(ValuePart):
-    """The Shapley value over all 2^m coalitions of a group."""
-
-    needs: ClassVar[frozenset[str]] = VALIDATION
-    gives: ClassVar[frozenset[str]] = GIVES
-    utility: Utility = "loss"
-
-    def decide(self, view: View, state: State) -> Values:
-        """Return exact Shapley values."""
-        return value_groups(view, self.utility, lambda game, n: Solved(shapley.exact(game, n)))
-
-
-@dataclass(frozen=True)
-class MonteCarlo(ValuePart):
+class MonteCarlo(GameValue):
     """Mean marginal utility over random permutations."""
 
-    needs: ClassVar[frozenset[str]] = VALIDATION
-    gives: ClassVar[frozenset[str]] = GIVES
     permutations: Annotated[int, Field(ge=1)] = 100
-    utility: Utility = "loss"
 
-    def decide(self, view: View, state: State) -> Values:
-        """Return estimated Shapley values with their standard errors."""
-
-        def solve(game: Coalitions, n: int) -> Solved:
-            seed = int(view.draw("value").integers(2**62))
-            found = shapley.monte_carlo_result(game, n, self.permutations, seed)
-            return Solved(found.values, found.standard_errors)
-
-        return value_groups(view, self.utility, solve)
+    def solve(self, game: Coalitions, n: int, view: View) -> Solved:
+        """Return estimated Shapley values ``[n]`` with their standard errors."""
+        found = shapley.monte_carlo_result(game, n, self.permutations, _seed(view))
+        return Solved(found.values, found.standard_errors)
 
 
 @dataclass(frozen=True)
-class LeaveOneOut(ValuePart):
+class Exact(GameValue):
+    """The Shapley value over all 2^m coalitions of a group."""
+
+    def solve(self, game: Coalitions, n: int, view: View) -> Solved:
+        """Return exact Shapley values ``[n]``."""
+        return Solved(shapley.exact(game, n))
+
+
+@dataclass(frozen=True)
+class LeaveOneOut(GameValue):
     """What the whole group loses without the seat."""
 
-    needs: ClassVar[frozenset[str]] = VALIDATION
-    gives: ClassVar[frozenset[str]] = GIVES
-    utility: Utility = "loss"
-
-    def decide(self, view: View, state: State) -> Values:
-        """Return ``v(N) - v(N without i)``."""
-        return value_groups(view, self.utility, lambda game, n: Solved(shapley.leave_one_out(game, n)))
+    def solve(self, game: Coalitions, n: int, view: View) -> Solved:
+        """Return ``v(N) - v(N without i)`` ``[n]``."""
+        return Solved(shapley.leave_one_out(game, n))
 
 
 @dataclass(frozen=True)
-class Banzhaf(ValuePart):
+class Banzhaf(GameValue):
     """The mean marginal utility over all coalitions of the others."""
 
-    needs: ClassVar[frozenset[str]] = VALIDATION
-    gives: ClassVar[frozenset[str]] = GIVES
-    utility: Utility = "loss"
-
-    def decide(self, view: View, state: State) -> Values:
-        """Return exact Banzhaf values."""
-        return value_groups(view, self.utility, lambda game, n: Solved(shapley.banzhaf(game, n)))
+    def solve(self, game: Coalitions, n: int, view: View) -> Solved:
+        """Return exact Banzhaf values ``[n]``."""
+        return Solved(shapley.banzhaf(game, n))
 
 
 @dataclass(frozen=True)

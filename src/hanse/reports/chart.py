@@ -151,13 +151,15 @@ class Graph:
 
     @property
     def texts(self) -> list[tuple[str, str, float, float]]:
-        """What is written into each node (short names only) and beside it, and where that is."""
+        """What is written into each node (short names only) and beside it (a long name and its note on two lines),
+        and where that is.
+        """
         found = []
         for i, (name, note, (x, y)) in enumerate(zip(self.names, self.notes, self.places.tolist(), strict=True)):
             outer = i < len(self.names) - self.inside
             short = len(name) <= 3
-            beside = note if short else f"{name if len(name) <= 14 else name[:13] + '…'} {note}"
-            found.append((name if short else "", beside, 1.2 * x if outer else x, 1.2 * y if outer else y - 0.13))
+            beside = note if short else f"{name if len(name) <= 14 else name[:13] + '…'}\n{note}"
+            found.append((name if short else "", beside, 1.15 * x if outer else x, 1.15 * y if outer else y - 0.13))
         return found
 
     @property

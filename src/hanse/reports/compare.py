@@ -11,6 +11,7 @@ import numpy as np
 
 from hanse.errors import UserError
 from hanse.reports.effective import EPSILON, effective_round, improvement
+from hanse.reports.honesty import own_accuracy
 from hanse.reports.load import Group, LoadedRun, group_runs, load_runs
 from hanse.reports.paired import paired
 
@@ -34,7 +35,8 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
 
     All rows have the same keys. ``kind`` is "run", "mean" or "sd" (the sample standard deviation over the seeds).
     ``rounds`` were finished; accuracies are shares from 0 to 1 and, like the loss, of the last tested round;
-    ``best_accuracy`` is the highest of all tested rounds, on the test set; ``seconds_per_round`` is the median wall
+    ``best_accuracy`` is the highest of all tested rounds, on the test set; ``client_accuracy`` is the honest clients'
+    mean on their own test data; ``seconds_per_round`` is the median wall
     clock; ``mb`` (10^6 bytes) up and down over the whole run; ``refused`` updates. ``effective_round`` is how many
     rounds the run took to come within ``epsilon`` of the best accuracy of the first experiment (its run of the same
     seeds, or the first run), and ``effective_round_improvement`` how many percent fewer than that took itself (GTFLAT
@@ -125,7 +127,7 @@ def run_row(run: LoadedRun) -> dict[str, Any]:
         "test_accuracy": _last(accuracy),
         "best_accuracy": float(accuracy.max()) if len(accuracy) else None,
         "test_loss": _last(run.series("test/loss")[1]),
-        "client_accuracy": _last(run.series("client/test_accuracy")[1]),
+        "client_accuracy": _last(own_accuracy(run, 2)[1]),
         "seconds_per_round": float(np.median(seconds)) if len(seconds) else None,
         "mb": float(sum(t.sum() for t in traffic)) / 1e6 if any(len(t) for t in traffic) else None,
         "refused": int(refused.sum()) if len(refused) else None,

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hanse.reports.chart import Chart, Floats, Line, Lines, even
-from hanse.reports.load import Group
+from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even
+from hanse.reports.honesty import own_accuracy
+from hanse.reports.load import Group, LoadedRun
 
 __all__ = ["curve_charts"]
 
 MOST_POINTS = 400
+MOST_READ = 200  # rounds whose file has to be opened
 
 # key, title, axis, factor
 _CURVES = (
@@ -24,7 +26,8 @@ _CURVES = (
 _MEANING = {
     "test/accuracy": "The share of the server's test samples that the deployed models get right.",
     "test/loss": "The loss of the deployed models on the server's test samples; lower is better.",
-    "client/test_accuracy": "Each client tests the model that it holds on its own test samples; mean over clients.",
+    "client/test_accuracy": "Each client tests the model that it holds on its own test samples; mean over clients, "
+    "without those that the experiment makes cheat.",
     "client/test_loss": "Each client tests the model that it holds on its own test samples; lower is better.",
     "train/loss": "What the clients that trained reported, averaged. It depends on who was selected.",
 }
@@ -48,7 +51,7 @@ def curve_charts(groups: Sequence[Group]) -> list[Chart]:
 
 
 def _line(group: Group, key: str, factor: float, look: int) -> Line | None:
-    curve = group.curve(key)
+    curve = group.curve(key, _read)
     if curve is None:
         return None
     kept = even(len(curve.rounds), MOST_POINTS)
@@ -63,6 +66,10 @@ def _line(group: Group, key: str, factor: float, look: int) -> Line | None:
     elif curve.mean.min() >= 0:
         low = _within(low, 0.0, np.inf)
     return Line(f"{group.label} ({len(group.runs)} seeds)", x, mean, low, high, look)
+
+
+def _read(run: LoadedRun, key: str) -> tuple[Ints, Floats]:
+    return own_accuracy(run, MOST_READ) if key == "client/test_accuracy" else run.series(key)
 
 
 def _within(values: Floats, low: float, high: float) -> Floats:

@@ -9,7 +9,21 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from hanse.reports.chart import COLOURS, DASHES, HATCHES, MARKERS, Bars, Chart, Floats, Graph, Heat, Lines, looks, ticks
+from hanse.reports.chart import (
+    COLOURS,
+    DASHES,
+    HATCHES,
+    MARKERS,
+    Bars,
+    Chart,
+    Floats,
+    Graph,
+    Heat,
+    Lines,
+    Series,
+    looks,
+    ticks,
+)
 
 __all__ = ["to_plotly"]
 
@@ -94,41 +108,36 @@ def _bars(marks: Bars) -> go.Figure:
     figure = go.Figure()
     places = list(range(len(marks.labels)))
     labels = [_short(x) if marks.upright else _folded(x) for x in marks.labels]
-    for i, series in zip(looks(marks.series), marks.series, strict=True):
-        values = _column(series.values)
-        error = (
-            None
-            if series.errors is None
-            else {
-                "type": "data",
-                "array": _column(series.errors),
-                "color": _INK,
-                "thickness": 1.2,
-                "width": 3,
-            }
-        )
-        figure.add_bar(
-            x=places if marks.upright else values,
-            y=values if marks.upright else places,
-            error_y=error if marks.upright else None,
-            error_x=None if marks.upright else error,
-            orientation="v" if marks.upright else "h",
-            name=_safe(series.name),
-            text=[_safe(label) for label in marks.labels],
-            textposition="none",
-            hovertemplate="%{text}: %{" + ("y" if marks.upright else "x") + ":.4g}",
-            marker={
-                "color": COLOURS[i % len(COLOURS)],
-                "line": {"color": "#ffffff", "width": 0.5 if len(places) <= 60 else 0},
-                "pattern": {
-                    "shape": HATCHES[i % len(HATCHES)][0],
-                    "bgcolor": COLOURS[i % len(COLOURS)],
-                    "fgcolor": "#ffffff",
-                    "size": 7,
-                    "solidity": 0.25,
+    for place, (i, series) in enumerate(zip(looks(marks.series), marks.series, strict=True)):
+        name = _safe(series.name)
+        # plotly draws a whisker of no length where an error is not known: these bars are a trace without errors
+        for part, (shown, error) in enumerate(_by_error(series)):
+            values = _column(shown)
+            figure.add_bar(
+                x=places if marks.upright else values,
+                y=values if marks.upright else places,
+                error_y=error if marks.upright else None,
+                error_x=None if marks.upright else error,
+                orientation="v" if marks.upright else "h",
+                name=name,
+                legendgroup=f"{place} {name}",
+                offsetgroup=None if marks.stacked else str(place),
+                showlegend=part == 0 and len(marks.series) > 1,
+                text=[_safe(label) for label in marks.labels],
+                textposition="none",
+                hovertemplate="%{text}: %{" + ("y" if marks.upright else "x") + ":.4g}",
+                marker={
+                    "color": COLOURS[i % len(COLOURS)],
+                    "line": {"color": "#ffffff", "width": 0.5 if len(places) <= 60 else 0},
+                    "pattern": {
+                        "shape": HATCHES[i % len(HATCHES)][0],
+                        "bgcolor": COLOURS[i % len(COLOURS)],
+                        "fgcolor": "#ffffff",
+                        "size": 7,
+                        "solidity": 0.25,
+                    },
                 },
-            },
-        )
+            )
     figure.update_layout(barmode="stack" if marks.stacked else "group", bargap=0.25, showlegend=len(marks.series) > 1)
     written = ticks(marks.labels, 20 if marks.upright else 60)
     named = {"tickvals": written, "ticktext": [labels[i] for i in written], "showgrid": False}
@@ -140,6 +149,16 @@ def _bars(marks: Bars) -> go.Figure:
         if marks.counts and max(s.values.max(initial=0) for s in marks.series) <= 7:
             figure.update_xaxes(dtick=1)
     return figure
+
+
+def _by_error(series: Series) -> list[tuple[Floats, dict[str, Any] | None]]:
+    """Return a series' bars with and those without a known error, ``[n]`` each (NaN: a bar of the other kind)."""
+    if series.errors is None:
+        return [(series.values, None)]
+    known = np.isfinite(series.errors)
+    style = {"type": "data", "array": _column(series.errors), "color": _INK, "thickness": 1.2, "width": 3}
+    parts = ((known, style), (~known, None))
+    return [(np.where(which, series.values, np.nan), error) for which, error in parts if which.any()]
 
 
 def _bar_height(marks: Bars) -> int:
@@ -161,10 +180,11 @@ def _heat(marks: Heat) -> go.Figure:
             hovertemplate="%{y}, %{x}: %{z:.4g}<extra></extra>",
         )
     )
-    columns, rows = ticks(marks.columns, 7), ticks(marks.rows, 24)
-    figure.update_xaxes(
-        tickvals=columns, ticktext=[_short(marks.columns[i]) for i in columns], showgrid=False, tickangle=0
-    )
+    words = not all(label.isdecimal() for label in marks.columns)
+    columns, rows = ticks(marks.columns, 16 if words else 7), ticks(marks.rows, 24)
+    figure.update_xaxes(tickvals=columns, ticktext=[_short(marks.columns[i]) for i in columns], showgrid=False)
+    # words are turned where the screen is too narrow for them
+    figure.update_xaxes(tickangle=None if words else 0, autotickangles=[0, 90])
     figure.update_yaxes(
         tickvals=rows, ticktext=[_folded(marks.rows[i]) for i in rows], showgrid=False, autorange="reversed"
     )
@@ -214,12 +234,27 @@ def _graph(marks: Graph) -> go.Figure:
         )  # fmt: skip
     figure.add_scatter(
         x=_column(np.array([t[2] for t in marks.texts])), y=_column(np.array([t[3] for t in marks.texts])),
-        mode="text", text=[_safe(t[1]) for t in marks.texts],
+        mode="text", text=[_beside(note, x) for _, note, x, _ in marks.texts],
+        textposition=[_outwards(x, y) for _, _, x, y in marks.texts],
         textfont={"size": 11 if len(at) <= 24 else 9}, hoverinfo="skip", showlegend=False,
     )  # fmt: skip
-    figure.update_xaxes(range=[-1.4, 1.4])
+    figure.update_xaxes(range=[-1.75, 1.75])
     figure.update_yaxes(range=[-1.35, 1.35], scaleanchor="x")
     return figure
+
+
+def _beside(note: str, x: float) -> str:
+    """Return a note with a space of its own between it and its node, however small the figure is drawn."""
+    lines = [_safe(line) for line in note.split("\n")]
+    space = "\u00a0" * 3
+    return "<br>".join(space + line if x > 0.25 else line + space if x < -0.25 else line for line in lines)
+
+
+def _outwards(x: float, y: float) -> str:
+    """Return where a note goes from its place, so that on a narrow screen, too, it is off the node."""
+    if abs(x) > 0.25:
+        return "middle right" if x > 0 else "middle left"
+    return "top center" if y > 0 else "bottom center"
 
 
 def _bow(a: Floats, b: Floats) -> Floats:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hanse.reports.chart import Bars, Chart, Floats, Ints, Series
+from hanse.reports.chart import Bars, Chart, Floats, Ints, Series, even
 from hanse.reports.contributions import slug
 from hanse.reports.load import Group, LoadedRun
 from hanse.reports.own import last_tested, utilities
@@ -15,7 +15,7 @@ from hanse.reports.paired import paired
 from hanse.reports.tokens import balances
 from hanse.streams import stream
 
-__all__ = ["HONEST", "honesty_charts", "kinds_of", "outcomes"]
+__all__ = ["HONEST", "honesty_charts", "kinds_of", "outcomes", "own_accuracy"]
 
 HONEST = "honest"
 QUIET = "the less noisy half"
@@ -36,7 +36,8 @@ def kinds_of(run: LoadedRun) -> dict[str, Ints]:
     """Return the clients by what the run's behaviours and policy make of them, honest ones first.
 
     A client with several goes under the first of: attackers, free riders, those who never bid, liars, noisy ones.
-    Everyone is noisy under ``noisy``, one more than another: the halves are told apart. Empty if all are honest.
+    Everyone is noisy under ``noisy``, one more than another: the halves are told apart (unless all are alike). Empty
+    if all are honest.
     """
     n, seed = run.num_clients, run.seeds[0]
     given: Mapping[str, Any] = run.config.get("behaviour") or {}
@@ -50,7 +51,8 @@ def kinds_of(run: LoadedRun) -> dict[str, Ints]:
         found["those who never bid"] = _first(seed, "free riders", n, float(policy.get("fraction", 1.0)))
     if "liar" in given:
         found["liars"] = _listed(given["liar"], n)
-    noisy = "noisy" in given and float(given["noisy"].get("sigma", 0.1)) > 0
+    noise = given.get("noisy", {"sigma": 0.0})
+    noisy = float(noise.get("sigma", 0.1)) > 0 and noise.get("levels", "spread") == "spread"
     if noisy:
         found["the noisier half"] = np.flatnonzero(_places(seed, "noisy", n) >= n / 2)
     taken = np.zeros(n, bool)
@@ -75,6 +77,25 @@ def _first(seed: Any, purpose: str, n: int, fraction: float) -> Ints:
 
 def _listed(given: Mapping[str, Any], n: int) -> Ints:
     return np.array(sorted({int(c) for c in given.get("clients", ()) if 0 <= int(c) < n}), np.int64)
+
+
+def own_accuracy(run: LoadedRun, most: int | None = None) -> tuple[Ints, Floats]:
+    """Return the rounds (0-based) ``[n]`` in which clients tested on their own data, and their mean accuracy ``[n]``.
+
+    Clients that the experiment makes cheat are left out: an attacker is tested on what it sends. Then at most ``most``
+    rounds, evenly spread, are read.
+    """
+    rounds, values = run.series("client/test_accuracy")
+    honest = kinds_of(run).get(HONEST)
+    if honest is None or not len(rounds):
+        return rounds, values
+    found = []
+    for r in rounds[even(len(rounds), most or len(rounds))].tolist():
+        stored = run.arrays(r, only=("tested", "test_accuracy"))
+        if "tested" in stored:
+            found.append((r, float(stored["test_accuracy"][np.isin(stored["tested"], honest)].mean())))
+    kept, means = (np.array(column) for column in zip(*found, strict=True)) if found else (rounds[:0], values[:0])
+    return kept.astype(np.int64), means.astype(np.float64)
 
 
 def outcomes(run: LoadedRun) -> dict[str, Floats]:
@@ -102,21 +123,35 @@ def outcomes(run: LoadedRun) -> dict[str, Floats]:
     return found
 
 
+def _value_error(run: LoadedRun, clients: Ints) -> float:
+    """Return the standard error of the clients' mean total value, from those of the estimates; NaN: not known."""
+    seats = run.seats
+    ours = np.isin(seats.client, clients) & np.isfinite(seats.value)
+    valued = len(np.unique(seats.client[ours]))
+    if not valued or not np.isfinite(seats.error[ours]).all():
+        return float("nan")
+    return float(np.sqrt((seats.error[ours] ** 2).sum()) / len(clients))
+
+
 def honesty_charts(groups: Sequence[Group]) -> list[Chart]:
     """Return a chart for each figure of every experiment with dishonest clients, all seeds side by side."""
-    return [chart for group in groups for chart in _charts(group)]
+    # who trains alone sends nothing that could be false
+    return [chart for group in groups if group.runs[0].mechanism != "local" for chart in _charts(group)]
 
 
 def _charts(group: Group) -> list[Chart]:
     seeds: list[str] = []
     means: dict[str, dict[str, list[float]]] = {}  # figure -> kind -> a number a seed
+    sure: dict[str, list[float]] = {}  # kind -> the standard error of its mean value, a number a seed
     counts: dict[str, int] = {}
     for run in group.runs:
         kinds = kinds_of(run)
         if not kinds:
             continue
-        seeds.append(f"seed {run.seeds[0]}" if len({r.seeds[1] for r in group.runs}) == 1 else run.name)
+        seeds.append(f"seed {run.seeds[0]}" if len({r.seeds[0] for r in group.runs}) == len(group.runs) else run.name)
         counts = {name: len(clients) for name, clients in kinds.items()}
+        for name, clients in kinds.items():
+            sure.setdefault(name, []).append(_value_error(run, clients))
         for figure, values in outcomes(run).items():
             for name, clients in kinds.items():
                 known = values[clients][np.isfinite(values[clients])]
@@ -127,7 +162,8 @@ def _charts(group: Group) -> list[Chart]:
     for figure, title, axis in _FIGURES:
         by_kind = {k: v for k, v in means.get(figure, {}).items() if len(v) == len(seeds)}
         if len(by_kind) > 1:
-            charts.append(_chart(group, figure, f"{title}: {group.label}", axis, seeds, by_kind, counts))
+            known = sure if figure == "value" else {}
+            charts.append(_chart(group, figure, f"{title}: {group.label}", axis, seeds, by_kind, counts, known))
     return charts
 
 
@@ -139,18 +175,24 @@ def _chart(
     seeds: Sequence[str],
     means: Mapping[str, Sequence[float]],
     counts: Mapping[str, int],
+    sure: Mapping[str, Sequence[float]],
 ) -> Chart:
     labels = [*seeds[:MOST_SEEDS]] + (["mean"] if len(seeds) > 1 else [])
-    series = []
+    series, estimated = [], False
     for name, values in means.items():
-        shown, errors = list(values[:MOST_SEEDS]), [float("nan")] * min(len(values), MOST_SEEDS)
+        shown = list(values[:MOST_SEEDS])
+        errors = list(sure.get(name, [float("nan")] * len(values))[:MOST_SEEDS])
+        estimated = estimated or bool(np.isfinite(errors).any())
         if len(seeds) > 1:
             shown.append(float(np.mean(values)))
             errors.append(float(np.std(values, ddof=1) / np.sqrt(len(values))))
-        told = f"{name} ({counts[name]} clients)" if name in counts else name
-        series.append(Series(told, np.nan_to_num(np.array(shown)), np.array(errors) if len(seeds) > 1 else None))
+        told = f"{name} ({counts[name]} client{'s' if counts[name] != 1 else ''})" if name in counts else name
+        series.append(
+            Series(told, np.nan_to_num(np.array(shown)), np.array(errors) if np.isfinite(errors).any() else None)
+        )
     caption = "The mean over the clients of each kind, seed by seed."
     many = len(seeds) > 1
+    caption += " Whiskers at a seed: one standard error of the estimate." if estimated else ""
     caption += " Whiskers at the mean over seeds: one standard error." if many else " One seed: it may be chance."
     base = next(iter(means))
     for name, values in means.items():
@@ -158,9 +200,11 @@ def _chart(
             continue
         found = paired(dict(enumerate(values)), dict(enumerate(means[base])))
         if found is not None:
+            # means of the same shares in another order differ in their last bits
+            mean = 0.0 if abs(found.mean) < 1e-9 * max(map(abs, values)) else found.mean
             caption += (
                 f" {name[0].upper()}{name[1:]} against {base if base != HONEST else 'honest clients'}: "
-                f"{found.mean:+.3g} ({found.low:+.3g} to {found.high:+.3g} with 95 % confidence, {found.pairs} seeds)."
+                f"{mean:+.3g} ({found.low:+.3g} to {found.high:+.3g} with 95 % confidence, {found.pairs} seeds)."
             )
     if len(seeds) > MOST_SEEDS:
         caption += f" The first {MOST_SEEDS} of {len(seeds)} seeds are shown; the mean is over all."

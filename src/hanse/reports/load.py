@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -163,9 +163,12 @@ class Group:
     label: str
     runs: tuple[LoadedRun, ...]
 
-    def curve(self, key: str) -> Curve | None:
-        """Return mean and deviation over the rounds that all runs recorded; None if there is no such round."""
-        series = [run.series(key) for run in self.runs]
+    def curve(self, key: str, read: Callable[[LoadedRun, str], tuple[Ints, Floats]] = LoadedRun.series) -> Curve | None:
+        """Return mean and deviation over the rounds that all runs recorded; None if there is no such round.
+
+        ``read`` gives a run's rounds ``[n]`` and figures ``[n]``.
+        """
+        series = [read(run, key) for run in self.runs]
         series = [s for s in series if len(s[0])]
         if not series:
             return None

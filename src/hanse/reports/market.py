@@ -97,9 +97,11 @@ def market_charts(groups: Sequence[Group]) -> list[Chart]:
 def _money(trades: Trades, label: str) -> Chart:
     marks = Heat(trades.names, trades.names, trades.money, "tokens", floor=0.0)
     caption = (
-        "Every row is a buyer, every column a seller; the lighter, the more tokens went from the one to the other."
+        "The same payments pair by pair. Every row is a buyer, every column a seller; the lighter, the more tokens."
     )
-    return Chart(f"market-money-{slug(label)}", SECTION, f"Who paid whom: {label}", caption, "seller", "buyer", marks)
+    return Chart(
+        f"market-money-{slug(label)}", SECTION, f"Who bought from whom: {label}", caption, "seller", "buyer", marks
+    )
 
 
 def _gains(trades: Trades, label: str) -> Chart:

@@ -21,7 +21,7 @@ from hanse.reports.figures import figures, to_plotly
 from hanse.reports.load import Group, group_runs, load_runs
 from hanse.reports.money import books_of
 from hanse.reports.summary import summary, warnings
-from hanse.reports.tables import differences_table, experiments_table, runs_table
+from hanse.reports.tables import differences_tables, experiments_table, runs_table
 
 __all__ = ["write_report"]
 
@@ -60,9 +60,10 @@ def write_report(
         summary=summary(groups),
         warnings=[*warnings(groups, runs), *unread, *_notes(data)],
         experiments=experiments_table(groups),
-        differences=differences_table(groups),
+        differences=differences_tables(groups),
         base=groups[0].label,
         runs=runs_table(runs) if len(runs) > 1 else None,
+        repeated=any(len(group.runs) > 1 for group in groups),
         run_count=len(runs),
         charts=charts,
         skipped=[f"{facts.name}: {facts.skipped}" for facts in data if facts.skipped],

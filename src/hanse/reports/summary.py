@@ -10,6 +10,7 @@ import numpy as np
 
 from hanse.reports.compare import run_row
 from hanse.reports.contributions import contribution
+from hanse.reports.honesty import HONEST, kinds_of
 from hanse.reports.load import Group, LoadedRun
 from hanse.reports.participation import refusal_counts
 
@@ -45,24 +46,30 @@ def summary(groups: Sequence[Group]) -> list[str]:
 
 
 def _outcome(groups: Sequence[Group]) -> list[str]:
-    for figure, what, factor, unit in (
-        ("test_accuracy", "test accuracy after the last round", 100.0, " %"),
-        ("client_accuracy", "accuracy on the clients' own test data after the last round", 100.0, " %"),
-        ("test_loss", "test loss after the last round (lower is better)", 1.0, ""),
-    ):
+    """Say how good the models are: where all clients have test data of their own that comes first, since it is what
+    they asked for them to be tested on.
+    """
+    who = "honest clients'" if any(HONEST in kinds_of(run) for group in groups for run in group.runs) else "clients'"
+    own = ("client_accuracy", f"accuracy on the {who} own test data after the last round", 100.0, " %")
+    server = ("test_accuracy", "test accuracy after the last round", 100.0, " %")
+    loss = ("test_loss", "test loss after the last round (lower is better)", 1.0, "")
+    told: list[str] = []
+    everywhere = len(results(groups, "client_accuracy")) == len(groups)
+    for figure, what, factor, unit in (own, server, loss) if everywhere else (server, own, loss):
         found = results(groups, figure, ascending=figure.endswith("loss"))
-        if not found:
+        if not found or (told and not (figure == "test_accuracy" and everywhere)):
             continue
-        told = [f"{r.label} {_number(r, factor, unit)}" for r in found]
-        if len(found) == 1:
-            return [f"{told[0]} {what}."]
-        if len(told) > _MOST_NAMED:
-            told = [
-                *told[: _MOST_NAMED - 1],
-                f"{len(told) - _MOST_NAMED + 1} others down to {_number(found[-1], factor, unit)}",
-            ]
-        return [f"{told[0]} against {_list(told[1:])}: {what}.", *_close(found)]
-    return ["Nothing was tested yet: the runs have no accuracy and no loss."]
+        told.append(f"{_ranked(found, factor, unit)}{':' if len(found) > 1 else ''} {what}.")
+        told += _close(found) if len(found) > 1 and len(told) == 1 else []
+    return told or ["Nothing was tested yet: the runs have no accuracy and no loss."]
+
+
+def _ranked(found: Sequence[Result], factor: float, unit: str) -> str:
+    told = [f"{r.label} {_number(r, factor, unit)}" for r in found]
+    if len(told) > _MOST_NAMED:
+        others = f"{len(told) - _MOST_NAMED + 1} others down to {_number(found[-1], factor, unit)}"
+        told = [*told[: _MOST_NAMED - 1], others]
+    return told[0] if len(told) == 1 else f"{told[0]} against {_list(told[1:])}"
 
 
 def _number(result: Result, factor: float, unit: str) -> str:
@@ -88,7 +95,7 @@ def _close(found: Sequence[Result]) -> list[str]:
 
 
 def _value(groups: Sequence[Group]) -> list[str]:
-    told = []
+    told, sure = [], False
     for group in groups:
         found = contribution(group)
         if found is None or len(found.clients) < 2:
@@ -112,8 +119,10 @@ def _value(groups: Sequence[Group]) -> list[str]:
         told.append(
             f"In {group.label}{group.seeds_text}{comma} the most valuable client was {found.labels[0]} ({top}), "
             f"the least valuable {found.labels[-1]} ({low}){harm}."
-            + (" After ±: one standard error of the estimate." if np.isfinite(found.errors[[0, -1]]).any() else "")
         )
+        sure = sure or bool(np.isfinite(found.errors[[0, -1]]).any())
+    if sure:
+        told[-1] += " After ± of a value: one standard error of the estimate."
     return told
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from hanse.reports.compare import difference_rows, group_rows, run_row
 from hanse.reports.load import Group, LoadedRun
 
-__all__ = ["TextTable", "differences_table", "experiments_table", "runs_table"]
+__all__ = ["TextTable", "differences_tables", "experiments_table", "runs_table"]
 
 # key of a row, heading, factor, digits
 _COLUMNS = (
@@ -56,18 +56,21 @@ def runs_table(runs: Sequence[LoadedRun]) -> TextTable:
     return TextTable(("run", "mechanism", "seed", *(heading for _, heading, _, _ in shown)), tuple(body))
 
 
-def differences_table(groups: Sequence[Group]) -> TextTable | None:
-    """Return how each experiment differs from the first over the seeds that they share; None if they share too few."""
-    rows = []
+def differences_tables(groups: Sequence[Group]) -> list[TextTable]:
+    """Return how each experiment differs from the first over the seeds that they share, a table a figure, the most
+    telling one first; none if they share too few.
+    """
+    rows: dict[str, list[tuple[str, ...]]] = {}
     for row in difference_rows(groups):
         _, heading, factor, digits = next(column for column in _COLUMNS if column[0] == row["figure"])
         mean, low, high = (f"{factor * row[k]:+,.{digits}f}" for k in ("mean", "low", "high"))
         flip = "–" if row["p_sign_flip"] is None else f"{row['p_sign_flip']:.3g}"
         name = f"{row['run']} – {row['base']}: {heading}"
         p = (f"{row[k]:.2g}" for k in ("p", "p_holm"))
-        rows.append((name, str(row["pairs"]), mean, f"{low} to {high}", *p, flip))
+        cells = (name, str(row["pairs"]), mean, f"{low} to {high}", *p, flip)
+        rows.setdefault(row["figure"], []).append(cells)
     headings = ("difference", "seeds", "mean", "95 % interval", "p (t test)", "p (Holm)", "p (sign flips)")
-    return TextTable(headings, tuple(rows)) if rows else None
+    return [TextTable(headings, tuple(found)) for found in rows.values()]
 
 
 def _shown(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, float, int]]:

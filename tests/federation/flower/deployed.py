@@ -12,6 +12,7 @@ import torch
 import hanse
 from hanse import checkpoint
 from hanse.federation.flower.loopback import Loopback
+from hanse.ledger.place import open_ledger
 from hanse.rounds import LoopState
 from hanse.rundir import read_lines
 
@@ -21,8 +22,9 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "greedyfed": {"clients_per_round": 2},
     "gtfedavg": {"clients_per_round": 3},
     "pifl": {"by_contribution": 2, "at_random": 1},
-    "ipfl": {"keep_best": False, "eagerness": 500.0},
+    "ipfl": {"keep_best": False, "eagerness": 5e4},  # enough for models of some 150 samples to be worth their cost
 }
+PAYMENTS = {"pifl": {"bid", "pay", "reimburse", "reward"}, "ipfl": {"market"}}  # what their books hold beside grants
 AUCTION = {"by_contribution": 4, "at_random": 4}  # TIFF with a seat for everybody: books, and two exchanges a round
 
 
@@ -53,8 +55,8 @@ def free_ports(number: int) -> tuple[int, ...]:
             one.close()
 
 
-def network(folder: Path, nodes: int) -> Loopback:
-    return Loopback(folder, APP, free_ports(nodes + 1))
+def network(folder: Path, nodes: int, imports: tuple[str, ...] = ()) -> Loopback:
+    return Loopback(folder, APP, free_ports(nodes + 1), imports=imports)
 
 
 def plan(folder: Path, steps: Mapping[str, hanse.Experiment], **options: Any) -> Path:
@@ -80,6 +82,14 @@ def clients(run: Path) -> list[dict[str, Any]]:
 
 def metrics(run: Path) -> list[dict[str, Any]]:
     return read_lines(run / "metrics.jsonl")
+
+
+def kinds(run: Path) -> set[str]:
+    """Return what kinds of transactions the books of a run hold; none if nobody pays in it."""
+    if not (run / "ledger.json").exists():
+        return set()
+    with open_ledger(run) as ledger:
+        return {record.transaction.kind for record in ledger.history()}
 
 
 def until(said: str, holds: Callable[[], Any], patience_s: float = 240.0) -> None:

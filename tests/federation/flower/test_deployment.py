@@ -8,7 +8,7 @@ import torch
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from deployed import MECHANISMS, clients, experiment, final, network, plan
+from deployed import MECHANISMS, PAYMENTS, clients, experiment, final, kinds, network, plan
 
 import hanse
 from hanse.ledger.place import open_ledger
@@ -16,30 +16,29 @@ from hanse.ledger.place import open_ledger
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All mechanisms, one after another, on one deployment; their run directories by name."""
-    folder = tmp_path_factory.mktemp("deployed")
-    net = network(folder / "net", 5)
+def test_engines_agree_local_and_deployment(subtests: pytest.Subtests, tmp_path: Path) -> None:
+    """All mechanisms, one after another, on one deployment: bringing one up takes longer than a run."""
+    net = network(tmp_path / "net", 5)
     try:
         net.up()
         server = os.environ.get("HANSE_TEST_POSTGRES")  # books in PostgreSQL where there is one, else in SQLite
         books = {"ledger": {"url": server}} if server else {}
-        net.play({"plan": str(plan(folder, {name: experiment(name, **books) for name in MECHANISMS}))})
+        net.play({"plan": str(plan(tmp_path, {name: experiment(name, **books) for name in MECHANISMS}))})
     finally:
         net.down()
-    return folder
+    for name in MECHANISMS:
+        with subtests.test(name):
+            agree(name, tmp_path / name, tmp_path / f"{name} here")
 
 
-@pytest.mark.parametrize("name", MECHANISMS)
-def test_engines_agree_local_and_deployment(name: str, played: Path, tmp_path: Path) -> None:
-    local = hanse.run(experiment(name), out=tmp_path / "local")
-    state = final(played / name)
+def agree(name: str, played: Path, here: Path) -> None:
+    local, state = hanse.run(experiment(name), out=here), final(played)
     assert torch.equal(local.table.rows, state.table.rows)
-    assert local.clients == clients(played / name)  # seats, weights, losses, values
+    assert local.clients == clients(played)  # seats, weights, losses, values
     assert local.book == state.book  # balances, and the head of the chain over all postings
-    if local.book.count:
-        with open_ledger(played / name) as ledger:
+    assert kinds(played) == (PAYMENTS[name] | {"grant"} if name in PAYMENTS else set())
+    if name in PAYMENTS:
+        with open_ledger(played) as ledger:
             assert ledger.head() == local.book.head
             assert ledger.verify().ok
 

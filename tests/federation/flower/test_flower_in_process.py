@@ -10,6 +10,7 @@ import torch
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
+from deployed import PAYMENTS, kinds
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from inprocess import InProcessGrid
@@ -28,9 +29,11 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "greedyfed": {"clients_per_round": 2},
     "gtfedavg": {"clients_per_round": 3},
     "pifl": {"by_contribution": 2, "at_random": 1},
-    "ipfl": {"keep_best": False, "eagerness": 500.0},
+    "ipfl": {"keep_best": False, "eagerness": 5e4},
     "power_of_choice": {"clients_per_round": 2},
     "fedgen": {"clients_per_round": 3},
+    "scaffold": {"clients_per_round": 3},
+    "fedfomo": {},
 }
 
 
@@ -76,8 +79,19 @@ def test_local_and_flower_engines_agree(name: str, tmp_path: Path) -> None:
     assert torch.equal(local.table.rows, flower.table.rows)
     assert local.clients == flower.clients  # seats, weights, losses, values
     assert local.book == flower.book  # postings
+    assert kinds(tmp_path / "run") == (PAYMENTS[name] | {"grant"} if name in PAYMENTS else set())
     for a, b in zip(local.metrics, flower.metrics, strict=True):
         assert (a["seats"], a["answered"], a["refused"]) == (b["seats"], b["answered"], b["refused"])
+
+
+def test_a_bill_larger_than_its_client_agreed_to_is_not_paid_on_either_engine(tmp_path: Path) -> None:
+    exp = experiment("ipfl", clients={"policy": {"name": "trader", "most": 4.0}})
+    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
+    withheld = [m["market/withheld"] for m in flower.metrics[:-1]]  # the last round has no market
+    assert all(0 < n < N for n in withheld)
+    assert [m["market/withheld"] for m in local.metrics[:-1]] == withheld
+    assert torch.equal(local.table.rows, flower.table.rows)
+    assert local.book == flower.book
 
 
 def test_models_that_a_node_holds_are_not_sent_again(tmp_path: Path) -> None:
@@ -88,16 +102,24 @@ def test_models_that_a_node_holds_are_not_sent_again(tmp_path: Path) -> None:
     assert run.metrics[1]["bytes/down"] < model
 
 
-def test_a_private_row_stays_with_its_owner(tmp_path: Path) -> None:
-    exp = experiment("local")
+@pytest.mark.parametrize("name", ["local", "ditto"])
+def test_a_private_row_stays_with_its_owner_who_tests_it(name: str, tmp_path: Path) -> None:
+    exp = experiment(name)
     grid = grid_of(exp, tmp_path)
     run, alone = over_flower(exp, tmp_path, grid), hanse.run(exp)
-    for c in range(N):
+    trained = {line["client"] for line in alone.clients}
+    for c in trained:
         [file] = (tmp_path / f"node{c}").glob(f"*/client-{c}/row-{c}.npz")
         with np.load(file) as kept:
             assert torch.equal(torch.from_numpy(kept["row"]), alone.table.rows[c])
-    assert run.metrics[-1]["bytes/up"] < 5 * 1500  # headers, no models
+    assert torch.equal(run.table.rows[N:], alone.table.rows[N:])  # Ditto's shared model
+    assert torch.equal(run.table.rows[0], run.table.rows[1])  # the server has the first one of the others
+    models = sum(line["start"] == N for line in run.clients if line["round"] == 2)
+    assert run.metrics[-1]["bytes/up"] < 5 * 1500 + models * run.table.rows.shape[1] * 4  # headers, no private models
     assert run.clients == alone.clients
+    for figure in ("client/test_loss", "client/test_accuracy", "client/test_accuracy_min", "client/test_fit_q50"):
+        assert run.metrics[-1][figure] == pytest.approx(alone.metrics[-1][figure], rel=1e-6)
+    assert run.tested["test_samples"].tolist() == alone.tested["test_samples"].tolist()
 
 
 def everyone(**more: Any) -> hanse.Experiment:

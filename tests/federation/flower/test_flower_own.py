@@ -51,7 +51,7 @@ def test_personal_mixes_are_made_at_the_participants(tmp_path: Path) -> None:
 
 def test_the_best_model_lies_in_the_participants_folder(tmp_path: Path) -> None:
     sections = experiment("ipfl").model_dump()
-    exp = hanse.Experiment(**{**sections, "mechanism": {"name": "ipfl", "eagerness": 500.0, "keep_best": True}})
+    exp = hanse.Experiment(**{**sections, "mechanism": {"name": "ipfl", "eagerness": 5e4, "keep_best": True}})
     local, flower = hanse.run(exp), over_flower(exp, tmp_path)
     assert torch.equal(local.table.rows, flower.table.rows)
     for c in range(N):

@@ -15,7 +15,10 @@ from typer.testing import CliRunner
 from hanse.cli import app
 from hanse.config import Experiment
 from hanse.errors import UserError
+from hanse.federation.behaviour import Me
 from hanse.federation.flower.loopback import Loopback
+from hanse.federation.policy import answer
+from hanse.learning.job import Recipe
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "deployment"
 
@@ -40,8 +43,15 @@ def test_a_new_project_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     }  # fmt: skip
     assert (made / "up.sh").stat().st_mode & stat.S_IXUSR
     Experiment.read(made / "experiment.toml")
-    data = module(made / "client_app.py").load_data(SimpleNamespace(node_config={"partition-id": 1}))
+    client = module(made / "client_app.py")
+    data = client.load_data(SimpleNamespace(node_config={"partition-id": 1}))
     assert (len(data.train), data.name) == (140, "participant 1")
+    mine, me = client.Mine(), Me(1, 3, 0, Recipe(), 5)
+    told = {"scores": {"loss": [2.0, 1.0], "accuracy": [0.2, 0.5]}, "price": 10, "balance": 15}
+    assert answer(mine, "bid", me, 1, told) == {"tiers": [1]}
+    assert answer(mine, "declare", me, 1, {}) == data.profile
+    assert answer(mine, "stay", me, 1, {}) == {"stay": True}
+    assert mine.authorise(me, 1, {}) == 20_000_000
 
 
 def test_the_example_is_whole() -> None:

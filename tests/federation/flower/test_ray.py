@@ -8,7 +8,7 @@ import torch
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from deployed import MECHANISMS, experiment
+from deployed import MECHANISMS, PAYMENTS, experiment, kinds
 
 import hanse
 from hanse.errors import UserError
@@ -22,6 +22,7 @@ def test_engines_agree_local_and_ray(name: str, tmp_path: Path) -> None:
     assert torch.equal(local.table.rows, ray.table.rows)
     assert local.clients == ray.clients
     assert local.book == ray.book
+    assert kinds(tmp_path / "run") == (PAYMENTS[name] | {"grant"} if name in PAYMENTS else set())
 
 
 def test_the_ray_engine_says_what_it_cannot_do(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def resident(pid: int) -> float:
     ("nodes", "rounds", "every", "deadline_s"),
     [
         pytest.param(4, 10, 5, 60.0, marks=pytest.mark.slow, id="ten rounds"),
-        pytest.param(10, 200, 8, 20.0, marks=pytest.mark.soak, id="two hundred rounds"),
+        pytest.param(10, 200, 8, 60.0, marks=pytest.mark.soak, id="two hundred rounds"),
     ],
 )
 def test_soak(nodes: int, rounds: int, every: int, deadline_s: float, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ much comes from keyed streams, so that it does not depend on the order of work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import hashlib
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Annotated, Literal, Protocol
 
@@ -27,6 +28,8 @@ __all__ = ["Behaviour", "DropOut", "Me", "Noisy", "Straggler"]
 class Me:
     """The client that a behaviour wraps: its ``id`` among ``num_clients``, the run's ``seed``, the local training
     ``recipe``, and how many columns of a model are parameters.
+
+    ``secret`` is its own and known to nobody else; a simulated client has none, so that a run can be repeated.
     """
 
     id: int
@@ -34,6 +37,7 @@ class Me:
     seed: int
     recipe: Recipe
     num_parameters: int
+    secret: bytes = field(default=b"", repr=False)
 
 
 class Behaviour(Protocol):
@@ -89,20 +93,24 @@ class Straggler(Behaviour):
 @dataclass(frozen=True)
 class Noisy(Behaviour):
     """Client k of a random permutation adds N(0, sigma_k^2) to each parameter that it sends, ``sigma_k = (k-1)
-    sigma/N`` with k = 1..N (GreedyFed sec. IV, privacy heterogeneity).
+    sigma/N`` with k = 1..N (GreedyFed sec. IV, privacy heterogeneity); with ``levels = "same"`` everyone adds
+    N(0, sigma^2).
+
+    Draws come from the run's seed, which the server knows, or from the client's own secret where it has one.
     """
 
     sigma: Annotated[float, Field(ge=0)] = 0.1
+    levels: Literal["spread", "same"] = "spread"
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Add the client's noise to its updates."""
-        level = _place(me, "noisy") * self.sigma / me.num_clients
+        level = self.sigma if self.levels == "same" else _place(me, "noisy") * self.sigma / me.num_clients
         if level == 0:
             return reply
         start = {t.seat: t.row for t in request.tasks if isinstance(t, Train) and not t.private}
 
         def add(result: Trained) -> Trained:
-            draw = stream(me.seed, "noise", round=round, client=me.id, start=start[result.seat])
+            draw = _noise(me, round, start[result.seat], result.row)
             noise = torch.from_numpy(draw.standard_normal(me.num_parameters, dtype="float32")) * level
             row = result.row.clone()
             row[: me.num_parameters] += noise.to(row.device)
@@ -110,6 +118,19 @@ class Noisy(Behaviour):
 
         results = tuple(add(r) if isinstance(r, Trained) and r.seat in start else r for r in reply.results)
         return replace(reply, results=results)
+
+
+def _noise(me: Me, round: int, start: int, row: Tensor) -> np.random.Generator:
+    """Return the stream of the noise on an update ``row [P]``.
+
+    With a secret it depends on the update, too: one that is asked for again gets the same noise, so that nothing can be
+    averaged out, and another one in the same round gets other noise, so that nothing cancels in their difference.
+    """
+    seed = me.seed
+    if me.secret:
+        update = row.detach().cpu().contiguous().numpy().tobytes()
+        seed = int.from_bytes(hashlib.blake2b(update, key=me.secret, digest_size=32).digest(), "little")
+    return stream(seed, "noise", round=round, client=me.id, start=start)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,10 @@ def up(
     cold: Annotated[
         bool, typer.Option("--cold", help="A fresh interpreter for every message, as Flower does.")
     ] = False,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="What the nodes' warm process has ready beside hanse."),
+    ] = None,
 ) -> None:
     """Make certificates and keys, start a SuperLink with TLS and node authentication, register and start nodes."""
     from hanse.federation.flower.loopback import Loopback
@@ -37,7 +41,7 @@ def up(
     if not (project / "pyproject.toml").exists():
         raise UserError(f"{folder}: is not a project (it has no pyproject.toml); 'hanse new NAME' makes one")
     ports = (port, *(port + 101 + i for i in range(nodes)))
-    Loopback(project, project, ports, not cold).up()
+    Loopback(project, project, ports, not cold, tuple(imports or ())).up()
     typer.echo(f"{nodes} nodes and a SuperLink on port {port}; logs in {folder / 'logs'}")
 
 

@@ -68,13 +68,14 @@ class Loopback:
     """A federation of ``nodes`` SuperNodes for the app in ``app``; everything that it leaves lies in ``folder``.
 
     ``ports`` are the SuperLink's and then one a node. With ``warm`` the nodes answer from a process that has imported
-    everything (see :mod:`hanse.federation.flower.warm`).
+    everything, ``imports`` too (see :mod:`hanse.federation.flower.warm`).
     """
 
     folder: Path
     app: Path
     ports: tuple[int, ...]
     warm: bool = True
+    imports: tuple[str, ...] = ()
 
     # ---- on disk
 
@@ -90,7 +91,8 @@ class Loopback:
         if not path.exists():
             raise UserError(f"{folder}: no federation was brought up here (it has no network.json)")
         said = json.loads(path.read_text())
-        return Loopback(Path(said["folder"]), Path(said["app"]), tuple(said["ports"]), said["warm"])
+        ports, imports = tuple(said["ports"]), tuple(said["imports"])
+        return Loopback(Path(said["folder"]), Path(said["app"]), ports, said["warm"], imports)
 
     @property
     def nodes(self) -> int:
@@ -258,10 +260,14 @@ class Loopback:
             where = Path(tempfile.mkdtemp(prefix="hanse-")) / "keeper"
             said.write_text(json.dumps(str(where)))
             command = [sys.executable, "-m", "hanse.federation.flower.warm", str(where)]
+            command += [word for name in self.imports for word in ("--import", name)]
             self.processes.start("keeper", command, self.env("keeper"), self.app)
             end = time.monotonic() + 120
             while not where.exists() and self.processes.pid("keeper") is not None and time.monotonic() < end:
                 time.sleep(0.05)
+            if not where.exists():
+                said_last = self.processes.log("keeper").strip().splitlines()[-1:]
+                raise UserError(f"the nodes' warm process does not come up: {' '.join(said_last)}")
         where = Path(json.loads(said.read_text()))
         commands = link(self.folder / "warm")
         return {SOCKET: str(where), "PATH": f"{commands}:{self.env()['PATH']}"}

@@ -25,6 +25,7 @@ def checked(said: Mapping[str, Any]) -> dict[str, Any]:
         "num_samples": int(said["num_samples"]),
         "input_shape": [int(n) for n in said["input_shape"]],
         "num_classes": None if classes is None else int(classes),
+        "text": bool(said.get("text", False)),
         "tests": int(said.get("tests", 0)),
         "profile": {str(k): v for k, v in dict(said.get("profile", {})).items() if isinstance(v, int | float | str)},
         "order": int(said.get("order", 1 << 30)),
@@ -33,7 +34,9 @@ def checked(said: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Member:
-    """A registered participant. ``expelled`` says why it may no longer take part."""
+    """A registered participant. ``expelled`` says why it may no longer take part; ``text``: its samples are tokens with
+    a label at every position.
+    """
 
     id: int
     key: str
@@ -44,6 +47,7 @@ class Member:
     tests: int
     profile: Mapping[str, Any] = field(default_factory=dict)
     expelled: str | None = None
+    text: bool = False
 
     @property
     def info(self) -> ClientInfo:
@@ -81,6 +85,7 @@ class Members:
                 said["tests"],
                 said["profile"],
                 None if known is None else known.expelled,
+                said["text"],
             )
         self._write()
 

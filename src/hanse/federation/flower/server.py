@@ -106,18 +106,23 @@ def _play(
     _gather(federation, members, patience_s)
     first = min(register.by_key.values(), key=lambda m: m.id)
     for member in register.by_key.values():
-        if (member.input_shape, member.num_classes) != (first.input_shape, first.num_classes):
-            raise UserError(
-                f"member {member.name}: samples of shape {member.input_shape} in {member.num_classes} classes; "
-                f"{first.name} has {first.input_shape} in {first.num_classes}"
-            )
+        if _kind(member) != _kind(first):
+            raise UserError(f"member {member.name}: samples {_kind(member)}; {first.name} has them {_kind(first)}")
     sizes = [0] * room
     for member in register.by_key.values():
         sizes[member.id] = member.num_samples
     validation, test = (None, None) if load_server_data is None else load_server_data()
-    data = RemoteData.of(sizes, first.input_shape, first.num_classes, validation, test)
+    data = RemoteData.of(sizes, first.input_shape, first.num_classes, validation, test, first.text)
     watching = [*observers, Teller(federation, out)]
     return run_elsewhere(experiment, data, federation, out=out, observers=watching)
+
+
+def _kind(member: Member) -> str:
+    """Return what a member's samples are like; all members' must be alike. Texts may be of any length."""
+    if member.text:
+        return f"as texts of {member.num_classes} tokens"
+    labels = "targets that are numbers" if member.num_classes is None else f"{member.num_classes} classes"
+    return f"of shape {list(member.input_shape)} with {labels}"
 
 
 def _gather(federation: FlowerFederation, members: int, patience_s: float) -> None:

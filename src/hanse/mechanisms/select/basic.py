@@ -44,7 +44,7 @@ def rounds_to_meet_all(num_clients: int, clients_per_round: int) -> int:
 
 
 def run_order(view: View) -> Ints:
-    """Return the present clients in the run's random order, which is the same in every round."""
+    """Return the present clients ``[n]`` in the run's random order, which is the same in every round."""
     context = view.context
     order = stream(context.seed, "round-robin").permutation(context.num_clients)
     return order[np.isin(order, view.present)] if len(view.present) < len(order) else order

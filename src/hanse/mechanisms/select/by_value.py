@@ -18,13 +18,13 @@ VALUES = CLIENTS | {"values"}
 
 
 def greedy(values: np.ndarray, m: int) -> Ints:
-    """Return the ``m`` positions of the largest values, best first; ties go to the lower position (papers.md G8)."""
+    """Return the positions ``[m]`` of the largest values, best first; ties go to the lower one (papers.md G8)."""
     return np.argsort(-np.asarray(values, np.float64), kind="stable")[:m].astype(np.int64)
 
 
 def ucb_scores(values: Floats, counts: Ints, finished: int, beta: float) -> Floats:
-    """Return ``SV_k + beta sqrt(ln t / N_k)`` after t finished rounds, infinite for clients never valued (papers.md
-    G9).
+    """Return ``SV_k + beta sqrt(ln t / N_k)`` ``[n]`` after t finished rounds, infinite for clients never valued
+    (papers.md G9).
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         bonus = beta * np.sqrt(np.log(max(finished, 1)) / counts)
@@ -32,13 +32,13 @@ def ucb_scores(values: Floats, counts: Ints, finished: int, beta: float) -> Floa
 
 
 def softmax(values: Floats, temperature: float = 1.0) -> Floats:
-    """Return ``exp(v / temperature)``, normalised."""
+    """Return ``exp(v / temperature)`` ``[n]``, normalised."""
     shifted = np.exp((values - values.max()) / temperature)
     return np.asarray(shifted / shifted.sum())
 
 
 def without_replacement(probabilities: Floats, m: int, draw: np.random.Generator) -> Ints:
-    """Return m positions drawn one after another without replacement (Gumbel's trick has exactly this law)."""
+    """Return positions ``[m]`` drawn one after another without replacement (Gumbel's trick has exactly this law)."""
     with np.errstate(divide="ignore"):
         keys = np.log(probabilities) + draw.gumbel(size=len(probabilities))
     return np.argsort(-keys, kind="stable")[:m].astype(np.int64)

@@ -31,7 +31,7 @@ def invitations(view: View, price: int, limit: int | None, models: Tensor, paid:
 
 
 def good_bids(view: View, book: Book, price: int) -> Bids:
-    """Return the bids that are good: for a tier that there is, once, and paid for from the balances in ``book``.
+    """Return the good bids ``[N, K]``: for a tier that there is, once, and paid for from the balances in ``book``.
 
     A client's bids are taken in its own order of preference until its account is at its floor (papers.md P10).
     """
@@ -56,7 +56,7 @@ def _wanted(view: View, client: int) -> list[Any]:
 
 
 def escrowed(bids: Bids, price: int) -> list[Transaction]:
-    """Return the movements of good bids into escrow, a transaction a tier."""
+    """Return the movements of good bids ``[N, K]`` into escrow, ``price`` units each, a transaction a tier."""
     found = []
     for k in np.flatnonzero(bids.any(axis=0)).tolist():
         pairs = []

@@ -3,13 +3,12 @@ set."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
-from torch import Tensor
 
 from hanse.federation.bids import fit
 from hanse.federation.port import Request, Score, Scored
@@ -21,7 +20,7 @@ from hanse.mechanisms.settle.auction import escrowed, good_bids, invitations, nu
 from hanse.mechanisms.settle.pending import first_state, next_state, paid_now, settle
 from hanse.mechanisms.tiers import held_bids, tier_models, tier_rows, widened
 
-__all__ = ["ServerTokens", "Tokens"]
+__all__ = ["ServerTokens", "TokenManager", "Tokens"]
 
 NEEDS = frozenset({"clients", "groups", "values"})
 GIVES = frozenset({"bids"})
@@ -32,58 +31,14 @@ Samples = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True)
-class _Manager:
-    """What both token managers do; they differ in where ``accuracies`` come from (row -> accuracy of a tier now)."""
-
-    price: int
-    eta: float
-    gamma: float
-    score_samples: int | None
-    first: int
-
-    def asks(self, view: View, state: State, models: Tensor) -> list[Request]:
-        if view.round < self.first:
-            return []
-        rows = tier_rows(view.table)
-        paid = widened(state["paid"], view.table.size) / np.maximum(1, widened(state["sat"], view.table.size))
-        return invitations(view, self.price, self.score_samples, models, paid[:, rows])
-
-    def settle(self, view: View, state: State, accuracies: Mapping[int, float]) -> list[Transaction]:
-        return settle(view, state, self.price, self.eta, self.gamma, accuracies)
-
-    def open(self, view: View, state: State, accuracies: Mapping[int, float]) -> list[Transaction]:
-        settled = self.settle(view, state, accuracies)
-        book = view.book.post(view.round, settled)
-        return [*settled, *escrowed(good_bids(view, book, self.price), self.price)]
-
-    def decide(self, view: View, state: State, accuracies: Mapping[int, float]) -> Settlement:
-        bids, back = held_bids(view), returned(view, self.price)
-        book = view.book.post(view.round, back)
-        balances = np.array([book.balance(account(c)) for c in range(len(bids))], np.int64)
-        metrics = {
-            "tokens/bids": float(bids.sum()),
-            "tokens/bids_refused": float(num_wanted(view) - bids.sum()),
-            "tokens/poorest": float(balances.min() / TOKEN),
-            "tokens/richest": float(balances.max() / TOKEN),
-        }
-        for k, reached in accuracies.items():
-            best = float(state["best"][k])
-            metrics[f"tokens/tier {k}/accuracy"] = reached
-            metrics[f"tokens/tier {k}/theta"] = reimbursement_rate(reached, best, self.eta, self.gamma)
-        arrays = {"balances": balances, "bids": bids, "tokens_paid": paid_now(view, state, self.price)}
-        return Settlement(transactions=tuple(back), metrics=metrics, arrays=arrays)
-
-
-@dataclass(frozen=True)
-class Tokens(SettlePart):
-    """PI-FL's token manager (eqs 6-14; papers.md P7-P17): an auction for each tier, every round.
+class TokenManager(SettlePart):
+    """The auction of both token managers, which differ in where a tier's accuracy comes from.
 
     A bid puts ``price`` tokens into escrow. Selected bidders pay into their tier's pool; up to the share ``eta`` of it
     goes back to them, the less the better the tier became (nothing from a relative improvement of ``gamma`` on); the
-    rest is shared by those who trained, ranked by contribution and participation. A tier's accuracy (eq. 8) is that of
-    its model on the own data of the clients that trained it, which arrives with the next bids: a round is settled then,
-    and the last one by a closing exchange. Clients score models on ``score_samples`` of their samples (none: on all).
-    The ``first`` auction is in this round: before it models know nothing, and those who train are invited.
+    rest is shared by those who trained, ranked by contribution and participation. Clients score models on
+    ``score_samples`` of their samples (none: on all). The ``first`` auction is in this round: before it models know
+    nothing, and those who train are invited.
     """
 
     needs: ClassVar[frozenset[str]] = NEEDS
@@ -94,81 +49,14 @@ class Tokens(SettlePart):
     score_samples: Samples | None = 64
     first: Annotated[int, Field(ge=0)] = 1
 
-    @property
-    def _manager(self) -> _Manager:
-        return _Manager(round(self.price * TOKEN), self.eta, self.gamma, self.score_samples, self.first)
-
-    def init(self, context: Context) -> State:
-        """Nothing is to be settled."""
-        return first_state(context)
-
-    def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask the tiers' clients of the last round for its accuracy, and everyone for bids."""
-        if view.stage not in ("open", "end"):
-            return ()
-        models = tier_models(view.table)
-        asked = np.intersect1d(state["client"][state["worked"]], view.present).tolist()
-        scores = [Request(c, (Score(QUESTION, models, limit=self.score_samples),)) for c in asked]
-        return scores if view.stage == "end" else [*scores, *self._manager.asks(view, state, models)]
-
-    def open(self, view: View, state: State) -> Sequence[Transaction]:
-        """Settle the round before, and take the bids."""
-        return self._manager.open(view, state, _at_clients(view, state))
-
-    def decide(self, view: View, state: State) -> Settlement:
-        """Return the bids that won no seat."""
-        return self._manager.decide(view, state, _at_clients(view, state))
-
-    def learn(self, outcome: View, state: State) -> State:
-        """Keep the round for its settlement."""
-        return next_state(outcome, state, _recorded(outcome, state), self._manager.price)
-
-    def finish(self, view: View, state: State) -> Sequence[Transaction]:
-        """Settle the last round."""
-        return self._manager.settle(view, state, _at_clients(view, state))
-
-
-def _recorded(outcome: View, state: State) -> dict[int, float]:
-    """Return the accuracies that this round's settlement was made with."""
-    metrics = {} if outcome.settlement is None else outcome.settlement.metrics
-    return {k: metrics[f"tokens/tier {k}/accuracy"] for k in np.unique(state["tier"]).tolist()}
-
-
-def _at_clients(view: View, state: State) -> dict[int, float]:
-    """Return the accuracy of each tier of the round before: its model's on the samples of the clients that trained it,
-    weighted by their numbers; 0 if none of them answers.
-    """
-    place = {int(row): i for i, row in enumerate(tier_rows(view.table))}
-    found = {}
-    for k in np.unique(state["tier"]).tolist():
-        total = weight = 0.0
-        for c in state["client"][(state["tier"] == k) & state["worked"]].tolist():
-            scored = view.answers.get((c, QUESTION))
-            if isinstance(scored, Scored) and scored.num_samples > 0:
-                i = place[k]
-                total += scored.num_samples * fit(float(scored.loss[i]), float(scored.accuracy[i]))
-                weight += scored.num_samples
-        found[k] = total / weight if weight else 0.0
-    return found
-
-
-@dataclass(frozen=True)
-class ServerTokens(SettlePart):
-    """TIFF's token manager (Han et al. 2022), which PI-FL extends: as ``tokens``, but a model's accuracy is that on the
-    server's validation set.
-    """
-
-    needs: ClassVar[frozenset[str]] = NEEDS | frozenset({"validation"})
-    gives: ClassVar[frozenset[str]] = GIVES
-    price: Price = 1.0
-    eta: Share = 0.5
-    gamma: Share = 0.1
-    score_samples: Samples | None = 64
-    first: Annotated[int, Field(ge=0)] = 1
+    def accuracies(self, view: View, state: State) -> dict[int, float]:
+        """Return the accuracy now of each tier of the round before, by its row."""
+        raise NotImplementedError
 
     @property
-    def _manager(self) -> _Manager:
-        return _Manager(round(self.price * TOKEN), self.eta, self.gamma, self.score_samples, self.first)
+    def units(self) -> int:
+        """The price in units."""
+        return round(self.price * TOKEN)
 
     def init(self, context: Context) -> State:
         """Nothing is to be settled."""
@@ -176,31 +64,93 @@ class ServerTokens(SettlePart):
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask everyone for bids."""
-        if view.stage != "open":
+        if view.stage != "open" or view.round < self.first:
             return ()
-        return self._manager.asks(view, state, tier_models(view.table))
+        rows = tier_rows(view.table)
+        paid = widened(state["paid"], view.table.size) / np.maximum(1, widened(state["sat"], view.table.size))
+        return invitations(view, self.units, self.score_samples, tier_models(view.table), paid[:, rows])
 
     def open(self, view: View, state: State) -> Sequence[Transaction]:
         """Settle the round before, and take the bids."""
-        return self._manager.open(view, state, _at_server(view, state))
+        settled = self.finish(view, state)
+        book = view.book.post(view.round, settled)
+        return [*settled, *escrowed(good_bids(view, book, self.units), self.units)]
 
     def decide(self, view: View, state: State) -> Settlement:
         """Return the bids that won no seat."""
-        return self._manager.decide(view, state, _at_server(view, state))
+        bids, back = held_bids(view), returned(view, self.units)
+        book = view.book.post(view.round, back)
+        balances = np.array([book.balance(account(c)) for c in range(len(bids))], np.int64)
+        metrics = {
+            "tokens/bids": float(bids.sum()),
+            "tokens/bids_refused": float(num_wanted(view) - bids.sum()),
+            "tokens/poorest": float(balances.min() / TOKEN),
+            "tokens/richest": float(balances.max() / TOKEN),
+        }
+        for k, reached in self.accuracies(view, state).items():
+            best = float(state["best"][k])
+            metrics[f"tokens/tier {k}/accuracy"] = reached
+            metrics[f"tokens/tier {k}/theta"] = reimbursement_rate(reached, best, self.eta, self.gamma)
+        arrays = {"balances": balances, "bids": bids, "tokens_paid": paid_now(view, state, self.units)}
+        return Settlement(transactions=tuple(back), metrics=metrics, arrays=arrays)
 
     def learn(self, outcome: View, state: State) -> State:
-        """Keep the round for its settlement."""
-        return next_state(outcome, state, _recorded(outcome, state), self._manager.price)
+        """Keep the round for its settlement, with the accuracies that this one's was made with."""
+        metrics = {} if outcome.settlement is None else outcome.settlement.metrics
+        reached = {k: metrics[f"tokens/tier {k}/accuracy"] for k in np.unique(state["tier"]).tolist()}
+        return next_state(outcome, state, reached, self.units)
 
     def finish(self, view: View, state: State) -> Sequence[Transaction]:
-        """Settle the last round."""
-        return self._manager.settle(view, state, _at_server(view, state))
+        """Settle the round before."""
+        return settle(view, state, self.units, self.eta, self.gamma, self.accuracies(view, state))
 
 
-def _at_server(view: View, state: State) -> dict[int, float]:
-    """Return the accuracy of each tier of the round before on the server's validation set."""
-    rows = np.unique(state["tier"])
-    if not len(rows):
-        return {}
-    scores = view.server.score(view.table.rows[rows])
-    return {int(k): fit(float(a), float(b)) for k, a, b in zip(rows, scores.loss, scores.accuracy, strict=True)}
+@dataclass(frozen=True)
+class Tokens(TokenManager):
+    """PI-FL's token manager (eqs 6-14; papers.md P7-P17): an auction for each tier, every round.
+
+    A tier's accuracy (eq. 8) is that of its model on the own data of the clients that trained it, which arrives with
+    the next bids: a round is settled then, and the last one by a closing exchange.
+    """
+
+    def asks(self, view: View, state: State) -> Sequence[Request]:
+        """Ask the tiers' clients of the last round for its accuracy, and everyone for bids."""
+        if view.stage not in ("open", "end"):
+            return ()
+        asked = np.intersect1d(state["client"][state["worked"]], view.present).tolist()
+        score = Score(QUESTION, tier_models(view.table), limit=self.score_samples)
+        return [*(Request(c, (score,)) for c in asked), *super().asks(view, state)]
+
+    def accuracies(self, view: View, state: State) -> dict[int, float]:
+        """Return each tier's accuracy on the samples of the clients that trained it, weighted by their numbers; 0 if
+        none of them answers.
+        """
+        place = {int(row): i for i, row in enumerate(tier_rows(view.table))}
+        found = {}
+        for k in np.unique(state["tier"]).tolist():
+            total = weight = 0.0
+            for c in state["client"][(state["tier"] == k) & state["worked"]].tolist():
+                scored = view.answers.get((c, QUESTION))
+                if isinstance(scored, Scored) and scored.num_samples > 0:
+                    i = place[k]
+                    total += scored.num_samples * fit(float(scored.loss[i]), float(scored.accuracy[i]))
+                    weight += scored.num_samples
+            found[k] = total / weight if weight else 0.0
+        return found
+
+
+@dataclass(frozen=True)
+class ServerTokens(TokenManager):
+    """TIFF's token manager (Han et al. 2022), which PI-FL extends: as ``tokens``, but a model's accuracy is that on the
+    server's validation set.
+    """
+
+    needs: ClassVar[frozenset[str]] = NEEDS | frozenset({"validation"})
+
+    def accuracies(self, view: View, state: State) -> dict[int, float]:
+        """Return each tier's accuracy on the server's validation set."""
+        rows = np.unique(state["tier"])
+        if not len(rows):
+            return {}
+        scores = view.server.score(view.table.rows[rows])
+        return {int(k): fit(float(a), float(b)) for k, a, b in zip(rows, scores.loss, scores.accuracy, strict=True)}

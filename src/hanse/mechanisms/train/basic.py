@@ -33,7 +33,7 @@ class SharedModel(TrainPart):
     gives: ClassVar[frozenset[str]] = frozenset({"groups"})
 
     def table(self, context: Context) -> tuple[Table, Ints]:
-        """Return one server row, home of all."""
+        """Return one server row ``[1, P]``, home of all ``[N]``."""
         return Table.of(context.initial(0)[None]), np.zeros(context.num_clients, np.int64)
 
     def decide(self, view: View, state: State) -> Seats:
@@ -49,7 +49,7 @@ class Proximal(TrainPart):
     mu: Annotated[float, Field(ge=0)] = 0.1
 
     def table(self, context: Context) -> tuple[Table, Ints]:
-        """Return one server row, home of all."""
+        """Return one server row ``[1, P]``, home of all ``[N]``."""
         return SharedModel().table(context)
 
     def decide(self, view: View, state: State) -> Seats:
@@ -68,7 +68,7 @@ class OwnModels(TrainPart):
     gives: ClassVar[frozenset[str]] = frozenset({"own_rows"})
 
     def table(self, context: Context) -> tuple[Table, Ints]:
-        """Return N private rows; client i's home is row i."""
+        """Return private rows ``[N, P]``; client i's home is row i."""
         rows = torch.stack([context.initial(0)] * context.num_clients)
         ids = np.arange(context.num_clients, dtype=np.int64)
         return Table.of(rows, ids), ids

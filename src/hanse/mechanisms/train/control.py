@@ -26,7 +26,7 @@ class Controlled(TrainPart):
     gives: ClassVar[frozenset[str]] = frozenset({"groups", "variates"})
 
     def table(self, context: Context) -> tuple[Table, Ints]:
-        """Return the model, c, and N private c_i; row 0 is home of all."""
+        """Return rows ``[2 + N, P]``: the model, c, and the private c_i; row 0 is home of all."""
         n, x = context.num_clients, context.initial(0)
         owner = np.concatenate([[SERVER, SERVER], np.arange(n)]).astype(np.int64)
         return Table.of(torch.cat([x[None], x.new_zeros((n + 1, len(x)))]), owner), np.zeros(n, np.int64)

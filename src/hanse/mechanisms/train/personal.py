@@ -44,7 +44,7 @@ class Ditto(TrainPart):
     lam: Weight = 1.0
 
     def table(self, context: Context) -> tuple[Table, Ints]:
-        """Return N private rows and one shared row, home of all."""
+        """Return rows ``[N + 1, P]``: N private ones and a shared one, home of all."""
         n = context.num_clients
         owner = np.append(np.arange(n, dtype=np.int64), SERVER)
         return Table.of(_copies(context, n + 1), owner), np.full(n, n, np.int64)
@@ -69,7 +69,7 @@ class SentModels(TrainPart):
     gives: ClassVar[frozenset[str]] = frozenset({"sent_rows"})
 
     def table(self, context: Context) -> tuple[Table, Ints]:
-        """Return N rows that the server sees; client i's home is row i."""
+        """Return rows ``[N, P]`` that the server sees; client i's home is row i."""
         n = context.num_clients
         return Table.of(_copies(context, n)), np.arange(n, dtype=np.int64)
 
@@ -91,7 +91,7 @@ class TowardsCentres(TrainPart):
     mu: Weight = 0.01
 
     def table(self, context: Context) -> tuple[Table, Ints]:
-        """Return 2N rows; client i's home is row i."""
+        """Return rows ``[2 N, P]``; client i's home is row i."""
         n = context.num_clients
         return Table.of(_copies(context, 2 * n)), np.arange(n, dtype=np.int64)
 
@@ -118,7 +118,7 @@ class FromCentres(TrainPart):
     cosine: Weight = 0.01
 
     def table(self, context: Context) -> tuple[Table, Ints]:
-        """Return 2N rows; client i's home is row N + i."""
+        """Return rows ``[2 N, P]``; client i's home is row N + i."""
         n = context.num_clients
         return Table.of(_copies(context, 2 * n)), np.arange(n, 2 * n, dtype=np.int64)
 

@@ -30,7 +30,6 @@ __all__ = ["Imports", "MarketMix", "Of", "Trade", "Truth", "leaving", "within_re
 
 Of = Literal["travel", "models", "updates"]
 OWN = "own model"  # the question for a model's validation score
-NOTHING = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -237,7 +236,7 @@ def within_reach(W: Floats, gram: Floats, graph: Graph) -> Floats:
 
 
 def leaving(view: View) -> Ints:
-    """Return the clients whose policy has just said that they do not stay."""
+    """Return the clients ``[m]`` whose policy has just said that they do not stay."""
     return np.array(
         [
             c

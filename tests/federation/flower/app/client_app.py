@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,15 @@ from flwr.clientapp import ClientApp
 
 from hanse.config import Experiment
 from hanse.data import build
+from hanse.federation.profiles import build_profiles
 from hanse.flower import ClientData, client_app
 
 
 def load_data(context: Context) -> ClientData:
     [first, *_] = json.loads(Path(str(context.run_config["plan"])).read_text())
-    return ClientData.of(build(Experiment.read(first["experiment"]).data), int(context.node_config["partition-id"]))
+    experiment, me = Experiment.read(first["experiment"]), int(context.node_config["partition-id"])
+    profiles = build_profiles(experiment.clients.profiles, experiment.data.clients, experiment.run.seed)
+    return replace(ClientData.of(build(experiment.data), me), profile=profiles[me])
 
 
 def arrays(reply: Message, change) -> RecordDict:

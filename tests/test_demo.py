@@ -1,0 +1,37 @@
+"""The demo from start to end, with short runs: what it prints last, what it leaves, what it refuses to replace."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hanse import demo, demo_market
+from hanse.errors import UserError
+
+
+def test_one_story_that_ends_with_the_report_and_the_live_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "ROUNDS", 3)
+    monkeypatch.setattr(demo_market, "ROUNDS", 3)
+    monkeypatch.setattr(demo, "NAMES", {name: demo.NAMES[name] for name in ("greedyfed", "local", "centralised")})
+    written, out = io.StringIO(), tmp_path / "demo"
+    demo.run_demo(out, 2, Console(file=written, width=80))
+    text = written.getvalue()
+    assert max(map(len, text.splitlines()[:-3])) <= 80
+    last = text.splitlines()[-3:]
+    assert last[0] == f"The market, with pictures: {out / 'market-report' / 'report.html'}"
+    assert last[1] == f"The race, with pictures: {out / 'report.html'}"
+    assert last[2].startswith("The live page of these runs: ")
+    assert last[2].endswith(f"serve {out}")
+    for page in (out / "report.html", out / "market-report" / "report.html"):
+        assert page.stat().st_size > 1_000_000
+    assert text.count("the market ") == text.count("each client alone ━") == 1
+    assert "Shapley value ± standard error" in text
+    assert text.count(" ± ") >= 3 + 3  # three systems over two seeds, at least three clients' values
+    assert text.count("holds: ") == 8
+    assert "FAILS" not in text
+    (out / "mine").mkdir()
+    with pytest.raises(UserError, match="holds 'mine', which is not of an earlier demo"):
+        demo.run_demo(out, 1, Console(file=io.StringIO()))
