@@ -1,7 +1,9 @@
 """The time of a round on a network: hanse against Flower's own FedAvg, alternately, on the same nodes on loopback.
 
-``python benchmarks/flower.py [--nodes 10] [--rounds 4] [--repeats 2] [--cold]``. TLS and node authentication are on. A
-round's training takes some 20 ms, so that a round's time is what is spent outside of it.
+``python benchmarks/flower.py [--nodes 10] [--rounds 4] [--repeats 3] [--at-clients] [--cold]``. TLS and node
+authentication are on. A round's training takes some 20 ms, so that a round's time is what is spent outside of it. The
+first round of each run is left out: PI-FL takes no bids in it. ``--at-clients`` adds PI-FL with contributions that are
+measured at the clients.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ AGAINST = {
 
 def main() -> None:
     words = argparse.ArgumentParser()
-    for name, default in (("nodes", 10), ("rounds", 4), ("repeats", 2), ("port", 18400)):
+    for name, default in (("nodes", 10), ("rounds", 4), ("repeats", 3), ("port", 18400)):
         words.add_argument(f"--{name}", type=int, default=default)
     words.add_argument("--cold", action="store_true", help="a fresh interpreter for each message, as Flower does")
+    words.add_argument("--at-clients", action="store_true", help="PI-FL's values at the clients, too")
+    words.add_argument("--log", type=Path, help="where the seconds of each run go, as they come")
     given = words.parse_args()
     with tempfile.TemporaryDirectory(prefix="hanse-speed-") as place:
         out = Path(place) / "out"
@@ -36,16 +40,21 @@ def main() -> None:
         net = Loopback(Path(place) / "net", APP, ports, warm=not given.cold)
         try:
             net.up()
-            net.play({"out": str(out), "nodes": given.nodes, "rounds": given.rounds, "repeats": given.repeats})
+            config = {"nodes": given.nodes, "rounds": given.rounds, "repeats": given.repeats}
+            log = (given.log or out / "seconds.jsonl").resolve()
+            net.play(config | {"out": str(out), "log": str(log), "at-clients": given.at_clients})
         finally:
             net.down()
-        lines = [json.loads(line) for line in (out / "seconds.jsonl").read_text().splitlines()]
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+    show(lines, given.nodes, given.cold)
+
+
+def show(lines: list[dict], nodes: int, cold: bool) -> None:
+    """Print the seconds of the rounds after the first."""
     found: dict[str, list[float]] = {}
     for line in lines:
-        found.setdefault(line["name"], []).extend(line["seconds"])
-    print(
-        f"{given.nodes} nodes, {'cold' if given.cold else 'warm'}; seconds a round: median, smallest to largest, times"
-    )
+        found.setdefault(line["name"], []).extend(line["seconds"][1:])
+    print(f"{nodes} nodes, {'cold' if cold else 'warm'}; seconds a round: median, smallest to largest, times")
     for name, seconds in found.items():
         middle = statistics.median(seconds)
         other = AGAINST.get(name)

@@ -139,7 +139,7 @@ def test_what_is_missing_is_one_line(
     def find(wanted: str, *rest: Any) -> types.ModuleType:
         raise ModuleNotFoundError(name=wanted)
 
-    monkeypatch.setattr("hanse.tracking.importlib.import_module", find)
+    monkeypatch.setattr("hanse.errors.importlib.import_module", find)
     with pytest.raises(UserError) as wrong:
         make_trackers([name], tmp_path)
     assert wrong.value.lines == (said,)

@@ -48,13 +48,14 @@ def ours(grid: Grid, context: Context, nodes: int, rounds: int, mechanism: dict,
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     nodes, rounds, out = int(config["nodes"]), int(config["rounds"]), Path(str(config["out"]))
+    log = Path(str(config["log"]))
     for repeat in range(int(config["repeats"])):
         for name, evaluate in (("Flower, train", False), ("Flower, train and evaluate", True)):
-            note(out, name, repeat, flower(grid, nodes, rounds, evaluate))
-        for name, mechanism in hanses(nodes).items():
-            note(out, f"hanse, {name}", repeat, ours(grid, context, nodes, rounds, mechanism, out / f"{name} {repeat}"))
+            note(log, name, repeat, flower(grid, nodes, rounds, evaluate))
+        for name, mechanism in hanses(nodes, bool(config["at-clients"])).items():
+            note(log, f"hanse, {name}", repeat, ours(grid, context, nodes, rounds, mechanism, out / f"{name} {repeat}"))
 
 
-def note(out: Path, name: str, repeat: int, seconds: list[float]) -> None:
-    with (out / "seconds.jsonl").open("a") as file:
+def note(log: Path, name: str, repeat: int, seconds: list[float]) -> None:
+    with log.open("a") as file:
         file.write(json.dumps({"name": name, "repeat": repeat, "seconds": seconds}) + "\n")

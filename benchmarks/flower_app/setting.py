@@ -47,12 +47,14 @@ def experiment(nodes: int, rounds: int, mechanism: dict[str, Any], **more: Any) 
     )
 
 
-def hanses(nodes: int) -> dict[str, dict[str, Any]]:
-    """What is compared, by name: a mechanism, and what of Flower's it stands against."""
+def hanses(nodes: int, at_clients: bool) -> dict[str, dict[str, Any]]:
+    """What is compared, by name: mechanisms of one exchange a round, of two, and of three."""
     everyone = {"by_contribution": nodes, "at_random": 0}
-    return {
+    found: dict[str, dict[str, Any]] = {
         "train": {"name": "fedavg", "clients_per_round": nodes},
         "train and score": {"name": "fedavg", "clients_per_round": nodes, "weigh": "setting:ScoringAverage"},
         "PI-FL": {"name": "pifl", "tiers": 1, **everyone, "value": "first_order"},
-        "PI-FL, values at clients": {"name": "pifl", "tiers": 1, **everyone},
     }
+    if at_clients:
+        found["PI-FL, values at clients"] = {"name": "pifl", "tiers": 1, **everyone}
+    return found

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.errors import UserError
-from hanse.games.market import Market, learn_graph, prices, utilities_of
+from hanse.games.market import Market, best_imports, prices, utilities_of
 from hanse.games.market_checks import critical_prices, local_optimality
 from hanse.ledger.entry import TOKEN
 
@@ -159,13 +159,8 @@ def _all(name: str, what: str, rounds: Sequence[MarketRound], wrong: Any) -> Che
     return Check(name, True, what)
 
 
-def _args(r: MarketRound) -> tuple[Any, ...]:
-    return r.market.distance, r.market.sizes, r.market.costs, r.market.eagerness, r.market.lam
-
-
 def _graph(r: MarketRound) -> str:
-    made = learn_graph(*_args(r))
-    bad = np.argwhere(made != r.graph)
+    bad = np.argwhere(best_imports(r.market) != r.graph)
     return f"client {r.clients[bad[0][0]]} imports otherwise from client {r.clients[bad[0][1]]}" if len(bad) else ""
 
 

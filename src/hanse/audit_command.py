@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EPILOG", "audit"]
 
-EPILOG = "Examples:  hanse audit runs/market   |   hanse audit runs/market --client 3 --story 'cost x0.5' --story alone"
+EPILOG = "Examples:\n\nhanse audit runs/market\n\nhanse audit runs/market --client 3 --story 'cost x0.5' --story alone"
 
 
 def audit(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -34,7 +35,8 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="hanse",
-    help="Federated learning as an economy: who trains, whose model counts, what each contribution is worth.",
+    epilog="Examples:\n\nhanse demo\n\nhanse run exp.toml && hanse report runs/exp\n\n"
+    "What an experiment's file may say: README.md, docs/reference/experiment.md",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -44,11 +46,61 @@ out, err = Console(), Console(stderr=True)
 
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run directory; default runs/<name of the file>.")]
 Track = Annotated[list[str] | None, typer.Option("--track", help="Also record to: tensorboard, mlflow or wandb.")]
+# where the commands stand in --help
+START, RUN, LOOK, NETWORK = "Start here", "Run something", "Look at runs", "On a network"
 Dirs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
 
 
+@app.callback()
+def hanse(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=lambda on: _version(on)),
+    ] = False,
+) -> None:
+    """Federated learning as an economy: who trains, whose model counts, what each contribution is worth."""
+    del version
+
+
+def _version(on: bool) -> None:
+    if on:
+        from importlib.metadata import version
+
+        out.print(f"hanse {version('hanse')}", highlight=False)
+        raise typer.Exit
+
+
+@app.command(rich_help_panel=START, epilog="Example:\n\nhanse demo --out runs/demo")
+def demo(
+    out_dir: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs and the report.")] = Path(
+        "runs/demo"
+    ),
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each mechanism.")] = 3,
+) -> None:
+    """A tour in a few minutes, on real handwritten digits; it ends with two reports to open.
+
+    Six ways to choose clients race, every client is valued; then a market of models is played and audited.
+    """
+    from hanse.demo import run_demo
+
+    run_demo(out_dir, seeds, out)
+
+
+@app.command(name="list", rich_help_panel=START, epilog="Example:\n\nhanse list --combinations")
+def list_(
+    combinations: Annotated[
+        bool, typer.Option("--combinations", help="Which part can replace which in each mechanism.")
+    ] = False,
+) -> None:
+    """Show mechanisms, parts, data sources, models and behaviours."""
+    from hanse.listing import combination_table, name_table
+
+    out.print(combination_table() if combinations else name_table())
+
+
 @app.command(
-    epilog="Examples:  hanse run exp.toml   |   hanse run exp.toml --set train.lr=0.1 --set mechanism.weigh=uniform"
+    rich_help_panel=RUN,
+    epilog="Examples:\n\nhanse run exp.toml\n\nhanse run exp.toml --set train.lr=0.1 --set mechanism.weigh=uniform",
 )
 def run(
     file: Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment.", show_default=False)],
@@ -79,7 +131,7 @@ def run(
     _finish(result)
 
 
-@app.command(epilog="Example:  hanse resume runs/exp")
+@app.command(rich_help_panel=RUN, epilog="Example:\n\nhanse resume runs/exp")
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)],
     explain: Annotated[bool, typer.Option("--explain", help="Say which training engine is used, and why.")] = False,
@@ -94,6 +146,9 @@ def resume(
     _finish(running.resume(folder, observers=[bar, *make_trackers(track or [], folder)]))
 
 
+_FINAL = tuple(f"{who}{what}" for who in ("test/", "client/test_") for what in ("accuracy", "loss", "perplexity"))
+
+
 def _finish(result: object) -> None:
     from hanse.experiment import Run
 
@@ -105,12 +160,12 @@ def _finish(result: object) -> None:
     if result.over is not None:
         out.print(result.over, highlight=False)
     last = result.metrics[-1] if result.metrics else {}
-    figures = [f"{k} {v:.4f}" for k, v in last.items() if k.startswith(("test/", "client/")) and v is not None]
+    figures = [f"{k} {last[k]:.4f}" for k in _FINAL if last.get(k) is not None]
     out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)
     out.print(f"in {result.path}; a picture of it: hanse report {result.path}", highlight=False, markup=False)
 
 
-@app.command(epilog="Example:  hanse compare runs/greedyfed runs/fedavg")
+@app.command(rich_help_panel=LOOK, epilog="Example:\n\nhanse compare runs/greedyfed runs/fedavg")
 def compare(
     dirs: Dirs,
     epsilon: Annotated[
@@ -118,8 +173,10 @@ def compare(
     ] = 5e-3,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Put runs side by side: final and best accuracy, rounds to be as good as the first, time a round, bytes; over
-    several seeds also paired tests against the first experiment.
+    """Put runs side by side: accuracy, time, bytes; over several seeds also paired tests.
+
+    Final and best accuracy, rounds to be as good as the first experiment, time a round, megabytes; then the differences
+    from the first experiment over the seeds that both have.
     """
     from hanse.reports.compare import compare_runs, difference_rows
     from hanse.reports.compare_text import compare_tables
@@ -134,64 +191,44 @@ def compare(
         out.print(table)
 
 
-@app.command(epilog="Examples:  hanse report runs/exp   |   hanse report runs/a runs/b --out both")
+@app.command(rich_help_panel=LOOK, epilog="Examples:\n\nhanse report runs/exp\n\nhanse report runs/a runs/b --out both")
 def report(
     dirs: Dirs,
     out_dir: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of the report; default the first run directory.")
     ] = None,
 ) -> None:
-    """Write report.html (one file, works offline) and a PNG of each figure."""
+    """Write report.html (one file, works offline), and each figure as PNG, SVG and CSV."""
     from hanse.reports.report import write_report
 
     page = write_report(dirs, out_dir or dirs[0])
     out.print(f"wrote {page}", highlight=False, markup=False)
 
 
-@app.command(name="list", epilog="Example:  hanse list --combinations")
-def list_(
-    combinations: Annotated[
-        bool, typer.Option("--combinations", help="Which part can replace which in each mechanism.")
-    ] = False,
-) -> None:
-    """Show mechanisms, parts, data sources, models and behaviours."""
-    from hanse.listing import combination_table, name_table
-
-    out.print(combination_table() if combinations else name_table())
-
-
-@app.command(epilog="Example:  hanse demo --out runs/demo")
-def demo(
-    out_dir: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs and the report.")] = Path(
-        "runs/demo"
-    ),
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each mechanism.")] = 3,
-) -> None:
-    """A tour in a few minutes: six ways to choose clients race on real handwritten digits, every client is valued,
-    a market of models is played and audited, and a report with pictures is written of each.
-    """
-    from hanse.demo import run_demo
-
-    run_demo(out_dir, seeds, out)
+app.command(rich_help_panel=RUN, epilog=REPRODUCE_EPILOG)(reproduce)
+app.command(rich_help_panel=RUN, epilog=SWEEP_EPILOG)(sweep)
+app.command(rich_help_panel=RUN, epilog=THEORY_EPILOG)(theory)
+app.command(rich_help_panel=LOOK, epilog=STATEMENT_EPILOG)(statement)
+app.command(rich_help_panel=LOOK, epilog=SERVE_EPILOG)(serve)
+app.add_typer(token_app, name="token", rich_help_panel=LOOK)
+app.command(rich_help_panel=LOOK, epilog=AUDIT_EPILOG)(audit)
+app.add_typer(ledger_app, name="ledger", rich_help_panel=LOOK)
+app.command(rich_help_panel=NETWORK, epilog=NEW_EPILOG)(new)
+app.add_typer(network_app, name="network", rich_help_panel=NETWORK)
 
 
-app.command(epilog=REPRODUCE_EPILOG)(reproduce)
-app.command(epilog=SWEEP_EPILOG)(sweep)
-app.command(epilog=THEORY_EPILOG)(theory)
-app.command(epilog=AUDIT_EPILOG)(audit)
-app.command(epilog=STATEMENT_EPILOG)(statement)
-app.command(epilog=NEW_EPILOG)(new)
-app.command(epilog=SERVE_EPILOG)(serve)
-app.add_typer(ledger_app, name="ledger")
-app.add_typer(token_app, name="token")
-app.add_typer(network_app, name="network")
+def _usage(wrong: Any) -> str:
+    """Return a mistake in the command itself as one line, with where to look. The nearest command is said once."""
+    line = re.sub(r"( Did you mean [^?]*\?)\1+", r"\1", wrong.format_message()).removesuffix(".")
+    context = getattr(wrong, "ctx", None)
+    return line if context is None else f"{line} (see '{context.command_path} --help')"
 
 
 def main() -> None:
     """Run the command line; mistakes of the user end with 2 and one line each, anything else with 1."""
     sys.path.append(os.getcwd())  # import paths, "package.module:name", may name a module of this folder
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="hanse")
     except UserError as wrong:
         for line in wrong.lines:
             err.print(f"hanse: {line}", markup=False, highlight=False, soft_wrap=True)
@@ -204,7 +241,7 @@ def main() -> None:
         sys.exit(1)
     except Exception as wrong:
         if type(wrong).__module__.startswith(("click", "typer")) and hasattr(wrong, "format_message"):
-            err.print(f"hanse: {wrong.format_message()}", markup=False, highlight=False, soft_wrap=True)
+            err.print(f"hanse: {_usage(wrong)}", markup=False, highlight=False, soft_wrap=True)
             sys.exit(2)
         raise
     sys.exit(code if isinstance(code, int) else 0)

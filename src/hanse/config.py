@@ -289,6 +289,7 @@ def _line(error: Any, experiment: Experiment) -> str:
     if error["type"] == "missing":
         return f"{name}: is required"
     if error["type"] == "value_error":
-        return f"{name}: {error['ctx']['error']}"
+        given = f"{error['input']!r}: " if isinstance(error["input"], str | int | float) else ""
+        return f"{name}: {given}{error['ctx']['error']}"
     message = error["msg"]
     return f"{name}: {error['input']!r}: {message[0].lower()}{message[1:]}"

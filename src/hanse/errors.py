@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["UserError", "import_path", "nearest"]
+__all__ = ["UserError", "import_path", "library", "named", "nearest"]
 
 
 class UserError(ValueError):
@@ -46,3 +46,25 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
         raise UserError(f"{where}: '{path}': is {type(found).__name__}, not something to call")
     result: Callable[..., Any] = found
     return result
+
+
+def named(given: Any, where: str, known: Mapping[str, Callable[..., Any]]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return what a name, an import path, or a table with ``name`` and options stands for, and the options.
+
+    Raises UserError, as :func:`import_path` does, or for anything else.
+    """
+    table = {"name": given} if isinstance(given, str) else given
+    if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
+        raise UserError(f"{where}: {given!r}: must be a name, or a table with a name and its options")
+    options = {key: value for key, value in table.items() if key != "name"}
+    return known.get(table["name"]) or import_path(table["name"], where, known), options
+
+
+def library(module: str, said: str) -> Any:
+    """Return a library that hanse can do without. Raises UserError with the line ``said`` if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as missing:
+        if missing.name is not None and missing.name.split(".")[0] != module.split(".")[0]:
+            raise  # it is there, and something else is missing
+        raise UserError(said) from None

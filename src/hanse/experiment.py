@@ -6,7 +6,7 @@ import copy
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from hanse.budget import Budget
 from hanse.config import Experiment
 from hanse.data.federated import FederatedData
-from hanse.errors import UserError
+from hanse.errors import UserError, library
 from hanse.federation.elsewhere import test_elsewhere
 from hanse.federation.port import Federation
 from hanse.held import own_weights
@@ -96,11 +96,9 @@ class Run:
 
 
 def _frame(lines: list[dict[str, Any]]) -> pd.DataFrame:
-    try:
-        import pandas as pd
-    except ModuleNotFoundError:
-        raise UserError("pandas is not installed; 'pip install pandas', or use Run.metrics as it is") from None
-    return pd.DataFrame(lines)
+    pandas = library("pandas", "pandas is not installed; 'pip install pandas', or use Run.metrics as it is")
+    frame: pd.DataFrame = pandas.DataFrame(lines)
+    return frame
 
 
 def run(
@@ -123,12 +121,8 @@ def run(
         from hanse.federation.flower.simulation import run_simulated  # here: Flower takes a while to import
 
         return run_simulated(experiment, out=out, observers=observers, overwrite=overwrite)
-    experiment, world, said = settle_engine(experiment, build(experiment), fresh=recalibrate)
-    try:
-        folder = None if out is None else _new_folder(Path(out), experiment, world, overwrite)
-        return _play(world, experiment, first_state(world.setup), folder, observers, said)
-    finally:
-        world.engine.close()
+    ready = settle_engine(experiment, build(experiment), fresh=recalibrate)
+    return _from_the_start(*ready, observers, None if out is None else Path(out), overwrite)
 
 
 def resume(path: str | Path, *, observers: Sequence[Observer] = ()) -> Run:
@@ -141,13 +135,7 @@ def resume(path: str | Path, *, observers: Sequence[Observer] = ()) -> Run:
         from hanse.federation.flower.simulation import run_simulated
 
         return run_simulated(experiment, out=path, observers=observers, again=True)
-    experiment, world, said = settle_engine(experiment, build(experiment), fresh=False)
-    try:
-        folder, snapshot, warnings = RunDir.reopen(path, experiment, world.device)
-        state = first_state(world.setup) if snapshot is None else snapshot.state
-        return _play(world, experiment, state, folder, observers, [*said, *warnings])
-    finally:
-        world.engine.close()
+    return _from_a_checkpoint(*settle_engine(experiment, build(experiment), fresh=False), observers, path)
 
 
 def run_elsewhere(
@@ -163,27 +151,38 @@ def run_elsewhere(
     ``data`` says what the server knows: its own sets, the shape of samples and each client's reported size.
     """
     path = Path(out)
-    there = (path / "config.toml").exists()
-    experiment, world, said = settle_engine(experiment, build(experiment, data), fresh=False, federation=federation)
-    try:
-        if not there:
-            folder = _new_folder(path, experiment, world, overwrite=False)
-            return _play(world, experiment, first_state(world.setup), folder, observers, said)
+    ready = settle_engine(experiment, build(experiment, data), fresh=False, federation=federation)
+    if (path / "config.toml").exists():
+        return _from_a_checkpoint(*ready, observers, path)
+    return _from_the_start(*ready, observers, path)
+
+
+def _from_the_start(
+    experiment: Experiment,
+    world: World,
+    said: Sequence[str],
+    observers: Sequence[Observer],
+    path: Path | None,
+    overwrite: bool = False,
+) -> Run:
+    with closing(world.engine):
+        books = world.setup.mechanism.settle is not None
+        folder = None if path is None else RunDir.create(path, experiment, overwrite=overwrite, books=books)
+        return _play(experiment, world, first_state(world.setup), folder, observers, said)
+
+
+def _from_a_checkpoint(
+    experiment: Experiment, world: World, said: Sequence[str], observers: Sequence[Observer], path: Path
+) -> Run:
+    with closing(world.engine):
         folder, snapshot, warnings = RunDir.reopen(path, experiment, world.device)
         state = first_state(world.setup) if snapshot is None else snapshot.state
-        return _play(world, experiment, state, folder, observers, [*said, *warnings])
-    finally:
-        world.engine.close()
-
-
-def _new_folder(path: Path, experiment: Experiment, world: World, overwrite: bool) -> RunDir:
-    books = world.setup.mechanism.settle is not None
-    return RunDir.create(path, experiment, overwrite=overwrite, books=books)
+        return _play(experiment, world, state, folder, observers, [*said, *warnings])
 
 
 def _play(
-    world: World,
     experiment: Experiment,
+    world: World,
     state: LoopState,
     folder: RunDir | None,
     observers: Sequence[Observer],

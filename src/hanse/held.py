@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from hanse.data.federated import FederatedData
-from hanse.federation.bids import fit
+from hanse.federation.bids import fits
 from hanse.games.tiers import mixture
 from hanse.learning.job import Engine, Scores
 from hanse.mechanisms.part import Floats, OwnMix
@@ -23,10 +23,6 @@ QUANTILES = (10, 25, 50, 75, 90)
 _MOST_ROWS = 16  # server rows that are tested on each distribution
 
 
-def _fits(scores: Scores) -> list[float]:
-    return [fit(float(loss), float(right)) for loss, right in zip(scores.loss, scores.accuracy, strict=True)]
-
-
 def own_weights(engine: Engine, data: FederatedData, table: Table, own: OwnMix) -> Floats:
     """Return the weights ``[N, K]`` of each client's personal model: its importance weights for the rows of ``own``,
     measured on its own share (a client without samples there: on its train share), normalised if so asked.
@@ -34,10 +30,10 @@ def own_weights(engine: Engine, data: FederatedData, table: Table, own: OwnMix) 
     ids = list(range(data.num_clients))
     pool, index = data.pool(ids, own.share)
     scored = engine.score_each(table.rows[own.rows], pool, index)
-    v = np.array([_fits(scores) for scores in scored])
+    v = np.array([fits(scores) for scores in scored])
     if empty := [c for c in ids if not len(index[c])]:
         pool, index = data.pool(empty, "train")
-        v[empty] = [_fits(scores) for scores in engine.score_each(table.rows[own.rows], pool, index)]
+        v[empty] = [fits(scores) for scores in engine.score_each(table.rows[own.rows], pool, index)]
     weights = np.zeros((data.num_clients, table.size))
     weights[:, own.rows] = mixture(v, own.normalised)
     return weights
@@ -56,7 +52,7 @@ def by_distribution(engine: Engine, data: FederatedData, table: Table) -> Mappin
     rows = rows[:_MOST_ROWS]
     if not len(rows) or not tests:
         return {}
-    figures = np.array([_fits(engine.score(table.rows[rows], samples)) for samples in tests]).T
+    figures = np.array([fits(engine.score(table.rows[rows], samples)) for samples in tests]).T
     found = {f"test/row {k}/distribution {d}": x for k, own in zip(rows, figures, strict=True) for d, x in _enum(own)}
     if len(rows) == len(tests):
         from scipy.optimize import linear_sum_assignment  # late: few runs need it, and it is long to import
@@ -82,8 +78,8 @@ def _separated(figures: Floats) -> bool:
 
 def personal_fit(scores: Scores) -> Mapping[str, float]:
     """Return the mean and some quantiles over clients of how well their models fit their own test shares."""
-    fits = np.array(_fits(scores))[scores.count > 0]
-    if not len(fits):
+    found = np.array(fits(scores))[scores.count > 0]
+    if not len(found):
         return {}
-    found = {"client/test_fit": float(fits.mean())}
-    return found | {f"client/test_fit_q{q}": float(np.quantile(fits, q / 100)) for q in QUANTILES}
+    mean = {"client/test_fit": float(found.mean())}
+    return mean | {f"client/test_fit_q{q}": float(np.quantile(found, q / 100)) for q in QUANTILES}

@@ -14,10 +14,9 @@ from hanse.federation.answers import Share, confusion, gradient
 from hanse.federation.port import Confusion, Gradient
 from hanse.learning.coalitions import Coalitions
 from hanse.learning.job import Engine, Problem, Scores
-from hanse.learning.scoring import by_class
 from hanse.table import Floats
 
-__all__ = ["Server"]
+__all__ = ["Server", "by_class"]
 
 
 @dataclass(frozen=True)
@@ -77,3 +76,16 @@ class Server:
         if self.validation is None:
             raise RuntimeError("the server holds no validation set; the part should have named it in its needs")
         return self.validation
+
+
+def by_class(problem: Problem, samples: Samples) -> list[Tensor]:
+    """Return the positions of each class's samples, of the classes that there are; for regression, of each tenth of
+    the samples by their (mean) target; for texts, which have many classes each, of each tenth in their order.
+    """
+    if samples.y.ndim == 2 and problem.loss == "cross_entropy":
+        return [part for part in torch.arange(len(samples)).tensor_split(10) if len(part)]
+    if problem.loss == "mse":
+        order = samples.y.reshape(len(samples), -1).mean(1).argsort(stable=True)
+        return [part.sort().values for part in order.tensor_split(10) if len(part)]
+    order = samples.y.argsort(stable=True)
+    return [part for part in torch.split(order, torch.bincount(samples.y).tolist()) if len(part)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,19 @@ from torch import Tensor
 from hanse.config import Experiment
 from hanse.data import FederatedData
 from hanse.data import build as build_data
-from hanse.errors import UserError, import_path
+from hanse.errors import UserError, import_path, named
 from hanse.federation.behaviour import BEHAVIOURS, Behaviour
 from hanse.federation.bound import Bounded, build_refusal
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import POLICIES
 from hanse.federation.port import Federation
-from hanse.federation.profiles import build_profiles
+from hanse.federation.profiles import Profile, build_profiles
 from hanse.learning.calibrate import Choice as EngineChoice
 from hanse.learning.calibrate import choose, make_engine, pick_device
 from hanse.learning.guide import why_no_head
 from hanse.learning.job import Engine, Problem, SeatJob, smallest_batch
 from hanse.learning.models import build_problem
+from hanse.learning.sequences import is_text
 from hanse.ledger.entry import TOKEN
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.part import Context, Mechanism
@@ -42,7 +44,7 @@ ELSEWHERE = EngineChoice("sequential", 1, 1, ["clients train on their own machin
 
 @dataclass(frozen=True)
 class Blueprint:
-    """Everything but the engine: data, model, mechanism, behaviours."""
+    """Everything but the engine: data, model with its ``initial`` row ``[P]``, mechanism, and what clients are like."""
 
     data: FederatedData
     problem: Problem
@@ -50,12 +52,14 @@ class Blueprint:
     mechanism: Mechanism
     behaviours: tuple[Behaviour, ...]
     policy: Any
+    profiles: Sequence[Profile]
+    refuse: Any
     device: torch.device
 
 
 @dataclass(frozen=True)
 class World:
-    """A run that is ready to be played."""
+    """A run that is ready to be played; ``tested_clients [n]`` are the ids of those who test."""
 
     setup: Setup
     data: FederatedData
@@ -79,45 +83,34 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
     mechanism = build_mechanism(experiment.mechanism.table)
     lines = unmet_needs(mechanism, _given(experiment, data, problem, mechanism))
     lines += _too_many(experiment.mechanism.table, data.num_clients)
+    lines += _one_answer(experiment, data)
     seats, least = getattr(mechanism.select, "clients_per_round", data.num_clients), experiment.federation.min_replies
     if least > min(seats, data.num_clients):
         lines.append(f"federation.min_replies: {least}: more than the {min(seats, data.num_clients)} seats of a round")
-    behaviours: list[Behaviour] = []
-    for name, options in experiment.behaviour.items():
+    clients, seed = experiment.clients, experiment.run.seed
+
+    def tried(make: Callable[[], Any], section: str = "") -> Any:
         try:
-            make = BEHAVIOURS.get(name) or import_path(name, "behaviour", BEHAVIOURS)
-            behaviours.append(call(make, options, f"behaviour.{name}"))
+            return make()
         except UserError as wrong:
-            lines += wrong.lines
-    try:
-        policy = _policy(experiment.clients.policy)
-    except UserError as wrong:
-        lines += wrong.lines
-    try:
-        build_profiles(experiment.clients.profiles, data.num_clients, experiment.run.seed)
-    except UserError as wrong:
-        lines += wrong.lines
-    try:
-        build_refusal(experiment.federation.refuse)
-    except UserError as wrong:
-        lines += wrong.lines
-    if experiment.clients.told and mechanism.value is None:
+            lines.extend(section + line for line in wrong.lines)
+
+    behaviours = [tried(partial(_behaviour, *item)) for item in experiment.behaviour.items()]
+    policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
+    profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
+    refuse = tried(lambda: build_refusal(experiment.federation.refuse))
+    if clients.told and mechanism.value is None:
         lines.append(f"clients.told: true: needs {REASONS['values']}")
-    try:
-        device = pick_device(experiment.engine.device)
-    except UserError as wrong:
-        lines += [f"engine.{line}" for line in wrong.lines]
+    device = tried(lambda: pick_device(experiment.engine.device), "engine.")
     if lines:
         raise UserError(*lines)
-    return Blueprint(data, problem, initial, mechanism, tuple(behaviours), policy, device)
+    return Blueprint(data, problem, initial, mechanism, tuple(behaviours), policy, profiles, refuse, device)
 
 
-def _policy(given: str | dict[str, Any]) -> Any:
-    table = {"name": given} if isinstance(given, str) else given
-    if not isinstance(table.get("name"), str):
-        raise UserError(f"clients.policy: {given!r}: must be a name, or a table with a name and its options")
-    make = POLICIES.get(table["name"]) or import_path(table["name"], "clients.policy", POLICIES)
-    return call(make, {k: v for k, v in table.items() if k != "name"}, "clients.policy")
+def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
+    make = BEHAVIOURS.get(name) or import_path(name, "behaviour", BEHAVIOURS)
+    found: Behaviour = call(make, options, f"behaviour.{name}")
+    return found
 
 
 def _too_many(table: dict[str, Any], num_clients: int) -> list[str]:
@@ -133,6 +126,18 @@ def _too_many(table: dict[str, Any], num_clients: int) -> list[str]:
         f"{where}.clients_per_round: {m}: more than the {num_clients} clients that there are"
         for where, m in asked.items()
         if isinstance(m, int) and m > num_clients
+    ]
+
+
+def _one_answer(experiment: Experiment, data: FederatedData) -> list[str]:
+    """Return a line if the model gives one answer a sample, and the samples' targets are a row each (texts)."""
+    name, tested = experiment.model.name, data.server_test or data.server_validation
+    samples = data.pool([0])[0] if tested is None else tested
+    if name not in ("logistic", "mlp") or not is_text(samples):
+        return []
+    return [
+        f"model.name: '{name}': gives one answer a sample, and data.source '{experiment.data.source}' asks for one at "
+        "each position: must be 'lstm', 'lora' or an import path"
     ]
 
 
@@ -224,11 +229,12 @@ def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhe
     recipe = experiment.train.recipe
     context = Context(data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial)
     least = smallest_batch(problem)
-    profiles = build_profiles(experiment.clients.profiles, data.num_clients, seed)
-    here = LocalFederation(data, problem, engine, recipe, seed, blueprint.behaviours, blueprint.policy, least, profiles)
+    here = LocalFederation(
+        data, problem, engine, recipe, seed, blueprint.behaviours, blueprint.policy, least, blueprint.profiles
+    )
     federation: Federation = here if elsewhere is None else elsewhere
-    if (bound := build_refusal(experiment.federation.refuse)) is not None:
-        federation = Bounded(federation, bound, problem.layout.size, problem.layout.num_parameters)
+    if blueprint.refuse is not None:
+        federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
     setup = Setup(
         blueprint.mechanism,

@@ -17,7 +17,7 @@ from hanse.streams import stream
 __all__ = ["Point", "crossings", "gains", "pifl_points", "theory"]
 
 EPILOG = (
-    "Examples:  hanse theory pifl --clients 50 --samples 20   |   hanse theory pifl --run runs/pifl --alone runs/local"
+    "Examples:\n\nhanse theory pifl --clients 50 --samples 20\n\nhanse theory pifl --run runs/pifl --alone runs/local"
 )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["dumps", "parse_value"]
+__all__ = ["dumps", "flat", "parse_value"]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -50,3 +50,12 @@ def parse_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested tables with their dotted keys."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value

@@ -6,14 +6,15 @@ import importlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hanse.config import Experiment
-from hanse.errors import UserError, nearest
+from hanse.errors import UserError, library, nearest
 from hanse.experiment import Observer, Run
 from hanse.rounds import Played
+from hanse.toml import flat
 
 __all__ = ["TRACKERS", "MLflow", "TensorBoard", "WandB", "make_trackers", "scalars"]
 
@@ -25,20 +26,13 @@ def scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {name: v for name, v in metrics.items() if name != "round" and isinstance(v, int | float)}
 
 
-def _needed(tracker: str, module: str, package: str) -> Any:
-    """Import what a tracker needs. Raises UserError that says how to get it."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError:
-        raise UserError(f"--track {tracker}: is not installed; pip install {package}") from None
-
-
 class TensorBoard:
     """Writes event files into ``folder/tensorboard``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "tensorboard"
-        self._make = _needed("tensorboard", "torch.utils.tensorboard", "'hanse[track]'").SummaryWriter
+        library("tensorboard", "--track tensorboard: is not installed; pip install 'hanse[track]'")  # torch asks for it
+        self._make = importlib.import_module("torch.utils.tensorboard").SummaryWriter
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
         """Open the event file; what an earlier, killed process wrote of the rounds to come no longer counts."""
@@ -62,7 +56,7 @@ class MLflow:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._mlflow = _needed("mlflow", "mlflow", "mlflow-skinny")
+        self._mlflow = library("mlflow", "--track mlflow: is not installed; pip install mlflow-skinny")
         self._entities = importlib.import_module("mlflow.entities")
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
@@ -85,7 +79,7 @@ class MLflow:
         number = self._client.create_experiment("hanse", files) if known is None else known.experiment_id
         self._run = self._client.create_run(number, run_name=self._folder.name).info.run_id
         mark.write_text(self._run + "\n")
-        settings = [self._entities.Param(key, str(value)[:500]) for key, value in _flat(experiment.sections())]
+        settings = [self._entities.Param(key, str(value)[:500]) for key, value in flat(experiment.sections())]
         for start in range(0, len(settings), _AT_ONCE):
             self._client.log_batch(self._run, params=settings[start : start + _AT_ONCE])
 
@@ -107,7 +101,7 @@ class WandB:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._wandb = _needed("wandb", "wandb", "wandb")
+        self._wandb = library("wandb", "--track wandb: is not installed; pip install wandb")
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
         """Open the W&B run. Raises UserError with what wandb says if it cannot."""
@@ -129,14 +123,6 @@ class WandB:
     def on_end(self, result: Run) -> None:
         """Close the W&B run."""
         self._run.finish(exit_code=1 if result.interrupted else 0)
-
-
-def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
 
 
 TRACKERS: Mapping[str, Callable[[Path], Observer]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}

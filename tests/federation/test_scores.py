@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import hanse
 from hanse.data.samples import Samples
-from hanse.federation.answers import Share, score
+from hanse.federation.answers import Share
 from hanse.federation.port import Request, Score, Scored
 from hanse.federation.scores import Wanted, score_shares
 from hanse.learning.job import Problem
@@ -156,10 +156,11 @@ def test_the_federation_answers_as_each_client_alone_would(here: World) -> None:
         for task, result in zip(request.tasks, reply.results, strict=True):
             assert isinstance(task, Score)
             assert isinstance(result, Scored)
-            alone = score(task, Share(pool, index).limited(task.limit, 0, 2, request.client), here.engine)
-            torch.testing.assert_close(result.loss, alone.loss, atol=1e-6, rtol=1e-6)
-            torch.testing.assert_close(result.accuracy, alone.accuracy)
-            assert (result.name, result.num_samples) == (alone.name, alone.num_samples)
+            share = Share(pool, index).limited(task.limit, 0, 2, request.client)
+            [alone] = here.engine.score_each(task.models, share.pool, [share.index])
+            torch.testing.assert_close(result.loss, torch.from_numpy(alone.loss), atol=1e-6, rtol=1e-6)
+            torch.testing.assert_close(result.accuracy, torch.from_numpy(alone.accuracy))
+            assert (result.name, result.num_samples) == (task.name, len(share.index))
 
 
 def test_modules_of_another_kind_are_scored_too() -> None:

@@ -163,9 +163,9 @@ def test_bits_that_do_not_exist_and_without_the_extra(monkeypatch: pytest.Monkey
     def absent(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    from hanse.llm import extra
+    from hanse import errors
 
-    monkeypatch.setattr(extra.importlib, "import_module", absent)
+    monkeypatch.setattr(errors.importlib, "import_module", absent)
     with pytest.raises(
         UserError, match=r"model.name = 'lora' needs peft, which is not installed: pip install 'hanse\["
     ):

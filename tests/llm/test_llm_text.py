@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from hanse import errors
 from hanse.data import DataSpec, build, load
 from hanse.data import sources as sources_module
 from hanse.data.dataset import IGNORED
-from hanse.data.texts import TEXTS, TextOptions
+from hanse.data.text import TEXTS, TextOptions
 from hanse.errors import UserError
-from hanse.llm import extra, published
+from hanse.llm import published
 from hanse.llm import tokens as tokens_module
 from hanse.llm.instructions import Instruction, encode, prompt, read_instructions
 from hanse.llm.shipped import CLIENTS, DIALECTS, PAIRS, WORDS, client_reports, reports
@@ -194,12 +195,12 @@ def test_offline_is_one_line(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None
     def absent(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    monkeypatch.setattr(extra.importlib, "import_module", lambda name: SimpleNamespace(load_dataset=refuse))
+    monkeypatch.setattr(errors.importlib, "import_module", lambda name: SimpleNamespace(load_dataset=refuse))
     line = r"zeroshot/twitter.* could not be fetched \(ConnectionError: cannot reach zeroshot/[a-z-]*\); go online once"
     with pytest.raises(UserError, match=line) as wrong:
         load("tfns")
     assert len(wrong.value.lines) == 1
-    monkeypatch.setattr(extra.importlib, "import_module", absent)
+    monkeypatch.setattr(errors.importlib, "import_module", absent)
     with pytest.raises(UserError, match=r"needs datasets, which is not installed: pip install 'hanse\[llm\]'"):
         load("tfns")
 

@@ -12,12 +12,12 @@ import torch
 import hanse
 from hanse.data.samples import Samples
 from hanse.learning.models import build_problem
-from hanse.learning.scoring import by_class
 from hanse.mechanisms.select import Greedy, greedy, round_robin, rounds_to_meet_all
 from hanse.mechanisms.select.by_loss import next_query_size
 from hanse.mechanisms.select.by_value import softmax, ucb_scores, without_replacement
 from hanse.mechanisms.select.set_aware import best_set, mixtures
 from hanse.rounds import first_state, play_round
+from hanse.server import by_class
 from hanse.setup import build, settle_engine
 from hanse.streams import stream
 

@@ -12,8 +12,7 @@ from hanse.jobs.job import play
 from hanse.mechanisms.settle.market import Payments
 from hanse.papers import audited
 from hanse.papers.frame import Variant
-from hanse.papers.jobs import job_of
-from hanse.papers.runner import run_table
+from hanse.papers.runner import job_of, run_table
 
 from .paper_cases import cell, sections, table
 

@@ -11,7 +11,7 @@ from hanse.errors import UserError
 from hanse.papers.catalogue import PAPERS, find_table
 from hanse.papers.frame import SCALES, PaperTable, filtered, on_device, with_seeds
 from hanse.papers.greedyfed_cells import CELLS
-from hanse.papers.jobs import expand
+from hanse.papers.runner import expand
 
 
 # typed from the paper's pages, apart from the data in the package

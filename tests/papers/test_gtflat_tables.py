@@ -19,8 +19,7 @@ from hanse.papers.compare import curves, rows
 from hanse.papers.frame import SCALES, Measure, PaperTable, Variant, filtered, on_device
 from hanse.papers.gtflat import BASES
 from hanse.papers.gtflat_cells import ACCURACY, ROUNDS, SOURCES
-from hanse.papers.jobs import expand
-from hanse.papers.runner import Outcome, run_table
+from hanse.papers.runner import Outcome, expand, run_table
 from hanse.papers.show import write_outcome
 from hanse.reports.effective import improvement
 

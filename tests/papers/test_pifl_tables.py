@@ -10,8 +10,8 @@ import pytest
 
 from hanse.cli import app
 from hanse.papers.frame import Scale
-from hanse.papers.jobs import expand
 from hanse.papers.pifl import PIFL
+from hanse.papers.runner import expand
 
 NAMES = (
     *(f"table{n}" for n in (1, 2, 3, 4, 5)),

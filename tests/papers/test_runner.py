@@ -13,8 +13,7 @@ from hanse.jobs.job import play
 from hanse.jobs.store import Store
 from hanse.papers.compare import rows
 from hanse.papers.frame import Variant
-from hanse.papers.jobs import expand, job_of
-from hanse.papers.runner import run_table
+from hanse.papers.runner import expand, job_of, run_table
 
 from .paper_cases import cell, made_up, sections, table
 

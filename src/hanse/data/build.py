@@ -20,7 +20,7 @@ from hanse.data.partitions import Partition, dirichlet, iid, natural, natural_ow
 from hanse.data.sources import GENERATED, load
 from hanse.data.spec import DataSpec
 from hanse.data.synthetic import Synthetic
-from hanse.data.texts import TextOptions
+from hanse.data.text import TextOptions
 from hanse.errors import UserError
 
 __all__ = ["build", "split"]

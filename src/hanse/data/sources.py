@@ -29,8 +29,7 @@ from hanse.data.leaf import femnist
 from hanse.data.pacs import pacs
 from hanse.data.regression import fedsoft_linear
 from hanse.data.samples import Samples
-from hanse.data.text import shakespeare
-from hanse.data.texts import TEXTS, TextOptions
+from hanse.data.text import TEXTS, TextOptions, shakespeare
 from hanse.errors import UserError, import_path
 from hanse.streams import stream
 

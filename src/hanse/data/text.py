@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,12 @@ from hanse.data.download import fetch_text
 from hanse.data.samples import Samples
 from hanse.errors import UserError
 
-__all__ = ["WINDOW", "parse_roles", "shakespeare", "windows"]
+__all__ = ["TEXTS", "WINDOW", "TextOptions", "parse_roles", "shakespeare", "windows"]
 
+# sources of instructions by name; they are in hanse.llm
+TEXTS = (
+    "instructions", "instruction_files", "fiqa", "tfns", "nwgi", "code_alpaca", "mixed_finance", "finance_code",
+)  # fmt: skip
 WINDOW = 80
 LEAST_WINDOWS = 20
 """Roles with less text than this many windows are left out: 16 to train on, 4 to test on."""
@@ -25,6 +30,14 @@ TEST_SHARE = 0.2
 FILE = "shakespeare.txt"
 ADDRESS = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How instructions become tokens: the ``tokenizer`` ("bytes", or a model's) and the window's ``length``."""
+
+    tokenizer: str = "bytes"
+    length: int = 512
 
 
 def shakespeare(folders: Sequence[Path], download: bool) -> Dataset:

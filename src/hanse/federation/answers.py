@@ -1,4 +1,4 @@
-"""How a client answers questions about its own data: losses, gradients, confusion counts."""
+"""How a client answers questions about its own data: gradients, confusion counts, which model fits a sample best."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from hanse.data.samples import Samples
-from hanse.federation.port import Confused, Confusion, Derived, Gradient, Score, Scored
+from hanse.federation.port import Confused, Confusion, Counted, Derived, Gradient, Nearest
 from hanse.learning.job import Engine, Problem
 from hanse.learning.sequences import IGNORED, sequence_losses
 from hanse.streams import stream
 
-__all__ = ["Share", "confusion", "gradient", "score"]
+__all__ = ["Share", "confusion", "gradient", "nearest"]
 
 _CHUNK = 1024  # samples at a time
 
@@ -40,12 +40,6 @@ class Share:
     def chunks(self) -> Sequence[Samples]:
         """Return the samples in chunks."""
         return [self.pool.take(part) for part in torch.split(self.index, _CHUNK)]
-
-
-def score(task: Score, share: Share, engine: Engine) -> Scored:
-    """Return the loss and accuracy of each model of the task on a share."""
-    [found] = engine.score_each(task.models, share.pool, [share.index])
-    return Scored(task.name, torch.from_numpy(found.loss), torch.from_numpy(found.accuracy), len(share.index))
 
 
 def _outputs(problem: Problem, row: Tensor, x: Tensor) -> Tensor:
@@ -92,3 +86,18 @@ def confusion(task: Confusion, share: Share, problem: Problem, num_classes: int)
                 counts[c] += flat.view(num_classes, num_classes).cpu()
     problem.module.train(training)
     return Confused(task.name, counts)
+
+
+def nearest(task: Nearest, share: Share, engine: Engine) -> Counted:
+    """Return on how many samples of a share each model of the task has the lowest loss, ``[C]`` int64.
+
+    Ties go to the first model; a loss that is not a number is the highest.
+    """
+    models = task.models.shape[0]
+    if not len(share.index):
+        return Counted(task.name, torch.zeros(models, dtype=torch.int64))
+    # each sample is a list of its own, so that all of them go through the models in one pass
+    found = engine.score_each(task.models, share.pool, torch.split(share.index, 1))
+    losses = np.nan_to_num(np.stack([s.loss for s in found]), nan=np.inf, posinf=np.inf)
+    counts = np.bincount(losses.argmin(axis=1), minlength=models)
+    return Counted(task.name, torch.from_numpy(counts.astype(np.int64)))

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hanse.federation.behaviour import Me
+from hanse.learning.job import Scores
 from hanse.ledger.entry import TOKEN
 from hanse.streams import stream
 
-__all__ = ["BestTier", "BudgetLimited", "FreeRider", "RandomTiers", "RewardSeeking", "fit"]
+__all__ = ["BestTier", "BudgetLimited", "FreeRider", "RandomTiers", "RewardSeeking", "fit", "fits"]
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Told = Mapping[str, Any]
@@ -34,6 +35,11 @@ def fit(loss: float, accuracy: float) -> float:
     if math.isfinite(accuracy):
         return accuracy
     return 1 / (1 + loss) if math.isfinite(loss) and loss >= 0 else 0.0
+
+
+def fits(scores: Scores) -> list[float]:
+    """Return :func:`fit` of each scored model, ``[C]``."""
+    return [fit(float(loss), float(right)) for loss, right in zip(scores.loss, scores.accuracy, strict=True)]
 
 
 def _weights(told: Told) -> list[float]:

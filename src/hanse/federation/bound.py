@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from hanse.errors import UserError, import_path
+from hanse.errors import named
 from hanse.federation.check import refusal
 from hanse.federation.port import Federation, Reply, Request, Roster, Train, Trained
 from hanse.mechanisms.registry import call
@@ -51,12 +51,7 @@ def build_refusal(given: str | Mapping[str, Any] | None) -> Any:
     """Return what ``[federation] refuse`` names, or None. Raises UserError."""
     if given is None:
         return None
-    table = {"name": given} if isinstance(given, str) else dict(given)
-    name = table.pop("name", None)
-    if not isinstance(name, str):
-        raise UserError(f"federation.refuse: {given!r}: must be a name, or a table with a name and its options")
-    make = REFUSALS.get(name) or import_path(name, "federation.refuse", REFUSALS)
-    return call(make, table, "federation.refuse")
+    return call(*named(given, "federation.refuse", REFUSALS), "federation.refuse")
 
 
 @dataclass(frozen=True)

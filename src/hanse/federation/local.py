@@ -13,9 +13,8 @@ from torch import Tensor
 
 from hanse.data.federated import FederatedData
 from hanse.data.samples import Samples
-from hanse.federation.answers import Share, confusion, gradient
+from hanse.federation.answers import Share, confusion, gradient, nearest
 from hanse.federation.behaviour import Behaviour, Me
-from hanse.federation.nearest import nearest
 from hanse.federation.policy import Loyal, answer
 from hanse.federation.port import (
     Answered,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hanse.data.federated import FederatedData
-from hanse.federation.bids import fit
+from hanse.federation.bids import fits
 from hanse.federation.port import Ask
 from hanse.games.tiers import mixture
 from hanse.learning.job import Engine
@@ -45,8 +45,7 @@ def mix_own(engine: Engine, data: FederatedData, client: int, task: Ask) -> Pers
     if not len(index):
         pool, [index] = data.pool([client], "train")
     [scores] = engine.score_each(models, pool, [index])
-    v = [[fit(float(loss), float(right)) for loss, right in zip(scores.loss, scores.accuracy, strict=True)]]
-    weights = mixture(np.array(v), bool(task.values.get("normalised", True)))
+    weights = mixture(np.array([fits(scores)]), bool(task.values.get("normalised", True)))
     return Personal(mix(weights, models[:0], models)[0], weights[0])
 
 

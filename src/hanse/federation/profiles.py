@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from hanse.errors import UserError, import_path, nearest
+from hanse.errors import UserError, named, nearest
 from hanse.streams import stream
 
-__all__ = ["PROFILES", "ROLES", "at_round", "build_profiles"]
+__all__ = ["PROFILES", "ROLES", "Profile", "at_round", "build_profiles"]
 
 Profile = Mapping[str, Any]
 ROLES = ("trader", "buyer", "seller", "attacker")
@@ -31,18 +31,14 @@ def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed
     """Return one profile a client; empty ones if nothing is given. Raises UserError with a line for each mistake."""
     if given is None:
         return [{}] * num_clients
-    table = {"name": given} if isinstance(given, str) else dict(given)
-    name = table.pop("name", None)
-    if not isinstance(name, str):
-        raise UserError(f"clients.profiles: {given!r}: must be a name, or a table with a name and its options")
-    make = PROFILES.get(name) or import_path(name, "clients.profiles", PROFILES)
+    make, table = named(given, "clients.profiles", PROFILES)
     allowed = list(inspect.signature(make).parameters)[2:]
     wrong = [key for key in table if key not in allowed]
     if wrong:
         raise UserError(*(f"clients.profiles.{key}: no such key{nearest(key, ['name', *allowed])}" for key in wrong))
     found = make(num_clients, stream(seed, "profiles"), **table)
     if len(found) != num_clients:
-        raise UserError(f"clients.profiles: {name}: {len(found)} profiles for {num_clients} clients: must be one each")
+        raise UserError(f"clients.profiles: {given}: {len(found)} profiles for {num_clients} clients: must be one each")
     return [dict(profile) for profile in found]
 
 

@@ -79,12 +79,8 @@ def _fill(squared: Floats, rows: Tensor, part: Ints, scale: float) -> bool:
     count, cluster = _components(close)
     for name in range(count):
         members = np.flatnonzero(cluster == name)
-        if 1 < len(members) < len(part):
+        if len(members) > 1:  # fewer than before: the first, which all are relative to, is close to none
             _fill(squared, rows, part[members], scale)
-        elif len(members) == len(part):  # a chain of neighbours, which no centre tells apart: pair by pair
-            for i, j in zip(*np.nonzero(np.triu(close)), strict=True):
-                a, b = part[i], part[j]
-                squared[a, b] = squared[b, a] = _squared_difference(rows[a], rows[b], scale)
     return True
 
 
@@ -119,14 +115,6 @@ def _gram(rows: Tensor, part: Ints, scale: float) -> Floats:
         gram[1:, 1:].addmm_(gaps, gaps.T)
     out: Floats = gram.cpu().numpy()
     return out
-
-
-def _squared_difference(a: Tensor, b: Tensor, scale: float) -> float:
-    total = 0.0
-    for start in range(0, len(a), _BLOCK):
-        gap = (a[start : start + _BLOCK].double() - b[start : start + _BLOCK].double()) / scale
-        total += float(gap @ gap)
-    return total
 
 
 def distances_to_mean(params: Any, norm: int = 2) -> Floats:

@@ -16,6 +16,7 @@ from hanse.games.market_numbers import gain, marginal, threshold, threshold_tota
 
 __all__ = [
     "Market",
+    "best_imports",
     "gain",
     "gains",
     "learn_graph",
@@ -104,7 +105,11 @@ def learn_graph(distance: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerne
     Sellers are visited by falling threshold (ties: lower index, I11); one that no longer pays is skipped, not the end
     (I2); nobody imports itself (I5). O(m log m) a client. Raises ValueError for what no market can have.
     """
-    market = Market.of(distance, sizes, costs, eagerness, lam)
+    return best_imports(Market.of(distance, sizes, costs, eagerness, lam))
+
+
+def best_imports(market: Market) -> Graph:
+    """Return :func:`learn_graph` of a market that has been checked, ``[m, m]``."""
     graph = np.zeros((market.size, market.size), np.int8)
     for rows in _blocks(market.size):
         graph[rows] = _imports(market, rows)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hanse.games.market import Floats, Graph, Market, learn_graph
+from hanse.games.market import Floats, Graph, Market, best_imports
 from hanse.games.market_numbers import marginal, threshold_total
 
 __all__ = ["best_graph", "critical_prices", "local_optimality"]
@@ -72,7 +72,7 @@ def critical_prices(market: Market, graph: NDArray[np.generic] | None = None) ->
     """
     m = market.size
     if graph is None:
-        graph = learn_graph(market.distance, market.sizes, market.costs, market.eagerness, market.lam)
+        graph = best_imports(market)
     found = np.zeros((m, m))
     price, similar = market.price(slice(0, m)), market.similarity(slice(0, m))
     for i in range(m):

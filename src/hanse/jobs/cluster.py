@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from hanse.errors import UserError
+from hanse.errors import UserError, library
 from hanse.jobs.job import Job
 from hanse.jobs.pool import Work, dead
 
@@ -45,10 +44,7 @@ def in_ray(
 
 def _ray(address: str) -> Any:
     """Return the module, connected."""
-    try:
-        ray: Any = importlib.import_module("ray")
-    except ModuleNotFoundError:
-        raise UserError("--ray: ray is not installed; 'pip install ray'") from None
+    ray = library("ray", "--ray: ray is not installed; 'pip install ray'")
     _knock(address)
     variables = {name: os.environ[name] for name in ("HANSE_DATA",) if name in os.environ}
     try:

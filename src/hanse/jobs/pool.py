@@ -8,13 +8,14 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from hanse.jobs.job import Job, Step
 
-__all__ = ["Work", "cores", "dead", "in_order", "in_processes"]
+__all__ = ["Work", "cores", "dead", "doing", "in_order", "in_processes"]
 
 Work = Callable[[Job, Step], dict[str, Any]]
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -25,6 +26,11 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
+
+
+def doing(work: Work, workers: int) -> Callable[..., Iterator[tuple[Job, dict[str, Any]]]]:
+    """Return what does jobs: in this process for 1 of the ``workers``, else in so many of their own."""
+    return partial(in_order, work=work) if workers == 1 else partial(in_processes, work=work, workers=workers)
 
 
 def in_order(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hanse.jobs.job import Job
+from hanse.toml import flat
 
 __all__ = ["Store", "write_whole"]
 
@@ -48,18 +49,10 @@ class Store:
             return None
         if not isinstance(found, dict) or found.get("status") != "done" or "experiment" not in found:
             return None
-        then = dict(_flat(found["experiment"]))
-        now = dict(_flat(json.loads(json.dumps(job.experiment.sections()))))
+        then = dict(flat(found["experiment"]))
+        now = dict(flat(json.loads(json.dumps(job.experiment.sections()))))
         return found if all(then[name] == now[name] for name in then.keys() & now.keys()) else None
 
     def write(self, job: Job, result: Mapping[str, Any]) -> None:
         """Keep a result, finished or failed."""
         write_whole(self.path(job), json.dumps(result, indent=1, allow_nan=False) + "\n")
-
-
-def _flat(entries: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in entries.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

@@ -41,9 +41,10 @@ def mlp(
     """Return a perceptron with these hidden layers; ``activation`` is "relu" or "tanh"."""
     kinds: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
     if activation not in kinds:
-        raise UserError(f"model.activation is {activation!r}{nearest(activation, kinds)}")
-    if any(isinstance(width, bool) or not isinstance(width, int) or width < 1 for width in hidden):
-        raise UserError(f"model.hidden is {list(hidden)!r}; it lists the width of each hidden layer, 1 or more")
+        raise UserError(f"model.activation: {activation!r}: no such name{nearest(activation, kinds)}")
+    listed = isinstance(hidden, Sequence) and not isinstance(hidden, str)
+    if not listed or any(isinstance(width, bool) or not isinstance(width, int) or width < 1 for width in hidden):
+        raise UserError(f"model.hidden: {hidden!r}: must be the list of the width of each hidden layer, 1 or more")
     layers: list[nn.Module] = [nn.Flatten()]
     inputs = prod(input_shape)
     for width in hidden:
@@ -66,7 +67,7 @@ def _convolutional(
 ) -> nn.Module:
     """Stack convolutions (pooled by 2 where asked) and linear layers; widths follow from the image's size."""
     if len(input_shape) != 3:
-        raise UserError(f"model.name = {name!r} takes images [channels, height, width]; samples have {input_shape}")
+        raise UserError(f"model.name: {name!r}: takes images [channels, height, width]; samples have {input_shape}")
     depth, height, width = input_shape
     layers: list[nn.Module] = []
     for out, pool in zip(channels, pooled, strict=True):
@@ -77,7 +78,7 @@ def _convolutional(
             height, width = height // 2, width // 2
         layers.append(nn.ReLU())
     if min(height, width) < 1:
-        raise UserError(f"model.name = {name!r} needs larger images than {input_shape[1]} x {input_shape[2]}")
+        raise UserError(f"model.name: {name!r}: needs larger images than {input_shape[1]} x {input_shape[2]}")
     inputs = depth * height * width
     layers.append(nn.Flatten())
     for features in dense:
@@ -106,7 +107,7 @@ def cnn_fedgen(input_shape: Shape, num_classes: int | None) -> nn.Module:
     and to the classes, without an activation between the two (as their code has it; 784-32-10 on 28x28 images).
     """
     if len(input_shape) != 3:
-        raise UserError(f"model.name = 'cnn_fedgen' takes images [channels, height, width]; samples have {input_shape}")
+        raise UserError(f"model.name: 'cnn_fedgen': takes images [channels, height, width]; samples have {input_shape}")
     depth, height, width = input_shape
     layers: list[nn.Module] = []
     for out in (6, 16):
@@ -139,7 +140,7 @@ def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str,
     wrong = [key for key in options if key not in allowed]
     if wrong:
         none = "; it has no options"
-        lines = (f"model {name!r} has no option {k!r}{nearest(k, allowed) if allowed else none}" for k in wrong)
+        lines = (f"model.{k}: {name!r} has no such option{nearest(k, allowed) if allowed else none}" for k in wrong)
         raise UserError(*lines)
 
 
@@ -159,9 +160,9 @@ def build_module(
         except UserError:
             raise
         except TypeError as error:
-            raise UserError(f"model {name!r} could not be made: {error}") from error
+            raise UserError(f"model.name: {name!r}: could not be made: {error}") from error
     if not isinstance(module, nn.Module):
-        raise UserError(f"model {name!r} returned a {type(module).__name__}, not a torch.nn.Module")
+        raise UserError(f"model.name: {name!r}: returned a {type(module).__name__}, not a torch.nn.Module")
     return module
 
 
@@ -180,7 +181,7 @@ def build_problem(
     try:
         layout = Layout.of(module)
     except ValueError as error:
-        raise UserError(f"model {name!r}: {error}") from error
+        raise UserError(f"model.name: {name!r}: {error}") from error
     loss: Literal["cross_entropy", "mse"] = "mse" if num_classes is None else "cross_entropy"
     problem = Problem(module, layout, loss, getattr(module, "judge", None))
     return problem, layout.flatten(module)

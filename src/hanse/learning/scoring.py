@@ -18,9 +18,9 @@ from hanse.learning.job import Problem, Scores
 from hanse.learning.local import Precision, Trainer
 from hanse.learning.program import read_stack
 from hanse.learning.sequences import sequence_outcomes
-from hanse.learning.threads import Crew
+from hanse.learning.threads import Crew, intra_op
 
-__all__ = ["Scorer", "by_class", "losses", "outcomes_of", "tally"]
+__all__ = ["Scorer", "ScoringEngine", "losses", "outcomes_of", "tally"]
 
 T = TypeVar("T")
 
@@ -54,17 +54,21 @@ def losses(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
     return F.log_softmax(output, 1).gather(1, labels).squeeze(1).neg_()
 
 
-def by_class(problem: Problem, samples: Samples) -> list[Tensor]:
-    """Return the positions of each class's samples, of the classes that there are; for regression, of each tenth of
-    the samples by their (mean) target; for texts, which have many classes each, of each tenth in their order.
-    """
-    if samples.y.ndim == 2 and problem.loss == "cross_entropy":
-        return [part for part in torch.arange(len(samples)).tensor_split(10) if len(part)]
-    if problem.loss == "mse":
-        order = samples.y.reshape(len(samples), -1).mean(1).argsort(stable=True)
-        return [part.sort().values for part in order.tensor_split(10) if len(part)]
-    order = samples.y.argsort(stable=True)
-    return [part for part in torch.split(order, torch.bincount(samples.y).tolist()) if len(part)]
+class ScoringEngine:
+    """What the engines of this process share: their ``scorer`` works on ``threads`` intra-op threads."""
+
+    scorer: Scorer
+    threads: int | None
+
+    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
+        """Score ``rows [C, P]`` on the pool, or model c on ``pool[index[c]]``."""
+        with intra_op(self.threads):
+            return self.scorer.score(rows, pool, index)
+
+    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
+        """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``."""
+        with intra_op(self.threads):
+            return self.scorer.score_each(rows, pool, index)
 
 
 class Scorer:

@@ -54,10 +54,10 @@ def lstm(
     next character's logits. LEAF scores the last position alone; here every position counts.
     """
     if num_classes is None or len(input_shape) != 1:
-        raise UserError(f"model.name = 'lstm' takes texts [positions] of classes; samples have {input_shape}")
+        raise UserError(f"model.name: 'lstm': takes texts [positions] of classes; samples have {input_shape}")
     for name, width in (("embedding", embedding), ("hidden", hidden), ("layers", layers)):
         if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-            raise UserError(f"model.{name} is {width!r}; it is a whole number, 1 or more")
+            raise UserError(f"model.{name}: {width!r}: must be a whole number, 1 or more")
     return CharacterLSTM(num_classes, embedding, hidden, layers)
 
 

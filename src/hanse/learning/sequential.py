@@ -11,12 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hanse.data.samples import Samples
-from hanse.learning.job import Problem, Recipe, Scores, SeatJob, TrainedRows
+from hanse.learning.job import Problem, Recipe, SeatJob, TrainedRows
 from hanse.learning.local import Precision, Trainer
-from hanse.learning.scoring import Scorer
+from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.threads import Crew, intra_op
 
 __all__ = ["SequentialEngine", "work_of"]
@@ -29,7 +28,7 @@ def work_of(job: SeatJob, recipe: Recipe) -> int:
     return len(job.index) * (recipe.epochs if job.work is None else job.work)
 
 
-class SequentialEngine:
+class SequentialEngine(ScoringEngine):
     """Trains seats one after another, or ``workers`` at a time on threads of their own.
 
     ``threads`` is the number of intra-op threads of one seat (None keeps PyTorch's setting; 1 with several workers).
@@ -72,16 +71,6 @@ class SequentialEngine:
             else:
                 self.crew.deal(one, longest_first)
         return TrainedRows(rows, losses, steps)
-
-    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
-        """Score ``rows [C, P]`` on the pool, or model c on ``pool[index[c]]``."""
-        with intra_op(self.threads):
-            return self.scorer.score(rows, pool, index)
-
-    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
-        """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``."""
-        with intra_op(self.threads):
-            return self.scorer.score_each(rows, pool, index)
 
     def close(self) -> None:
         """End the worker threads."""

@@ -19,7 +19,6 @@ from hanse.learning.batches import Batches, SeatPlan, deal_seats, group_seats, p
 from hanse.learning.job import (
     Problem,
     Recipe,
-    Scores,
     SeatJob,
     TrainedRows,
     refuse_adamw,
@@ -27,13 +26,13 @@ from hanse.learning.job import (
     smallest_batch,
 )
 from hanse.learning.program import Bound, Program, read_stack
-from hanse.learning.scoring import Scorer
+from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.threads import Crew, intra_op
 
 __all__ = ["StackedEngine"]
 
 
-class StackedEngine:
+class StackedEngine(ScoringEngine):
     """Trains seats stacked; for models that :func:`hanse.learning.program.read_stack` can read.
 
     With ``workers`` above 1 the seats are split over as many threads of this process, each stacking its own with one
@@ -90,16 +89,6 @@ class StackedEngine:
             # a sum is finite if all its terms are: ten times cheaper than asking each
             finite = torch.isfinite(rows.sum(1)).cpu().numpy() & np.isfinite(losses)
         return TrainedRows(rows, np.where(finite, losses, np.nan), steps)
-
-    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
-        """Score ``rows [C, P]`` on the pool, or model c on ``pool[index[c]]``."""
-        with intra_op(self.threads):
-            return self.scorer.score(rows, pool, index)
-
-    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
-        """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``."""
-        with intra_op(self.threads):
-            return self.scorer.score_each(rows, pool, index)
 
     def close(self) -> None:
         """Release the buffers."""

@@ -14,15 +14,15 @@ from torch.func import functional_call, grad, vmap
 
 from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, SeatPlan, group_seats, plan_seats
-from hanse.learning.job import Problem, Recipe, Scores, SeatJob, TrainedRows, has_buffers, refuse_adamw, refuse_guides
-from hanse.learning.scoring import Scorer
+from hanse.learning.job import Problem, Recipe, SeatJob, TrainedRows, has_buffers, refuse_adamw, refuse_guides
+from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.sequences import IGNORED
 from hanse.learning.threads import intra_op
 
 __all__ = ["VmappedEngine", "why_not_vmapped"]
 
 
-class VmappedEngine:
+class VmappedEngine(ScoringEngine):
     """Trains seats as one batched program made by ``vmap(grad(...))`` of the module; see :func:`why_not_vmapped`."""
 
     name = "vmapped"
@@ -102,16 +102,6 @@ class VmappedEngine:
         part = source.index_select(0, taken).to(self.device)
         part = part.to(self.dtype) if part.is_floating_point() else part
         return part.view(seats, width, *source.shape[1:])
-
-    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
-        """Score ``rows [C, P]`` on the pool, or model c on ``pool[index[c]]``."""
-        with intra_op(self.threads):
-            return self.scorer.score(rows, pool, index)
-
-    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
-        """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``."""
-        with intra_op(self.threads):
-            return self.scorer.score_each(rows, pool, index)
 
     def close(self) -> None:
         """Nothing to release."""

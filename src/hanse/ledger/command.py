@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="The books of a run: who holds how much, and every movement.", no_args_is_help=True)
+app = typer.Typer(
+    help="The books of a run: who holds how much, and every movement.",
+    epilog="Examples:\n\nhanse ledger balances runs/exp\n\nhanse ledger verify runs/exp",
+    no_args_is_help=True,
+)
 console = Console()
 
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)]
@@ -44,13 +49,13 @@ def _opened(folder: Path) -> Iterator[Ledger]:
             raise UserError(str(wrong)) from None
 
 
-@app.command(epilog="Example:  hanse ledger balances runs/exp")
+@app.command(epilog="Example:\n\nhanse ledger balances runs/exp")
 def balances(folder: Dir, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """Show what every account holds."""
     from hanse.ledger.export import tokens
 
     with _opened(folder) as ledger:
-        held = ledger.balances()
+        held = dict(sorted(ledger.balances().items(), key=lambda entry: _natural(entry[0])))
     if as_json:
         print(json.dumps(held, indent=1))
     elif as_csv:
@@ -59,7 +64,7 @@ def balances(folder: Dir, as_json: AsJson = False, as_csv: AsCsv = False) -> Non
         _table(["account", "tokens"], [[name, tokens(units)] for name, units in held.items()])
 
 
-@app.command(epilog="Examples:  hanse ledger history runs/exp   |   hanse ledger history runs/exp -a client/3 --csv")
+@app.command(epilog="Examples:\n\nhanse ledger history runs/exp\n\nhanse ledger history runs/exp -a client/3 --csv")
 def history(
     folder: Dir,
     account: Account = None,
@@ -99,7 +104,7 @@ def history(
             _table(["number", "round", "step", "kind", "account", "tokens", "memo"], rows)
 
 
-@app.command(epilog="Example:  hanse ledger verify runs/exp --receipts receipts")
+@app.command(epilog="Example:\n\nhanse ledger verify runs/exp --receipts receipts")
 def verify(
     folder: Dir,
     receipts: Annotated[
@@ -143,7 +148,7 @@ def verify(
         raise typer.Exit(1)
 
 
-@app.command(epilog="Examples:  hanse ledger export runs/exp -o all.journal   |   hanse ledger export runs/exp -f csv")
+@app.command(epilog="Examples:\n\nhanse ledger export runs/exp -o all.journal\n\nhanse ledger export runs/exp -f csv")
 def export(
     folder: Dir,
     form: Annotated[str, typer.Option("--format", "-f", help="hledger, csv or json (JSON lines).")] = "hledger",
@@ -161,7 +166,7 @@ def export(
         FORMATS[form](ledger, ledger.history(), file)
 
 
-@app.command(epilog="Example:  hanse ledger backup runs/exp exp-backup.tar.gz")
+@app.command(epilog="Example:\n\nhanse ledger backup runs/exp exp-backup.tar.gz")
 def backup(
     folder: Dir,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to write (.tar.gz).", show_default=False)],
@@ -173,7 +178,7 @@ def backup(
     print(f"wrote {file}; head {head}")
 
 
-@app.command(epilog="Example:  hanse ledger restore exp-backup.tar.gz runs/restored")
+@app.command(epilog="Example:\n\nhanse ledger restore exp-backup.tar.gz runs/restored")
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive that backup wrote.", show_default=False)],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory to make.", show_default=False)],
@@ -185,7 +190,7 @@ def restore(
     print(f"restored {folder}: {verdict.transactions} transactions verified; head {verdict.head}")
 
 
-@app.command(epilog="Example:  hanse ledger migrate runs/old")
+@app.command(epilog="Example:\n\nhanse ledger migrate runs/old")
 def migrate(folder: Dir) -> None:
     """Bring the ledger of an older hanse to the present schema (resuming the run does this too)."""
     from hanse.ledger.place import open_ledger
@@ -197,6 +202,11 @@ def migrate(folder: Dir) -> None:
         print(f"The books do not hold: {verdict.wrong}", file=sys.stderr)
         raise typer.Exit(1)
     print(f"schema {SCHEMA}; {verdict.transactions} transactions verified")
+
+
+def _natural(account: str) -> list[tuple[bool, int, str]]:
+    """Return what accounts are sorted by: client/2 comes before client/10."""
+    return [(word.isdecimal(), int(word) if word.isdecimal() else 0, word) for word in re.split(r"(\d+)", account)]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hanse.errors import UserError
+from hanse.errors import UserError, library
 from hanse.ledger.book import Book
 from hanse.ledger.entry import Transaction, client, escrow
 
@@ -159,8 +159,6 @@ def load_key(path: Path) -> Ed25519PrivateKey:
 
 
 def _ed25519() -> tuple[Any, Any]:
-    try:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-    except ModuleNotFoundError:
-        raise UserError("receipts: signed ones need the package 'cryptography'; 'pip install cryptography'") from None
-    return Ed25519PrivateKey, Ed25519PublicKey
+    said = "receipts: signed ones need the package 'cryptography'; 'pip install cryptography'"
+    found = library("cryptography.hazmat.primitives.asymmetric.ed25519", said)
+    return found.Ed25519PrivateKey, found.Ed25519PublicKey

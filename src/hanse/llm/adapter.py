@@ -13,11 +13,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hanse.errors import UserError
+from hanse.errors import UserError, library
 from hanse.llm.base import TINY, load_base, sharing_copy
-from hanse.llm.extra import library
 from hanse.llm.judge import Answers
-from hanse.llm.tokens import BYTES, build_tokenizer
+from hanse.llm.tokens import BYTES, EXTRA, build_tokenizer
 
 __all__ = ["Adapted", "lora"]
 
@@ -95,9 +94,9 @@ def lora(
     UserError.
     """
     if num_classes is None or len(input_shape) != 1:
-        raise UserError(f"model.name = 'lora' takes instructions [tokens]; samples have {input_shape}")
+        raise UserError(f"model.name: 'lora': takes instructions [tokens]; samples have {input_shape}")
     _check(rank, alpha)
-    peft = library("peft", "model.name = 'lora'")
+    peft = library("peft", f"model.name: 'lora': needs peft, {EXTRA}")
     shared = load_base(base, bits, base_seed, base_width, base_layers)
     tokens = getattr(shared, "config").vocab_size  # noqa: B009 - a module's attribute by its library
     if num_classes > tokens:

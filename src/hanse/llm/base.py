@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hanse.errors import UserError
-from hanse.llm.extra import library
-from hanse.llm.tokens import ByteTokenizer, reason
+from hanse.errors import UserError, library
+from hanse.llm.tokens import EXTRA, ByteTokenizer, reason
 from hanse.streams import torch_seed
 
 __all__ = ["TINY", "load_base", "sharing_copy"]
@@ -31,7 +30,7 @@ def load_base(name: str, bits: int | None = None, seed: int = 0, width: int = 64
 
 @lru_cache(maxsize=1)
 def _loaded(name: str, bits: int | None, seed: int = 0, width: int = 0, layers: int = 0) -> nn.Module:
-    transformers = library("transformers", f"model.base: {name!r}")
+    transformers = library("transformers", f"model.base: {name!r} needs transformers, {EXTRA}")
     if name == TINY:
         model = _tiny(transformers, seed, width, layers)
     else:
@@ -79,7 +78,7 @@ def _quantised(transformers: Any, bits: int) -> Any:
         raise UserError(f"model.bits: {bits}: allowed: 8, 4, or leave it out")
     if not torch.cuda.is_available():
         raise UserError(f"model.bits: {bits}: needs a CUDA device, and there is none here; leave it out")
-    library("bitsandbytes", f"model.bits: {bits}")
+    library("bitsandbytes", f"model.bits: {bits} needs bitsandbytes, {EXTRA}")
     if bits == 8:
         return transformers.BitsAndBytesConfig(load_in_8bit=True)
     return transformers.BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16)

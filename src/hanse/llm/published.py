@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hanse.errors import UserError
-from hanse.llm.extra import library
+from hanse.errors import UserError, library
 from hanse.llm.instructions import Instruction, read_records
-from hanse.llm.tokens import reason
+from hanse.llm.tokens import EXTRA, reason
 
 __all__ = ["PUBLISHED", "SENTIMENTS", "Published", "load_published"]
 
@@ -113,7 +112,7 @@ def _hub(name: str, known: Published, split: str, download: bool) -> Sequence[Re
     remedy = f"or put {name}.train.jsonl and {name}.test.jsonl into data.path"
     if not download:
         raise UserError(f"source '{name}': not in data.path or HANSE_DATA, and download is off; allow it, {remedy}")
-    datasets = library("datasets", f"data.source: {name!r}")
+    datasets = library("datasets", f"data.source: {name!r} needs datasets, {EXTRA}")
     try:
         return list(datasets.load_dataset(known.hub, split=split))
     except Exception as error:  # whatever the library, the hub or the network raises: offline is one of many

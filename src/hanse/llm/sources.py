@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from hanse.data.dataset import Dataset
-from hanse.data.texts import TextOptions
+from hanse.data.text import TextOptions
 from hanse.errors import UserError
 from hanse.llm.instructions import Instruction, encode, read_instructions
 from hanse.llm.published import PUBLISHED, load_published

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
-from hanse.errors import UserError
-from hanse.llm.extra import library
+from hanse.errors import UserError, library
 
-__all__ = ["BYTES", "PIECES", "ByteTokenizer", "Tokenizer", "build_tokenizer"]
+__all__ = ["BYTES", "EXTRA", "PIECES", "ByteTokenizer", "Tokenizer", "build_tokenizer"]
+
+EXTRA = "which is not installed: pip install 'hanse[llm]'"  # what messages say of a library of the extra
 
 BYTES = "bytes"
 
@@ -113,7 +114,7 @@ def build_tokenizer(name: str, download: bool = True) -> Tokenizer:
     """
     if name == BYTES:
         return ByteTokenizer()
-    transformers = library("transformers", f"data.tokenizer: {name!r}")
+    transformers = library("transformers", f"data.tokenizer: {name!r} needs transformers, {EXTRA}")
     try:
         inner = transformers.AutoTokenizer.from_pretrained(name, local_files_only=not download)
     except (OSError, ValueError, ImportError) as error:

@@ -29,7 +29,7 @@ def fedprox(clients_per_round: Annotated[int, Field(ge=1)] = 10, mu: Annotated[f
 
 def ucb(clients_per_round: Annotated[int, Field(ge=1)] = 10, beta: Annotated[float, Field(ge=0)] = 0.01) -> Mechanism:
     """UCB (Pandey et al. 2023): GreedyFed with the bonus ``beta sqrt(ln t / N_k)`` for clients that sat rarely."""
-    return replace(greedyfed(clients_per_round), name="ucb", select=UCB(clients_per_round, beta))
+    return replace(greedyfed(clients_per_round), name="ucb", select=UCB(clients_per_round, beta=beta))
 
 
 def s_fedavg(

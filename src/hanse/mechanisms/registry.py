@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from hanse.errors import UserError, import_path, nearest
+from hanse.errors import UserError, import_path, named, nearest
 from hanse.mechanisms import deploy, select, settle, train, value, weigh
 from hanse.mechanisms.baselines import (
     centralised,
@@ -204,15 +204,9 @@ def call(make: Callable[..., Any], options: Mapping[str, Any], where: str, also:
 
 def build_part(slot: str, given: Any) -> Part | None:
     """Return the part that a name, an import path or a table with ``name`` and options stands for."""
-    if isinstance(given, str):
-        given = {"name": given}
-    if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
-        raise UserError(f"mechanism.{slot}: {given!r}: must be a name, or a table with a name and its options")
-    name, options = given["name"], {k: v for k, v in given.items() if k != "name"}
-    if name == "none" and slot in ("value", "settle"):
+    if slot in ("value", "settle") and given in ("none", {"name": "none"}):
         return None
-    make = PARTS[slot].get(name) or import_path(name, f"mechanism.{slot}", PARTS[slot])
-    part: Part = call(make, options, f"mechanism.{slot}")
+    part: Part = call(*named(given, f"mechanism.{slot}", PARTS[slot]), f"mechanism.{slot}")
     return part
 
 

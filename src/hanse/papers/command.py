@@ -12,7 +12,7 @@ from rich.console import Console
 __all__ = ["EPILOG", "reproduce"]
 
 EPILOG = (
-    "Examples:  hanse reproduce greedyfed table1   |   "
+    "Examples:\n\nhanse reproduce greedyfed table1\n\n"
     "hanse reproduce greedyfed table2 --scale small --only 'mnist t=150' --workers 4"
 )
 

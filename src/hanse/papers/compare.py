@@ -12,9 +12,8 @@ from scipy.stats import rankdata
 
 from hanse.jobs.job import Job
 from hanse.papers.frame import Cell, PaperTable
-from hanse.papers.jobs import expand
 from hanse.papers.measure import Pair, measured
-from hanse.papers.runner import Outcome
+from hanse.papers.runner import Outcome, expand
 from hanse.reports.effective import best_so_far
 
 __all__ = ["Curve", "Order", "Row", "Score", "Swap", "cpu_hours", "curves", "orders", "rank_correlation", "rows"]

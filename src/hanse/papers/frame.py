@@ -131,7 +131,8 @@ def filtered(table: PaperTable, only: Sequence[str]) -> PaperTable:
     known = frozenset().union(*(cell.tags for cell in table.cells))
     wrong = sorted({word for words in filters for word in words if word not in known})
     if wrong:
-        reasons = (table.absent.get(w, f"{table.name} has no such setting{nearest(w, known)}") for w in wrong)
+        words = {word.strip("()") for word in known}
+        reasons = (table.absent.get(w, f"{table.name} has no such setting{nearest(w, words)}") for w in wrong)
         raise UserError(*(f"--only {word}: {why}" for word, why in zip(wrong, reasons, strict=True)))
     cells = tuple(cell for cell in table.cells if any(words <= cell.tags for words in filters))
     if not cells:

@@ -1,24 +1,75 @@
-"""Runs what a table needs; see :mod:`hanse.jobs`."""
+"""From a table to jobs, one experiment each, shared by all cells that read the same run; see :mod:`hanse.jobs`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from hanse.errors import UserError
-from hanse.jobs.job import Job, play
-from hanse.jobs.pool import Work, in_order, in_processes
+from hanse.jobs.job import Job, key_of, play
+from hanse.jobs.pool import Work, doing
 from hanse.jobs.run import run_jobs
 from hanse.jobs.store import Store
-from hanse.papers.frame import PaperTable
-from hanse.papers.jobs import Reading, expand
+from hanse.papers.frame import Cell, PaperTable, Variant
 
-__all__ = ["Outcome", "run_table"]
+__all__ = ["Outcome", "Reading", "expand", "job_of", "run_table"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where one number of one seed is found: in which job, after how many rounds; ``base`` is the job that it is
+    compared with, if any.
+    """
+
+    cell: Cell
+    variant: Variant
+    seed: int
+    job: Job
+    base: Job | None = None
+
+
+def job_of(cell: Cell, variant: Variant, seed: int) -> Job:
+    """Return a variant's run with one seed: the seed of the split and of everything else."""
+    sections = {name: dict(entries) for name, entries in variant.sections.items()}
+    sections["data"] = {**sections.get("data", {}), "seed": seed}
+    sections["run"] = {**sections.get("run", {}), "seed": seed}
+    name = f"{cell.algorithm} {variant.name}".strip()
+    return Job(key_of(sections), f"{cell.setting}: {name}, seed {seed}", sections)
+
+
+def expand(table: PaperTable, seeds: int) -> tuple[list[Job], list[Reading]]:
+    """Return the jobs of a table, each once, and the readings that its cells are made of.
+
+    All of seed 0 comes before seed 1, so that a table that was stopped has complete seeds. Raises UserError if an
+    experiment is not valid, or a number would be read in a round that is not tested.
+    """
+    jobs: dict[str, Job] = {}
+    readings: list[Reading] = []
+    for seed in range(seeds):
+        for cell in table.cells:
+            for variant in cell.variants:
+                sides = [variant] if variant.against is None else [variant, Variant("", variant.against)]
+                pair = [job_of(cell, side, seed) for side in sides]
+                for found in pair:
+                    if found.key not in jobs:
+                        _check(found, cell)
+                    jobs.setdefault(found.key, found)
+                readings.append(Reading(cell, variant, seed, *(jobs[found.key] for found in pair)))
+    return list(jobs.values()), readings
+
+
+def _check(job: Job, cell: Cell) -> None:
+    try:
+        experiment = job.experiment
+    except UserError as wrong:
+        raise UserError(*(f"{job.label}: {line}" for line in wrong.lines)) from None
+    last = cell.at == experiment.run.rounds
+    if cell.at > experiment.run.rounds or (cell.at % experiment.eval.every and not last):
+        raise UserError(f"{job.label}: nothing is tested after round {cell.at}")
 
 
 @dataclass(frozen=True)
@@ -56,7 +107,8 @@ def run_table(
         if value < 1:
             raise UserError(f"{name} {value}: must be at least 1")
     jobs, readings = expand(table, seeds)
-    doing = partial(in_order, work=work) if workers == 1 else partial(in_processes, work=work, workers=workers)
-    done = run_jobs(jobs, Store(folder / "jobs"), doing, label=f"{table.paper} {table.name}", console=console)
+    done = run_jobs(
+        jobs, Store(folder / "jobs"), doing(work, workers), label=f"{table.paper} {table.name}", console=console
+    )
     failures = {job.label: done.failures[job.key] for job in jobs if job.key in done.failures}
     return Outcome(table, seeds, tuple(jobs), tuple(readings), done.results, failures, done.played)

@@ -195,7 +195,7 @@ def looks(items: Sequence[Line | Series]) -> list[int]:
 
 
 def even(count: int, most: int) -> Ints:
-    """Return at most ``most`` positions spread evenly over ``count``, the first and the last among them."""
+    """Return at most ``most`` positions ``[n]`` spread evenly over ``count``, the first and the last among them."""
     if count <= most:
         return np.arange(count, dtype=np.int64)
     return np.unique(np.linspace(0, count - 1, most).round().astype(np.int64))

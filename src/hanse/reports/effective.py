@@ -15,7 +15,7 @@ EPSILON = 5e-3
 
 
 def best_so_far(accuracy: Floats) -> Floats:
-    """Return the cumulative maximum over the rounds (the last axis): GTFLAT's figure 2."""
+    """Return the cumulative maximum over the rounds, the last axis, ``[..., rounds]``: GTFLAT's figure 2."""
     found: Floats = np.maximum.accumulate(accuracy, axis=-1)
     return found
 

@@ -33,7 +33,7 @@ _FIGURES = (
 
 
 def kinds_of(run: LoadedRun) -> dict[str, Ints]:
-    """Return the clients by what the run's behaviours and policy make of them, honest ones first.
+    """Return the ids of clients ``[n]`` by what the run's behaviours and policy make of them, honest ones first.
 
     A client with several goes under the first of: attackers, free riders, those who never bid, liars, noisy ones.
     Everyone is noisy under ``noisy``, one more than another: the halves are told apart (unless all are alike). Empty

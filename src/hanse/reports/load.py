@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.errors import UserError
+from hanse.toml import flat
 
 __all__ = ["Curve", "Group", "LoadedRun", "Seats", "group_runs", "load_run", "load_runs"]
 
@@ -120,6 +121,8 @@ class LoadedRun:
     def arrays(self, round: int, only: Collection[str] = ()) -> dict[str, NDArray[Any]]:
         """Read the arrays of one round (0-based), all or ``only`` those named of them; empty if its file is not there.
 
+        ``[S]`` by seat, ``[n]`` by those tested or refused, ``[N]`` by client (balances).
+
         Raises UserError if it is broken.
         """
         file = self.path / "rounds" / f"{round:05d}.npz"
@@ -200,7 +203,8 @@ def load_run(path: str | Path) -> LoadedRun:
     """Read a run directory. Raises UserError with one line: it is not one, has no finished round yet, or is damaged."""
     path = Path(path)
     if not path.is_dir():
-        raise UserError(f"{path}: there is no such run directory")
+        what = "is a file, not a run directory" if path.exists() else "there is no such run directory"
+        raise UserError(f"{path}: {what}")
     if not (path / "config.toml").is_file():
         raise UserError(f"{path}: is not a run directory (it has no config.toml)")
     try:
@@ -244,8 +248,8 @@ def _labels(firsts: Sequence[LoadedRun]) -> list[str]:
     """Return a label for each group's first run: its mechanism, and what sets it apart from others of the same name."""
     labels = []
     for run in firsts:
-        rivals = [_flat(_without_seeds(r.config)) for r in firsts if r.mechanism == run.mechanism]
-        mine = _flat(_without_seeds(run.config))
+        rivals = [dict(flat(_without_seeds(r.config))) for r in firsts if r.mechanism == run.mechanism]
+        mine = dict(flat(_without_seeds(run.config)))
         keys = [k for k in sorted(set().union(*rivals)) if len({repr(r.get(k)) for r in rivals}) > 1]
         told = [f"{k.removeprefix('mechanism.')}={mine.get(k, 'default')}" for k in keys[:3]]
         labels.append(" ".join([run.mechanism, *told]))
@@ -259,13 +263,6 @@ def _without_seeds(config: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(sections.get(section), dict):
             sections[section].pop(key, None)
     return sections
-
-
-def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
-    return flat
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

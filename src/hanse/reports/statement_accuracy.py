@@ -67,12 +67,13 @@ def fit_of(run: LoadedRun, client: int, alone: Path | None = None) -> Fit:
     Raises UserError for an ``alone`` that is no run of single clients on the same data with the same training.
     """
     tests = _tests(run, client)
+    named = None if alone is None else _checked(run, load_run(alone))
     if not tests:
         return Fit(how=_why_untested(run))
     rounds, loss, accuracy, samples = zip(*tests, strict=True)
     known = next((n for n in reversed(samples) if n is not None), run.members.get(client, {}).get("tests"))
     found = Fit(rounds, accuracy, loss, known)
-    other = _checked(run, load_run(alone)) if alone is not None else find_alone(run)
+    other = find_alone(run) if named is None else named
     if other is None:
         return Fit(rounds, accuracy, loss, known, how=_how(run, client))
     theirs = _tests(other, client)

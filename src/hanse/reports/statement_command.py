@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["EPILOG", "statement"]
 
 EPILOG = (
-    "Examples:  hanse statement runs/market --client 3   |   hanse statement market.toml --dry-run --client 3   |   "
+    "Examples:\n\nhanse statement runs/market --client 3\n\nhanse statement market.toml --dry-run --client 3\n\n"
     "hanse statement runs/market --client 3 --check-receipts --receipts my/receipts"
 )
 out, err = Console(), Console(stderr=True)

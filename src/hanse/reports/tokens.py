@@ -46,7 +46,7 @@ def balances(run: LoadedRun) -> tuple[Ints, Floats] | None:
 
 
 def free_riders(run: LoadedRun) -> Ints:
-    """Return the clients that the behaviour "free_rider" made free riders of."""
+    """Return the ids ``[n]`` of the clients that the behaviour "free_rider" made free riders of."""
     given: Mapping[str, float] = run.config.get("behaviour", {}).get("free_rider", {})
     if "fraction" not in given and "free_rider" not in run.config.get("behaviour", {}):
         return np.zeros(0, np.int64)

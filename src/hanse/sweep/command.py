@@ -14,7 +14,7 @@ from hanse.errors import UserError
 __all__ = ["EPILOG", "sweep"]
 
 EPILOG = (
-    "Examples:  hanse sweep exp.toml --grid train.lr=0.1,0.01 --grid mechanism.name=fedavg,greedyfed --seeds 3   |   "
+    "Examples:\n\nhanse sweep exp.toml --grid train.lr=0.1,0.01 --grid mechanism.name=fedavg,greedyfed --seeds 3\n\n"
     "hanse sweep exp.toml --grid 'model.hidden=[50],[50,25]' --workers 4"
 )
 

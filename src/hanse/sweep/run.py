@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from rich.console import Console
 
 from hanse.errors import UserError
 from hanse.jobs.cluster import in_ray
-from hanse.jobs.pool import Work, in_order, in_processes
-from hanse.jobs.run import Doing, Done, run_jobs
+from hanse.jobs.pool import Work, doing
+from hanse.jobs.run import Done, run_jobs
 from hanse.jobs.store import Store
 from hanse.sweep.grid import Point
 from hanse.sweep.play import play_bare, play_kept
@@ -48,24 +48,17 @@ def run_sweep(
         raise UserError(f"--out {folder}: cannot be written: {wrong.strerror}") from None
     bare = rows_only or ray is not None
     play: Work = work or (play_bare if bare else partial(play_kept, runs=folder / "runs"))
-    table = _keeper(points, folder / TABLE)
+
+    def table(done: Done) -> None:
+        write_rows(folder / TABLE, rows_of(points, done))
+
     done = run_jobs(
         [point.job for point in points],
         Store(folder / "jobs"),
-        _doing(play, workers, ray),
+        doing(play, workers) if ray is None else partial(in_ray, work=play, address=ray),
         label=folder.name,
         console=console,
         ended=table,
     )
     table(done)
     return done
-
-
-def _doing(work: Work, workers: int, ray: str | None) -> Doing:
-    if ray is not None:
-        return partial(in_ray, work=work, address=ray)
-    return partial(in_order, work=work) if workers == 1 else partial(in_processes, work=work, workers=workers)
-
-
-def _keeper(points: Sequence[Point], path: Path) -> Callable[[Done], None]:
-    return lambda done: write_rows(path, rows_of(points, done))

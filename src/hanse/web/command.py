@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["EPILOG", "app", "listen", "prepare", "serve"]
 
-EPILOG = "Examples:  hanse serve runs/exp   |   hanse serve runs --auth keys.json"
-app = typer.Typer(help="The keys to the live page: who may log in.", no_args_is_help=True)
+EPILOG = "Examples:\n\nhanse serve runs/exp\n\nhanse serve runs --auth keys.json"
+app = typer.Typer(
+    help="The keys to the live page: who may log in.",
+    epilog="Example:\n\nhanse token new keys.json --role operator && hanse serve runs --auth keys.json",
+    no_args_is_help=True,
+)
 out, err = Console(), Console(stderr=True)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of keys.", show_default=False)]
@@ -130,7 +134,7 @@ def logging_to(file: Path | None) -> None:
         log.addHandler(handler)
 
 
-@app.command(epilog="Example:  hanse token new keys.json --role participant --client 3")
+@app.command(epilog="Example:\n\nhanse token new keys.json --role participant --client 3")
 def new(
     file: File,
     role: Annotated[str, typer.Option("--role", help="operator or participant.", show_default=False)],
@@ -149,7 +153,7 @@ def new(
     print(secret)
 
 
-@app.command("list", epilog="Example:  hanse token list keys.json")
+@app.command("list", epilog="Example:\n\nhanse token list keys.json")
 def list_(file: File) -> None:
     """Show who has a key: numbers, roles, clients."""
     from hanse.web.keys import read_keys
@@ -160,7 +164,7 @@ def list_(file: File) -> None:
     out.print(table, markup=False, highlight=False)
 
 
-@app.command(epilog="Example:  hanse token revoke keys.json 1a2b3c4d")
+@app.command(epilog="Example:\n\nhanse token revoke keys.json 1a2b3c4d")
 def revoke(
     file: File,
     key: Annotated[str, typer.Argument(metavar="KEY", help="The key's number, as list shows it.", show_default=False)],

@@ -1,6 +1,7 @@
 """What stays with a participant on a network, and what the operator may order; one process, Flower's own records."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from test_flower_in_process import N, experiment, grid_of, over_flower
 
 import hanse
+from hanse.data import build
 from hanse.errors import UserError
-from hanse.federation.codec import Message, WireError
+from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.flower import link, server
 from hanse.federation.flower.operator import Orders, give
 from hanse.federation.node import ClientData, Job, Node
+from hanse.federation.own import OWN_ROW
+from hanse.federation.port import Ask, Request
 from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import read_receipts
 
@@ -102,8 +106,6 @@ class Gives:
 
 
 def play(exp: hanse.Experiment, folder: Path, *observers: Any) -> hanse.Run:
-    from hanse.data import build
-
     data = build(exp.data)
     sets = (data.server_validation, data.server_test)
     return server.play(grid_of(exp, folder), exp, folder / "run", N, lambda: sets, list(observers), 5.0)
@@ -158,9 +160,26 @@ def test_two_servers_do_not_play_one_run(tmp_path: Path) -> None:
         assert again == name
 
 
-def test_a_receipt_of_another_client_or_none_is_refused(tmp_path: Path) -> None:
-    from hanse.data import build
+def test_a_private_row_is_asked_for_by_its_number_and_alone(tmp_path: Path) -> None:
+    exp = experiment("fedavg")
+    job = Job("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
+    node = Node(ClientData.of(build(exp.data), 1), job, tmp_path)
+    first = node.problem.layout.flatten(node.problem.module)
+    ask = Ask(OWN_ROW, {"row": 1}, first[None], "test")
+    for tasks, said in (
+        ((replace(ask, values={"row": "../1"}),), "without a number"),
+        ((replace(ask, models=None),), "never trained, and no first one"),
+        ((ask, replace(ask, name="other")), "asked for alone"),
+    ):
+        with pytest.raises(WireError, match=said):
+            node.answer(0, pack(Request(1, tasks)))
+    reply = unpack(node.answer(0, pack(Request(1, (ask,)))))
+    [result] = reply.results
+    assert result.name == OWN_ROW
+    assert result.values["num_samples"] == len(node.federation.data.pool([1], "test")[1][0])
 
+
+def test_a_receipt_of_another_client_or_none_is_refused(tmp_path: Path) -> None:
     exp = experiment("fedavg")
     job = Job("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
     node = Node(ClientData.of(build(exp.data), 1), job, tmp_path)

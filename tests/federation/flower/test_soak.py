@@ -57,10 +57,10 @@ def test_soak(nodes: int, rounds: int, every: int, deadline_s: float, tmp_path: 
     with open_ledger(run) as ledger:
         assert ledger.head() == final(run).book.head
         assert ledger.verify().ok
-    print(
-        f"SuperLink MB: {link[0]:.0f} at first, {max(link):.0f} at most, {link[-1]:.0f} at last; seats lost {len(lost)}"
-    )
+    print(f"SuperLink MB: {link[0]:.0f} at first, {max(link):.0f} at most, {link[-1]:.0f} at last")
+    print(f"seats lost {len(lost)}; seconds a round (median) {np.median([m['time/round_s'] for m in lines]):.1f}")
     if rounds > 50:
         served = [m["memory/peak_mb"] for m in lines]
+        print(f"SuperLink MB after round 50: {link[50]:.0f}")
         print(f"server MB (peak): {served[50]:.0f} after round 50, {served[-1]:.0f} at last")
         assert served[-1] <= 1.05 * served[50]

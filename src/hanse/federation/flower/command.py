@@ -12,14 +12,18 @@ from hanse.errors import UserError
 
 __all__ = ["app"]
 
-app = typer.Typer(help="A federation on Flower: bring one up on this machine, operate one.", no_args_is_help=True)
+app = typer.Typer(
+    help="A federation on Flower: bring one up on this machine, operate one.",
+    epilog="Example:\n\nhanse new harvest && hanse network up harvest && hanse network run harvest",
+    no_args_is_help=True,
+)
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The project (see 'hanse new').")]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="The server's run directory.", show_default=False)]
 Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; it is recorded.", show_default=False)]
 
 
-@app.command(epilog="Example:  hanse network up harvest --nodes 3 && hanse network run harvest")
+@app.command(epilog="Example:\n\nhanse network up harvest --nodes 3 && hanse network run harvest")
 def up(
     folder: Folder = Path(),
     nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, max=200, help="SuperNodes.")] = 3,
@@ -45,7 +49,7 @@ def up(
     typer.echo(f"{nodes} nodes and a SuperLink on port {port}; logs in {folder / 'logs'}")
 
 
-@app.command(epilog="Example:  hanse network run harvest")
+@app.command(epilog="Example:\n\nhanse network run harvest")
 def run(folder: Folder = Path()) -> None:
     """Play the project's experiment with the nodes that are up, or go on with the run that is there."""
     from hanse.federation.flower.loopback import Loopback
@@ -53,7 +57,7 @@ def run(folder: Folder = Path()) -> None:
     typer.echo(Loopback.read(folder.resolve()).play())
 
 
-@app.command(epilog="Example:  hanse network down harvest")
+@app.command(epilog="Example:\n\nhanse network down harvest")
 def down(folder: Folder = Path()) -> None:
     """Stop what 'up' started, by process id."""
     from hanse.federation.flower.loopback import Loopback
@@ -62,7 +66,7 @@ def down(folder: Folder = Path()) -> None:
         typer.echo(f"{name}: was not running")
 
 
-@app.command(epilog="Example:  hanse network pause run --reason 'node 3 is being repaired'")
+@app.command(epilog="Example:\n\nhanse network pause run --reason 'node 3 is being repaired'")
 def pause(folder: RunDir, reason: Reason) -> None:
     """Let the server wait before its next exchange, until 'go-on'."""
     from hanse.federation.flower.operator import give
@@ -70,7 +74,7 @@ def pause(folder: RunDir, reason: Reason) -> None:
     give(folder, "pause", reason)
 
 
-@app.command(name="go-on", epilog="Example:  hanse network go-on run --reason 'repaired'")
+@app.command(name="go-on", epilog="Example:\n\nhanse network go-on run --reason 'repaired'")
 def go_on(folder: RunDir, reason: Reason) -> None:
     """End a pause."""
     from hanse.federation.flower.operator import give
@@ -78,7 +82,7 @@ def go_on(folder: RunDir, reason: Reason) -> None:
     give(folder, "go-on", reason)
 
 
-@app.command(epilog="Example:  hanse network expel run --client 3 --reason 'sends noise'")
+@app.command(epilog="Example:\n\nhanse network expel run --client 3 --reason 'sends noise'")
 def expel(
     folder: RunDir,
     client: Annotated[int, typer.Option("--client", "-c", min=0, help="Its number.", show_default=False)],
@@ -90,7 +94,7 @@ def expel(
     give(folder, "expel", reason, client)
 
 
-@app.command(epilog="Example:  hanse network orders run")
+@app.command(epilog="Example:\n\nhanse network orders run")
 def orders(folder: RunDir) -> None:
     """Show the orders given so far, with their reasons."""
     from hanse.federation.flower.operator import FILE

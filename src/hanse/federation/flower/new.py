@@ -12,7 +12,7 @@ from hanse.errors import UserError
 
 __all__ = ["EPILOG", "new"]
 
-EPILOG = "Example:  hanse new harvest && cd harvest && ./up.sh && ./run.sh"
+EPILOG = "Example:\n\nhanse new harvest && cd harvest && ./up.sh && ./run.sh"
 TEMPLATE = Path(__file__).parent / "template"
 
 

@@ -12,7 +12,7 @@ from hanse.games.cumulative import update_cumulative
 from hanse.mechanisms.part import Choice, Context, Floats, Ints, SelectPart, State, View
 from hanse.mechanisms.select.basic import CLIENTS, PerRound, count_sat, round_robin, run_order
 
-__all__ = ["UCB", "Greedy", "SFedAvg", "greedy", "softmax", "ucb_scores", "without_replacement"]
+__all__ = ["UCB", "ByValue", "Greedy", "SFedAvg", "greedy", "softmax", "ucb_scores", "without_replacement"]
 
 VALUES = CLIENTS | {"values"}
 
@@ -79,12 +79,11 @@ def average_in(outcome: View, state: State, averaging: Averaging, start: Start) 
 
 
 @dataclass(frozen=True)
-class Greedy(SelectPart):
-    """GreedyFed Alg. 1: everyone once in random order, then the largest cumulative Shapley values.
+class ByValue(SelectPart):
+    """Everyone once in random order, then the ``clients_per_round`` that rank first; subclasses say by what.
 
-    ``averaging`` is "mean" (line 12) or the alpha of line 13; ``start`` says whether the first value is taken as it is
-    ("first", papers.md G7) or averaged with zero as printed ("zero"). Ties go to the lower id, or at random. A client
-    that was asked and never gave a value ranks last.
+    ``averaging`` is "mean" (GreedyFed Alg. 1 line 12) or the alpha of line 13; ``start`` says whether the first value
+    is taken as it is ("first", papers.md G7) or averaged with zero as printed ("zero").
     """
 
     needs: ClassVar[frozenset[str]] = VALUES
@@ -92,20 +91,21 @@ class Greedy(SelectPart):
     clients_per_round: PerRound = 10
     averaging: Averaging = "mean"
     start: Start = "first"
-    ties: Literal["id", "random"] = "id"
+
+    def ranked(self, view: View, state: State) -> Ints:
+        """Return the present clients ``[n]``, the best first."""
+        raise NotImplementedError
 
     def init(self, context: Context) -> State:
         """No values yet."""
         return no_values(context)
 
     def decide(self, view: View, state: State) -> Choice:
-        """Return the next round-robin block while somebody was never met, then the M best."""
+        """Return the next round-robin block while somebody was never met, then the first."""
         meeting = meet_all(view, state, self.clients_per_round)
         if meeting is not None:
             return meeting
-        present = view.present if self.ties == "id" else view.draw("ties").permutation(view.present)
-        score = np.where(state["counts"] > 0, state["cumulative"], -np.inf)[present]
-        return Choice(present[greedy(score, self.clients_per_round)], metrics={"select/exploring": 0})
+        return Choice(self.ranked(view, state)[: self.clients_per_round], metrics={"select/exploring": 0})
 
     def learn(self, outcome: View, state: State) -> State:
         """Average this round's values in."""
@@ -113,35 +113,35 @@ class Greedy(SelectPart):
 
 
 @dataclass(frozen=True)
-class UCB(SelectPart):
+class Greedy(ByValue):
+    """GreedyFed Alg. 1: the largest cumulative Shapley values. Ties go to the lower id, or at random.
+
+    A client that was asked and never gave a value ranks last.
+    """
+
+    ties: Literal["id", "random"] = "id"
+
+    def ranked(self, view: View, state: State) -> Ints:
+        """Return the present clients ``[n]`` by cumulative value."""
+        present = view.present if self.ties == "id" else view.draw("ties").permutation(view.present)
+        score = np.where(state["counts"] > 0, state["cumulative"], -np.inf)[present]
+        return np.asarray(present[greedy(score, len(present))])
+
+
+@dataclass(frozen=True)
+class UCB(ByValue):
     """As GreedyFed, with a bonus for clients that sat rarely: ``SV_k + beta sqrt(ln t / N_k)`` (Pandey et al. 2023).
 
     A client that was asked and never gave a value has an infinite score only until it has sat; then it ranks last.
     """
 
-    needs: ClassVar[frozenset[str]] = VALUES
-    meets_everyone: ClassVar[bool] = True
-    clients_per_round: PerRound = 10
     beta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
-    averaging: Averaging = "mean"
-    start: Start = "first"
 
-    def init(self, context: Context) -> State:
-        """No values yet."""
-        return no_values(context)
-
-    def decide(self, view: View, state: State) -> Choice:
-        """Return the next round-robin block while somebody was never met, then the M highest upper bounds."""
-        meeting = meet_all(view, state, self.clients_per_round)
-        if meeting is not None:
-            return meeting
+    def ranked(self, view: View, state: State) -> Ints:
+        """Return the present clients ``[n]`` by upper bound."""
         scores = ucb_scores(state["cumulative"], state["counts"], view.round, self.beta)
         scores = np.where(state["counts"] > 0, scores, -np.inf)[view.present]
-        return Choice(view.present[greedy(scores, self.clients_per_round)], metrics={"select/exploring": 0})
-
-    def learn(self, outcome: View, state: State) -> State:
-        """Average this round's values in."""
-        return average_in(outcome, state, self.averaging, self.start)
+        return np.asarray(view.present[greedy(scores, len(scores))])
 
 
 @dataclass(frozen=True)

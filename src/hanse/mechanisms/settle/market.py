@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.federation.profiles import at_round
 from hanse.games.market import Floats, Graph, gains, prices, utilities_of
 from hanse.games.market_checks import critical_prices
 from hanse.ledger.entry import TOKEN, Transaction
@@ -128,13 +127,7 @@ class Utilities(SettlePart):
         if len(view.trained) == 0 or view.round == view.context.rounds - 1:
             return Settlement(metrics=_metrics(state, None))
         clients = np.unique(view.trained.seats.client)
-        info = {c.id: c for c in view.roster}
-        now = [at_round(info[c].profile, view.round) for c in clients.tolist()]
-        truth = Truth(
-            np.array([float(info[c].num_samples) for c in clients.tolist()]),
-            np.array([float(p.get("cost", self.cost)) for p in now]),
-            np.array([float(p.get("eagerness", self.eagerness)) for p in now]),
-        )
+        truth = Truth.of(view, clients, self.cost, self.eagerness)
         graph = graph_of(view, clients)
         utility = _utilities(graph, np.zeros(graph.shape), truth)
         arrays: dict[str, NDArray[Any]] = {

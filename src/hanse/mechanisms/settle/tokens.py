@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from hanse.federation.bids import fit
+from hanse.federation.bids import fit, fits
 from hanse.federation.port import Request, Score, Scored
 from hanse.games.tokens import reimbursement_rate
 from hanse.ledger.entry import TOKEN, Transaction
@@ -153,4 +153,4 @@ class ServerTokens(TokenManager):
         if not len(rows):
             return {}
         scores = view.server.score(view.table.rows[rows])
-        return {int(k): fit(float(a), float(b)) for k, a, b in zip(rows, scores.loss, scores.accuracy, strict=True)}
+        return dict(zip(rows.tolist(), fits(scores), strict=True))

@@ -19,7 +19,7 @@ from torch import Tensor
 from hanse.errors import UserError
 from hanse.federation.port import Answered, Ask, Request, Score, Scored
 from hanse.federation.profiles import at_round
-from hanse.games.market import Graph, Market, learn_graph
+from hanse.games.market import Graph, Market, best_imports
 from hanse.games.market_checks import local_optimality
 from hanse.games.market_models import Kind, centre_weights, cosine_gram, distances, gram_distances
 from hanse.learning.adapters import has_adapters, travel_gram
@@ -29,6 +29,7 @@ from hanse.table import Mix
 __all__ = ["Imports", "MarketMix", "Of", "Trade", "Truth", "leaving", "within_reach"]
 
 Of = Literal["travel", "models", "updates"]
+CosineGram = tuple[Floats, Floats]  # cosines [m, m] and lengths [m]
 OWN = "own model"  # the question for a model's validation score
 
 
@@ -39,6 +40,17 @@ class Truth:
     sizes: Floats
     costs: Floats
     eagerness: Floats
+
+    @staticmethod
+    def of(view: View, clients: Ints, cost: float, eagerness: float) -> Truth:
+        """Return what the profiles of ``clients [m]`` say; ``cost`` and ``eagerness`` where they say nothing."""
+        info = {c.id: c for c in view.roster}
+        now = [at_round(info[c].profile, view.round) for c in clients.tolist()]
+        return Truth(
+            np.array([float(info[c].num_samples) for c in clients.tolist()]),
+            np.array([float(t.get("cost", cost)) for t in now]),
+            np.array([float(t.get("eagerness", eagerness)) for t in now]),
+        )
 
 
 @dataclass(frozen=True)
@@ -121,8 +133,10 @@ class Imports(WeighPart):
         home[gone] = 2 * N + gone if _keeps_best(view) else gone  # iPFL Alg. 1: quits with its best model
         if view.round == view.context.rounds - 1 or S == 0:
             return MarketMix(W, table.owner, home)  # nothing is trained after it: no graph, no payment
-        trade = self._trade(view)
-        W[N + clients] = self._centres(view, trade)
+        # one product of the models for the distances and for the centres
+        gram = cosine_gram(self._measured(view)) if self.distance == "cosine" else None
+        trade = self._trade(view, gram)
+        W[N + clients] = self._centres(view, trade, gram)
         metrics = {
             "market/edges": float(trade.graph.sum()),
             "market/mean_distance": _mean_off_diagonal(trade.market.distance),
@@ -157,27 +171,25 @@ class Imports(WeighPart):
             found[s] = value if math.isfinite(value) else np.nextafter(state["best"][c], np.inf)
         return found
 
-    def _trade(self, view: View) -> Trade:
+    def _trade(self, view: View, gram: CosineGram | None) -> Trade:
         clients, updates = view.trained.seats.client, view.trained
-        info = {c.id: c for c in view.roster}
         said = [_declared(view.answers.get((c, "declare"))) for c in clients.tolist()]
         sizes = np.where(updates.num_samples >= 1, updates.num_samples, 0.0)
         costs = np.array([_amount(s, "cost", self.cost, math.inf, infinite=True) for s in said])
         eager = np.array([_amount(s, "eagerness", self.eagerness, 0.0) for s in said])
         eager = np.where(sizes > 0, eager, 0.0)  # papers.md I13: who reports no samples neither buys nor sells
-        truth = [at_round(info[c].profile, view.round) for c in clients.tolist()]
-        true = Truth(
-            np.array([float(info[c].num_samples) for c in clients.tolist()]),
-            np.array([float(t.get("cost", self.cost)) for t in truth]),
-            np.array([float(t.get("eagerness", self.eagerness)) for t in truth]),
-        )
-        apart = self._product_distances(view) if self.adapters == "products" else None
-        apart = distances(self._measured(view), self.distance) if apart is None else apart
+        if self.adapters == "products":
+            apart = self._product_distances(view)
+        elif gram is None:
+            apart = distances(self._measured(view), self.distance)
+        else:
+            apart = 1.0 - gram[0]
+            np.fill_diagonal(apart, 0.0)
         if self.distance == "squared_l2":
             apart = apart / 2  # papers.md I15: 0.5 |.|^2, so that eta sum A n_j/n_i <= 1 keeps the centre between
         market = Market.of(apart, sizes, costs, eager, self.lam)
-        graph = learn_graph(apart, sizes, costs, eager, self.lam)
-        return Trade(clients, market, graph, true)
+        truth = Truth.of(view, clients, self.cost, self.eagerness)
+        return Trade(clients, market, best_imports(market), truth)
 
     def _product_distances(self, view: View) -> Floats:
         """Return the distances between adapters' products, of what ``of`` says."""
@@ -198,14 +210,14 @@ class Imports(WeighPart):
             return rows - view.table.rows[updates.seats.start, :width]
         return rows - view.context.initial(0)[:width]
 
-    def _centres(self, view: View, trade: Trade) -> Floats:
+    def _centres(self, view: View, trade: Trade, gram: CosineGram | None) -> Floats:
         """Return the centres as weights on ``[U; M]``, ``[m, S + K]``, iPFL eq. (6)."""
         S, size = len(view.trained), view.table.size
         found = np.zeros((S, S + size))
-        if self.distance == "squared_l2":  # differences of models are those of what they travelled, too
+        if gram is None:  # squared L2: differences of models are those of what they travelled, too
             found[:, :S] = centre_weights(trade.graph, trade.market.sizes, self.eta / 2, "squared_l2")
             return found
-        cosines, lengths = cosine_gram(self._measured(view))
+        cosines, lengths = gram
         moved = lengths > 0  # what did not move has no direction to be pulled in, or to pull to
         graph = trade.graph * (moved[:, None] & moved[None, :])
         inner = centre_weights(graph, trade.market.sizes, self.eta, "cosine", cosines, np.where(moved, lengths, 1.0))

@@ -1,0 +1,156 @@
+"""Values at the edges: empty, single, equal, tiny and huge; what a changed sign or bound would get wrong."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from hanse.games import market, replicator, shapley
+from hanse.games.gram import cosines, distances
+from hanse.games.market import Market, best_imports
+from hanse.games.market_checks import best_graph, critical_prices
+from hanse.games.market_models import Kind, centre_weights, cosine_gram, gram_distances
+from hanse.games.market_models import distances as market_distances
+from hanse.games.market_numbers import marginal, threshold_total
+from hanse.games.payoffs import layer_payoff
+
+
+def random_market(draw: np.random.Generator, m: int = 8) -> tuple[np.ndarray, ...]:
+    d = draw.uniform(0, 2, (m, m))
+    np.fill_diagonal(d, 0.0)
+    return (d + d.T) / 2, draw.integers(1, 500, m).astype(float), draw.uniform(0, 2, m), draw.uniform(1e2, 1e5, m)
+
+
+def test_a_single_player_has_nothing_to_choose() -> None:
+    for state in (replicator.nearest([[0.0]]), replicator.printed([[0.0]], 3), replicator.equilibrium([[0.0]])):
+        np.testing.assert_array_equal(state, [[1.0]])
+
+
+def test_first_order_weights_may_be_zero_and_must_sum_to_one() -> None:
+    gradient, models = np.array([1.0, -2.0, 0.5]), np.array([[1.0, 2.0, 3.0], [0.0, -1.0, 4.0]])
+    dots = models @ gradient
+    np.testing.assert_allclose(shapley.first_order(gradient, models, [0.0, 1.0]), [0.0, 0.0], atol=1e-15)
+    with pytest.raises(ValueError, match=r"weights sum to 1\.5"):
+        shapley.first_order(gradient, models, [0.5, 1.0])
+    lam = np.array([0.25, 0.75 + 9e-6])  # as close to 1 as float32 shares come
+    expected = -lam * (dots - lam @ dots / lam.sum())
+    np.testing.assert_allclose(shapley.first_order(gradient, models, lam), expected, rtol=1e-12)
+    with pytest.raises(ValueError, match="gradient has shape"):
+        shapley.first_order(gradient, np.zeros((0, 3)), [], normalized=False)
+
+
+def test_gtg_standard_errors_are_those_of_the_sweeps() -> None:
+    worth = np.random.default_rng(3).uniform(0, 1, 8)
+
+    def value(coalition: frozenset[int]) -> float:
+        return float(worth[sum(1 << i for i in coalition)])
+
+    sweeps = [
+        [[0, 1, 2], [1, 0, 2], [2, 0, 1]],
+        [[0, 2, 1], [1, 2, 0], [2, 1, 0]],
+        [[0, 1, 2], [1, 2, 0], [2, 1, 0]],
+    ]
+    found = shapley.gtg(value, 3, eps=0.0, sweeps=sweeps)
+    each = np.array([shapley.monte_carlo(value, 3, sweep) for sweep in sweeps])
+    np.testing.assert_allclose(found.standard_errors, each.std(axis=0, ddof=1) / np.sqrt(3), rtol=1e-12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one = shapley.gtg(value, 3, eps=0.0, sweeps=sweeps[:1])
+    assert np.isnan(one.standard_errors).all()
+
+
+def test_pairs_and_chains_of_close_models_keep_their_digits() -> None:
+    draw = np.random.default_rng(0)
+    far = draw.standard_normal((3, 300_000)) * 100  # longer than a block
+    step = 1e-4 * draw.standard_normal(300_000)
+    pairs = np.concatenate([far, far[:2] + step])
+    for models in (pairs, far[0] + np.arange(4)[:, None] * step):
+        exact = np.array([[np.linalg.norm(a - b) for b in models] for a in models])
+        np.testing.assert_allclose(distances(models), exact, rtol=1e-9)
+    # neighbours along a chain are close for their length, its ends are not
+    chain = 100.0 + np.cumsum(np.full((60, 1), 1.0), axis=0) * np.array([[1.0, 0.0]]) * 3
+    exact = np.abs(chain[:, :1] - chain[:, :1].T)
+    np.testing.assert_allclose(distances(chain), exact, rtol=1e-12)
+    np.testing.assert_array_equal(distances([[3.0, 4.0]]), [[0.0]])
+
+
+def test_no_cosine_is_above_one() -> None:
+    draw = np.random.default_rng(1)
+    for _ in range(200):
+        v = draw.standard_normal(7)
+        found = cosines([v, 3 * v, -v])
+        assert found.max() <= 1.0
+        assert found.min() >= -1.0
+        np.testing.assert_allclose(found, [[1, 1, -1], [1, 1, -1], [-1, -1, 1]], atol=1e-12)
+
+
+def test_a_model_without_length_has_no_direction() -> None:
+    models = np.array([[3.0, 4.0], [0.0, 0.0], [4.0, 3.0]])
+    cos, length = cosine_gram(models)
+    np.testing.assert_allclose(cos, [[1, 0, 0.96], [0, 0, 0], [0.96, 0, 1]])
+    np.testing.assert_allclose(length, [5, 0, 5])
+    np.testing.assert_allclose(market_distances(models), [[0, 1, 0.04], [1, 0, 1], [0.04, 1, 0]], atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "squared_l2"])
+def test_distances_from_inner_products(kind: Kind) -> None:
+    models = torch.from_numpy(np.random.default_rng(2).standard_normal((5, 9)))
+    models[3] = 0.0
+    expected = market_distances(models, kind)
+    np.testing.assert_allclose(gram_distances((models @ models.T).numpy(), kind), expected, atol=1e-12)
+
+
+def test_a_centre_needs_the_length_of_what_it_imports_only() -> None:
+    graph, sizes, cos = np.array([[0, 1, 0], [0, 0, 0], [0, 0, 0]]), np.array([2.0, 4.0, 1.0]), np.eye(3)
+    W = centre_weights(graph, sizes, 0.5, "cosine", cos, np.array([2.0, 5.0, 0.0]))
+    np.testing.assert_allclose(W, [[1, 0.5 * 2 / 10, 0], [0, 1, 0], [0, 0, 1]])
+    with pytest.raises(ValueError, match="a model of length 0 has no direction"):
+        centre_weights(graph, sizes, 0.5, "cosine", cos, np.array([2.0, 0.0, 1.0]))
+
+
+def test_gains_and_thresholds_scale_with_the_samples() -> None:
+    assert marginal(0.0, 0.0, 1.0) == 0.0
+    n, K, r = np.array([1.0, 30.0, 400.0]), np.array([10.0, 1e4, 1e5]), np.array([0.1, 1.0, 2.0])
+    whole = threshold_total(n, K, r)
+    np.testing.assert_allclose(np.sqrt(K / (whole - n)) - np.sqrt(K / whole), r, rtol=1e-9)
+    for scale in (1e-6, 1e6):
+        np.testing.assert_allclose(threshold_total(scale * n, scale * K, r), scale * whole, rtol=1e-12)
+
+
+def test_a_market_does_not_depend_on_the_unit_of_its_samples() -> None:
+    draw = np.random.default_rng(5)
+    for _ in range(20):
+        d, n, c, K = random_market(draw)
+        graph = market.learn_graph(d, n, c, K, 0.5)
+        assert graph.any()
+        np.testing.assert_array_equal(market.learn_graph(d, 1e-6 * n, c, 1e-6 * K, 0.5), graph)
+
+
+def test_a_market_names_the_client_without_samples() -> None:
+    with pytest.raises(ValueError, match=r"^sizes\[1\]: 0 with eagerness 7"):
+        Market.of(np.zeros((3, 3)), [5, 0, 2], [1, 1, 1], [3, 7, 0], 1.0)
+
+
+def test_the_optimum_is_searched_for_up_to_17_clients() -> None:
+    m = 17
+    costs = np.where(np.arange(m) < 3, 0.01, np.inf)  # three sell
+    args = np.zeros((m, m)), np.full(m, 10.0), costs, np.full(m, 100.0), 0.0
+    graph, phi = best_graph(*args)
+    assert graph.sum(axis=0).tolist() == [16, 16, 16, *[0] * 14]
+    assert phi[5] == pytest.approx(0.03 - (np.sqrt(10) - np.sqrt(2.5)))
+    more = np.zeros((18, 18)), np.full(18, 10.0), np.full(18, np.inf), np.full(18, 100.0), 0.0
+    with pytest.raises(ValueError, match="clients: 18: at most 17"):
+        best_graph(*more)
+
+
+def test_critical_prices_learn_the_graph_that_is_not_given() -> None:
+    given = Market.of(*random_market(np.random.default_rng(8)), 0.5)
+    np.testing.assert_array_equal(critical_prices(given), critical_prices(given, best_imports(given)))
+
+
+def test_a_layer_may_be_empty() -> None:
+    models = np.random.default_rng(4).standard_normal((3, 5))
+    np.testing.assert_array_equal(layer_payoff(models, [0, 2, 2, 5]), layer_payoff(models, [0, 2, 5]))

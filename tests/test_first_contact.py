@@ -1,0 +1,152 @@
+"""What a stranger meets first: help with examples that work, and mistakes told in a line with what is allowed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import torch
+import typer
+
+import hanse
+from hanse.cli import app, main
+from hanse.config import Experiment
+from hanse.data import build as build_data
+from hanse.data.samples import Samples
+from hanse.errors import UserError
+from hanse.setup import build
+
+Command = tuple[tuple[str, ...], click.Command]
+
+
+def walk(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[Command]:
+    """Yield every command below this one, and itself."""
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from walk(inner, (*path, name))
+
+
+COMMANDS = dict(walk(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_help_has_an_example_that_the_command_understands(path: tuple[str, ...]) -> None:
+    command = COMMANDS[path]
+    assert command.help or path == ()
+    head, *examples = (command.epilog or "").split("\n\n")
+    assert head in ("Example:", "Examples:")
+    examples = [part for line in examples for part in line.split(" && ") if part.startswith("hanse ")]
+    assert any(part.split()[1 : len(path) + 1] == list(path) for part in examples)
+    for example in examples:
+        words = shlex.split(example)[1:]
+        called, depth = COMMANDS[()], 0
+        while words[depth : depth + 1] and tuple(words[: depth + 1]) in COMMANDS:
+            depth += 1
+            called = COMMANDS[tuple(words[:depth])]
+        assert depth, example
+        known = {name for parameter in called.params for name in parameter.opts}
+        assert {word for word in words[depth:] if word.startswith("-")} <= known, example
+    for parameter in command.params:
+        assert not isinstance(parameter, click.Option) or parameter.help or parameter.name == "help", parameter.name
+
+
+def hanse_says(args: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+    monkeypatch.setattr("sys.argv", ["hanse", *args])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return int(left.value.code or 0), capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("first")
+    (place / "exp.toml").write_text(
+        '[data]\nclients = 6\n[mechanism]\nname = "greedyfed"\nclients_per_round = 2\n[run]\nrounds = 1\n'
+    )
+    (place / "broken.toml").write_text("x = [1")
+    hanse.run(Experiment.read(place / "exp.toml"), out=place / "done")
+    return place
+
+
+SET = ["run", "exp.toml", "--set"]
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ([*SET, "mechanism.clients_per_roud=3"], "mechanism.clients_per_roud: no such key; did you mean 'clients_per"),
+        ([*SET, "trian.lr=1"], "trian: no such key; did you mean 'train'?"),
+        ([*SET, "train.lr"], "--set train.lr: must be section.key=value, as in --set train.lr=0.1"),
+        ([*SET, "train.lr=fast"], "train.lr: 'fast': input should be a valid number"),
+        ([*SET, "train.lr=-0.1"], "train.lr: -0.1: input should be greater than 0"),
+        ([*SET, "data.clients=0"], "data.clients: 0: input should be greater than or equal to 1"),
+        ([*SET, "data.source=minst"], "data.source: 'minst': no such source; did you mean 'mnist'?"),
+        ([*SET, "data.partition=clusters"], "data.partition: 'clusters': input should be 'iid', 'dirichlet'"),
+        ([*SET, "model.name=cnn"], "model.name: 'cnn': needs larger images than 8 x 8"),
+        ([*SET, "model.hidden=50"], "model.hidden: 50: must be the list of the width of each hidden layer, 1 or more"),
+        ([*SET, "model.hiden=[5]"], "model.hiden: 'mlp' has no such option; did you mean 'hidden'?"),
+        ([*SET, "mechanism.weigh=gtflatt"], "mechanism.weigh: 'gtflatt': no such name; did you mean 'gtflat'?"),
+        ([*SET, "clients.policy=nice"], "clients.policy: 'nice': no such name; allowed: best_tier, budget_limited"),
+        ([*SET, "behaviour.noisy.sigma=-1"], "behaviour.noisy.sigma: -1: input should be greater than or equal to 0"),
+        ([*SET, "engine.train=fast"], "engine.train: 'fast': input should be 'auto', 'stacked'"),
+        (["run", "broken.toml"], "broken.toml: not valid TOML: Unclosed array (at end of document)"),
+        (["run", "."], ".: is a folder; an experiment is a TOML file"),
+        (["run", "exp.toml", "--out", "done"], "--out done: exists already; give another folder, --overwrite, or"),
+        (["run", "exp.toml", "--track", "paper"], "--track paper: no such tracker; allowed: mlflow, tensorboard"),
+        (["run"], "Missing argument 'EXP.toml' (see 'hanse run --help')"),
+        (["rnu"], "No such command 'rnu'. Did you mean 'run'? (see 'hanse --help')"),
+        (["list", "--all"], "No such option '--all' (see 'hanse list --help')"),
+        (["resume", "."], ".: is not a run directory (it has no config.toml)"),
+        (["compare", "done", "--epsilon", "2"], "--epsilon 2.0: must be at least 0 and below 1"),
+        (["report", "exp.toml"], "exp.toml: is a file, not a run directory"),
+        (["report", "done", "--out", "exp.toml"], "exp.toml: the report cannot be written"),
+        (["demo", "--seeds", "0"], "Invalid value for '--seeds': 0 is not in the range x>=1 (see 'hanse demo --help')"),
+        (["demo", "--out", "."], "which is not of an earlier demo; give another folder"),
+        (["reproduce", "greedyfed", "table1", "--scale", "big"], "--scale big: no such scale; allowed: paper, small"),
+        (["reproduce", "greedyfed", "table1", "--seeds", "0"], "--seeds 0: must be at least 1"),
+        (["reproduce", "greedyfed", "table1", "--only", "no"], "--only no: table1 has no such setting; did you mean"),
+        (["sweep", "exp.toml", "--grid", "train.lr"], "--grid train.lr: must be section.key=value,value, as in"),
+        (["theory", "pifl", "--clients", "0"], "Invalid value for '--clients': 0 is not in the range x>=2"),
+        (["audit", "done"], "done: none of its rounds has a market; 'hanse audit' is for runs with a market of models"),
+        (["statement", "done", "-c", "99"], "--client 99: no such client; this run has clients 0 to 5"),
+        (["statement", "done", "-c", "3", "--alone", "nowhere"], "nowhere: there is no such run directory"),
+        (["serve", "done", "--host", "0.0.0.0"], "--host 0.0.0.0: others could reach the page; give --auth FILE"),
+        (["ledger", "balances", "done"], "done: this run has no ledger (nobody pays in it)"),
+        (["ledger", "restore", "missing.tar.gz", "x"], "missing.tar.gz: there is no such file"),
+        (["token", "new", "keys.json", "--role", "king"], "--role: 'king': must be operator or participant"),
+        (["new", "../up"], "NAME: '../up': must be lower-case letters, digits and '-', starting with a letter"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_mistakes_name_the_field_the_value_and_what_is_allowed(
+    folder: Path,
+    args: list[str],
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(folder)
+    code, said = hanse_says(args, capsys, monkeypatch)
+    assert code == 2
+    assert said.count("\n") == 1, said
+    assert said.startswith("hanse: ")
+    assert expected in said
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["hanse", "--version"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert (left.value.code, capsys.readouterr().out) == (0, "hanse 0.1.0\n")
+
+
+def test_a_model_with_one_answer_a_sample_is_refused_on_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = Experiment(data={"clients": 3}, mechanism={"name": "fedavg"})
+    data = build_data(experiment.data)
+    texts = Samples(torch.zeros(5, 8, dtype=torch.int64), torch.zeros(5, 8, dtype=torch.int64))
+    object.__setattr__(data, "server_test", texts)
+    with pytest.raises(UserError, match=r"'mlp': gives one answer a sample, and data\.source 'digits' asks"):
+        build(experiment, data)
