@@ -1,11 +1,12 @@
 """Mutation testing: how many small faults in ``games/``, ``table.py`` and ``ledger/`` do the tests notice?
 
-    python benchmarks/mutants.py games table.py ledger [--most 60] [--out mutants.jsonl]
+    python benchmarks/mutants.py games table.py ledger [--most 60] [--out mutants.jsonl] [--again mutants.jsonl]
 
 Works on a copy of the tree. First every test says which lines of the code it runs; then each mutant (one comparison,
 sum, number, truth value, condition, return value or call changed) meets the tests that run its line, the fastest
 first, and is killed if one of them fails or hangs. A process that has the libraries loaded is forked for each, so that
 a mutant costs little more than its tests. Texts are left alone: no test should depend on every word of a message.
+With ``--again`` it meets only the changes that survived before, wherever they stand now.
 """
 
 from __future__ import annotations
@@ -50,11 +51,16 @@ class Mutant:
     line: int
     was: str
     now: str
+    text: str  # the line as it was
     source: str  # the whole file, changed
 
     @property
     def name(self) -> str:
         return f"{self.path}:{self.line}: {self.was} -> {self.now}"
+
+    @property
+    def change(self) -> tuple[str, str, str]:
+        return self.path, self.text, self.name.split(": ", 1)[1]
 
 
 def changes(node: ast.AST) -> Iterator[Callable[[Any], None]]:
@@ -118,7 +124,8 @@ def _is_type(node: ast.Assign | ast.AnnAssign) -> bool:
 
 def mutants(path: Path, root: Path) -> list[Mutant]:
     """Return every mutant of a file."""
-    tree = ast.parse(path.read_text())
+    lines = path.read_text().splitlines()
+    tree = ast.parse("\n".join(lines))
     found = []
     for number, node in enumerate(places(tree)):
         for way in range(len(list(changes(node)))):
@@ -128,7 +135,8 @@ def mutants(path: Path, root: Path) -> list[Mutant]:
             list(changes(there))[way](there)
             now = ast.unparse(ast.fix_missing_locations(there)).splitlines()[0]
             source = ast.unparse(ast.fix_missing_locations(changed))
-            found.append(Mutant(str(path.relative_to(root)), getattr(node, "lineno", 1), was, now, source))
+            line = getattr(node, "lineno", 1)
+            found.append(Mutant(str(path.relative_to(root)), line, was, now, lines[line - 1].strip(), source))
     return found
 
 
@@ -199,8 +207,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", default=list(TESTS), help=f"of {', '.join(TESTS)}; or games/gtg.py")
     parser.add_argument("--most", type=int, help="mutants a file, drawn by chance (the same ones each time)")
+    parser.add_argument("--again", type=Path, help="a file of before: only what survived")
     parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"))
     options = parser.parse_args()
+    survivors = None if options.again is None else survived(options.again)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         root = Path(folder).resolve()
         for name in ("src", "tests", "examples", "pyproject.toml"):
@@ -216,10 +226,19 @@ def main() -> None:
                 group = what.split("/")[0]
                 base = root / "src/hanse"
                 files = [base / what] if what.endswith(".py") else sorted((base / what).glob("*.py"))
-                hunt(base, files, TESTS[group], options.most, out)
+                hunt(base, files, TESTS[group], options.most, survivors, out)
 
 
-def hunt(base: Path, files: list[Path], where: list[str], most: int | None, out: Any) -> None:
+def survived(path: Path) -> set[tuple[str, str, str]]:
+    """Return the changes that survived in a file of results: the module, the line's text, and what became of it."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    parts = [(*line["mutant"].split(":", 1), line["text"]) for line in lines if not line["killed"]]
+    return {(module, text, rest.split(": ", 1)[1]) for module, rest, text in parts}
+
+
+def hunt(
+    base: Path, files: list[Path], where: list[str], most: int | None, only: set[tuple[str, str, str]] | None, out: Any
+) -> None:
     """Meet every mutant of the files with its tests and write a line for each."""
     sys.dont_write_bytecode = False
     started = time.monotonic()
@@ -240,7 +259,7 @@ def hunt(base: Path, files: list[Path], where: list[str], most: int | None, out:
     for file in files:
         text, stat = file.read_text(), file.stat()
         inside = ranges(ast.parse(text))
-        found = mutants(file, base)
+        found = [m for m in mutants(file, base) if only is None or m.change in only]
         if most is not None and len(found) > most:
             found = sorted(random.Random(0).sample(found, most), key=lambda m: m.line)
         of_file = [t for t, seen in touched.items() if any(f == str(file) for f, _ in seen)]
@@ -256,9 +275,11 @@ def hunt(base: Path, files: list[Path], where: list[str], most: int | None, out:
             code = in_child(lambda these=meets: run_tests(these), limit) if meets else 0
             file.write_text(text)
             os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-            assert code not in (3, 4, 5, 98), f"{mutant.name}: pytest could not run its tests: {code}"
+            assert code not in (5, 98), f"{mutant.name}: pytest could not run its tests: {code}"
             killed += code != 0
-            line = {"mutant": mutant.name, "killed": code != 0, "code": code, "tests": len(meets)}
+            line = {
+                "mutant": mutant.name, "text": mutant.text, "killed": code != 0, "code": code, "tests": len(meets),
+            }  # fmt: skip
             out.write(json.dumps(line) + "\n")
             out.flush()
         print(f"{file.relative_to(base)}: {killed} of {len(found)} killed", flush=True)

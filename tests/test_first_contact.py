@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -150,3 +151,41 @@ def test_a_model_with_one_answer_a_sample_is_refused_on_texts(monkeypatch: pytes
     object.__setattr__(data, "server_test", texts)
     with pytest.raises(UserError, match=r"'mlp': gives one answer a sample, and data\.source 'digits' asks"):
         build(experiment, data)
+
+
+@pytest.mark.parametrize(
+    ("args", "missing", "expected"),
+    [
+        (["serve", "done"], "uvicorn", "pip install 'hanse[web]'"),
+        (["run", "exp.toml", "--track", "tensorboard"], "tensorboard", "pip install 'hanse[track]'"),
+        ([*SET, "federation.engine=ray"], "flwr", "pip install 'hanse[ray]'"),
+        ([*SET, "data.source=fiqa"], "datasets", "pip install 'hanse[llm]'"),
+    ],
+    ids=lambda x: "" if isinstance(x, list) else x,
+)
+def test_an_extra_that_is_not_installed_is_named(
+    folder: Path,
+    args: list[str],
+    missing: str,
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(folder)
+    for name in [name for name in sys.modules if name.split(".")[0] == missing]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr("sys.meta_path", [Without(missing), *sys.meta_path])
+    code, said = hanse_says(args, capsys, monkeypatch)
+    assert (code, said.count("\n")) == (2, 1), said
+    assert expected in said
+
+
+class Without:
+    """An importer that finds one library missing."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.split(".")[0] == self._name:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)

@@ -1,10 +1,13 @@
 """The figures of the house stay where CONTRIBUTING says they are."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
 import pytest
+
+import hanse
 
 PLACE = Path(__file__).parents[1] / "benchmarks" / "house.py"
 
@@ -30,3 +33,11 @@ def test_files_are_short_and_nothing_is_said_twice(figures: dict[str, float]) ->
     assert figures["median file"] < 150
     assert figures["longest file"] <= 400
     assert figures["repeated in mechanisms, %"] < 5
+
+
+def test_the_public_names_are_few_and_documented() -> None:
+    reference = (PLACE.parents[1] / "docs" / "reference" / "run.md").read_text()
+    assert sorted(hanse.__all__) == ["Experiment", "Run", "UserError", "resume", "run"]
+    for name in hanse.__all__:
+        assert re.search(rf"^::: hanse\.\w+\.{name}$", reference, re.MULTILINE)
+        assert getattr(hanse, name).__doc__

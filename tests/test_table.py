@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hanse.table import Layout, Seats, Table, mix
+from hanse.table import Layout, Seats, Table, Updates, mix
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -105,3 +105,34 @@ def test_seats_group_by_target_and_take_keeps_order() -> None:
 
 def test_table_rows_belong_to_the_server_by_default() -> None:
     assert Table.of(torch.zeros(3, 2)).owner.tolist() == [-1, -1, -1]
+
+
+def test_sizes_and_owners_of_what_is_made_without_them() -> None:
+    table = Table.of(torch.zeros(3, 5))
+    assert table.size == 3
+    assert table.owner.tolist() == [-1, -1, -1]
+    seats = Seats.at(np.array([4, 2]), np.array([0, 1]))
+    assert len(seats) == 2
+    assert (seats.target.tolist(), seats.R, seats.mu, seats.L) == ([0, 1], None, None, None)
+    updates = Updates(seats, torch.zeros(2, 5), np.ones(2), np.zeros(2), np.ones(2, np.int64))
+    assert (len(updates), dict(updates.extras)) == (2, {})
+
+
+def test_rows_that_keep_one_model_beside_rows_that_mix() -> None:
+    U, M = torch.tensor([[1.0, 2.0], [3.0, 5.0]]), torch.tensor([[7.0, 11.0]])
+    W = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.5, 0.0], [0.25, 0.25, 0.5], [0.0, -1.0, 1.0]])
+    assert mix(W, U, M).tolist() == [[3.0, 5.0], [7.0, 11.0], [1.5, 2.5], [4.5, 7.25], [4.0, 6.0]]
+    assert mix(np.zeros((1, 3)), U, M).tolist() == [[0.0, 0.0]]
+    assert mix(np.zeros((0, 3)), U, M).shape == (0, 2)
+    for wrong in (np.zeros((2, 2)), np.zeros(3)):
+        with pytest.raises(ValueError, match="2 updates and 1 rows"):
+            mix(wrong, U, M)
+
+
+def test_a_mix_wider_than_a_block_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = torch.Generator().manual_seed(0)
+    U, M = torch.randn((3, 50), generator=draw), torch.randn((2, 50), generator=draw)
+    W = np.random.default_rng(0).uniform(-1, 1, (4, 5))
+    whole = mix(W, U, M)
+    monkeypatch.setattr("hanse.table._COLUMNS", 35)  # seven columns at a time
+    assert torch.equal(mix(W, U, M), whole)

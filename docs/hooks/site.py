@@ -107,4 +107,8 @@ def _mathml(found: re.Match[str]) -> str:
     block = bracket == "["
     drawn: str = convert(html.unescape(tex).strip(), display="block" if block else "inline")
     drawn = drawn.replace("&#x029F5;", "&#x02216;")  # the set difference that fonts have
-    return f'<{tag} class="formula">{drawn}</{tag}>'
+    # a bar beside an exponent would not grow with its partner
+    drawn = re.sub(r"<mo>(&#x0(?:2016|007C);)</mo>", r'<mo stretchy="false">\1</mo>', drawn)
+    # what may have to be moved sideways can be, from the keyboard too
+    focus = ' tabindex="0" role="group" aria-label="Formula"' if tag == "div" else ""
+    return f'<{tag} class="formula"{focus}>{drawn}</{tag}>'

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Observer", "Run", "resume", "run"]
 
+NEEDS_RAY = "federation.engine: 'ray': needs Flower and Ray; pip install 'hanse[ray]'"
+
 
 class Observer(Protocol):
     """Watches a run. Every method may be left as it is."""
@@ -118,6 +120,7 @@ def run(
     if not isinstance(experiment, Experiment):
         experiment = Experiment.read(experiment)
     if experiment.federation.engine == "ray":
+        library("flwr", NEEDS_RAY)
         from hanse.federation.flower.simulation import run_simulated  # here: Flower takes a while to import
 
         return run_simulated(experiment, out=out, observers=observers, overwrite=overwrite)
@@ -132,6 +135,7 @@ def resume(path: str | Path, *, observers: Sequence[Observer] = ()) -> Run:
         raise UserError(f"{path}: is not a run directory (it has no config.toml)")
     experiment = Experiment.read(path / "config.toml")
     if experiment.federation.engine == "ray":
+        library("flwr", NEEDS_RAY)
         from hanse.federation.flower.simulation import run_simulated
 
         return run_simulated(experiment, out=path, observers=observers, again=True)

@@ -7,15 +7,18 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from sklearn.cluster import KMeans
 
-from hanse.games import market, replicator, shapley
+from hanse.games import market, replicator, shapley, tokens
 from hanse.games.gram import cosines, distances
 from hanse.games.market import Market, best_imports
 from hanse.games.market_checks import best_graph, critical_prices
 from hanse.games.market_models import Kind, centre_weights, cosine_gram, gram_distances
 from hanse.games.market_models import distances as market_distances
 from hanse.games.market_numbers import marginal, threshold_total
-from hanse.games.payoffs import layer_payoff
+from hanse.games.payoffs import layer_payoff, mean_distance
+from hanse.games.tiers import first_tiers, most_varying
+from hanse.games.tiers_theory import joining_pays
 
 
 def random_market(draw: np.random.Generator, m: int = 8) -> tuple[np.ndarray, ...]:
@@ -154,3 +157,61 @@ def test_critical_prices_learn_the_graph_that_is_not_given() -> None:
 def test_a_layer_may_be_empty() -> None:
     models = np.random.default_rng(4).standard_normal((3, 5))
     np.testing.assert_array_equal(layer_payoff(models, [0, 2, 2, 5]), layer_payoff(models, [0, 2, 5]))
+
+
+def test_the_mean_distance_of_two() -> None:
+    assert mean_distance([[0.0, -2.0], [-4.0, 0.0]]) == 3.0
+    assert mean_distance([[0.0]]) == 0.0
+
+
+def test_sampled_values_draw_from_seed_0_unless_told_otherwise() -> None:
+    worth = np.random.default_rng(4).uniform(0, 1, 32)
+
+    def value(coalition: frozenset[int]) -> float:
+        return float(worth[sum(1 << i for i in coalition)])
+
+    np.testing.assert_array_equal(shapley.monte_carlo(value, 5, 7), shapley.monte_carlo(value, 5, 7, seed=0))
+    found, told = shapley.monte_carlo_result(value, 5, 7), shapley.monte_carlo_result(value, 5, 7, seed=0)
+    np.testing.assert_array_equal(found.standard_errors, told.standard_errors)
+    assert (found.values != shapley.monte_carlo(value, 5, 7, seed=1)).any()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isnan(shapley.monte_carlo_result(value, 5, 1).standard_errors).all()
+
+
+def test_the_class_that_varies_most_may_span_everything() -> None:
+    np.testing.assert_array_equal(most_varying(np.array([[0.0, 0.4], [1.0, 0.5]]), 1), [0])
+
+
+def test_first_tiers_are_the_best_of_ten_starts_run_to_the_end() -> None:
+    f1 = np.random.default_rng(6).uniform(0, 1, (60, 5))
+    found = first_tiers(f1, 5, 6)
+    by_hand = KMeans(6, n_init=10, tol=0.0, algorithm="lloyd", random_state=0).fit(f1[:, most_varying(f1, 5)])
+    np.testing.assert_array_equal(found.labels, by_hand.labels_)
+    np.testing.assert_allclose(found.centres, by_hand.cluster_centers_)
+    assert found.inertia == pytest.approx(by_hand.inertia_)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert first_tiers(np.ones((4, 3)), 2, 3).inertia == 0.0  # more tiers than different clients
+
+
+def test_joining_pays_by_the_exact_bound_unless_the_printed_one_is_asked_for() -> None:
+    assert not joining_pays(10, 10, 1.0, 0.3)  # 0.3 is above 1 / 10
+    assert joining_pays(10, 10, 1.0, 0.3, printed=True)  # and below 10 / 20
+    assert joining_pays(4, 10, 2.0, 0.3, printed=True)  # 4 * 2 / 20 = 0.4
+    assert not joining_pays(4, 10, 2.0, 0.5, printed=True)
+
+
+def test_a_pool_is_empty_unless_told_otherwise() -> None:
+    moved = tokens.settle_tier(
+        payers=[],
+        providers=[1],
+        price=5,
+        accuracy=0.5,
+        best_accuracy=0.5,
+        eta=0.5,
+        gamma=0.1,
+        contributions={1: 1.0},
+        participations={1: 1.0},
+    )
+    assert moved == []

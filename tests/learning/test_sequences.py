@@ -19,12 +19,13 @@ from hanse.learning.coalitions import Coalitions
 from hanse.learning.job import Problem, Recipe, SeatJob
 from hanse.learning.local import Trainer
 from hanse.learning.models import build_problem
-from hanse.learning.scoring import Scorer, by_class
+from hanse.learning.scoring import Scorer
 from hanse.learning.sequences import perplexity, sequence_outcomes
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 from hanse.learning.steps import AdamW
 from hanse.learning.vmapped import why_not_vmapped
+from hanse.server import by_class
 
 T, K = 6, 5
 

@@ -193,11 +193,11 @@ class LocalFederation:
                 raise _NoAnswerError(f"its policy does not answer '{task.name}'")
             return Answered(task.name, said)
         pool, [index] = self.data.pool([client], task.share)
-        share = Share(pool, index)
+        share = Share(pool, index).limited(task.limit, self.seed, round, client)
         if isinstance(task, Nearest):
-            return nearest(task, share.limited(task.limit, self.seed, round, client), self.engine)
+            return nearest(task, share, self.engine)
         if isinstance(task, Gradient):
-            return gradient(task, share.limited(task.limit, self.seed, round, client), self.problem)
+            return gradient(task, share, self.problem)
         if self.data.num_classes is None:
             raise _NoAnswerError("confusion counts were asked for, but the targets are not classes")
         return confusion(task, share, self.problem, self.data.num_classes)

@@ -28,6 +28,7 @@ __all__ = [
     "Federation",
     "Gradient",
     "Nearest",
+    "OnModels",
     "Reply",
     "Request",
     "Result",
@@ -88,8 +89,8 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Score:
-    """Report the loss and accuracy of ``models [C, P]`` on a share: "train", "validation" or "test".
+class OnModels:
+    """A question named ``name`` about ``models [C, P]`` on a share: "train", "validation" or "test".
 
     ``limit`` bounds the samples used (the first ``limit`` of a random order keyed by round and client).
     """
@@ -100,42 +101,27 @@ class Score:
     limit: int | None = None
 
 
-@dataclass(frozen=True)
-class Nearest:
-    """Report on how many samples of a share each of ``models [C, P]`` has the lowest loss of all (ties: the first);
-    ``limit`` as in :class:`Score`.
-    """
-
-    name: str
-    models: Tensor
-    share: str = "train"
-    limit: int | None = None
+class Score(OnModels):
+    """Report the loss and accuracy of each of ``models [C, P]``."""
 
 
-@dataclass(frozen=True)
-class Gradient:
-    """Report the mean loss gradient ``[C, P]`` of ``models [C, P]`` on a share; ``limit`` as in :class:`Score`."""
-
-    name: str
-    models: Tensor
-    share: str = "train"
-    limit: int | None = None
+class Nearest(OnModels):
+    """Report on how many samples each of ``models [C, P]`` has the lowest loss of all (ties: the first)."""
 
 
-@dataclass(frozen=True)
-class Confusion:
-    """Report the confusion counts ``[C, classes, classes]`` (true, predicted) of ``models [C, P]`` on a share."""
+class Gradient(OnModels):
+    """Report the mean loss gradient ``[C, P]`` of ``models [C, P]``."""
 
-    name: str
-    models: Tensor
-    share: str = "train"
+
+class Confusion(OnModels):
+    """Report the confusion counts ``[C, classes, classes]`` (true, predicted) of ``models [C, P]``."""
 
 
 @dataclass(frozen=True)
 class Ask:
     """Ask the client's own policy a named question ("bid", "declare", "stay"), with plain values and models.
 
-    Models ``[C, P]`` are scored on the client's own ``share`` (``limit`` as in :class:`Score`) before the policy is
+    Models ``[C, P]`` are scored on the client's own ``share`` (``limit`` as in :class:`OnModels`) before the policy is
     called, and it finds ``told["scores"]``: ``loss`` and ``accuracy`` (lists, one a model) and ``num_samples``. These
     stay with the client.
     """

@@ -206,14 +206,10 @@ def smallest_batch(problem: Problem) -> int:
     return 2 if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.module.modules()) else 1
 
 
-def refuse_guides(jobs: Sequence[SeatJob], engine: str) -> None:
-    """Raise ValueError if a job has a guide; called by engines that cannot heed one."""
+def refuse_unfit(jobs: Sequence[SeatJob], recipe: Recipe, engine: str) -> None:
+    """Raise ValueError for a guide or a recipe that is not SGD; called by engines that can heed neither."""
     if any(job.guide is not None for job in jobs):
         raise ValueError(f"engine {engine!r} trains without guides; use 'sequential' or 'processes'")
-
-
-def refuse_adamw(recipe: Recipe, engine: str) -> None:
-    """Raise ValueError if the recipe is not SGD; called by engines whose steps are."""
     if recipe.optimizer != "sgd":
         raise ValueError(f"engine {engine!r} takes SGD steps; use 'sequential' or 'processes' for {recipe.optimizer!r}")
 

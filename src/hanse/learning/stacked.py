@@ -21,8 +21,7 @@ from hanse.learning.job import (
     Recipe,
     SeatJob,
     TrainedRows,
-    refuse_adamw,
-    refuse_guides,
+    refuse_unfit,
     smallest_batch,
 )
 from hanse.learning.program import Bound, Program, read_stack
@@ -63,8 +62,7 @@ class StackedEngine(ScoringEngine):
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
         """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged."""
-        refuse_guides(jobs, self.name)
-        refuse_adamw(recipe, self.name)
+        refuse_unfit(jobs, recipe, self.name)
         rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)
         losses = np.full(len(jobs), np.nan)
         steps = np.zeros(len(jobs), dtype=np.int64)

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 
 from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, SeatPlan, group_seats, plan_seats
-from hanse.learning.job import Problem, Recipe, SeatJob, TrainedRows, has_buffers, refuse_adamw, refuse_guides
+from hanse.learning.job import Problem, Recipe, SeatJob, TrainedRows, has_buffers, refuse_unfit
 from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.sequences import IGNORED
 from hanse.learning.threads import intra_op
@@ -53,8 +53,7 @@ class VmappedEngine(ScoringEngine):
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
         """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged."""
-        refuse_guides(jobs, self.name)
-        refuse_adamw(recipe, self.name)
+        refuse_unfit(jobs, recipe, self.name)
         rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)
         losses = np.full(len(jobs), np.nan)
         steps = np.zeros(len(jobs), dtype=np.int64)

@@ -10,34 +10,12 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from hanse.errors import UserError, import_path, named, nearest
-from hanse.mechanisms import deploy, select, settle, train, value, weigh
-from hanse.mechanisms.baselines import (
-    centralised,
-    fedavg,
-    fedprox,
-    local,
-    oort,
-    power_of_choice,
-    s_fedavg,
-    set_aware,
-    ucb,
-)
+from hanse.mechanisms import baselines, deploy, personalised, select, settle, train, value, weigh
 from hanse.mechanisms.fedgen import Distilled, fedgen, gtfedgen
 from hanse.mechanisms.greedyfed import greedyfed
 from hanse.mechanisms.gtflat import gtfedavg, gtfedprox
 from hanse.mechanisms.ipfl import ModelAndCentre, Staying, ipfl
 from hanse.mechanisms.part import Mechanism, Part
-from hanse.mechanisms.personalised import (
-    cfl,
-    ditto,
-    fedamp,
-    fedfomo,
-    fedsoft,
-    heur_fedamp,
-    ifca,
-    pfedgraph,
-    scaffold,
-)
 from hanse.mechanisms.pifl import pifl, tiff
 from hanse.mechanisms.select.tiers import PretrainedTiers, Tiers
 from hanse.mechanisms.settle.tokens import ServerTokens, Tokens
@@ -46,34 +24,14 @@ from hanse.mechanisms.value_held import FirstOrderAtClients
 
 __all__ = ["MECHANISMS", "PARTS", "SLOTS", "build_mechanism", "call", "carried", "defaults", "unmet_needs"]
 
-MECHANISMS: dict[str, Callable[..., Mechanism]] = {
-    "fedavg": fedavg,
-    "fedprox": fedprox,
-    "gtfedavg": gtfedavg,
-    "gtfedprox": gtfedprox,
-    "fedgen": fedgen,
-    "gtfedgen": gtfedgen,
-    "greedyfed": greedyfed,
-    "ucb": ucb,
-    "s_fedavg": s_fedavg,
-    "power_of_choice": power_of_choice,
-    "oort": oort,
-    "set_aware": set_aware,
-    "scaffold": scaffold,
-    "ditto": ditto,
-    "fedamp": fedamp,
-    "heur_fedamp": heur_fedamp,
-    "pfedgraph": pfedgraph,
-    "fedfomo": fedfomo,
-    "cfl": cfl,
-    "ifca": ifca,
-    "fedsoft": fedsoft,
-    "ipfl": ipfl,
-    "pifl": pifl,
-    "tiff": tiff,
-    "local": local,
-    "centralised": centralised,
-}
+PUBLISHED: Sequence[Callable[..., Mechanism]] = (
+    baselines.fedavg, baselines.fedprox, gtfedavg, gtfedprox, fedgen, gtfedgen, greedyfed, baselines.ucb,
+    baselines.s_fedavg, baselines.power_of_choice, baselines.oort, baselines.set_aware, personalised.scaffold,
+    personalised.ditto, personalised.fedamp, personalised.heur_fedamp, personalised.pfedgraph, personalised.fedfomo,
+    personalised.cfl, personalised.ifca, personalised.fedsoft, ipfl, pifl, tiff, baselines.local,
+    baselines.centralised,
+)  # fmt: skip
+MECHANISMS: dict[str, Callable[..., Mechanism]] = {make.__name__: make for make in PUBLISHED}
 PARTS: dict[str, dict[str, Callable[..., Any]]] = {
     "select": {
         "everyone": select.Everyone,

@@ -142,7 +142,10 @@ def _bar_axes(axes: Axes, marks: Bars) -> None:
 def _heat(figure: Figure, axes: Axes, marks: Heat) -> None:
     image = axes.imshow(marks.z, aspect="auto", cmap="cividis", interpolation="nearest", vmin=marks.floor)
     columns, rows = ticks(marks.columns, 16), ticks(marks.rows, 24)
-    axes.set_xticks(columns, [_short(marks.columns[i]) for i in columns], fontsize=8)
+    named = [_short(marks.columns[i]) for i in columns]
+    axes.set_xticks(columns, named, fontsize=8)
+    if sum(len(name) + 2 for name in named) > 100:  # letters that a figure's width has room for
+        axes.tick_params(axis="x", rotation=90)
     axes.set_yticks(rows, [_short(marks.rows[i]) for i in rows], fontsize=8)
     bar = figure.colorbar(image, ax=axes, label=_plain(marks.scale), pad=0.01, fraction=0.04)
     bar.outline.set_visible(False)  # type: ignore[operator, unused-ignore]
@@ -175,14 +178,17 @@ def _graph(axes: Axes, marks: Graph) -> None:
         name, note, x, y = marks.texts[i]
         own_x, own_y = at[i].tolist()
         axes.text(own_x, own_y, _plain(name), ha="center", va="center", color="white", fontsize=0.41 * size, zorder=4)
-        axes.text(x, y, _plain(note), ha="center", va="center", fontsize=max(6.0, 0.41 * size), zorder=4)
+        side = {"ha": "center", "va": "bottom" if y > 0 else "top"}
+        if abs(x) > 0.25:
+            side = {"ha": "left" if x > 0 else "right", "va": "center"}
+        axes.text(x, y, _plain(note), fontsize=max(6.0, 0.41 * size), zorder=4, **side)
     looks_of = [(MARKERS[k % len(MARKERS)][1], COLOURS[k % len(COLOURS)]) for k in range(len(set(marks.kinds)))]
     handles = [
         Line2D([], [], ls="", marker=marker, color=colour, ms=9, label=_plain(kind))
         for (marker, colour), kind in zip(looks_of, dict.fromkeys(marks.kinds), strict=True)
     ]
     axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, -0.04), ncols=len(handles), frameon=False)
-    axes.set(xlim=(-1.4, 1.4), ylim=(-1.45, 1.35), aspect="equal")
+    axes.set(xlim=(-1.5, 1.5), ylim=(-1.45, 1.35), aspect="equal")
     axes.axis("off")
 
 

@@ -127,8 +127,7 @@ def _value_error(run: LoadedRun, clients: Ints) -> float:
     """Return the standard error of the clients' mean total value, from those of the estimates; NaN: not known."""
     seats = run.seats
     ours = np.isin(seats.client, clients) & np.isfinite(seats.value)
-    valued = len(np.unique(seats.client[ours]))
-    if not valued or not np.isfinite(seats.error[ours]).all():
+    if not ours.any() or not np.isfinite(seats.error[ours]).all():
         return float("nan")
     return float(np.sqrt((seats.error[ours] ** 2).sum()) / len(clients))
 
@@ -162,8 +161,8 @@ def _charts(group: Group) -> list[Chart]:
     for figure, title, axis in _FIGURES:
         by_kind = {k: v for k, v in means.get(figure, {}).items() if len(v) == len(seeds)}
         if len(by_kind) > 1:
-            known = sure if figure == "value" else {}
-            charts.append(_chart(group, figure, f"{title}: {group.label}", axis, seeds, by_kind, counts, known))
+            errors = sure if figure == "value" else {}
+            charts.append(_chart(group, figure, f"{title}: {group.label}", axis, seeds, by_kind, counts, errors))
     return charts
 
 

@@ -29,7 +29,8 @@ __all__ = ["COMMAND", "SOCKET", "keep", "link"]
 
 COMMAND = "flwr-clientapp"
 SOCKET = "HANSE_WARM"  # the environment variable that names the keeper's socket
-READY = ("hanse.flower", "hanse.setup", "sklearn.datasets", "flwr.supernode.cli", "torch")
+# the last one is what torch imports, for a second and more, when its first optimiser is made
+READY = ("hanse.flower", "hanse.setup", "sklearn.datasets", "flwr.supernode.cli", "torch", "torch._dynamo")
 
 # runs without site packages: it starts in some ten milliseconds
 _LINK = """#!{python} -SE
