@@ -136,3 +136,10 @@ def test_a_mix_wider_than_a_block_is_the_same(monkeypatch: pytest.MonkeyPatch) -
     whole = mix(W, U, M)
     monkeypatch.setattr("hanse.table._COLUMNS", 35)  # seven columns at a time
     assert torch.equal(mix(W, U, M), whole)
+
+
+def test_a_kept_row_is_not_touched_by_an_infinity_that_another_row_mixes() -> None:
+    U, M = torch.tensor([[float("inf"), 1.0]]), torch.tensor([[0.1, 0.2]])
+    got = mix(np.array([[0.0, 1.0], [0.5, 0.5]]), U, M)
+    assert torch.equal(got[0], M[0])
+    assert got[1].tolist() == [float("inf"), pytest.approx(0.6)]

@@ -86,8 +86,11 @@ def demo(
     run_demo(out_dir, seeds, out)
 
 
-@app.command(name="list", rich_help_panel=START, epilog="Example:\n\nhanse list --combinations")
+@app.command(name="list", rich_help_panel=START, epilog="Examples:\n\nhanse list\n\nhanse list greedyfed")
 def list_(
+    mechanism: Annotated[
+        str | None, typer.Argument(metavar="[MECHANISM]", help="Which part can replace which in this mechanism.")
+    ] = None,
     combinations: Annotated[
         bool, typer.Option("--combinations", help="Which part can replace which in each mechanism.")
     ] = False,
@@ -95,7 +98,7 @@ def list_(
     """Show mechanisms, parts, data sources, models and behaviours."""
     from hanse.listing import combination_table, name_table
 
-    out.print(combination_table() if combinations else name_table())
+    out.print(combination_table(mechanism) if combinations or mechanism is not None else name_table())
 
 
 @app.command(

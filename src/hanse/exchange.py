@@ -124,7 +124,7 @@ def accepted(seats: Seats, view: View) -> Updates:
         result: Result | None = view.answers.get((int(seats.client[s]), f"seat {s}"))
         if isinstance(result, Trained):
             found.append((s, result))
-    rows = _stack([t.row for _, t in found], view.table.rows)
+    rows = torch.stack([t.row for _, t in found]) if found else view.table.rows[:0]
     extras = (
         {
             name: torch.stack([t.extras[name] for _, t in found])
@@ -141,7 +141,3 @@ def accepted(seats: Seats, view: View) -> Updates:
         steps=np.array([t.steps for _, t in found], dtype=np.int64),
         extras=extras,
     )
-
-
-def _stack(rows: Sequence[Tensor], table: Tensor) -> Tensor:
-    return torch.stack(list(rows)) if rows else table[:0]

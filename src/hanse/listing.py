@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from rich.table import Table as RichTable
 
 from hanse.data.sources import GENERATED, SOURCES
+from hanse.errors import UserError, nearest
 from hanse.federation.behaviour import BEHAVIOURS
 from hanse.federation.policy import POLICIES
 from hanse.learning.models import MODELS
@@ -59,16 +60,25 @@ def name_table() -> RichTable:
     return table
 
 
-def combination_table() -> RichTable:
-    """Return a table of which part can replace which, with the reason where it cannot."""
+def combination_table(mechanism: str | None = None) -> RichTable:
+    """Return a table of which part can replace which, with the reason where it cannot, of one mechanism or of all.
+
+    Raises UserError for a mechanism that there is not.
+    """
+    if mechanism is not None and mechanism not in MECHANISMS:
+        raise UserError(f"MECHANISM: '{mechanism}': no such mechanism{nearest(mechanism, MECHANISMS)}")
     table = RichTable("mechanism", "decision", "fits", "does not fit, because it needs")
     found = list(combinations())
-    for name in MECHANISMS:
+    for name in MECHANISMS if mechanism is None else (mechanism,):
         for slot in SLOTS:
             here = [c for c in found if c.mechanism == name and c.slot == slot]
             if not here:
                 continue
             fits = ", ".join(c.part for c in here if not c.missing)
-            wrong = "\n".join(f"{c.part}: {'; '.join(REASONS.get(m, m) for m in c.missing)}" for c in here if c.missing)
-            table.add_row(name, slot, fits or "-", wrong or "-")
+            wrong: dict[str, list[str]] = {}
+            for c in here:
+                if c.missing:
+                    wrong.setdefault("; ".join(REASONS.get(m, m) for m in c.missing), []).append(c.part)
+            lines = (f"{', '.join(parts)}: {reason}" for reason, parts in wrong.items())
+            table.add_row(name, slot, fits or "-", "\n".join(lines) or "-", end_section=slot == "deploy")
     return table

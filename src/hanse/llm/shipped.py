@@ -52,12 +52,12 @@ def reports() -> list[tuple[int, str]]:
     return [found[i] for i in order.tolist()]
 
 
-def client_reports(train: int = 60, test: int = 20) -> tuple[list[list[Instruction]], list[list[Instruction]]]:
-    """Return each client's train and test instructions; no report is used twice."""
+def client_reports() -> tuple[list[list[Instruction]], list[list[Instruction]]]:
+    """Return each client's 60 train and 20 test instructions; no report is used twice."""
     dealt = iter(reports())
     shares: tuple[list[list[Instruction]], list[list[Instruction]]] = ([], [])
     for dialect in CLIENTS:
-        for share, size in zip(shares, (train, test), strict=True):
+        for share, size in zip(shares, (60, 20), strict=True):
             own = [next(dealt) for _ in range(size)]
             share.append([Instruction(INSTRUCTION, text, DIALECTS[dialect][m]) for m, text in own])
     return shares

@@ -7,9 +7,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from hanse.federation.port import Answered
 from hanse.mechanisms.part import Context, Deployment, DeployPart, OwnMix, State, View
-from hanse.mechanisms.tiers import tier_rows
+from hanse.mechanisms.tiers import tier_rows, wanted_tiers
 from hanse.mechanisms.train.clusters import lowest_loss
 
 __all__ = ["ClusterModel", "OneShot", "OwnModel", "ServerModel"]
@@ -78,8 +77,7 @@ class OneShot(DeployPart):
         rows = tier_rows(view.table)
         held = view.mixed.home.copy()
         for c in view.present.tolist():
-            answer = view.answers.get((c, "bid"))
-            wanted = answer.values.get("tiers") if isinstance(answer, Answered) else None
-            if isinstance(wanted, list | tuple) and wanted and type(wanted[0]) is int and 0 <= wanted[0] < len(rows):
-                held[c] = rows[wanted[0]]
+            for first in wanted_tiers(view, c)[:1]:
+                if type(first) is int and 0 <= first < len(rows):
+                    held[c] = rows[first]
         return Deployment(np.asarray(held, np.int64), own_mix=OwnMix(rows, self.share, self.normalised))

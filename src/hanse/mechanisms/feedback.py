@@ -5,13 +5,13 @@ It is a part like the others, beside a mechanism's own: it asks, it learns, its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from hanse.federation.port import Answered, Ask, Request
+from hanse.federation.port import Ask, Request
 from hanse.mechanisms.part import Context, Ints, Part, State, View
 
 __all__ = ["Feedback"]
@@ -43,26 +43,17 @@ class Feedback(Part):
             return ()
         told = view.present[~np.isnan(state["last"][view.present])]
         mean = state["sum"] / np.maximum(state["times"], 1)
-        return [
-            Request(
-                int(c),
-                (
-                    Ask(
-                        "stay",
-                        {"value": float(state["last"][c]), "mean": float(mean[c]), "times": int(state["times"][c])},
-                    ),
-                ),
-            )
-            for c in told
-        ]
+
+        def news(c: int) -> Mapping[str, Any]:
+            return {"value": float(state["last"][c]), "mean": float(mean[c]), "times": int(state["times"][c])}
+
+        return [Request(c, (Ask("stay", news(c)),)) for c in told.tolist()]
 
     def gone(self, view: View, state: State) -> Ints:
         """Return the ids ``[m]`` of all who have left, those who said so just now included."""
-        leaving = state["gone"].copy()
-        for (client, question), answer in view.answers.items():
-            if question == "stay" and isinstance(answer, Answered) and not answer.values.get("stay", True):
-                leaving[client] = True
-        return np.flatnonzero(leaving)
+        gone = state["gone"].copy()
+        gone[view.leaving] = True
+        return np.flatnonzero(gone)
 
     def learn(self, outcome: View, state: State) -> State:
         """Remember who left and what the seats were worth."""

@@ -20,7 +20,7 @@ from hanse.ledger.entry import client as account
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.part import Choice, Context, Ints, Mechanism, SelectPart, State, TrainPart, View
 from hanse.mechanisms.settle.market import Payments, Pricing
-from hanse.mechanisms.weigh.market import Imports, MarketMix, Of, leaving
+from hanse.mechanisms.weigh.market import Imports, MarketMix, Of
 from hanse.table import SERVER, Seats, Table
 
 __all__ = ["ModelAndCentre", "Staying", "ipfl"]
@@ -76,7 +76,7 @@ class Staying(SelectPart):
 
     def _gone(self, view: View, state: State) -> np.ndarray:
         gone: np.ndarray = state["gone"].copy()
-        gone[leaving(view)] = True
+        gone[view.leaving] = True
         return gone
 
     def learn(self, outcome: View, state: State) -> State:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hanse.federation.port import Request, Result, Roster
+from hanse.federation.port import Answered, Request, Result, Roster
 from hanse.learning.guide import Guide
 from hanse.learning.job import Recipe
 from hanse.ledger.book import Book
@@ -157,6 +157,17 @@ class View:
     def present(self) -> Ints:
         """The ids of the present clients, ascending, ``[n]``."""
         return self.roster.ids
+
+    def said(self, client: int, question: str) -> Mapping[str, Any] | None:
+        """Return what a client's policy answered, plain values that are not to be trusted; None if it did not."""
+        answer = self.answers.get((client, question))
+        return answer.values if isinstance(answer, Answered) else None
+
+    @property
+    def leaving(self) -> Ints:
+        """The clients ``[m]`` whose policy has just said that they do not stay, ascending."""
+        asked = sorted(client for client, question in self.answers if question == "stay")
+        return np.array([c for c in asked if not (self.said(c, "stay") or {}).get("stay", True)], dtype=np.int64)
 
     @property
     def trained(self) -> Updates:

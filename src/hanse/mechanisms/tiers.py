@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,10 +17,15 @@ from hanse.mechanisms.part import Context, Floats, Ints, State, TrainPart, View
 from hanse.streams import stream
 from hanse.table import SERVER, Seats, Table
 
-__all__ = ["Bids", "TierModels", "held_bids", "tier_models", "tier_rows", "widened"]
-
+__all__ = ["Bids", "TierModels", "held_bids", "tier_models", "tier_rows", "wanted_tiers", "widened"]
 
 Bids = NDArray[np.bool_]
+
+
+def wanted_tiers(view: View, client: int) -> list[Any]:
+    """Return the tiers that a client bids for, its favourite first: untrusted, anything but a list is no bid."""
+    wanted = (view.said(client, "bid") or {}).get("tiers")
+    return list(wanted) if isinstance(wanted, list | tuple) else []
 
 
 def tier_rows(table: Table) -> Ints:

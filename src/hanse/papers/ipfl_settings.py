@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,10 +129,10 @@ def mechanisms(source: str) -> dict[str, dict[str, Any]]:
 
 def cell_of(
     group: str, column: str, algorithm: str, sections: Sections, metric: str | tuple[str, ...], factor: float,
-    published: float | None = None, tags: Sequence[str] = (), ranked: bool = True,
+    published: float | None = None, ranked: bool = True,
 ) -> Cell:  # fmt: skip
     """Return the cell that reads one figure of one experiment after its last round."""
-    words = " ".join((group, column, algorithm, *tags)).lower().replace(",", " ").split()
+    words = " ".join((group, column, algorithm)).lower().replace(",", " ").split()
     return Cell(
         group, column, algorithm, (Variant("", sections),), sections["run"]["rounds"],
         None if published is None else Published(published), ranked, frozenset(words), metric=metric, factor=factor,

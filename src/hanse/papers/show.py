@@ -127,14 +127,14 @@ def _tail(outcome: Outcome, full: PaperTable) -> list[str]:
     hours, missing = cpu_hours(outcome, full)
     lines = [f"Milliseconds a round, one thread: {'; '.join(costs)}."] if costs else []
     unknown = f" without {', '.join(missing)}, of which nothing was measured" if missing else ""
-    rough = "; a smoke test's rounds are smaller than the paper's, so that it is more" if _smoke(outcome) else ""
+    rough = (
+        "; a smoke test's rounds are smaller than the paper's, so that it is more"
+        if outcome.table.scale == "smoke"
+        else ""
+    )
     if hours > 0:
         lines.append(f"At paper scale this table takes about {hours:.1f} CPU hours here{unknown}{rough}.")
     return [*(f"Audit: {line}." for line in audits(outcome)), *lines]
-
-
-def _smoke(outcome: Outcome) -> bool:
-    return outcome.table.scale == "smoke"
 
 
 def print_outcome(outcome: Outcome, full: PaperTable, console: Console) -> None:

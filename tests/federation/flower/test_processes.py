@@ -33,7 +33,7 @@ def test_what_was_started_is_stopped_by_pid_with_its_children(tmp_path: Path) ->
     assert made.stop("one", kill=True) == []
     assert (made.pid("one"), made.names()) == (None, [])
     shown = subprocess.run(["ps", "-o", "stat=", "-p", str(child)], capture_output=True, text=True, check=False).stdout
-    assert shown.strip() in ("", "Z")
+    assert shown.strip()[:1] in ("", "Z")  # gone, or waiting for whoever collects it (ZN: at low priority)
     assert made.stop("one") == ["one"]
 
 
@@ -47,7 +47,7 @@ def test_children_do_not_outlive_a_head_that_ends_at_once(tmp_path: Path) -> Non
     assert made.stop("one") == []
     child = made.log("one").strip()
     shown = subprocess.run(["ps", "-o", "stat=", "-p", child], capture_output=True, text=True, check=False).stdout
-    assert shown.strip() in ("", "Z")
+    assert shown.strip()[:1] in ("", "Z")  # gone, or waiting for whoever collects it (ZN: at low priority)
 
 
 def test_another_process_with_the_number_is_left_alone(tmp_path: Path) -> None:

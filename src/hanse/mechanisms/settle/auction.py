@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from hanse.federation.port import Answered, Ask, Request, Trained
+from hanse.federation.port import Ask, Request, Trained
 from hanse.ledger.book import Book
 from hanse.ledger.entry import Transaction, escrow
 from hanse.ledger.entry import client as account
 from hanse.mechanisms.part import Floats, View
-from hanse.mechanisms.tiers import Bids, held_bids, tier_rows
+from hanse.mechanisms.tiers import Bids, held_bids, tier_rows, wanted_tiers
 
 __all__ = ["escrowed", "good_bids", "invitations", "num_wanted", "returned"]
 
@@ -38,7 +38,7 @@ def good_bids(view: View, book: Book, price: int) -> Bids:
     rows = tier_rows(view.table).tolist()
     bids = np.zeros((view.context.num_clients, view.table.size), bool)
     for c in view.present.tolist():
-        wanted = [k for k in dict.fromkeys(_wanted(view, c)) if type(k) is int and 0 <= k < len(rows)]
+        wanted = [k for k in dict.fromkeys(wanted_tiers(view, c)) if type(k) is int and 0 <= k < len(rows)]
         afford = max(0, (book.balance(account(c)) - book.floor) // price)
         bids[c, [rows[k] for k in wanted[:afford]]] = True
     return bids
@@ -46,13 +46,7 @@ def good_bids(view: View, book: Book, price: int) -> Bids:
 
 def num_wanted(view: View) -> int:
     """Return how many bids came, good or not."""
-    return sum(len(_wanted(view, c)) for c in view.present.tolist())
-
-
-def _wanted(view: View, client: int) -> list[Any]:
-    answer = view.answers.get((client, "bid"))
-    wanted = answer.values.get("tiers") if isinstance(answer, Answered) else None
-    return list(wanted) if isinstance(wanted, list | tuple) else []  # untrusted input: anything else is no bid
+    return sum(len(wanted_tiers(view, c)) for c in view.present.tolist())
 
 
 def escrowed(bids: Bids, price: int) -> list[Transaction]:

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.errors import UserError
-from hanse.federation.port import Answered, Ask, Request, Score, Scored
+from hanse.federation.port import Ask, Request, Score, Scored
 from hanse.federation.profiles import at_round
 from hanse.games.market import Graph, Market, best_imports
 from hanse.games.market_checks import local_optimality
@@ -26,7 +26,7 @@ from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.mechanisms.part import Context, Floats, Ints, State, View, WeighPart
 from hanse.table import Mix
 
-__all__ = ["Imports", "MarketMix", "Of", "Trade", "Truth", "leaving", "within_reach"]
+__all__ = ["Imports", "MarketMix", "Of", "Trade", "Truth", "within_reach"]
 
 Of = Literal["travel", "models", "updates"]
 CosineGram = tuple[Floats, Floats]  # cosines [m, m] and lengths [m]
@@ -129,7 +129,7 @@ class Imports(WeighPart):
             W[2 * N + clients[better]] = 0.0
             W[2 * N + clients[better], better] = 1.0
         home = view.home.copy()
-        gone = leaving(view)
+        gone = view.leaving
         home[gone] = 2 * N + gone if _keeps_best(view) else gone  # iPFL Alg. 1: quits with its best model
         if view.round == view.context.rounds - 1 or S == 0:
             return MarketMix(W, table.owner, home)  # nothing is trained after it: no graph, no payment
@@ -173,7 +173,7 @@ class Imports(WeighPart):
 
     def _trade(self, view: View, gram: CosineGram | None) -> Trade:
         clients, updates = view.trained.seats.client, view.trained
-        said = [_declared(view.answers.get((c, "declare"))) for c in clients.tolist()]
+        said = [view.said(c, "declare") for c in clients.tolist()]
         sizes = np.where(updates.num_samples >= 1, updates.num_samples, 0.0)
         costs = np.array([_amount(s, "cost", self.cost, math.inf, infinite=True) for s in said])
         eager = np.array([_amount(s, "eagerness", self.eagerness, 0.0) for s in said])
@@ -247,24 +247,8 @@ def within_reach(W: Floats, gram: Floats, graph: Graph) -> Floats:
     return np.asarray(np.eye(len(W)) + scale[:, None] * step)
 
 
-def leaving(view: View) -> Ints:
-    """Return the clients ``[m]`` whose policy has just said that they do not stay."""
-    return np.array(
-        [
-            c
-            for (c, question), answer in sorted(view.answers.items())
-            if question == "stay" and isinstance(answer, Answered) and not answer.values.get("stay", True)
-        ],
-        dtype=np.int64,
-    )
-
-
 def _keeps_best(view: View) -> bool:
     return view.table.size > 2 * view.context.num_clients + 1
-
-
-def _declared(answer: Any) -> Mapping[str, Any] | None:
-    return answer.values if isinstance(answer, Answered) else None
 
 
 def _amount(said: Mapping[str, Any] | None, key: str, default: float, out: float, infinite: bool = False) -> float:
