@@ -100,3 +100,28 @@ def test_parts_sum_to_the_whole_and_are_within_one_of_their_share(total: int, we
             assert weight or part == 0
     order = sorted(range(len(parts)), key=lambda i: weights[i])
     assert all(parts[a] <= parts[b] for a, b in pairwise(order) if weights[a] < weights[b])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (Transaction("", "x", (("mint", -1), ("client/0", 1))), "step ''"),
+        (Transaction("a", "", (("mint", -1), ("client/0", 1))), "kind ''"),
+        (Transaction("a", "x", (("mint", -1), ("client/0", 1)), "two\nlines"), "memo"),
+        (Transaction("a", "x", (("client/0", 0),)), "1 postings: at least two"),
+        (Transaction("a", "x", (("mint", -1), ("clients/0", 1))), "account 'clients/0'"),
+        (Transaction("a", "x", (("mint", 0), ("client/0", 0))), "amount 0"),
+        (Transaction("a", "x", (("mint", -1), ("client/0", 2))), "postings sum to 1"),
+    ],
+)
+def test_a_book_takes_nothing_malformed(wrong: Transaction, said: str) -> None:
+    with pytest.raises(LedgerError, match=said):
+        Book().post(0, [wrong])
+
+
+def test_books_are_the_same_if_their_chains_are() -> None:
+    one = Book().post(3, [Transaction("a", "x", (("mint", -5), ("client/0", 5)))])
+    again = Book(one.balances, one.head, one.count)  # as it is read back: without the steps of its last round
+    assert one == again
+    assert (one.round, one.steps) == (3, frozenset({"a"}))
+    assert "steps" not in repr(one)

@@ -291,3 +291,13 @@ def test_postgresql_lets_nothing_open_be_committed(ledger: Ledger) -> None:
     ledger.post(0, [grant(0)])
     with pytest.raises(DBAPIError, match="only sealing moves a balance"), ledger._engine.begin() as connection:
         connection.execute(text("UPDATE accounts SET balance = balance + 1"))
+
+
+def test_a_book_read_back_knows_what_its_last_round_has(ledger: Ledger) -> None:
+    told = history(3, 3, seed=4)
+    play(ledger, told)
+    expected = book_of(told)
+    assert expected.steps
+    assert (ledger.as_book().round, ledger.as_book().steps) == (expected.round, expected.steps)
+    ledger.transfer(MINT, client(0), 1, round=9, step="a unit")
+    assert ledger.as_book().steps == {"a unit"}

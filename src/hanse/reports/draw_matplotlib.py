@@ -178,7 +178,7 @@ def _graph(axes: Axes, marks: Graph) -> None:
         name, note, x, y = marks.texts[i]
         own_x, own_y = at[i].tolist()
         axes.text(own_x, own_y, _plain(name), ha="center", va="center", color="white", fontsize=0.41 * size, zorder=4)
-        side = {"ha": "center", "va": "bottom" if y > 0 else "top"}
+        side: dict[str, Any] = {"ha": "center", "va": "bottom" if y > 0 else "top"}
         if abs(x) > 0.25:
             side = {"ha": "left" if x > 0 else "right", "va": "center"}
         axes.text(x, y, _plain(note), fontsize=max(6.0, 0.41 * size), zorder=4, **side)
