@@ -50,15 +50,22 @@ def main() -> None:
 
 
 def show(lines: list[dict], nodes: int, cold: bool) -> None:
-    """Print the seconds of the rounds after the first."""
-    found: dict[str, list[float]] = {}
+    """Print the seconds of the rounds after the first, and how many times as long as Flower's they took: repeat by
+    repeat, since a machine is not equally busy all the time, and the median of these.
+    """
+    found: dict[str, dict[int, list[float]]] = {}
     for line in lines:
-        found.setdefault(line["name"], []).extend(line["seconds"][1:])
+        found.setdefault(line["name"], {})[line["repeat"]] = line["seconds"][1:]
     print(f"{nodes} nodes, {'cold' if cold else 'warm'}; seconds a round: median, smallest to largest, times")
-    for name, seconds in found.items():
+    for name, repeats in found.items():
+        seconds = [s for own in repeats.values() for s in own]
+        times = ""
+        if name in AGAINST:
+            other = found[AGAINST[name]]
+            ratios = [statistics.median(own) / statistics.median(other[r]) for r, own in repeats.items()]
+            each = ", ".join(f"{x:.2f}" for x in ratios)
+            times = f"{statistics.median(ratios):.2f} of '{AGAINST[name]}' ({each})"
         middle = statistics.median(seconds)
-        other = AGAINST.get(name)
-        times = "" if other is None else f"{middle / statistics.median(found[other]):.2f} of '{other}'"
         print(f"{name:34} {middle:7.2f}  {min(seconds):.2f} to {max(seconds):.2f}  n={len(seconds)}  {times}")
 
 

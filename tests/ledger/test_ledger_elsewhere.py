@@ -1,5 +1,8 @@
-"""Backups of a run whose ledger lies outside its folder: the book travels as lines and is posted again."""
+"""A run whose ledger lies outside its folder: in a backup the book travels as lines and is posted again."""
 
+import io
+import json
+import struct
 import tarfile
 from pathlib import Path
 
@@ -9,7 +12,8 @@ from ledger_cases import book_of, history, play
 from hanse.errors import UserError
 from hanse.ledger import archive
 from hanse.ledger.entry import Transaction
-from hanse.ledger.place import open_ledger
+from hanse.ledger.export import write_journal
+from hanse.ledger.place import heads_said, open_ledger
 from hanse.ledger.store import Ledger
 
 TOLD = history(5, 3, seed=2)
@@ -71,3 +75,28 @@ def test_an_archive_may_hold_folders(folder: Path, tmp_path: Path) -> None:
         written.addfile(kind)  # twice, as some archivers write them
     archive.restore(tmp_path / "more.tar.gz", tmp_path / "again")
     assert (tmp_path / "again" / "rounds" / "old").is_dir()
+
+
+def test_the_lines_of_a_run_name_heads_too(folder: Path) -> None:
+    first, last = book_of(TOLD[:1]), book_of(TOLD)
+    lines = [json.dumps({"round": 0, "ledger/head": first.head}), json.dumps({"round": 1})]
+    (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    size = (folder / "metrics.jsonl").stat().st_size
+    with (folder / "metrics.jsonl").open("a") as file:  # behind the checkpoint: not part of the run
+        file.write(json.dumps({"round": 2, "ledger/head": "f" * 64}) + "\n")
+    book = {"head": last.head, "count": last.count}
+    notes = {"round": 5, "lengths": {"metrics.jsonl": size}, "book": book, "pending": []}
+    header = json.dumps({"__metadata__": {"notes": json.dumps(notes)}}).encode()
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "00005.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    with open_ledger(folder) as ledger:
+        assert heads_said(folder, ledger) == {first.head: "metrics of round 0", last.head: "checkpoint of round 5"}
+
+
+def test_a_journal_begins_with_what_its_numbers_mean(folder: Path) -> None:
+    out = io.StringIO()
+    with open_ledger(folder) as ledger:
+        write_journal(ledger, [], out)
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("; book b1, amounts in tokens; a round is a day from ")
+    assert lines[1:] == ["commodity 1000.000000 tok", ""]
