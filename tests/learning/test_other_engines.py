@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -119,7 +119,7 @@ time.sleep(60)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kills a process")
-def test_workers_need_no_guard_and_die_with_their_parent(tmp_path: Path) -> None:
+def test_workers_need_no_guard_and_die_with_their_parent(tmp_path: Path, has_ended: Callable[[int], bool]) -> None:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
     parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
@@ -130,18 +130,6 @@ def test_workers_need_no_guard_and_die_with_their_parent(tmp_path: Path) -> None
     parent.kill()
     parent.wait()
     assert all(has_ended(pid) for pid in pids)
-
-
-def has_ended(pid: int) -> bool:
-    """Wait for a process that is not our child, as long as a busy machine may take."""
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([process], [], [], 120)[0])
-    finally:
-        os.close(process)
 
 
 @pytest.mark.parametrize("name", ["cnn_small", "cnn_greedyfed"])
