@@ -133,8 +133,8 @@ def test_dishonest_clients_are_those_that_the_behaviours_choose(folder: Path, tm
     assert list(kinds) == ["honest", "free riders"]
     recipe = hanse.Experiment.read(folder / "config.toml").train.recipe
     for c in range(12):
-        place = place(Me(c, 12, 2, recipe, 1), "free riders")
-        assert (c in kinds["free riders"]) == (place < 3)
+        at = place(Me(c, 12, 2, recipe, 1), "free riders")
+        assert (c in kinds["free riders"]) == (at < 3)
     assert sorted(np.concatenate(list(kinds.values())).tolist()) == list(range(12))
     path = write_run(
         tmp_path / "a", [metric(0)], [seat(0, c, float(c)) for c in range(6)],
