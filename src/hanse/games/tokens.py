@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from fractions import Fraction
-from typing import Any
 
 __all__ = [
     "POOL",
@@ -141,9 +140,15 @@ def settle_round(
     payers: Collection[int],
     providers: Collection[int],
     price: int,
-    **tier: Any,
+    accuracy: float,
+    best_accuracy: float,
+    eta: float,
+    gamma: float,
+    contributions: Mapping[int, float],
+    participations: Mapping[int, float],
+    pool: int = 0,
 ) -> tuple[dict[int, int], list[Movement]]:
-    """Return the balances after one tier's round and its movements: all but ``balances`` as :func:`settle_tier` has it.
+    """Return the balances after one tier's round and its movements (see :func:`settle_tier`).
 
     ``balances`` are the clients' units by id. Raises ValueError, and nothing has changed, for a payer whose balance is
     below ``price`` (there is no debt, papers.md P10), for a client without an account, and as :func:`settle_tier`.
@@ -156,7 +161,18 @@ def settle_round(
     for i in sorted(set(payers)):
         if after[i] < price:
             raise ValueError(f"balances[{i}]: {after[i]}: cannot pay the price of {price} units")
-    moved = settle_tier(payers=payers, providers=providers, price=price, **tier)
+    moved = settle_tier(
+        payers=payers,
+        providers=providers,
+        price=price,
+        accuracy=accuracy,
+        best_accuracy=best_accuracy,
+        eta=eta,
+        gamma=gamma,
+        contributions=contributions,
+        participations=participations,
+        pool=pool,
+    )
     for _, source, target, units in moved:
         if isinstance(source, int):
             after[source] -= units
