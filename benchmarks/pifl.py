@@ -26,10 +26,10 @@ import numpy as np
 from scipy.stats import spearmanr
 
 import hanse
+from hanse.data.sources import is_here
 from hanse.federation.port import Scored
 from hanse.ledger.entry import TOKEN
 from hanse.mechanisms.part import View
-from hanse.papers.greedyfed import is_here
 from hanse.rounds import Played
 from hanse.streams import stream
 

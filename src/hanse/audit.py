@@ -129,8 +129,8 @@ def audit_run(folder: Path) -> Audit:
         _isolated(rounds),
     ]
     who = np.unique(np.concatenate([r.clients for r in rounds]))
-    sums = {name: np.zeros(len(who)) for name in ("utility", "bought", "sold")}
-    counts = {name: np.zeros(len(who), np.int64) for name in ("traded", "withheld")}
+    sums: dict[str, NDArray[Any]] = {name: np.zeros(len(who)) for name in ("utility", "bought", "sold")}
+    counts: dict[str, NDArray[Any]] = {name: np.zeros(len(who), np.int64) for name in ("traded", "withheld")}
     for r in rounds:
         at = np.searchsorted(who, r.clients)
         sums["utility"][at] += r.utility
@@ -138,16 +138,8 @@ def audit_run(folder: Path) -> Audit:
         sums["sold"][at] += r.money.sum(axis=0) / TOKEN
         counts["traded"][at] += r.realised.any(axis=0) | r.realised.any(axis=1)
         counts["withheld"][at] += ~r.paid
-    return Audit(
-        tuple(checks),
-        who.tolist(),
-        sums["utility"].tolist(),
-        sums["bought"].tolist(),
-        sums["sold"].tolist(),
-        counts["traded"].tolist(),
-        counts["withheld"].tolist(),
-        len(rounds),
-    )
+    found = {name: column.tolist() for name, column in (sums | counts).items()}
+    return Audit(tuple(checks), who.tolist(), **found, rounds=len(rounds))
 
 
 def _all(name: str, what: str, rounds: Sequence[MarketRound], wrong: Any) -> Check:

@@ -16,7 +16,7 @@ from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.part import Context, Floats, Ints, Mechanism, Part, Server, Stage, State, View
 from hanse.table import Mix, Table, Updates, mix
 
-__all__ = ["Finished", "LoopState", "Played", "Setup", "finish", "first_state", "play_round"]
+__all__ = ["LoopState", "Played", "Setup", "finish", "first_state", "play_round"]
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,6 @@ class Played:
     state: LoopState
     view: View
     seconds: Mapping[str, float]
-    bytes_down: int
-    bytes_up: int
-
-
-@dataclass(frozen=True)
-class Finished:
-    """What follows the last round: the last settlement, and the bytes of its exchange."""
-
-    state: LoopState
-    view: View
     bytes_down: int
     bytes_up: int
 
@@ -130,7 +120,7 @@ def play_round(setup: Setup, state: LoopState) -> Played:
     return Played(after, view, port.seconds, port.down, port.up)
 
 
-def finish(setup: Setup, state: LoopState) -> Finished:
+def finish(setup: Setup, state: LoopState) -> Played:
     """Settle what the last round left open, with one more exchange if the settle part asks for it."""
     port = _exchange(setup, state.round)
     present = setup.federation.present(state.round)
@@ -140,7 +130,7 @@ def finish(setup: Setup, state: LoopState) -> Finished:
         view = _without_leavers(setup, state.states, view)
         view = port.send(merge(settle.asks(view, state.states["settle"])), view)
         view = _post(view, settle.finish(view, state.states["settle"]))
-    return Finished(replace(state, book=view.book, finished=True), view, port.down, port.up)
+    return Played(replace(state, book=view.book, finished=True), view, port.seconds, port.down, port.up)
 
 
 def _post(view: View, transactions: Iterable[Transaction]) -> View:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["stream", "torch_seed"]
+__all__ = ["places", "stream", "torch_seed"]
 
 
 def _key(seed: int, purpose: str, round: int, client: int, start: int) -> bytes:
@@ -27,3 +29,9 @@ def stream(seed: int, purpose: str, *, round: int = -1, client: int = -1, start:
 def torch_seed(seed: int, purpose: str, *, round: int = -1, client: int = -1, start: int = -1) -> int:
     """Return a 63-bit seed for ``torch.Generator.manual_seed`` from the same key as :func:`stream`."""
     return int.from_bytes(_key(seed, purpose, round, client, start)[:8], "little") >> 1
+
+
+@lru_cache(maxsize=8)
+def places(seed: int, purpose: str, num_clients: int) -> NDArray[np.int64]:
+    """Return each client's place 0..N-1 in a random order that all clients of a run share, ``[N]``."""
+    return np.argsort(stream(seed, purpose).permutation(num_clients))

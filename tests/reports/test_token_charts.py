@@ -7,7 +7,7 @@ import pytest
 from reports_cases import metric, seat, write_run
 
 import hanse
-from hanse.federation.behaviour.basic import Me, _place
+from hanse.federation.behaviour.basic import Me, place
 from hanse.ledger.entry import TOKEN, client, escrow
 from hanse.ledger.place import open_ledger
 from hanse.reports.chart import Bars, Graph, Lines
@@ -133,8 +133,8 @@ def test_dishonest_clients_are_those_that_the_behaviours_choose(folder: Path, tm
     assert list(kinds) == ["honest", "free riders"]
     recipe = hanse.Experiment.read(folder / "config.toml").train.recipe
     for c in range(12):
-        place = _place(Me(c, 12, 2, recipe, 1), "free riders")
-        assert (c in kinds["free riders"]) == (place < 3)
+        at = place(Me(c, 12, 2, recipe, 1), "free riders")
+        assert (c in kinds["free riders"]) == (at < 3)
     assert sorted(np.concatenate(list(kinds.values())).tolist()) == list(range(12))
     path = write_run(
         tmp_path / "a", [metric(0)], [seat(0, c, float(c)) for c in range(6)],
@@ -142,7 +142,7 @@ def test_dishonest_clients_are_those_that_the_behaviours_choose(folder: Path, tm
     )  # fmt: skip
     found = {k: v.tolist() for k, v in kinds_of(load_run(path)).items()}
     assert found["attackers"] == [1, 4]
-    loud = [c for c in range(6) if _place(Me(c, 6, 5, recipe, 1), "noisy") >= 3]
+    loud = [c for c in range(6) if place(Me(c, 6, 5, recipe, 1), "noisy") >= 3]
     assert found["the noisier half"] == [c for c in loud if c not in (1, 4)]
     assert list(found) == ["the less noisy half", "attackers", "the noisier half"]
     assert kinds_of(load_run(write_run(tmp_path / "b", [metric(0)]))) == {}

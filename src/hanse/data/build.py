@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,9 +83,7 @@ def split(dataset: Dataset, spec: DataSpec) -> Partition:
             f"allowed: {', '.join(name for name in _SPLITS if name not in _BY_LABEL)}"
         )
     cut = _SPLITS[spec.partition](dataset, labels, spec)
-    if isinstance(cut, Partition):
-        return cut
-    return _partition(dataset, cut)
+    return cut if isinstance(cut, Partition) else _partition(dataset, cut)
 
 
 def _partition(
@@ -108,30 +107,26 @@ def _iid(dataset: Dataset, labels: _Labels, spec: DataSpec) -> _Indices:
     return iid(labels, spec.clients, seed=spec.seed, sizes=law, min_samples=spec.min_samples, total=_total(spec))
 
 
+def _by_class(dataset: Dataset, spec: DataSpec) -> dict[str, Any]:
+    """Return what all partitions that draw by class are told."""
+    return {"seed": spec.seed, "min_samples": spec.min_samples, "num_classes": dataset.num_classes}
+
+
 def _dirichlet(dataset: Dataset, labels: _Labels, spec: DataSpec) -> _Indices:
     deal = dirichlet if spec.use_all else scaled_dirichlet
     return deal(
         labels,
         spec.clients,
         alpha=spec.alpha,
-        seed=spec.seed,
         sizes=spec.sizes or "power",
-        min_samples=spec.min_samples,
         sampler=spec.sampler,
         total=_total(spec),
-        num_classes=dataset.num_classes,
+        **_by_class(dataset, spec),
     )
 
 
 def _niid(dataset: Dataset, labels: _Labels, spec: DataSpec) -> _Indices:
-    return niid(
-        labels,
-        spec.clients,
-        alpha=spec.alpha,
-        seed=spec.seed,
-        min_samples=spec.min_samples,
-        num_classes=dataset.num_classes,
-    )
+    return niid(labels, spec.clients, alpha=spec.alpha, **_by_class(dataset, spec))
 
 
 def _pathological(dataset: Dataset, labels: _Labels, spec: DataSpec) -> _Indices:
@@ -145,9 +140,7 @@ def _cluster(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
         clusters=spec.clusters,
         alpha_between=spec.alpha_between,
         alpha_within=spec.alpha_within,
-        seed=spec.seed,
-        min_samples=spec.min_samples,
-        num_classes=dataset.num_classes,
+        **_by_class(dataset, spec),
     )
     return _partition(dataset, parts, groups)
 
@@ -212,10 +205,6 @@ def _read_ids(path: Path) -> NDArray[np.int64]:
     return ids
 
 
-def _pooled(dataset: Dataset, labels: _Labels, spec: DataSpec) -> _Indices:
-    return pooled(labels)
-
-
 _SPLITS: Mapping[str, Callable[[Dataset, _Labels, DataSpec], _Indices | Partition]] = {
     "iid": _iid,
     "dirichlet": _dirichlet,
@@ -225,6 +214,6 @@ _SPLITS: Mapping[str, Callable[[Dataset, _Labels, DataSpec], _Indices | Partitio
     "skew": _skew,
     "pathological": _pathological,
     "natural": _natural,
-    "pooled": _pooled,
+    "pooled": lambda dataset, labels, spec: pooled(labels),
 }
 _BY_LABEL = frozenset({"dirichlet", "niid", "cluster", "skew", "pathological"})

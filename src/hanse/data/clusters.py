@@ -21,8 +21,7 @@ def cluster_of(clients: int, clusters: int) -> NDArray[np.int64]:
     check_count("clusters", clusters)
     if clusters > clients:
         raise UserError(f"clusters = {clusters}: there are only {clients} clients; allowed: 1..{clients}")
-    out: NDArray[np.int64] = np.arange(clients) * clusters // clients
-    return out
+    return np.asarray(np.arange(clients) * clusters // clients)
 
 
 def cluster(

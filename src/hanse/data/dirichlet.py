@@ -243,8 +243,7 @@ def _spread(stock: list[int], clients: int, alpha: float, draw: np.random.Genera
 def _log_normalise(logs: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return rows of log weights with a constant taken off, so that their exponentials sum to 1."""
     top = logs.max(axis=1, keepdims=True)
-    out: NDArray[np.float64] = logs - top - np.log(np.exp(logs - top).sum(axis=1, keepdims=True))
-    return out
+    return np.asarray(logs - top - np.log(np.exp(logs - top).sum(axis=1, keepdims=True)))
 
 
 def _check_alpha(alpha: float) -> float:

@@ -38,10 +38,6 @@ def _read_idx_folder(folder: Path) -> Arrays:
     }
 
 
-def _read_cifar_folder(folder: Path) -> Arrays:
-    return read_cifar10_archive(folder / "cifar-10-binary.tar.gz")
-
-
 def _read_emnist_folder(folder: Path, *, split: str) -> Arrays:
     return read_emnist(folder / ARCHIVE, split)
 
@@ -70,7 +66,7 @@ REMOTES: Mapping[str, Remote] = {
     "cifar10": Remote(
         bases=("https://www.cs.toronto.edu/~kriz/",),
         files={"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
-        read=_read_cifar_folder,
+        read=lambda folder: read_cifar10_archive(folder / "cifar-10-binary.tar.gz"),
     ),
     **{
         f"emnist_{split}": Remote(

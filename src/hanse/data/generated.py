@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hanse.data.federated import SHARES, FederatedData
 from hanse.data.samples import Samples
-from hanse.data.shares import server_sets, share_ends
+from hanse.data.shares import server_cut, share_ends, taken
 from hanse.data.synthetic import CLASSES, DIMENSION, Synthetic
 
 __all__ = ["GeneratedData"]
@@ -44,15 +44,16 @@ class GeneratedData(FederatedData):
     ) -> GeneratedData:
         """Register ``clients`` clients; their samples are not made yet. Shares are rounded down."""
         ends = share_ends(source.sizes(clients), client_test, client_validation)
-        server_validation, server_test = server_sets(source.test(clients), CLASSES, validation, source.seed)
+        test = source.test(clients)
+        held, rest = server_cut(test, CLASSES, validation, source.seed)
         return GeneratedData(
             name=f"synthetic({source.alpha:g}, {source.beta:g})",
             num_classes=CLASSES,
             input_shape=(DIMENSION,),
             note="",
             sizes=ends[:, 0],
-            server_validation=server_validation,
-            server_test=server_test,
+            server_validation=taken(test, held),
+            server_test=taken(test, rest),
             source=source,
             ends=ends,
         )

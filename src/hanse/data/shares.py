@@ -12,7 +12,7 @@ from hanse.data.samples import Samples
 from hanse.errors import UserError
 from hanse.streams import stream
 
-__all__ = ["client_shares", "server_cut", "server_sets", "share_ends", "taken"]
+__all__ = ["client_shares", "server_cut", "share_ends", "taken"]
 
 
 def client_shares(
@@ -62,14 +62,6 @@ def server_cut(
         labels = told.test if labels is None else labels * len(told.names) + told.test
     rest, cut = stratified_split(labels, len(test), size, stream(seed, "server-validation"))
     return cut, rest
-
-
-def server_sets(
-    test: Samples, num_classes: int | None, validation: float, seed: int
-) -> tuple[Samples | None, Samples | None]:
-    """Cut a test set into the server's validation set and its test set (see :func:`server_cut`)."""
-    held, cut = server_cut(test, num_classes, validation, seed)
-    return taken(test, held), taken(test, cut)
 
 
 def taken(samples: Samples, index: NDArray[np.int64]) -> Samples | None:

@@ -33,7 +33,7 @@ from hanse.data.text import TEXTS, TextOptions, shakespeare
 from hanse.errors import UserError, import_path
 from hanse.streams import stream
 
-__all__ = ["GENERATED", "SOURCES", "Loader", "cache_dir", "load"]
+__all__ = ["GENERATED", "SOURCES", "Loader", "cache_dir", "is_here", "load"]
 
 GENERATED = ("synthetic",)
 """Sources that make each client's samples on demand: not a :class:`Dataset`, see :mod:`hanse.data.synthetic`.
@@ -220,6 +220,13 @@ def _folders(root: Path | None) -> list[Path]:
     """Return where sources are looked for, in this order; the last is the cache, to which downloads go."""
     env = os.environ.get("HANSE_DATA")
     return [f for f in (root, Path(env).expanduser() if env else None, cache_dir()) if f is not None]
+
+
+def is_here(source: str) -> bool:
+    """Say whether the file of an image source is there, so that it can be loaded without the network."""
+    folders, split = _folders(None), source.removeprefix("emnist_")
+    here = any((folder / f"{source}.npz").is_file() for folder in folders)
+    return here or (split != source and find_emnist(folders, split) is not None)
 
 
 def _from_folders(

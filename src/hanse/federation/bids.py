@@ -10,14 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from hanse.federation.behaviour import Me
+from hanse.federation.behaviour.basic import Me, place
 from hanse.learning.job import Scores
 from hanse.ledger.entry import TOKEN
 from hanse.streams import stream
@@ -57,16 +54,6 @@ def _affordable(tiers: Sequence[int], told: Told, reserve: int = 0) -> Mapping[s
     """Return the answer: as many of the tiers as the balance above ``reserve`` pays for, in their order."""
     most = max(0, told["balance"] - reserve) // told["price"]
     return {"tiers": list(tiers[:most])}
-
-
-@lru_cache(maxsize=8)
-def _places(seed: int, purpose: str, num_clients: int) -> NDArray[np.int64]:
-    return np.argsort(stream(seed, purpose).permutation(num_clients))
-
-
-def _is_one(me: Me, purpose: str, fraction: float) -> bool:
-    """Say whether a client belongs to the ``fraction`` that acts in a special way (one random order for all)."""
-    return int(_places(me.seed, purpose, me.num_clients)[me.id]) < fraction * me.num_clients
 
 
 @dataclass(frozen=True)
@@ -130,7 +117,8 @@ class FreeRider:
 
     def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
         """Return no tier for a free rider."""
-        return {"tiers": []} if _is_one(me, "free riders", self.fraction) else BestTier().bid(me, round, told)
+        rides = place(me, "free riders") < self.fraction * me.num_clients
+        return {"tiers": []} if rides else BestTier().bid(me, round, told)
 
 
 @dataclass(frozen=True)

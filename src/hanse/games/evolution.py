@@ -121,8 +121,7 @@ def _lead(phi: Floats) -> Floats:
     mine = np.where(np.eye(k, dtype=bool), np.nan, mine)
     # relative to one action first: equal payoffs then differ by exactly 0, however large they are
     relative = mine - np.nanmax(mine, axis=1, keepdims=True)
-    lead: Floats = relative - np.nansum(relative, axis=1, keepdims=True) / (k - 1)
-    return lead
+    return np.asarray(relative - np.nansum(relative, axis=1, keepdims=True) / (k - 1))
 
 
 def _closed(lead: Floats, generations: int, strength: float, time: Time) -> Floats:
@@ -135,8 +134,7 @@ def _closed(lead: Floats, generations: int, strength: float, time: Time) -> Floa
     logs = np.where(np.isnan(lead), -np.inf, logs)
     logs = logs - logs.max(axis=1, keepdims=True)
     shares = np.exp(logs)
-    out: Floats = shares / shares.sum(axis=1, keepdims=True)
-    return out
+    return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
 def _individuals(lead: Floats, generations: int, strength: float, population: int) -> Floats:
@@ -169,8 +167,7 @@ def _rounded(wanted: Floats, population: int) -> Floats:
     order = np.argsort(-np.round(exact - whole, 9), axis=1, kind="stable")
     rank = np.empty_like(order)
     np.put_along_axis(rank, order, np.arange(wanted.shape[1])[None, :], axis=1)
-    out: Floats = whole + (rank < missing[:, None])
-    return out
+    return np.asarray(whole + (rank < missing[:, None]))
 
 
 def nearest(payoff: Any) -> Floats:
@@ -180,14 +177,12 @@ def nearest(payoff: Any) -> Floats:
         return np.ones((1, 1))
     mine = np.where(np.eye(len(phi), dtype=bool), -np.inf, phi.T)
     best = mine == mine.max(axis=1, keepdims=True)
-    out: Floats = best / best.sum(axis=1, keepdims=True)
-    return out
+    return np.asarray(best / best.sum(axis=1, keepdims=True))
 
 
 def weights(state: Any) -> Floats:
     """Return ``E|T_a| / k`` ``[k]``, GTFLAT eq. (11) over k (papers.md T6): the share of all that chose each model."""
-    found: Floats = as_square(state, "state").mean(axis=0)
-    return found
+    return np.asarray(as_square(state, "state").mean(axis=0))
 
 
 def expected_payoffs(payoff: Any, state: Any) -> Floats:

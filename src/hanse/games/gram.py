@@ -113,8 +113,7 @@ def _gram(rows: Tensor, part: Ints, scale: float) -> Floats:
         if k == 1:
             gram += (centre / scale).square().sum()  # only to see whether it is finite
         gram[1:, 1:].addmm_(gaps, gaps.T)
-    out: Floats = gram.cpu().numpy()
-    return out
+    return np.asarray(gram.cpu().numpy())
 
 
 def distances_to_mean(params: Any, norm: int = 2) -> Floats:
@@ -140,8 +139,7 @@ def _to_mean(rows: Tensor, norm: int, scale: float) -> Floats:
         gaps = block - block[:1]  # relative to one of them: equal models are exactly at their mean
         gaps = gaps - gaps.mean(dim=0)
         total += gaps.abs().sum(dim=1) if norm == 1 else gaps.square().sum(dim=1)
-    found: Floats = (total if norm == 1 else total.sqrt()).cpu().numpy()
-    return found
+    return np.asarray((total if norm == 1 else total.sqrt()).cpu().numpy())
 
 
 def cosines(vectors: Any) -> Floats:
@@ -166,5 +164,4 @@ def _products(rows: Tensor, scale: float) -> Floats:
     for a in range(0, rows.shape[1], width):
         block = rows[:, a : a + width].double() / scale
         gram.addmm_(block, block.T)
-    out: Floats = gram.cpu().numpy()
-    return out
+    return np.asarray(gram.cpu().numpy())

@@ -90,8 +90,7 @@ class Market:
 
 
 def _numbers(values: ArrayLike) -> Floats:
-    found: Floats = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=np.float64)
-    return found
+    return np.asarray(np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=np.float64))
 
 
 def _blocks(m: int) -> list[slice]:

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from hanse.data.samples import Samples
-from hanse.learning.job import Problem, Recipe, Scores, SeatJob, TrainedRows, smallest_batch
+from hanse.learning.job import Problem, Recipe, SeatJob, TrainedRows, smallest_batch
 from hanse.learning.local import Precision
-from hanse.learning.scoring import Scorer
+from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.sequential import work_of
 from hanse.learning.threads import Crew
 from hanse.learning.worker import Place, SeatOrder, receive, send
@@ -151,13 +151,14 @@ def _stop(workers: list[_Worker]) -> None:
     workers.clear()
 
 
-class ProcessEngine:
+class ProcessEngine(ScoringEngine):
     """Trains seats in ``workers`` processes of one thread each; they start at the first training, which takes seconds.
 
     Raises ValueError if the model cannot be sent to them. Scores are computed in this process.
     """
 
     name = "processes"
+    threads = None  # of this process: as they are
 
     def __init__(
         self,
@@ -251,14 +252,6 @@ class ProcessEngine:
                 )
             )
         return orders
-
-    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
-        """Score ``rows [C, P]`` on the pool, or model c on ``pool[index[c]]``, in this process."""
-        return self.scorer.score(rows, pool, index)
-
-    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
-        """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``, in this process."""
-        return self.scorer.score_each(rows, pool, index)
 
     def close(self) -> None:
         """Stop the workers; a later training starts new ones."""

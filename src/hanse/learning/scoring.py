@@ -37,10 +37,9 @@ def tally(problem: Problem, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     ``y`` are the labels of the m samples, or of each model's own ones in turn (regression: targets ``[.., k]``). Of
     equal outputs the first class counts, as ``argmax`` has it. For regression nothing is right.
     """
-    if problem.loss == "mse":
-        loss = losses(problem, output, y)
-        return loss, torch.zeros_like(loss, dtype=torch.bool)
     loss = losses(problem, output, y)
+    if problem.loss == "mse":
+        return loss, torch.zeros_like(loss, dtype=torch.bool)
     best = output.max(1).indices  # much faster than argmax
     return loss, (best == y.reshape(-1, output.shape[2])) & torch.isfinite(loss)
 

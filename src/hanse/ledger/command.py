@@ -7,17 +7,15 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import Annotated, TextIO
 
 import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from hanse.errors import UserError, nearest
-
-if TYPE_CHECKING:
-    from hanse.ledger.store import Ledger
 
 __all__ = ["app"]
 
@@ -36,25 +34,13 @@ Account = Annotated[
 ]
 
 
-@contextmanager
-def _opened(folder: Path) -> Iterator[Ledger]:
-    """Open a run's ledger for reading; what goes wrong with the database is one line."""
-    from hanse.ledger.book import LedgerError
-    from hanse.ledger.place import open_ledger
-
-    with open_ledger(folder) as ledger:
-        try:
-            yield ledger
-        except LedgerError as wrong:
-            raise UserError(str(wrong)) from None
-
-
 @app.command(epilog="Example:\n\nhanse ledger balances runs/exp")
 def balances(folder: Dir, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """Show what every account holds."""
     from hanse.ledger.export import tokens
+    from hanse.ledger.place import reading
 
-    with _opened(folder) as ledger:
+    with reading(folder) as ledger:
         held = dict(sorted(ledger.balances().items(), key=lambda entry: _natural(entry[0])))
     if as_json:
         print(json.dumps(held, indent=1))
@@ -74,8 +60,9 @@ def history(
 ) -> None:
     """Show the transactions, in order."""
     from hanse.ledger.export import as_dict, tokens, write_csv
+    from hanse.ledger.place import reading
 
-    with _opened(folder) as ledger:
+    with reading(folder) as ledger:
         if account is not None and not ledger.has(account):
             raise UserError(
                 f"--account: '{account}': the book has no such account{nearest(account, ledger.balances())}"
@@ -88,17 +75,9 @@ def history(
             write_csv(ledger, records, sys.stdout)
         else:
             rows = [
-                [
-                    str(r.number),
-                    str(r.round),
-                    r.transaction.step,
-                    r.transaction.kind,
-                    name,
-                    tokens(units),
-                    r.transaction.memo,
-                ]
-                for r in records
-                for name, units in r.transaction.postings
+                [str(r.number), str(r.round), t.step, t.kind, name, tokens(units), t.memo]
+                for r, t in ((record, record.transaction) for record in records)
+                for name, units in t.postings
                 if account in (None, name)
             ]
             _table(["number", "round", "step", "kind", "account", "tokens", "memo"], rows)
@@ -127,16 +106,7 @@ def verify(
     except LedgerError as wrong:  # gone, or too damaged to be opened
         verdict = verifying.Verdict(0, 0, 0, "", str(wrong))
     if as_json:
-        found = {
-            "ok": verdict.ok,
-            "transactions": verdict.transactions,
-            "postings": verdict.postings,
-            "accounts": verdict.accounts,
-            "receipts": len(told),
-            "head": verdict.head,
-            "wrong": verdict.wrong,
-        }
-        print(json.dumps(found, indent=1))
+        print(json.dumps({"ok": verdict.ok, **asdict(verdict), "receipts": len(told)}, indent=1))
     elif verdict.ok:
         print(
             f"The books hold: {verdict.transactions} transactions, {verdict.postings} postings, "
@@ -158,11 +128,12 @@ def export(
 ) -> None:
     """Write all transactions in another form: a journal that hledger reads, CSV, or JSON lines."""
     from hanse.ledger.export import FORMATS
+    from hanse.ledger.place import reading
 
     form = "json" if as_json else "csv" if as_csv else form
     if form not in FORMATS:
         raise UserError(f"--format: '{form}': no such format{nearest(form, FORMATS)}")
-    with _opened(folder) as ledger, _written(out) as file:
+    with reading(folder) as ledger, _written(out) as file:
         FORMATS[form](ledger, ledger.history(), file)
 
 

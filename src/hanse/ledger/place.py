@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import struct
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from hanse.ledger.book import LedgerError
 from hanse.ledger.entry import Transaction, digest
 from hanse.ledger.store import Ledger
 
-__all__ = ["heads_said", "latest_notes", "open_ledger", "place_of"]
+__all__ = ["heads_said", "latest_notes", "open_ledger", "place_of", "reading"]
 
 
 def place_of(folder: Path) -> tuple[str, str]:
@@ -45,6 +47,16 @@ def open_ledger(folder: Path, *, read_only: bool = True) -> Ledger:
         return Ledger.open(url, book=book, read_only=read_only)
     except LedgerError as wrong:
         raise UserError(str(wrong)) from None
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[Ledger]:
+    """Open a run's ledger for reading, and close it. Raises UserError for what goes wrong with it meanwhile, too."""
+    with open_ledger(folder) as ledger:
+        try:
+            yield ledger
+        except LedgerError as wrong:
+            raise UserError(str(wrong)) from None
 
 
 def latest_notes(folder: Path) -> dict[str, Any] | None:

@@ -34,11 +34,12 @@ CHUNK = 2000  # transactions that are read at a time
 class Ledger:
     """One book (a run's) in a database. Use :meth:`open`; it is a context manager, or call :meth:`close`.
 
-    Several processes may write to one book: they take turns.
+    Several processes may write to one book: they take turns. ``id`` is the book's number in the database (``book_id``
+    of its rows).
     """
 
     def __init__(self, engine: Engine, url: URL, book: str, book_id: int, floor: int, read_only: bool) -> None:
-        self._engine, self._id = engine, book_id
+        self._engine, self.id = engine, book_id
         self.url, self.book, self.floor, self.read_only = url, book, floor, read_only
 
     @staticmethod
@@ -97,11 +98,6 @@ class Ledger:
         with session(self._engine, self.url, writing=writing) as connection:
             yield connection
 
-    @property
-    def id(self) -> int:
-        """The book's number in the database (``book_id`` of its rows)."""
-        return self._id
-
     # ---- writing
 
     def post(self, round: int, new: Iterable[Transaction]) -> list[Record]:
@@ -127,11 +123,11 @@ class Ledger:
             raise LedgerError(f"round {round!r}: must be an integer, at least 0")
         with self.begin(writing=True) as connection:
             if connection.dialect.name == "postgresql":  # writers to a book take turns; SQLite's begin has seen to it
-                connection.execute(select(books.c.id).where(books.c.id == self._id).with_for_update())
-            known = known_of(connection, self._id, round, wanted)
+                connection.execute(select(books.c.id).where(books.c.id == self.id).with_for_update())
+            known = known_of(connection, self.id, round, wanted)
             fresh = [t for step, t in wanted.items() if step not in known]
             if fresh:
-                written = append(connection, self._id, self.floor, round, fresh)
+                written = append(connection, self.id, self.floor, round, fresh)
                 known |= {record.transaction.step: record for record in written}
         return [known[step] for step in order]
 
@@ -162,18 +158,18 @@ class Ledger:
     def head(self) -> str:
         """Return the hash of the last transaction."""
         with self.begin() as connection:
-            return tail_of(connection, self._id).hash
+            return tail_of(connection, self.id).hash
 
     def count(self) -> int:
         """Return the number of transactions."""
         with self.begin() as connection:
-            return tail_of(connection, self._id).number
+            return tail_of(connection, self.id).number
 
     def has(self, account: str) -> bool:
         """Say whether anything was ever posted to this account."""
         a = accounts.c
         with self.begin() as connection:
-            wanted = select(a.id).where(a.book_id == self._id, a.name == account)
+            wanted = select(a.id).where(a.book_id == self.id, a.name == account)
             return connection.execute(wanted).one_or_none() is not None
 
     def balance(self, account: str) -> int:
@@ -182,21 +178,21 @@ class Ledger:
             raise LedgerError(f"account {account!r}: must be mint, client/N, escrow/N or pool/NAME")
         a = accounts.c
         with self.begin() as connection:
-            found = connection.execute(select(a.balance).where(a.book_id == self._id, a.name == account)).scalar()
+            found = connection.execute(select(a.balance).where(a.book_id == self.id, a.name == account)).scalar()
         return 0 if found is None else int(found)
 
     def balances(self) -> dict[str, int]:
         """Return the units of every account that was ever posted to, in the order in which they were opened."""
         with self.begin() as connection:
-            return balances_of(connection, self._id)
+            return balances_of(connection, self.id)
 
     def as_book(self) -> Book:
         """Return the book as a value, as it stands now."""
         t = transactions.c
         with self.begin() as connection:
-            tail = tail_of(connection, self._id)
-            steps = connection.execute(select(t.step).where(t.book_id == self._id, t.round == tail.round)).scalars()
-            balances = balances_of(connection, self._id)
+            tail = tail_of(connection, self.id)
+            steps = connection.execute(select(t.step).where(t.book_id == self.id, t.round == tail.round)).scalars()
+            balances = balances_of(connection, self.id)
             return Book(balances, tail.hash, tail.number, self.floor, tail.round, frozenset(steps))
 
     def history(self, account: str | None = None, *, round: int | None = None) -> Iterator[Record]:
@@ -206,12 +202,12 @@ class Ledger:
         not disturb what is seen. Close the iterator (or exhaust it) to end that transaction.
         """
         a, t, p = accounts.c, transactions.c, postings.c
-        wanted = [t.book_id == self._id]
+        wanted = [t.book_id == self.id]
         if round is not None:
             wanted.append(t.round == round)
         if account is not None:
             touching = select(p.transaction_id).join(accounts, a.id == p.account_id)
-            wanted.append(t.id.in_(touching.where(a.book_id == self._id, a.name == account)))
+            wanted.append(t.id.in_(touching.where(a.book_id == self.id, a.name == account)))
         with self.begin() as connection:
             after = 0
             while True:

@@ -132,8 +132,7 @@ class Distilled(TrainPart):
         weights = (counts > 0).astype(np.float64) if self.labels == "uniform" else counts
         if not weights.any():
             weights = np.ones(len(counts))
-        shares: Floats = weights / weights.sum()
-        return shares
+        return np.asarray(weights / weights.sum())
 
 
 def fedgen(

@@ -4,17 +4,16 @@ Pandey, Popovski 2024), section IV, tables I-IV and figure 1.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from hanse.data.sources import is_here
 from hanse.papers.frame import Cell, Paper, PaperTable, Scale, Variant
 from hanse.papers.greedyfed_cells import CELLS, COLUMNS
 
-__all__ = ["GREEDYFED", "Block", "is_here"]
+__all__ = ["GREEDYFED", "Block"]
 
 Sections = dict[str, dict[str, Any]]
 
@@ -181,29 +180,28 @@ def _table2(blocks: tuple[Block, ...], sampler: str) -> list[Cell]:
     ]
 
 
-def _table3(blocks: tuple[Block, ...], sampler: str) -> list[Cell]:
-    cells = []
-    for block in blocks:
-        for x in (0.0, 0.5, 0.9):
-            behaviour = {"straggler": {"fraction": x}} if x else None
-            cells += _cells("table3", block, f"x={x:g}", sampler=sampler, behaviour=behaviour)
-    return cells
+# the sign of a column, the behaviour that a column's clients have, its option, and the option's values (0: none)
+_BEHAVIOURS = {
+    "table3": ("x", "straggler", "fraction", (0.0, 0.5, 0.9)),
+    "table4": ("sigma", "noisy", "sigma", (0.0, 0.05, 0.1)),
+}
 
 
-def _table4(blocks: tuple[Block, ...], sampler: str) -> list[Cell]:
+def _behaving(blocks: tuple[Block, ...], sampler: str, *, table: str) -> list[Cell]:
     cells = []
+    sign, name, option, values = _BEHAVIOURS[table]
     for block in blocks:
-        for sigma in (0.0, 0.05, 0.1):
-            behaviour = {"noisy": {"sigma": sigma}} if sigma else None
-            cells += _cells("table4", block, f"sigma={sigma:g}", sampler=sampler, behaviour=behaviour)
+        for value in values:
+            behaviour = {name: {option: value}} if value else None
+            cells += _cells(table, block, f"{sign}={value:g}", sampler=sampler, behaviour=behaviour)
     return cells
 
 
 _TITLES: Mapping[str, tuple[str, Callable[[tuple[Block, ...], str], list[Cell]]]] = {
     "table1": ("Table I, data heterogeneity", _table1),
     "table2": ("Table II, timing constraints", _table2),
-    "table3": ("Table III, stragglers", _table3),
-    "table4": ("Table IV, noise for privacy", _table4),
+    "table3": ("Table III, stragglers", partial(_behaving, table="table3")),
+    "table4": ("Table IV, noise for privacy", partial(_behaving, table="table4")),
     "figure1": ("Figure 1, test accuracy over the rounds", _table2),
 }
 
@@ -251,15 +249,6 @@ def _scaled(scale: Scale, blocks: tuple[Block, ...], figure: bool) -> tuple[tupl
         missing = "" if is_here(block.source) else f"{block.source}.npz is not here (HANSE_DATA): "
         changes.append(f"{missing}{stand_in} stands in for {block.label}")
     return (small,), 2, tuple(changes)
-
-
-def is_here(source: str) -> bool:
-    """Say whether a source's file can be loaded without the network."""
-    from hanse.data.sources import cache_dir
-
-    folder = os.environ.get("HANSE_DATA")
-    places = [Path(folder).expanduser()] if folder else []
-    return any((place / f"{source}.npz").is_file() for place in [*places, cache_dir()])
 
 
 GREEDYFED = Paper(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from hanse.data.sources import is_here
 from hanse.papers.frame import Cell, Measure, Paper, PaperTable, Published, Scale, Variant
 from hanse.papers.gtflat_cells import ACCURACY, ROUNDS
 from hanse.papers.gtflat_example import example1
@@ -172,7 +173,7 @@ def _scaled(scale: Scale) -> tuple[tuple[Block, ...], int, tuple[str, ...], Mapp
         left = dict.fromkeys(("emnist", EMNIST, "cifar10", "cifar-10"), "is part of --scale paper only")
         return BLOCKS[:2], 3, (said,), left
     if scale == "paper":
-        if _emnist_is_here():
+        if is_here(EMNIST):
             said = "EMNIST is its balanced part of 47 classes; the text does not say which"
             return BLOCKS, 5, (said,), {}
         missing = f"EMNIST is left out: {EMNIST}.npz is not here (HANSE_DATA)"
@@ -184,19 +185,6 @@ def _scaled(scale: Scale) -> tuple[tuple[Block, ...], int, tuple[str, ...], Mapp
         "MNIST only, on scikit-learn's digits; 6 clients, 3 a round, 4 rounds of 5 steps",
     )
     return (small,), 2, changes, {}
-
-
-def _emnist_is_here() -> bool:
-    """Say whether EMNIST can be loaded without the network."""
-    import os
-    from pathlib import Path
-
-    from hanse.data.emnist import find_emnist
-    from hanse.data.sources import cache_dir
-
-    folder = os.environ.get("HANSE_DATA")
-    folders = [*([Path(folder).expanduser()] if folder else []), cache_dir()]
-    return any((f / f"{EMNIST}.npz").is_file() for f in folders) or find_emnist(folders, "balanced") is not None
 
 
 GTFLAT_PAPER = Paper(

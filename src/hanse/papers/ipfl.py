@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from hanse.data.sources import is_here
 from hanse.federation.profiles import TABLE_5
 from hanse.papers.frame import Cell, Paper, PaperTable, Published, Scale
-from hanse.papers.greedyfed import is_here
 from hanse.papers.ipfl_cells import TABLE4, TABLE5, TABLE7, TABLE8, TABLE9
 from hanse.papers.ipfl_llm import build_table1
 from hanse.papers.ipfl_settings import (

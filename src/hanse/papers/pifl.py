@@ -236,10 +236,9 @@ def _published(kind: str, fashion: bool) -> Block:
         turned = {"distributions": "rotation"} if kind == "emnist4" else {}
         count = 4 if kind == "emnist4" else 2
         return Block("fashion_mnist", "Fashion-MNIST", rounds, engine=sequential, data=turned, distributions=count)
-    if kind in ("emnist", "emnist4"):
-        if kind == "emnist":
-            return Block("emnist_cased", "EMNIST", 500, engine=sequential)
-        # appendix B: 4 x 13 classes (papers.md P21: not 56)
+    if kind == "emnist":
+        return Block("emnist_cased", "EMNIST", 500, engine=sequential)
+    if kind == "emnist4":  # appendix B: 4 x 13 classes (papers.md P21: not 56)
         groups = {"distributions": "classes"}
         return Block("emnist_cased", "EMNIST", 500, engine=sequential, data=groups, distributions=4)
     return Block("cifar10", "CIFAR-10", rounds, engine=sequential)

@@ -120,8 +120,7 @@ class Heat:
     @property
     def numbers(self) -> Floats:
         """The numbers that the shades stand for, ``[rows, columns]``."""
-        found: Floats = self.z**2 if self.root else self.z
-        return found
+        return np.asarray(self.z**2 if self.root else self.z)
 
 
 @dataclass(frozen=True)

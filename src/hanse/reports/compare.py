@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -47,13 +47,9 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
     runs = load_runs(dirs)
     groups = group_runs(runs)
     first = {run.seeds: run for run in groups[0].runs}
-    effective = {id(run): _effective(run, first.get(run.seeds, runs[0]), epsilon) for run in runs}
-    rows = [run_row(run) | effective[id(run)] for run in runs]
-    for group in groups:
-        for row in group_rows(group):
-            statistic = np.mean if row["kind"] == "mean" else _sd
-            rows.append(row | _over_seeds([effective[id(run)] for run in group.runs], statistic))
-    return rows
+    rows = {id(run): run_row(run) | _effective(run, first.get(run.seeds, runs[0]), epsilon) for run in runs}
+    means = [row for group in groups for row in group_rows(group.label, [rows[id(run)] for run in group.runs])]
+    return [*rows.values(), *means]
 
 
 def difference_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
@@ -103,15 +99,6 @@ def _effective(run: LoadedRun, base: LoadedRun, epsilon: float) -> dict[str, flo
     return dict(zip(EFFECTIVE, (reached, improvement(reached, needed)), strict=True))
 
 
-def _over_seeds(
-    found: Sequence[Mapping[str, float | None]], statistic: Callable[[list[float]], Any]
-) -> dict[str, float | None]:
-    """Return a statistic of each figure; None unless every seed has it."""
-    columns = {key: [f[key] for f in found] for key in EFFECTIVE}
-    return {key: None if None in values else float(statistic([v for v in values if v is not None]))
-            for key, values in columns.items()}  # fmt: skip
-
-
 def run_row(run: LoadedRun) -> dict[str, Any]:
     """Return one run's row."""
     accuracy = run.series("test/accuracy")[1]
@@ -134,20 +121,21 @@ def run_row(run: LoadedRun) -> dict[str, Any]:
     }
 
 
-def group_rows(group: Group) -> list[dict[str, Any]]:
-    """Return the mean and the standard deviation of a group of several runs; nothing for a single run."""
-    if len(group.runs) < 2:
-        return []
-    rows = [run_row(run) for run in group.runs]
+def group_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the mean and the standard deviation of the rows of a group's runs; nothing for a single run. A figure
+    that a seed lacks is None.
+    """
     many = len(rows)
+    if many < 2:
+        return []
     shared = {"mechanism": rows[0]["mechanism"], "rounds": min(r["rounds"] for r in rows), "seed": None}
     found = []
     for kind, statistic in (("mean", np.mean), ("sd", _sd)):
         numbers: dict[str, float | None] = {}
-        for key in NUMBERS:
+        for key in (key for key in (*NUMBERS, *EFFECTIVE) if key in rows[0]):
             values = [r[key] for r in rows if r[key] is not None]
             numbers[key] = float(statistic(values)) if len(values) == many else None
-        found.append({"run": f"{group.label} ({many} seeds)", "kind": kind, **shared, **numbers})
+        found.append({"run": f"{label} ({many} seeds)", "kind": kind, **shared, **numbers})
     return found
 
 

@@ -37,14 +37,12 @@ class Contribution:
     @property
     def errors(self) -> Floats:
         """The standard error of each client's sum, ``[n]`` (NaN: unknown)."""
-        last: Floats = self.spread[:, -1]
-        return last
+        return np.asarray(self.spread[:, -1])
 
     @property
     def totals(self) -> Floats:
         """The sum of each client's values, ``[n]``, descending."""
-        totals: Floats = self.running[:, -1]
-        return totals
+        return np.asarray(self.running[:, -1])
 
     @property
     def shares(self) -> Floats | None:

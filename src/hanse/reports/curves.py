@@ -44,7 +44,7 @@ def curve_charts(groups: Sequence[Group]) -> list[Chart]:
         accurate = any(len(run.series("client/test_accuracy")[0]) for group in groups for run in group.runs)
         if not lines or (key == "client/test_loss" and accurate):
             continue
-        caption = f"{_MEANING[key]} {_band(groups, lines)}{_alone(lines)}".strip()
+        caption = f"{_MEANING[key]} {_band(groups, lines)}"
         name = key.replace("/", "-").replace("_", "-")
         charts.append(Chart(name, "How well it learned", title, caption, "rounds played", axis, Lines(tuple(lines))))
     return charts
@@ -62,9 +62,9 @@ def _line(group: Group, key: str, factor: float, look: int) -> Line | None:
     sd = curve.sd[kept] * factor
     low, high = mean - sd, mean + sd
     if key.endswith("accuracy"):
-        low, high = _within(low, 0.0, 100.0), _within(high, 0.0, 100.0)
+        low, high = low.clip(0.0, 100.0), high.clip(0.0, 100.0)
     elif curve.mean.min() >= 0:
-        low = _within(low, 0.0, np.inf)
+        low = low.clip(0.0)
     return Line(f"{group.label} ({len(group.runs)} seeds)", x, mean, low, high, look)
 
 
@@ -72,17 +72,9 @@ def _read(run: LoadedRun, key: str) -> tuple[Ints, Floats]:
     return own_accuracy(run, MOST_READ) if key == "client/test_accuracy" else run.series(key)
 
 
-def _within(values: Floats, low: float, high: float) -> Floats:
-    clipped: Floats = np.clip(values, low, high)
-    return clipped
-
-
 def _band(groups: Sequence[Group], lines: Sequence[Line]) -> str:
+    alone = " A single marker is a single tested round." if any(len(line.x) == 1 for line in lines) else ""
     if all(line.low is None for line in lines):
-        return "One run a line: how much a different seed would change is not known."
+        return f"One run a line: how much a different seed would change is not known.{alone}"
     single = " A line without a band is a single run." if any(len(group.runs) == 1 for group in groups) else ""
-    return f"A line is the mean over seeds, its band one standard deviation up and down.{single}"
-
-
-def _alone(lines: Sequence[Line]) -> str:
-    return " A single marker is a single tested round." if any(len(line.x) == 1 for line in lines) else ""
+    return f"A line is the mean over seeds, its band one standard deviation up and down.{single}{alone}"

@@ -264,8 +264,7 @@ def _bow(a: Floats, b: Floats) -> Floats:
     middle = (a + b) / 2 + 0.12 * np.array([-(b - a)[1], (b - a)[0]])
     far = float(np.linalg.norm(b - a))
     t = np.linspace(min(0.4, 0.09 / far), 1 - min(0.4, 0.09 / far), 12)[:, None]
-    path: Floats = (1 - t) ** 2 * a + 2 * t * (1 - t) * middle + t**2 * b
-    return path
+    return np.asarray((1 - t) ** 2 * a + 2 * t * (1 - t) * middle + t**2 * b)
 
 
 def _column(values: Floats) -> list[float | None]:

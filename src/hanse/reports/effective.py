@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+
+from hanse.reports.chart import Floats, Ints
 
 __all__ = ["EPSILON", "best_so_far", "effective_round", "improvement"]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 EPSILON = 5e-3
 """GTFLAT's tolerance: half a percent of accuracy."""
@@ -16,8 +14,7 @@ EPSILON = 5e-3
 
 def best_so_far(accuracy: Floats) -> Floats:
     """Return the cumulative maximum over the rounds, the last axis, ``[..., rounds]``: GTFLAT's figure 2."""
-    found: Floats = np.maximum.accumulate(accuracy, axis=-1)
-    return found
+    return np.asarray(np.maximum.accumulate(accuracy, axis=-1))
 
 
 def effective_round(rounds: Ints, accuracy: Floats, target: float, epsilon: float = EPSILON) -> int | None:

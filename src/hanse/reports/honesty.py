@@ -13,7 +13,7 @@ from hanse.reports.load import Group, LoadedRun
 from hanse.reports.own import last_tested, utilities
 from hanse.reports.paired import paired
 from hanse.reports.tokens import balances
-from hanse.streams import stream
+from hanse.streams import places
 
 __all__ = ["HONEST", "honesty_charts", "kinds_of", "outcomes", "own_accuracy"]
 
@@ -54,7 +54,7 @@ def kinds_of(run: LoadedRun) -> dict[str, Ints]:
     noise = given.get("noisy", {"sigma": 0.0})
     noisy = float(noise.get("sigma", 0.1)) > 0 and noise.get("levels", "spread") == "spread"
     if noisy:
-        found["the noisier half"] = np.flatnonzero(_places(seed, "noisy", n) >= n / 2)
+        found["the noisier half"] = np.flatnonzero(places(seed, "noisy", n) >= n / 2)
     taken = np.zeros(n, bool)
     kinds: dict[str, Ints] = {}
     for name, clients in found.items():
@@ -65,14 +65,8 @@ def kinds_of(run: LoadedRun) -> dict[str, Ints]:
     return {QUIET if noisy else HONEST: rest} | kinds if kinds and len(rest) else {}
 
 
-def _places(seed: Any, purpose: str, n: int) -> Ints:
-    """Return each client's place in the random order that the behaviours draw, ``[N]``."""
-    found: Ints = np.argsort(stream(seed, purpose).permutation(n))
-    return found
-
-
 def _first(seed: Any, purpose: str, n: int, fraction: float) -> Ints:
-    return np.flatnonzero(_places(seed, purpose, n) < fraction * n)
+    return np.flatnonzero(places(seed, purpose, n) < fraction * n)
 
 
 def _listed(given: Mapping[str, Any], n: int) -> Ints:

@@ -9,18 +9,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hanse.errors import UserError
+from hanse.reports.chart import Floats, Ints
 from hanse.toml import flat
 
-__all__ = ["Curve", "Group", "LoadedRun", "Seats", "group_runs", "load_run", "load_runs"]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+__all__ = ["Curve", "Group", "LoadedRun", "Seats", "group_runs", "is_number", "load_run", "load_runs"]
 
 # what may differ between two runs of one experiment: the seeds, and how (not what) it computes
 _SEEDS = (("run", "seed"), ("data", "seed"))
@@ -89,7 +87,7 @@ class LoadedRun:
 
     def series(self, key: str) -> tuple[Ints, Floats]:
         """Return the rounds (0-based) that recorded a number under ``key``, ``[n]``, and the numbers, ``[n]``."""
-        found = [(line["round"], line[key]) for line in self.metrics if _is_number(line.get(key))]
+        found = [(line["round"], line[key]) for line in self.metrics if is_number(line.get(key))]
         rounds = np.array([r for r, _ in found], np.int64)
         return rounds, np.array([v for _, v in found], np.float64)
 
@@ -98,7 +96,7 @@ class LoadedRun:
         """The seats as arrays."""
 
         def column(key: str) -> Floats:
-            return np.array([v if _is_number(v := c.get(key)) else np.nan for c in self.clients], np.float64)
+            return np.array([v if is_number(v := c.get(key)) else np.nan for c in self.clients], np.float64)
 
         return Seats(
             round=np.array([c["round"] for c in self.clients], np.int64),
@@ -270,7 +268,8 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return section if isinstance(section, Mapping) else {}
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Say whether this is a finite number that a page can show."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -61,17 +61,10 @@ def load_trades(run: LoadedRun) -> Trades | None:
         money[np.ix_(at, at)] += r.money / TOKEN
         imports[np.ix_(at, at)] += r.realised / len(rounds)
         utility[at] += r.utility
-    roles = roles_of(run)
-    names = tuple(f"{run.client_label(c)} {roles.get(c, 'client')}" for c in who.tolist())
-    return Trades(
-        tuple(who.tolist()),
-        names,
-        tuple(roles.get(c, "client") for c in who.tolist()),
-        money,
-        imports,
-        utility,
-        rounds[-1],
-    )
+    clients, told = tuple(who.tolist()), roles_of(run)
+    roles = tuple(told.get(c, "client") for c in clients)
+    names = tuple(f"{run.client_label(c)} {role}" for c, role in zip(clients, roles, strict=True))
+    return Trades(clients, names, roles, money, imports, utility, rounds[-1])
 
 
 def market_charts(groups: Sequence[Group]) -> list[Chart]:
@@ -94,14 +87,16 @@ def market_charts(groups: Sequence[Group]) -> list[Chart]:
     return [*charts, *_scatter(groups)]
 
 
+def _chart(kind: str, title: str, label: str, caption: str, x: str, y: str, marks: Bars | Heat) -> Chart:
+    return Chart(f"market-{kind}-{slug(label)}", SECTION, f"{title}: {label}", caption, x, y, marks)
+
+
 def _money(trades: Trades, label: str) -> Chart:
     marks = Heat(trades.names, trades.names, trades.money, "tokens", floor=0.0)
     caption = (
         "The same payments pair by pair. Every row is a buyer, every column a seller; the lighter, the more tokens."
     )
-    return Chart(
-        f"market-money-{slug(label)}", SECTION, f"Who bought from whom: {label}", caption, "seller", "buyer", marks
-    )
+    return _chart("money", "Who bought from whom", label, caption, "seller", "buyer", marks)
 
 
 def _gains(trades: Trades, label: str) -> Chart:
@@ -114,24 +109,13 @@ def _gains(trades: Trades, label: str) -> Chart:
         "For each client what it was paid, what it paid (to the left), and its utility over the run: gain from what it "
         "imported, less the cost of sharing, less the net payment."
     )
-    marks = Bars(trades.names, series)
-    return Chart(
-        f"market-gains-{slug(label)}", SECTION, f"Who gained what: {label}", caption, "tokens", "client", marks
-    )
+    return _chart("gains", "Who gained what", label, caption, "tokens", "client", Bars(trades.names, series))
 
 
 def _imports(trades: Trades, label: str) -> Chart:
     marks = Heat(trades.names, trades.names, trades.imports, "share of the rounds", floor=0.0)
     caption = "How often each row's client imported each column's model, as a share of the rounds."
-    return Chart(
-        f"market-imports-{slug(label)}",
-        SECTION,
-        f"Who learned from whom: {label}",
-        caption,
-        "model of",
-        "client",
-        marks,
-    )
+    return _chart("imports", "Who learned from whom", label, caption, "model of", "client", marks)
 
 
 def sweep_chart(last: MarketRound, label: str) -> Chart:
@@ -150,15 +134,7 @@ def sweep_chart(last: MarketRound, label: str) -> Chart:
         "another multiple of what it was; distances are those of the run's last market."
     )
     marks = Heat(rows, columns, z, "imports a client", floor=0.0)
-    return Chart(
-        f"market-sweep-{slug(label)}",
-        SECTION,
-        f"What K and lambda change: {label}",
-        caption,
-        "lambda",
-        "eagerness",
-        marks,
-    )
+    return _chart("sweep", "What K and lambda change", label, caption, "lambda", "eagerness", marks)
 
 
 def _scatter(groups: Sequence[Group]) -> list[Chart]:
@@ -177,14 +153,6 @@ def _scatter(groups: Sequence[Group]) -> list[Chart]:
     if len(lines) < 2:
         return []
     caption = "Every dot is one run: the clients' mean accuracy on their own data across, their mean utility up."
-    return [
-        Chart(
-            "market-utility",
-            SECTION,
-            "Utility and accuracy",
-            caption,
-            "accuracy on own data, %",
-            "mean utility, tokens",
-            Lines(tuple(lines), zero=True, whole=False),
-        )
-    ]
+    x_axis, y_axis = "accuracy on own data, %", "mean utility, tokens"
+    marks = Lines(tuple(lines), zero=True, whole=False)
+    return [Chart("market-utility", SECTION, "Utility and accuracy", caption, x_axis, y_axis, marks)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 from hanse.errors import UserError
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.load import Group, LoadedRun
+
+if TYPE_CHECKING:
+    from hanse.ledger.store import Ledger
 
 __all__ = ["Books", "books_of", "read_books"]
 
@@ -50,15 +54,11 @@ def read_books(run: LoadedRun) -> Books | None:
     """Return a run's books; None if nobody pays in it. Raises UserError if they cannot be read."""
     if not (run.path / "ledger.json").exists():
         return None
-    from hanse.ledger.book import LedgerError
     from hanse.ledger.entry import TOKEN
-    from hanse.ledger.place import open_ledger
+    from hanse.ledger.place import reading
 
-    with open_ledger(run.path) as ledger:
-        try:
-            names, rows = _rows(ledger)
-        except LedgerError as wrong:
-            raise UserError(str(wrong)) from None
+    with reading(run.path) as ledger:
+        names, rows = _rows(ledger)
     if not len(rows):
         return None
     # a client and its escrow are one place: a bid is not a payment
@@ -82,16 +82,14 @@ def read_books(run: LoadedRun) -> Books | None:
     )
 
 
-def _rows(ledger: object) -> tuple[list[str], NDArray[np.int64]]:
+def _rows(ledger: Ledger) -> tuple[list[str], NDArray[np.int64]]:
     """Return the names of accounts, and for every posting its transaction's number and round, its account's place in
     the names, and its units, ``[P, 4]``.
     """
     from sqlalchemy import select
 
-    from hanse.ledger.store import Ledger
     from hanse.ledger.tables import accounts, postings, transactions
 
-    assert isinstance(ledger, Ledger)
     a, t, p = accounts.c, transactions.c, postings.c
     with ledger.begin() as connection:
         named = connection.execute(select(a.id, a.name).where(a.book_id == ledger.id).order_by(a.id)).all()

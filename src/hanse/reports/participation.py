@@ -21,8 +21,7 @@ def selection(group: Group) -> Floats:
     """Return the share of rounds in which each registered client was selected, ``[N]``, mean over seeds."""
     runs = group.same_clients
     most = max(run.num_clients for run in runs)
-    share: Floats = np.mean([_one(run, most) for run in runs], axis=0)
-    return share
+    return np.asarray(np.mean([_one(run, most) for run in runs], axis=0))
 
 
 def _one(run: LoadedRun, clients: int) -> Floats:

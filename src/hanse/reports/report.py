@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs
 from hanse.errors import UserError
 from hanse.reports.chart import Chart
 from hanse.reports.chart_csv import to_csv
-from hanse.reports.classmap import DataFacts, data_facts
+from hanse.reports.classmap import data_facts
 from hanse.reports.draw_matplotlib import save
 from hanse.reports.figures import figures, to_plotly
 from hanse.reports.load import Group, group_runs, load_runs
@@ -54,11 +54,12 @@ def write_report(
     data = data_facts(groups)
     books, unread = books_of(groups)
     charts = figures(groups, data, books)
+    notes = dict.fromkeys(f"Data: {facts.note}" for facts in data if facts.note)  # once each
     page = _page(
         title=title or _title(groups),
         lead=lead or "",
         summary=summary(groups),
-        warnings=[*warnings(groups, runs), *unread, *_notes(data)],
+        warnings=[*warnings(groups, runs), *unread, *notes],
         experiments=experiments_table(groups),
         differences=differences_tables(groups),
         base=groups[0].label,
@@ -67,7 +68,7 @@ def write_report(
         run_count=len(runs),
         charts=charts,
         skipped=[f"{facts.name}: {facts.skipped}" for facts in data if facts.skipped],
-        configs=[(group.label, group.runs[0].name, _config_text(group)) for group in groups],
+        configs=[(g.label, g.runs[0].name, (g.runs[0].path / "config.toml").read_text("utf-8")) for g in groups],
     )
     return _write(Path(out), page, charts)
 
@@ -104,12 +105,3 @@ def _title(groups: Sequence[Group]) -> str:
     if len(labels) > 4:
         return f"{len(labels)} experiments side by side"
     return " against ".join(labels) if len(labels) < 3 else f"{', '.join(labels[:-1])} and {labels[-1]}"
-
-
-def _notes(data: Sequence[DataFacts]) -> list[str]:
-    """Return what the data say of themselves, once each."""
-    return list(dict.fromkeys(f"Data: {facts.note}" for facts in data if facts.note))
-
-
-def _config_text(group: Group) -> str:
-    return (group.runs[0].path / "config.toml").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +75,12 @@ def fit_of(run: LoadedRun, client: int, alone: Path | None = None) -> Fit:
     found = Fit(rounds, accuracy, loss, known)
     other = find_alone(run) if named is None else named
     if other is None:
-        return Fit(rounds, accuracy, loss, known, how=_how(run, client))
+        return replace(found, how=_how(run, client))
     theirs = _tests(other, client)
     if not theirs:
-        return Fit(rounds, accuracy, loss, known, how=f"{other.name} did not test client {client} on its own data")
+        return replace(found, how=f"{other.name} did not test client {client} on its own data")
     _, alone_loss, alone_accuracy, _ = theirs[-1]
-    return Fit(
-        found.rounds, found.accuracy, found.loss, known, other.name, alone_accuracy, alone_loss, len(other.metrics)
-    )
+    return Fit(rounds, accuracy, loss, known, other.name, alone_accuracy, alone_loss, len(other.metrics))
 
 
 def _tests(run: LoadedRun, client: int) -> list[tuple[int, float | None, float | None, int | None]]:

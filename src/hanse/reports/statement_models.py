@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.reports.chart import Ints
 from hanse.reports.load import LoadedRun
 
 __all__ = ["Models", "models_of"]
-
-Ints = NDArray[np.int64]
 
 _MARKET = ("market_client", "market_graph", "market_paid", "market_utility")
 _NEEDED = ("client", "start", "answered", "home", "W_row", "W_column", "W_weight", "withheld", "bids", *_MARKET)
@@ -66,11 +65,9 @@ def models_of(run: LoadedRun, client: int, *, names: bool = False) -> Models:
             receivers = np.arange(len(home), dtype=np.int64)  # an auction shows all models to everyone who may bid
         if "market_graph" in record:
             traded = True
-            market = _market(record, client)
-            receivers = rows = market.importers  # rows of a market are others' centres: what was sold says it all
-            imported += market.imports
-            withheld += market.withheld
-            utility += market.utility
+            importers, imports, unpaid, worth = _market(record, client)
+            receivers = rows = importers  # rows of a market are others' centres: what was sold says it all
+            imported, withheld, utility = imported + imports, withheld + unpaid, utility + worth
         used += bool(len(rows))
         before = set(receivers.tolist()) - {client}
         got.update(before)
@@ -96,23 +93,17 @@ def _own(home: Ints, client: int) -> list[int]:
     return [row] if row >= 0 and int((home == row).sum()) == 1 else []
 
 
-@dataclass(frozen=True)
-class _Market:
-    importers: Ints
-    imports: int
-    withheld: bool
-    utility: float
-
-
-def _market(record: dict[str, NDArray[np.generic]], client: int) -> _Market:
-    """Return what a round's market did for a client: an import that was not paid for was not delivered."""
+def _market(record: dict[str, NDArray[np.generic]], client: int) -> tuple[Ints, int, bool, float]:
+    """Return what a round's market did for a client: who imported its model ``[n]``, how many it imported, whether
+    what it wanted was withheld, and its utility. An import that was not paid for was not delivered.
+    """
     clients, graph = record["market_client"], np.asarray(record["market_graph"]) != 0
     paid = np.asarray(record["market_paid"], bool) if "market_paid" in record else np.ones(len(clients), bool)
     at = np.flatnonzero(clients == client)
     if not len(at):
-        return _Market(np.zeros(0, np.int64), 0, False, 0.0)
+        return np.zeros(0, np.int64), 0, False, 0.0
     i = int(at[0])
     delivered = graph & paid[:, None]
     importers = np.asarray(clients[delivered[:, i]], np.int64)
     worth = float(np.asarray(record["market_utility"], np.float64)[i])
-    return _Market(importers, int(delivered[i].sum()), not paid[i] and bool(graph[i].any()), worth)
+    return importers, int(delivered[i].sum()), not paid[i] and bool(graph[i].any()), worth

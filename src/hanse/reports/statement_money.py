@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from hanse.errors import UserError
-from hanse.ledger.book import LedgerError
 from hanse.ledger.entry import client as account_of
 from hanse.ledger.entry import escrow
-from hanse.ledger.place import open_ledger
+from hanse.ledger.place import reading
 from hanse.ledger.rows import Record
 
 __all__ = ["KINDS", "Figure", "Line", "Money", "money_of", "own_lines"]
@@ -93,13 +91,10 @@ def money_of(folder: Path, client: int, *, names: bool = False) -> Money | None:
     if not (folder / "ledger.json").exists():
         return None
     mine, kept = account_of(client), escrow(client)
-    with open_ledger(folder) as ledger:
-        try:
-            # the rest is read of one moment: a run may be writing
-            book = ledger.as_book()
-            records = {r.number: r for name in (mine, kept) for r in ledger.history(name) if r.number <= book.count}
-        except LedgerError as wrong:
-            raise UserError(str(wrong)) from None
+    with reading(folder) as ledger:
+        # the rest is read of one moment: a run may be writing
+        book = ledger.as_book()
+        records = {r.number: r for name in (mine, kept) for r in ledger.history(name) if r.number <= book.count}
     lines = own_lines([records[n] for n in sorted(records)], client, names=names)
     figures = _figures(lines)
     outside = [f for f in figures if not f.within and f.kind != "grant"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
@@ -143,15 +143,7 @@ def _curve(
     return Picture((), path, None if dashed is None else round(y(dashed), 1), rules, ("0", str(rounds - 1)), label)
 
 
-class _Scale:
-    """Heights of values: ``low`` at the bottom, ``high`` at the top."""
-
-    def __init__(self, low: float, high: float) -> None:
-        self.low, self.wide = low, (high - low) or 1.0
-
-    def __call__(self, value: float) -> float:
-        return HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * (value - self.low) / self.wide
-
-
-def _scale(low: float, high: float) -> _Scale:
-    return _Scale(low, high)
+def _scale(low: float, high: float) -> Callable[[float], float]:
+    """Return what gives the heights of values: ``low`` at the bottom, ``high`` at the top."""
+    wide = (high - low) or 1.0
+    return lambda value: HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * (value - low) / wide

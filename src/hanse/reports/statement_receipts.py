@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from hanse.errors import UserError
-from hanse.ledger.book import LedgerError
 from hanse.ledger.entry import GENESIS, escrow
 from hanse.ledger.entry import client as account_of
-from hanse.ledger.place import heads_said, open_ledger, place_of
+from hanse.ledger.place import heads_said, place_of, reading
 from hanse.ledger.receipts import Receipt, read_receipts
 from hanse.ledger.rows import Record
 from hanse.ledger.store import Ledger
@@ -68,13 +67,10 @@ def replay(folder: Path, client: int, receipts: Path) -> Replay:
     mine = [r for r in read_receipts(receipts) if r.client == client]
     if not mine:
         raise UserError(f"--receipts {receipts}: has no receipt of client {client}")
-    with open_ledger(folder) as ledger:
-        try:
-            wrong = verify(ledger, (), heads_said(folder, ledger)).wrong or ""
-            disputes = [*_foreign(mine, ledger), *_walked(ledger, client, mine)]
-            records, against = _records(folder, ledger, client)
-        except LedgerError as broken:
-            raise UserError(str(broken)) from None
+    with reading(folder) as ledger:
+        wrong = verify(ledger, (), heads_said(folder, ledger)).wrong or ""
+        disputes = [*_foreign(mine, ledger), *_walked(ledger, client, mine)]
+        records, against = _records(folder, ledger, client)
     return Replay(len(mine), sum(bool(r.signature) for r in mine), records, wrong, (*disputes, *against))
 
 

@@ -35,7 +35,8 @@ class TextTable:
 
 def experiments_table(groups: Sequence[Group]) -> TextTable:
     """Return a row an experiment: mean ± sample standard deviation over its seeds. Empty columns are left out."""
-    rows = [(group_rows(group) or [run_row(group.runs[0])]) for group in groups]
+    found = [(group.label, [run_row(run) for run in group.runs]) for group in groups]
+    rows = [group_rows(label, each) or each for label, each in found]
     shown = _shown([row for pair in rows for row in pair])
     body = []
     for group, pair in zip(groups, rows, strict=True):

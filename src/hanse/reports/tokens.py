@@ -12,7 +12,7 @@ from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even
 from hanse.reports.contributions import slug
 from hanse.reports.load import Group, LoadedRun
 from hanse.reports.money import Books
-from hanse.streams import stream
+from hanse.streams import places
 
 __all__ = ["balances", "free_riders", "token_charts"]
 
@@ -48,9 +48,9 @@ def balances(run: LoadedRun) -> tuple[Ints, Floats] | None:
 def free_riders(run: LoadedRun) -> Ints:
     """Return the ids ``[n]`` of the clients that the behaviour "free_rider" made free riders of."""
     given: Mapping[str, float] = run.config.get("behaviour", {}).get("free_rider", {})
-    if "fraction" not in given and "free_rider" not in run.config.get("behaviour", {}):
+    if "free_rider" not in run.config.get("behaviour", {}):
         return np.zeros(0, np.int64)
-    place = np.argsort(stream(run.seeds[0], "free riders").permutation(run.num_clients))
+    place = places(run.seeds[0], "free riders", run.num_clients)
     return np.flatnonzero(place < given.get("fraction", 0.2) * run.num_clients)
 
 

@@ -12,7 +12,7 @@ from hanse.reports.load import LoadedRun
 from hanse.reports.market import SECTION, Trades, roles_of
 from hanse.reports.money import Books
 
-__all__ = ["draw_transactions", "flow_chart", "trades_chart"]
+__all__ = ["draw_transactions", "flow_chart"]
 
 MOST_NODES = 40
 
@@ -21,15 +21,11 @@ def draw_transactions(trades: Trades, title: str) -> Figure:
     """Return the transaction graph of a market: an arrow goes from the buyer to the seller; beside each client stands
     its net payment, in tokens.
     """
-    return to_matplotlib(trades_chart(trades, title))
+    names = [str(c) for c in trades.clients]
+    return to_matplotlib(_chart(title, names, trades.roles, trades.money, "", "transactions"))
 
 
-def trades_chart(trades: Trades, title: str) -> Chart:
-    """Return the same as a chart."""
-    return _chart(title, [str(c) for c in trades.clients], trades.roles, trades.money, "", "transactions")
-
-
-def flow_chart(run: LoadedRun, books: Books, label: str, section: str = SECTION) -> Chart | None:
+def flow_chart(run: LoadedRun, books: Books, label: str) -> Chart | None:
     """Return who paid whom by the books, pools among them; None if nobody paid anybody."""
     if not books.flow.any():
         return None
@@ -45,13 +41,12 @@ def flow_chart(run: LoadedRun, books: Books, label: str, section: str = SECTION)
         names, kinds = [names[i] for i in kept], [kinds[i] for i in kept]
         weight = weight[np.ix_(kept, kept)]
     more = f" The {MOST_NODES} that moved most; {dropped} others are left out." if dropped else ""
-    return _chart(f"Who paid whom: {label}", names, kinds, weight, more, f"transactions-{slug(label)}", section)
+    return _chart(f"Who paid whom: {label}", names, kinds, weight, more, f"transactions-{slug(label)}")
 
 
 def _chart(
-    title: str, names: list[str], kinds: tuple[str, ...] | list[str], weight: Floats, more: str, key: str,
-    section: str = SECTION,
-) -> Chart:  # fmt: skip
+    title: str, names: list[str], kinds: tuple[str, ...] | list[str], weight: Floats, more: str, key: str
+) -> Chart:
     net = weight.sum(axis=0) - weight.sum(axis=1)
     marks = Graph(tuple(names), tuple(kinds), weight, tuple(f"{x:+.2f}" for x in net), "tokens", kinds.count("pool"))
     caption = (
@@ -59,4 +54,4 @@ def _chart(
         "each stands what it got less what it paid. Colour and shape tell the roles. Arrows below a hundredth of the "
         "largest are not drawn; grants and bids that came back are no payments." + more
     )
-    return Chart(key, section, title, caption, "", "", marks)
+    return Chart(key, SECTION, title, caption, "", "", marks)

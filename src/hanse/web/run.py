@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hanse.reports.load import is_number
 from hanse.web.books import Books
-from hanse.web.seats import Seats, is_number
+from hanse.web.seats import Seats
 from hanse.web.series import Series
 from hanse.web.tail import LineTail
 

@@ -6,16 +6,13 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any
 
-__all__ = ["Contributor", "Seats", "is_number"]
+from hanse.reports.load import is_number
+
+__all__ = ["Contributor", "Seats"]
 
 REFUSALS = 20  # the last ones are shown
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Say whether this is a finite number that a page can show."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass

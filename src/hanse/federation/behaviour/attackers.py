@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -11,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hanse.federation.behaviour.basic import Behaviour, Me
+from hanse.federation.behaviour.basic import Me, OfSome
 from hanse.federation.port import Reply, Request, Train, Trained
 from hanse.streams import stream
 
@@ -21,7 +20,7 @@ Attack = Literal["random", "shuffle", "flip", "same", "gaussian"]
 
 
 @dataclass(frozen=True)
-class Attacker(Behaviour):
+class Attacker(OfSome):
     """The ``clients`` send ``kind`` of thing instead of their models, from round ``since`` on (iPFL sec. E.4, 6.2).
 
     "random": a random model, drawn anew each round, with the spread of the one that it was sent; the others turn the
@@ -29,13 +28,9 @@ class Attacker(Behaviour):
     "gaussian" noise, all of the update's own length times ``scale``.
     """
 
-    clients: Sequence[int] = ()
     kind: Attack = "random"
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     since: Annotated[int, Field(ge=0)] = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "clients", tuple(self.clients))
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Replace the client's uploads; a private row is its own and stays."""

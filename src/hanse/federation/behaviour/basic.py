@@ -7,21 +7,20 @@ much comes from keyed streams, so that it does not depend on the order of work.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Annotated, Literal, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 from hanse.federation.port import Reply, Request, Train, Trained
 from hanse.learning.job import Recipe
-from hanse.streams import stream
+from hanse.streams import places, stream
 
-__all__ = ["Behaviour", "DropOut", "Me", "Noisy", "Straggler"]
+__all__ = ["Behaviour", "DropOut", "Me", "Noisy", "OfSome", "Straggler", "place"]
 
 
 @dataclass(frozen=True)
@@ -60,14 +59,19 @@ class Behaviour(Protocol):
         return reply
 
 
-@lru_cache(maxsize=8)
-def _places(seed: int, purpose: str, num_clients: int) -> NDArray[np.int64]:
-    return np.argsort(stream(seed, purpose).permutation(num_clients))
+def place(me: Me, purpose: str) -> int:
+    """Return the client's place 0..N-1 in a random order that all clients of a run share."""
+    return int(places(me.seed, purpose, me.num_clients)[me.id])
 
 
-def _place(me: Me, purpose: str) -> int:
-    """Return the client's place 0..N-1 in a random permutation that all clients of a run share."""
-    return int(_places(me.seed, purpose, me.num_clients)[me.id])
+@dataclass(frozen=True)
+class OfSome(Behaviour):
+    """What some ``clients`` do, named by their ids."""
+
+    clients: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clients", tuple(self.clients))
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class Straggler(Behaviour):
 
     def on_request(self, me: Me, round: int, request: Request) -> Request:
         """Shorten the training of a straggler."""
-        if _place(me, "stragglers") >= self.fraction * me.num_clients:
+        if place(me, "stragglers") >= self.fraction * me.num_clients:
             return request
         most = me.recipe.steps if me.recipe.steps is not None else me.recipe.epochs
         key = round if self.redraw == "round" else -1
@@ -104,7 +108,7 @@ class Noisy(Behaviour):
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Add the client's noise to its updates."""
-        level = self.sigma if self.levels == "same" else _place(me, "noisy") * self.sigma / me.num_clients
+        level = self.sigma if self.levels == "same" else place(me, "noisy") * self.sigma / me.num_clients
         if level == 0:
             return reply
         start = {t.seat: t.row for t in request.tasks if isinstance(t, Train) and not t.private}

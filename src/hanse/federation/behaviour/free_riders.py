@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hanse.federation.behaviour.basic import Behaviour, Me, _place
+from hanse.federation.behaviour.basic import Behaviour, Me, place
 from hanse.federation.port import Reply, Request, Train, Trained
 
 __all__ = ["FreeRider"]
@@ -21,7 +21,7 @@ class FreeRider(Behaviour):
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Put the model that came in place of the update."""
-        if _place(me, "free riders") >= self.fraction * me.num_clients:
+        if place(me, "free riders") >= self.fraction * me.num_clients:
             return reply
         start = {t.seat: t.start for t in request.tasks if isinstance(t, Train)}
         results = tuple(

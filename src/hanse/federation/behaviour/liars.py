@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from hanse.federation.behaviour.basic import Behaviour, Me
+from hanse.federation.behaviour.basic import Me, OfSome
 from hanse.federation.port import Answered, Reply, Request, Result, Trained
 
 __all__ = ["Liar"]
@@ -17,18 +17,14 @@ Ratio = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
-class Liar(Behaviour):
+class Liar(OfSome):
     """The ``clients`` multiply what they report: the ``size`` of their data beside each update, and their ``cost`` and
     ``eagerness`` where a market asks for them (iPFL Table 4).
     """
 
-    clients: Sequence[int] = ()
     size: Ratio = 1.0
     cost: Ratio = 1.0
     eagerness: Ratio = 1.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "clients", tuple(self.clients))
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Change what the client reports."""

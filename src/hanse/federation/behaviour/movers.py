@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,20 +9,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hanse.federation.behaviour.basic import Behaviour, Me
+from hanse.federation.behaviour.basic import Me, OfSome
 
 __all__ = ["Drift", "Joiner", "Leaver"]
 
 
 @dataclass(frozen=True)
-class Joiner(Behaviour):
+class Joiner(OfSome):
     """The ``clients`` are there from round ``at`` on."""
 
-    clients: Sequence[int] = ()
     at: Annotated[int, Field(ge=0)] = 1
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "clients", tuple(self.clients))
 
     def present(self, me: Me, round: int) -> bool:
         """Return whether the client has come."""
@@ -31,14 +26,10 @@ class Joiner(Behaviour):
 
 
 @dataclass(frozen=True)
-class Leaver(Behaviour):
+class Leaver(OfSome):
     """The ``clients`` are gone from round ``at`` on."""
 
-    clients: Sequence[int] = ()
     at: Annotated[int, Field(ge=0)] = 1
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "clients", tuple(self.clients))
 
     def present(self, me: Me, round: int) -> bool:
         """Return whether the client is still there."""
@@ -46,17 +37,13 @@ class Leaver(Behaviour):
 
 
 @dataclass(frozen=True)
-class Drift(Behaviour):
+class Drift(OfSome):
     """The ``clients`` hold a ``share`` of their train samples at a time, in the order of their classes: a window that
     moves on to the other end in ``rounds`` rounds, and then stays there.
     """
 
-    clients: Sequence[int] = ()
     share: Annotated[float, Field(gt=0, le=1)] = 0.5
     rounds: Annotated[int, Field(ge=1)] = 10
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "clients", tuple(self.clients))
 
     def holds(self, me: Me, round: int, targets: Tensor, index: Tensor) -> Tensor:
         """Return the samples in the window. Targets that are not one number a sample keep the samples' own order."""

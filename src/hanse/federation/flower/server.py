@@ -79,42 +79,27 @@ def play(
         raise UserError(f"members: {members}: more than data.clients, {experiment.data.clients}")
     out.mkdir(parents=True, exist_ok=True)
     with _alone(out / "federation.json") as run:
-        return _play(grid, experiment, out, members, load_server_data, observers, patience_s, largest, remember, run)
+        room, half = experiment.data.clients, experiment.federation.half_precision
+        register = Members.read(out / "members.json" if remember else None)
 
+        def job(member: Member, num_clients: int) -> Job:
+            model = {"name": experiment.model.name, **experiment.model.options}
+            return Job(run, member.id, num_clients, experiment.run.seed, model, experiment.train.model_dump(), half)
 
-def _play(
-    grid: Grid,
-    experiment: Experiment,
-    out: Path,
-    members: int,
-    load_server_data: LoadServerData | None,
-    observers: Sequence[Observer],
-    patience_s: float,
-    largest: int,
-    remember: bool,
-    run: str,
-) -> Run:
-    room, half = experiment.data.clients, experiment.federation.half_precision
-    register = Members.read(out / "members.json" if remember else None)
-
-    def job(member: Member, num_clients: int) -> Job:
-        model = {"name": experiment.model.name, **experiment.model.options}
-        return Job(run, member.id, num_clients, experiment.run.seed, model, experiment.train.model_dump(), half)
-
-    deadline_s = experiment.federation.deadline_s or 3600.0
-    federation = FlowerFederation(grid, register, job, deadline_s, room, largest, half, partial(Orders.read, out))
-    _gather(federation, members, patience_s)
-    first = min(register.by_key.values(), key=lambda m: m.id)
-    for member in register.by_key.values():
-        if _kind(member) != _kind(first):
-            raise UserError(f"member {member.name}: samples {_kind(member)}; {first.name} has them {_kind(first)}")
-    sizes = [0] * room
-    for member in register.by_key.values():
-        sizes[member.id] = member.num_samples
-    validation, test = (None, None) if load_server_data is None else load_server_data()
-    data = RemoteData.of(sizes, first.input_shape, first.num_classes, validation, test, first.text)
-    watching = [*observers, Teller(federation, out)]
-    return run_elsewhere(experiment, data, federation, out=out, observers=watching)
+        deadline_s = experiment.federation.deadline_s or 3600.0
+        federation = FlowerFederation(grid, register, job, deadline_s, room, largest, half, partial(Orders.read, out))
+        _gather(federation, members, patience_s)
+        first = min(register.by_key.values(), key=lambda m: m.id)
+        for member in register.by_key.values():
+            if _kind(member) != _kind(first):
+                raise UserError(f"member {member.name}: samples {_kind(member)}; {first.name} has them {_kind(first)}")
+        sizes = [0] * room
+        for member in register.by_key.values():
+            sizes[member.id] = member.num_samples
+        validation, test = (None, None) if load_server_data is None else load_server_data()
+        data = RemoteData.of(sizes, first.input_shape, first.num_classes, validation, test, first.text)
+        watching = [*observers, Teller(federation, out)]
+        return run_elsewhere(experiment, data, federation, out=out, observers=watching)
 
 
 def _kind(member: Member) -> str:

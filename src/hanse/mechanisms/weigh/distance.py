@@ -42,8 +42,7 @@ class InverseDistance(WeighPart):
             if mean == 0:
                 return np.full(len(group), 1.0 / len(group))
             trust = 1.0 / (found / mean + self.epsilon)
-            shares: Floats = trust / trust.sum()
-            return shares
+            return np.asarray(trust / trust.sum())
 
         mix = average_groups(view, weights)
         return replace(mix, metrics={"weigh/distance": float(np.mean(recorded))}) if recorded else mix
