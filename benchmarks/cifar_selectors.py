@@ -9,11 +9,12 @@ Run: ``HANSE_DATA=folder OMP_NUM_THREADS=1 python benchmarks/cifar_selectors.py 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
+
+from resumable import play_missing
 
 import hanse
 
@@ -63,17 +64,14 @@ def main() -> None:
     parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS))
     parser.add_argument("--out", type=Path, default=Path("cifar_selectors.jsonl"))
     given = parser.parse_args()
-    done = [json.loads(text) for text in given.out.read_text().splitlines()] if given.out.exists() else []
     scale = {name: getattr(given, name) for name in ("rounds", "permutations", "validation")}
-    for seed in given.seeds:
-        for column in given.columns:
-            for algorithm in given.algorithms:
-                key = {"algorithm": algorithm, "column": column, "seed": seed, **scale}
-                if any(all(d[k] == v for k, v in key.items()) for d in done):
-                    continue
-                done.append(play(algorithm, column, seed, given))
-                with given.out.open("a") as file:
-                    file.write(json.dumps(done[-1]) + "\n")
+    runs = [
+        {"algorithm": algorithm, "column": column, "seed": seed, **scale}
+        for seed in given.seeds
+        for column in given.columns
+        for algorithm in given.algorithms
+    ]
+    done = play_missing(given.out, runs, lambda run: play(run["algorithm"], run["column"], run["seed"], given))
     print(f"T={given.rounds}, at most {given.permutations} permutations a round, validation share {given.validation}")
     print("| accuracy % | " + " | ".join(given.columns) + " | seconds a run |")
     print("|---|" + "---|" * (len(given.columns) + 1))

@@ -9,12 +9,12 @@ Run: ``HANSE_DATA=folder OMP_NUM_THREADS=1 python benchmarks/leaving.py --out le
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
+from resumable import play_missing
 
 import hanse
 from hanse.data import build as build_data
@@ -85,16 +85,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--out", type=Path, default=Path("leaving.jsonl"))
     given = parser.parse_args()
-    done = [json.loads(text) for text in given.out.read_text().splitlines()] if given.out.exists() else []
     cases = [(label, policy) for label in MECHANISMS for policy in POLICIES]
-    for seed in given.seeds:
-        for label, policy in cases:
-            key = (label, policy, seed, given.rounds)
-            if any((d["label"], d["policy"], d["seed"], d["rounds"]) == key for d in done):
-                continue
-            done.append(play(*key))
-            with given.out.open("a") as file:
-                file.write(json.dumps(done[-1]) + "\n")
+    runs = [
+        {"label": label, "policy": policy, "seed": seed, "rounds": given.rounds}
+        for seed in given.seeds
+        for label, policy in cases
+    ]
+    done = play_missing(given.out, runs, lambda run: play(**run))
     print(f"| | clients | MB in all | MB to {TARGET:g} % | accuracy %, last 5 rounds | left | of them one class | of |")
     print("|---|---|---|---|---|---|---|---|")
     names = ("megabytes", "reached", "accuracy", "left", "narrow", "of")

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from resumable import play_missing, written
 
 import hanse
 from hanse.data import Dataset, load
@@ -188,18 +189,13 @@ def main() -> None:
             command = [sys.executable, __file__, "remember", "--clients", str(clients)]
             print(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip(), flush=True)
         return
-    done = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
-    if given.table:
-        print(table(done))
-        return
-    there = {(line["kind"], line["seed"]) for line in done}
-    for seed in SEEDS:
-        for name in KINDS:
-            if (name, seed) not in there:
-                line = play(name, seed)
-                with given.out.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
-                print(json.dumps(line), flush=True)
+    if not given.table:
+        play_missing(
+            given.out,
+            [{"kind": name, "seed": seed} for seed in SEEDS for name in KINDS],
+            lambda run: play(run["kind"], run["seed"]),
+        )
+    print(table(written(given.out)))
 
 
 if __name__ == "__main__":

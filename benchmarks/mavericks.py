@@ -10,7 +10,6 @@ Run: ``HANSE_DATA=folder OMP_NUM_THREADS=1 python benchmarks/mavericks.py --out 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from plain import load
+from resumable import play_missing
 
 import hanse
 from hanse.data import Dataset, Samples
@@ -116,14 +116,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--out", type=Path, default=Path("mavericks.jsonl"))
     given = parser.parse_args()
-    done = [json.loads(text) for text in given.out.read_text().splitlines()] if given.out.exists() else []
-    for seed in given.seeds:
-        for label in MECHANISMS:
-            if any((d["label"], d["seed"], d["rounds"]) == (label, seed, given.rounds) for d in done):
-                continue
-            done.append(play(label, seed, given.rounds))
-            with given.out.open("a") as file:
-                file.write(json.dumps(done[-1]) + "\n")
+    runs = [{"label": label, "seed": seed, "rounds": given.rounds} for seed in given.seeds for label in MECHANISMS]
+    done = play_missing(given.out, runs, lambda run: play(**run))
     print("| | a maverick's rank of 50 | its value | another's | its seats | another's | accuracy % | on 8 and 9 |")
     print("|---|---|---|---|---|---|---|---|")
     columns = (("rank", 1), ("value", 4), ("others", 4), ("seats", 1), ("other_seats", 1), ("accuracy", 1), ("rare", 1))

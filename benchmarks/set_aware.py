@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from resumable import play_missing
+
 import hanse
 
 COLUMNS: dict[str, dict[str, Any]] = {
@@ -62,16 +64,13 @@ def main() -> None:
     parser.add_argument("--mechanism", type=json.loads, nargs="+", default=[{"name": "set_aware"}], help="JSON tables")
     parser.add_argument("--out", type=Path, default=Path("set_aware.jsonl"))
     given = parser.parse_args()
-    done = [json.loads(text) for text in given.out.read_text().splitlines()] if given.out.exists() else []
-    for seed in given.seeds:
-        for column in given.columns:
-            for mechanism in given.mechanism:
-                run = {"mechanism": mechanism, "column": column, "seed": seed, "rounds": given.rounds}
-                if any(all(d[k] == v for k, v in run.items()) for d in done):
-                    continue
-                done.append(play(**run))
-                with given.out.open("a") as file:
-                    file.write(json.dumps(done[-1]) + "\n")
+    runs = [
+        {"mechanism": mechanism, "column": column, "seed": seed, "rounds": given.rounds}
+        for seed in given.seeds
+        for column in given.columns
+        for mechanism in given.mechanism
+    ]
+    done = play_missing(given.out, runs, lambda run: play(**run))
     print("| accuracy %, mean ± deviation over seeds | " + " | ".join(given.columns) + " |")
     print("|---|" + "---|" * len(given.columns))
     for mechanism in given.mechanism:

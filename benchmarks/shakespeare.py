@@ -10,7 +10,6 @@ it was stopped), and ``--table shakespeare.jsonl`` for the table.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
+from resumable import play_missing, written
 
 import hanse
 from hanse.mechanisms.settle.market import graph_of, utilities_of
@@ -123,18 +123,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("shakespeare.jsonl"))
     parser.add_argument("--table", type=Path)
     given = parser.parse_args()
-    if given.table is not None:
-        print(table([json.loads(line) for line in given.table.read_text().splitlines()]))
-        return
-    done = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
-    there = {(line["mechanism"], line["seed"]) for line in done}
-    for seed in SEEDS:
-        for name in MECHANISMS:
-            if (name, seed) not in there:
-                line = play(name, seed)
-                with given.out.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
-                print(json.dumps(line), flush=True)
+    if given.table is None:
+        play_missing(
+            given.out,
+            [{"mechanism": name, "seed": seed} for seed in SEEDS for name in MECHANISMS],
+            lambda run: play(run["mechanism"], run["seed"]),
+        )
+    print(table(written(given.table or given.out)))
 
 
 if __name__ == "__main__":

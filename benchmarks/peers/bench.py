@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +18,8 @@ from statistics import median
 from environments import HERE, cache, python_of
 from jobs import JOBS, PeerJob, write_job
 from measure import Measured, measure
+
+from hanse.learning.products import processor
 
 RESULTS = HERE.parent / "RESULTS.md"
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
@@ -122,7 +123,7 @@ def section(tables: Sequence[str], runs: int) -> str:
         BEGIN,
         "## Peers side by side: `HANSE_DATA=folder make bench-peers`",
         "",
-        f"Medians of {runs} run{'s' if runs > 1 else ''} each, in turns; {os.cpu_count()} cores ({_processor()}). "
+        f"Medians of {runs} run{'s' if runs > 1 else ''} each, in turns; {os.cpu_count()} cores ({processor()}). "
         "Samples, split, seats and first weights are the same for all; the order of a client's batches is each "
         "system's own. "
         '"Start-up" ends when the first round begins; PSS is that of the whole process tree; hanse runs through '
@@ -130,16 +131,6 @@ def section(tables: Sequence[str], runs: int) -> str:
         "",
     ]
     return "\n".join([*head, "\n".join(tables), "", END])
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor()
 
 
 def write_section(path: Path, text: str) -> None:

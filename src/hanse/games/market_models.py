@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hanse.games.gram import as_models
 from hanse.games.gram import distances as euclidean
 
-__all__ = ["Kind", "centre_weights", "cosine_gram", "distances", "gram_distances"]
+__all__ = ["Kind", "centre_weights", "cosine_distances", "cosine_gram", "distances", "gram_distances"]
 
 Floats = NDArray[np.float64]
 Kind = Literal["cosine", "squared_l2"]
@@ -39,32 +39,42 @@ def cosine_gram(models: Any) -> tuple[Floats, Floats]:
         raise ValueError("models: numbers that are not finite or too large: must be finite")
     products = np.triu(products) + np.triu(products, 1).T
     length = np.sqrt(np.diag(products))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        cosines = products / (length[:, None] * length[None, :])
-    return np.clip(np.where(np.isfinite(cosines), cosines, 0.0), -1.0, 1.0), length
+    return _cosines(products, length), length
 
 
 def distances(models: Any, kind: Kind = "cosine") -> Floats:
     """Return ``d [m, m]``: ``1 - cos`` (never negative, so that Theorem 1 holds: papers.md I15) or the squared L2
     distance; 0 on the diagonal. Raises ValueError for a wrong shape or numbers that are not finite.
     """
-    found = euclidean(models) ** 2 if kind == "squared_l2" else 1.0 - cosine_gram(models)[0]
+    if kind == "cosine":
+        return cosine_distances(cosine_gram(models)[0])
+    found = euclidean(models) ** 2
     np.fill_diagonal(found, 0.0)
     return np.asarray(found)
+
+
+def cosine_distances(cosines: Floats) -> Floats:
+    """Return ``1 - cos`` of ``cosines [m, m]``, with 0 on the diagonal."""
+    found = 1.0 - cosines
+    np.fill_diagonal(found, 0.0)
+    return found
 
 
 def gram_distances(gram: Floats, kind: Kind = "cosine") -> Floats:
     """Return :func:`distances` from inner products ``gram [m, m]``; what has length 0 has cosine 0 with the others."""
     squares = np.diag(gram)
-    if kind == "squared_l2":
-        found = np.maximum(squares[:, None] + squares[None, :] - 2 * gram, 0.0)
-    else:
-        lengths = np.sqrt(np.maximum(squares, 0.0))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            cosines = gram / (lengths[:, None] * lengths[None, :])
-        found = 1.0 - np.clip(np.where(np.isfinite(cosines), cosines, 0.0), -1.0, 1.0)
+    if kind == "cosine":
+        return cosine_distances(_cosines(gram, np.sqrt(np.maximum(squares, 0.0))))
+    found = np.maximum(squares[:, None] + squares[None, :] - 2 * gram, 0.0)
     np.fill_diagonal(found, 0.0)
     return np.asarray(found)
+
+
+def _cosines(gram: Floats, length: Floats) -> Floats:
+    """Return the cosines of models ``[m, m]``; what has length 0 has cosine 0 with every other."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cosines = gram / (length[:, None] * length[None, :])
+    return np.clip(np.where(np.isfinite(cosines), cosines, 0.0), -1.0, 1.0)
 
 
 def centre_weights(

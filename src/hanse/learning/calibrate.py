@@ -23,6 +23,7 @@ from hanse.errors import UserError
 from hanse.learning.job import Problem, Recipe, SeatJob
 from hanse.learning.local import Precision, has_convolutions
 from hanse.learning.processes import why_not_processes
+from hanse.learning.products import processor
 from hanse.learning.program import read_stack
 from hanse.learning.trial import Choice, Trial, make_engine
 from hanse.learning.vmapped import why_not_vmapped
@@ -206,7 +207,7 @@ def _cache_file(
     """Return where the answer to this question is kept."""
     question = {
         "version": _VERSION,
-        "machine": [platform.node(), platform.machine(), _processor(), os.cpu_count(), torch.get_num_threads()],
+        "machine": [platform.node(), platform.machine(), processor(), os.cpu_count(), torch.get_num_threads()],
         "torch": torch.__version__,
         "model": [repr(problem.module), [list(s) for s in problem.layout.shapes], problem.loss],
         "recipe": asdict(replace(recipe, lr=0.0, lr_decay=1.0)),
@@ -218,16 +219,6 @@ def _cache_file(
     }
     digest = hashlib.blake2b(json.dumps(question, sort_keys=True).encode(), digest_size=12).hexdigest()
     return Path(user_cache_dir("hanse")) / "calibration" / f"{digest}.json"
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor()
 
 
 def _read(path: Path) -> Choice | None:

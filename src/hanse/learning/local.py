@@ -28,8 +28,17 @@ _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 
 
 def has_convolutions(module: nn.Module) -> bool:
-    """Say whether a module holds 2-d convolutions: they run best channels-last, one model at a time."""
+    """Say whether a module holds 2-d convolutions: they run best one model at a time."""
     return any(isinstance(m, _CONVOLUTIONS) for m in module.modules())
+
+
+def _channels_last(module: nn.Module) -> bool:
+    """Say whether a module's images are to lie channels-last: it is up to three times faster with max-pooling, and no
+    slower with many channels; narrow networks without pooling (FedGen's) are tested in half the time without it.
+    """
+    parts = list(module.modules())
+    wide = any(isinstance(m, _CONVOLUTIONS) and m.in_channels >= 16 for m in parts)
+    return wide or (has_convolutions(module) and any(isinstance(m, nn.MaxPool2d) for m in parts))
 
 
 def loss_of(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
@@ -57,7 +66,7 @@ class Trainer:
         self.problem, self.device, self.dtype, self.precision = problem, device, dtype, precision
         self.layout = problem.layout
         self.module = copy.deepcopy(problem.module).to(device=device, dtype=dtype)
-        self.images = has_convolutions(self.module)
+        self.images = _channels_last(self.module)
         if self.images:
             self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.counters = {n: b.clone() for n, b in self.module.named_buffers() if not b.is_floating_point()}

@@ -14,15 +14,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-__all__ = ["direct_product", "product", "wide_vectors"]
+__all__ = ["direct_product", "processor", "product", "wide_vectors"]
 
 _SMALL = 1 << 19  # multiplications below which a call costs more than it gains
 
 
-def _vendor() -> str:
+def processor(field: str = "model name") -> str:
+    """Return what Linux says of the processor under ``field`` ("vendor_id"); elsewhere what Python knows of it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("vendor_id"):
+            if line.startswith(field):
                 return line.partition(":")[2].strip()
     except OSError:
         pass
@@ -32,7 +33,7 @@ def _vendor() -> str:
 @cache
 def wide_vectors() -> bool:
     """Say whether oneDNN's float32 product is the faster one here, and works."""
-    if "AMD" not in _vendor() or torch.backends.cpu.get_cpu_capability() != "AVX512":
+    if "AMD" not in processor("vendor_id") or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
     try:
         draw = torch.Generator().manual_seed(0)

@@ -21,7 +21,7 @@ from hanse.federation.port import Ask, Request, Score, Scored
 from hanse.federation.profiles import at_round
 from hanse.games.market import Graph, Market, best_imports
 from hanse.games.market_checks import local_optimality
-from hanse.games.market_models import Kind, centre_weights, cosine_gram, distances, gram_distances
+from hanse.games.market_models import Kind, centre_weights, cosine_distances, cosine_gram, distances, gram_distances
 from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.mechanisms.part import Context, Floats, Ints, State, View, WeighPart
 from hanse.table import Mix
@@ -183,8 +183,7 @@ class Imports(WeighPart):
         elif gram is None:
             apart = distances(self._measured(view), self.distance)
         else:
-            apart = 1.0 - gram[0]
-            np.fill_diagonal(apart, 0.0)
+            apart = cosine_distances(gram[0])
         if self.distance == "squared_l2":
             apart = apart / 2  # papers.md I15: 0.5 |.|^2, so that eta sum A n_j/n_i <= 1 keeps the centre between
         market = Market.of(apart, sizes, costs, eager, self.lam)
