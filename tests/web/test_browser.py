@@ -137,16 +137,16 @@ def test_several_runs_to_choose_and_a_server_that_comes_back(tmp_path: Path, ope
         expect(page.locator("#state")).to_have_text("finished")
         page.get_by_role("link", name="All runs").click()
         page.get_by_role("link", name="going").click()
-        expect(page.locator("#rounds")).to_have_text("Round 1 of 10")
+        expect(page.locator("#rounds")).to_have_text("1 of 10 rounds")
         assert watch.wrong == []
         port = base.rsplit(":", 1)[1]
     expect(page.locator("#link")).to_contain_text("connection is lost")
     going.round()
     with served(tmp_path, "--port", port):
-        expect(page.locator("#rounds")).to_have_text("Round 2 of 10")
+        expect(page.locator("#rounds")).to_have_text("2 of 10 rounds")
         expect(page.locator("#link")).to_have_text("Connected again.")
         going.cut(1)
-        expect(page.locator("#rounds")).to_have_text("Round 1 of 10")
+        expect(page.locator("#rounds")).to_have_text("1 of 10 rounds")
     assert watch.elsewhere() == []
 
 
@@ -199,7 +199,7 @@ def test_hostile_names_are_shown_and_never_run(tmp_path: Path, opened: Any) -> N
     with served(tmp_path) as base:
         page, watch = opened(base)
         page.goto("/")
-        expect(page.locator("#rounds")).to_have_text("Round 2 of 10")
+        expect(page.locator("#rounds")).to_have_text("2 of 10 rounds")
         expect(page.locator("#t-clients")).to_contain_text("<img src=x")
         expect(page.locator("#l-refused")).to_contain_text("<script>window.pwned=1</script>")
         expect(page.locator("#c-market svg title").first).to_contain_text("<img src=x")
@@ -228,7 +228,7 @@ def test_hostile_names_are_shown_and_never_run(tmp_path: Path, opened: Any) -> N
         ):
             said = page.evaluate(f"() => {{ try {{ {attempt} }} catch (wrong) {{ return wrong.name; }} }}")
             assert said == "TypeError", attempt
-        expect(page.locator("#rounds")).to_have_text("Round 2 of 10")
+        expect(page.locator("#rounds")).to_have_text("2 of 10 rounds")
         assert page.evaluate("window.pwned") is None
     assert watch.elsewhere() == []
     assert not [w for w in watch.wrong if "dialog" in w]
@@ -312,7 +312,7 @@ def test_by_keyboard_alone_and_out_again(tmp_path: Path, opened: Any) -> None:
         page.keyboard.press("Tab")
         page.keyboard.type(secret)
         page.keyboard.press("Enter")
-        expect(page.locator("#rounds")).to_have_text("Round 1 of 10")
+        expect(page.locator("#rounds")).to_have_text("1 of 10 rounds")
         assert watch.wrong == []
         # logging out elsewhere ends what is open here
         other = page.context.new_page()

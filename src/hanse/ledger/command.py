@@ -195,11 +195,19 @@ def _written(path: Path | None) -> Iterator[TextIO]:
 def _table(columns: list[str], rows: list[list[str]]) -> None:
     table = RichTable(*(column for column in columns))
     for column in table.columns:
-        if column.header in ("tokens", "number", "round"):
+        if column.header in ("number", "round"):
             column.justify = "right"
-    for row in rows:
-        table.add_row(*row)
+    at = columns.index("tokens")
+    for row, amount in zip(rows, _points_aligned([row[at] for row in rows]), strict=True):
+        table.add_row(*row[:at], amount, *row[at + 1 :])
     console.print(table, markup=False, highlight=False)
+
+
+def _points_aligned(amounts: list[str]) -> list[str]:
+    """Pad amounts on both sides, so that their points stand below each other."""
+    parts = [amount.partition(".") for amount in amounts]
+    before, after = (max((len(part[side]) for part in parts), default=0) for side in (0, 2))
+    return [whole.rjust(before) + (point + decimals).ljust(after + bool(after)) for whole, point, decimals in parts]
 
 
 def _csv(header: list[str], rows: list[list[str | int]]) -> None:

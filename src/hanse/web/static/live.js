@@ -78,7 +78,7 @@ function drawProgress() {
   if (p.registered !== null) words.push(`${p.registered} clients`);
   if (p.seed !== null) words.push(`seed ${p.seed}`);
   $("about").textContent = words.join(", ");
-  $("rounds").textContent = p.planned === null ? `${p.rounds} rounds` : `Round ${p.rounds} of ${p.planned}`;
+  $("rounds").textContent = p.planned === null ? `${p.rounds} rounds` : `${p.rounds} of ${p.planned} rounds`;
   $("state").textContent = p.state;
   $("state").className = `state ${p.state}`;
   $("bar").max = Math.max(1, p.planned === null ? p.rounds : p.planned);
@@ -192,7 +192,7 @@ function drawLatest() {
   const { round, seats } = run.latest;
   $("s-latest").hidden = !seats.length;
   if (seats.length) {
-    $("h-latest").textContent = `The last round (${round})`;
+    $("h-latest").textContent = `The last round, no. ${round} counted from 0`;
     const valued = seats.some((seat) => seat[1] !== null), figure = (value) => (value === null ? "–" : short(value));
     const head = valued ? ["Client", "#Worth", "#Standard error", "Result"] : ["Client", "Result"];
     fill("t-latest", head, seats.slice(0, 200).map(([client, value, error, reason]) =>
