@@ -80,7 +80,7 @@ class Audience:
         n = metrics["round"] + 1
         if n == 1:
             self.page.goto("/")
-        expect(self.page.locator("#rounds")).to_have_text(f"Round {n} of {self.rounds}")
+        expect(self.page.locator("#rounds")).to_have_text(f"{n} of {self.rounds} rounds")
         if n < self.rounds:
             expect(self.page.locator("#state")).to_have_text("running")
         self.seen.append(self.page.locator("#c-accuracy svg").get_attribute("aria-label"))
