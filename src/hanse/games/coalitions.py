@@ -64,8 +64,7 @@ class Memo:
     """A utility that remembers: each coalition is evaluated once, however often it is asked for.
 
     ``requests`` counts the coalitions asked for, ``distinct`` those that were evaluated. Only evaluated
-    numbers are
-    kept: a value that an algorithm carries forward by truncation never enters the memory.
+    numbers are kept: a value that an algorithm carries forward by truncation never enters the memory.
     """
 
     def __init__(self, value: Utility) -> None:

@@ -32,8 +32,7 @@ class Payments(SettlePart):
     A buyer whose bill is larger than what its training reply authorised, or than its account can bear, pays nothing
     and its proximal centre is withheld; its sellers share nothing with it, and all other payments stay as they are.
     ``pricing`` is "marginal", iPFL's eq. (10), or "critical": the highest cost at which the seller would still have
-    been
-    imported, which leaves no motive to misreport the cost.
+    been imported, which leaves no motive to misreport the cost.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"market"})

@@ -1,5 +1,6 @@
-"""SETTLE by tokens: PI-FL's token manager, whose accuracies come from clients, and TIFF's, from the server's own
-set."""
+"""SETTLE by tokens: PI-FL's token manager, whose accuracies come from clients, and TIFF's, from the server's
+own set.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """WEIGH for a market of models: who imports whom, and each client's proximal centre.
 
 Rows: i is client i's model, N + i its proximal centre; with ``keep_best`` 2N + i is its best model so far; the last
-is the
-initial model. Row i becomes its own update, row N + i the mix of the imports (iPFL eq. 6).
+is the initial model. Row i becomes its own update, row N + i the mix of the imports (iPFL eq. 6).
 """
 
 from __future__ import annotations
