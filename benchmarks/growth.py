@@ -1,9 +1,8 @@
 """How time a round, start-up and memory grow with registered clients, seats, parameters and rounds: fitted exponents.
 
 Synthetic clients of 600 samples that are generated when they sit, MLP 60-h-10, FedAvg; each point is a process of its
-own, the
-points in turns; medians. An exponent is the slope of the line through the logarithms: 0 is flat, 1 is proportional.
-With ``--plot FILE`` also a picture. Run: ``python benchmarks/growth.py --plot growth.png``.
+own, the points in turns; medians. An exponent is the slope of the line through the logarithms: 0 is flat, 1 is
+proportional. With ``--plot FILE`` also a picture. Run: ``python benchmarks/growth.py --plot growth.png``.
 """
 
 from __future__ import annotations
