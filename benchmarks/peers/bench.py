@@ -58,22 +58,30 @@ SYSTEMS = {
 
 
 def run_job(job: PeerJob, systems: Sequence[System], runs: int, data: Path) -> dict[str, list[Measured]]:
-    """Run every system ``runs`` times, in turns; a system that fails once is left out, with its reason printed."""
+    """Run every system ``runs`` times, in turns; one that fails is tried once more and then left out, with its reason
+    printed.
+    """
     place = write_job(job, data, cache() / "jobs")
     found: dict[str, list[Measured]] = {system.name: [] for system in systems}
     for turn in range(runs):
         for system in systems:
             if system.name not in found:
                 continue
-            try:
-                one = measure(system.command(place), folder=HERE / "runners", extra=_extra(), limit_s=LIMIT_S)
-            except (RuntimeError, OSError) as wrong:
-                print(f"{job.name}: {system.name}: failed: {wrong}", file=sys.stderr, flush=True)
+            one = _tried(job, system, place) or _tried(job, system, place)
+            if one is None:
                 del found[system.name]
                 continue
             found[system.name].append(one)
             print(f"{job.name}: {system.name}, run {turn + 1}: {_line(one)}", file=sys.stderr, flush=True)
     return found
+
+
+def _tried(job: PeerJob, system: System, place: Path) -> Measured | None:
+    try:
+        return measure(system.command(place), folder=HERE / "runners", extra=_extra(), limit_s=LIMIT_S)
+    except (RuntimeError, OSError) as wrong:
+        print(f"{job.name}: {system.name}: failed: {wrong}", file=sys.stderr, flush=True)
+        return None
 
 
 def _extra() -> dict[str, str]:
