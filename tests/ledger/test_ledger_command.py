@@ -87,7 +87,8 @@ def test_balances(folder: Path, run_hanse: Hanse) -> None:
     _, out, _ = run_hanse("ledger", "balances", folder)
     assert all(name in out and tokens(units) in out for name, units in want.items())
     points = {line.index(".") for line in out.splitlines() if "." in line}
-    assert len(points) == 1 and len({len(line) for line in out.splitlines()}) == 1  # decimal points below each other
+    assert len(points) == 1
+    assert len({len(line) for line in out.splitlines()}) == 1
 
 
 def test_tokens_are_exact() -> None:
