@@ -130,6 +130,7 @@ def test_mistakes_name_the_field_the_value_and_what_is_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(folder)
+    monkeypatch.delenv("HANSE_DATA", raising=False)  # what is allowed depends on the data that are here
     code, said = hanse_says(args, capsys, monkeypatch)
     assert code == 2
     assert said.count("\n") == 1, said

@@ -116,7 +116,8 @@ def test_a_policy_that_agrees_to_less_and_prices_without_a_bound() -> None:
     assert prospect(hanse.Experiment(**given), 1).most_round is None
 
 
-def test_where_nobody_pays_and_where_the_data_are_not_here(tmp_path: Path) -> None:
+def test_where_nobody_pays_and_where_the_data_are_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HANSE_DATA", raising=False)
     found = prospect(hanse.Experiment(mechanism={"name": "fedavg"}), 0)
     assert (found.grant, found.most, found.pays) == (None, None, ("Nobody pays in this experiment.",))
     away = PIFL | {"data": {"source": "mnist", "path": str(tmp_path), "clients": 6}}
