@@ -95,6 +95,9 @@ def _seat(view: View, s: int) -> dict[str, Any]:
         if view.values.standard_errors is not None:
             error = float(view.values.standard_errors[s])
             line["value_error"] = None if np.isnan(error) else error
+        if view.values.draw_errors is not None:
+            drawn = float(view.values.draw_errors[s])
+            line["value_draw_error"] = None if np.isnan(drawn) else drawn
     return line
 
 

@@ -221,6 +221,8 @@ def _arrays(played: Played) -> dict[str, np.ndarray]:
         arrays["value"] = view.values.per_seat
         if view.values.standard_errors is not None:
             arrays["value_error"] = view.values.standard_errors
+        if view.values.without_block is not None:
+            arrays["value_without_block"] = view.values.without_block
     if view.settlement is not None:
         arrays |= view.settlement.arrays
         arrays["withheld"] = np.array(sorted(view.settlement.withheld), np.int64)

@@ -12,7 +12,7 @@ from hanse.data import Samples
 from hanse.errors import UserError
 from hanse.federation.answers import Share, confusion, gradient
 from hanse.federation.port import Confusion, Gradient
-from hanse.learning.coalitions import Coalitions
+from hanse.learning.coalitions import Coalitions, sample_blocks
 from hanse.learning.job import Engine, Problem, Scores
 from hanse.table import Floats
 
@@ -39,6 +39,17 @@ class Server:
         return gradient(
             Gradient("validation", rows), Share(samples, torch.arange(len(samples))), self.problem
         ).gradients
+
+    def gradients_without_block(self, rows: Tensor) -> Tensor:
+        """Return the mean loss gradients ``[B, P]`` of one row ``[1, P]`` without each block of the validation set in
+        turn (see :func:`hanse.learning.coalitions.sample_blocks`); zero for buffers.
+        """
+        samples, task = self._samples(), Gradient("validation", rows)
+        blocks = sample_blocks(len(samples))
+        sizes = torch.tensor([len(block) for block in blocks], dtype=rows.dtype, device=rows.device)[:, None]
+        means = [gradient(task, Share(samples, block), self.problem).gradients for block in blocks]
+        sums = torch.cat([rows[:0], *means]) * sizes
+        return (sums.sum(0) - sums) / (len(samples) - sizes)
 
     def confusion(self, rows: Tensor) -> Tensor:
         """Return how often ``rows [C, P]`` take each class (true) for each (predicted) on the validation set, ``[C,

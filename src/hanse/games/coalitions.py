@@ -70,6 +70,7 @@ class Memo:
     def __init__(self, value: Utility) -> None:
         self._value = value
         self._known: dict[Coalition, float] = {}
+        self._place: dict[Coalition, int] = {}
         self.requests = 0
 
     @property
@@ -85,8 +86,13 @@ class Memo:
         """Return the worth of each coalition; those not known yet are evaluated together."""
         new = [c for c in dict.fromkeys(coalitions) if c not in self._known]
         self._known.update(zip(new, evaluate(self._value, new).tolist(), strict=True))
+        self._place.update(zip(new, range(len(self._place), len(self._known)), strict=True))
         self.requests += len(coalitions)
         return [self._known[c] for c in coalitions]
+
+    def places(self, coalitions: Sequence[Coalition]) -> list[int]:
+        """Return where each of these coalitions, all known, stands in the order in which they were evaluated."""
+        return [self._place[c] for c in coalitions]
 
 
 def players(n: int) -> int:

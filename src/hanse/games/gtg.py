@@ -27,7 +27,7 @@ from hanse.games.coalitions import (
     positive_or_zero,
     whole_number,
 )
-from hanse.games.sampling import Estimate, walk
+from hanse.games.sampling import Estimate, Walks, walk
 
 __all__ = ["GTGEstimate", "Running", "gtg"]
 
@@ -105,18 +105,20 @@ def gtg(
     everyone = frozenset(range(n))
     empty, full = memo.many([frozenset(), everyone])  # line 2
     if abs(full - empty) < eps:  # lines 3-4: between-round truncation
-        return GTGEstimate(np.zeros(n), np.full(n, np.nan), 2, memo.distinct, 0, True, False)
+        return GTGEstimate(np.zeros(n), np.full(n, np.nan), 2, memo.distinct, 0, None, True, False)
 
     evaluations, done, converged = 2, 0, False
     total, literal = np.zeros(n), np.zeros(n)
     stored = [np.zeros(n)]
     sweep_means: list[Floats] = []
+    walked: list[Walks] = []
     # The rule cannot hold before 20 values are stored: the sweeps up to there are all needed, so walk as one.
     together = max(1, math.ceil((_MIN_STORED - 1) / n))
     while done < budget and not converged:
         block = min(together, budget - done)
         rows = np.concatenate([sweep(tau) for tau in range(done, done + block)])
-        marginals, requests = walk(memo, rows, empty, full, eps)
+        marginals, requests, places = walk(memo, rows, empty, full, eps)
+        walked.append(Walks(rows, places))
         evaluations += requests
         for one_sweep in marginals.reshape(block, n, n):
             done += 1
@@ -136,7 +138,8 @@ def gtg(
     if done > 1 and running != "sweep_literal":
         errors = means.std(axis=0, ddof=1) / math.sqrt(done)
     values = means.mean(axis=0) if running == "sweep_mean" else stored[-1]
-    return GTGEstimate(values, errors, evaluations, memo.distinct, done * n, False, converged)
+    walks = Walks(np.concatenate([w.rows for w in walked]), np.concatenate([w.places for w in walked]))
+    return GTGEstimate(values, errors, evaluations, memo.distinct, done * n, walks, False, converged)
 
 
 def _settled(last: Floats) -> bool:

@@ -20,7 +20,7 @@ from hanse.games.coalitions import (
     whole_number,
 )
 
-__all__ = ["Estimate", "monte_carlo", "monte_carlo_result", "walk"]
+__all__ = ["Estimate", "Walks", "monte_carlo", "monte_carlo_result", "walk"]
 
 _BATCH = 4096  # permutations that walk together
 
@@ -36,6 +36,7 @@ class Estimate:
             memory.
         distinct: different coalitions really evaluated.
         permutations: permutations used.
+        walks: the permutations themselves and the coalitions met along them; None if nothing was sampled.
     """
 
     values: Floats
@@ -43,6 +44,28 @@ class Estimate:
     evaluations: int
     distinct: int
     permutations: int
+    walks: Walks | None
+
+
+@dataclass(frozen=True, eq=False)
+class Walks:
+    """Permutations ``rows [m, n]``, and ``places [m, n + 1]``: where the coalition before the first player, after the
+    first one, .. stands in the order of evaluation. Where a permutation was truncated the last place is repeated.
+    """
+
+    rows: NDArray[np.int64]
+    places: NDArray[np.int64]
+
+    def values(self, worth: Floats) -> Floats:
+        """Return the mean marginals ``[n, ...]`` of another utility on the same walks.
+
+        Args:
+            worth: ``[distinct, ...]``, that utility's value of each coalition, in the order of evaluation.
+        """
+        steps = np.diff(worth[self.places], axis=1)
+        total = np.zeros((self.rows.shape[1], *worth.shape[1:]))
+        np.add.at(total, self.rows.ravel(), steps.reshape(-1, *worth.shape[1:]))
+        return np.asarray(total / len(self.rows))
 
 
 def monte_carlo(
@@ -84,16 +107,19 @@ def monte_carlo_result(
             raise ValueError("permutations is empty; allowed: a number or a list of at least 1 permutation")
     memo = Memo(value)
     empty, full = memo.many([frozenset(), frozenset(range(n))])
-    marginals = np.concatenate(
-        [walk(memo, rows[i : i + _BATCH], empty, full, eps=0.0)[0] for i in range(0, len(rows), _BATCH)]
-    )
+    walked = [walk(memo, rows[i : i + _BATCH], empty, full, eps=0.0) for i in range(0, len(rows), _BATCH)]
+    marginals = np.concatenate([found for found, _, _ in walked])
     m = len(rows)
     errors = marginals.std(axis=0, ddof=1) / math.sqrt(m) if m > 1 else np.full(n, np.nan)
-    return Estimate(marginals.mean(axis=0), errors, 1 + m * n, memo.distinct, m)
+    walks = Walks(rows, np.concatenate([places for _, _, places in walked]))
+    return Estimate(marginals.mean(axis=0), errors, 1 + m * n, memo.distinct, m, walks)
 
 
-def walk(memo: Memo, rows: NDArray[np.int64], empty: float, full: float, eps: float) -> tuple[Floats, int]:
-    """Return the marginals along permutations ``rows [m, n]``, by player ``[m, n]``, and the requests made.
+def walk(
+    memo: Memo, rows: NDArray[np.int64], empty: float, full: float, eps: float
+) -> tuple[Floats, int, NDArray[np.int64]]:
+    """Return the marginals along permutations ``rows [m, n]``, by player ``[m, n]``, the requests made, and the places
+    ``[m, n + 1]`` of the coalitions met (see :class:`Walks`).
 
     All permutations advance together, one player a level, so that a level costs one batch. A permutation
     whose value is nearer than ``eps`` to ``full`` is truncated: the players left in it contribute 0.
@@ -102,6 +128,8 @@ def walk(memo: Memo, rows: NDArray[np.int64], empty: float, full: float, eps: fl
     marginals = np.zeros(rows.shape)
     prefixes: list[Coalition] = [frozenset()] * len(rows)
     requests = 0
+    [start] = memo.places([frozenset()])
+    places = np.full((len(rows), rows.shape[1] + 1), start)
     for level in range(rows.shape[1]):
         live = np.flatnonzero(np.abs(full - reached) >= eps)  # GreedyFed Alg. 2, line 11: strict <
         if not live.size:
@@ -113,5 +141,6 @@ def walk(memo: Memo, rows: NDArray[np.int64], empty: float, full: float, eps: fl
         worth = np.array(memo.many(wanted))  # GreedyFed Alg. 2, lines 14-16
         marginals[live, joining] = worth - reached[live]
         reached[live] = worth
+        places[live, level + 1 :] = np.array(memo.places(wanted))[:, None]
         requests += live.size
-    return marginals, requests
+    return marginals, requests, places

@@ -28,18 +28,22 @@ from hanse.learning.job import Problem
 from hanse.learning.program import read_stack
 from hanse.learning.scoring import Scorer, losses, tally
 from hanse.learning.threads import shared_crew
+from hanse.streams import stream
 
-__all__ = ["Coalitions", "UtilityName"]
+__all__ = ["Coalitions", "UtilityName", "sample_blocks"]
 
 UtilityName = Literal["loss", "accuracy", "balanced"]
-Outcome = tuple[slice, Tensor]  # which coalitions, and what is added to their utilities
+# which coalitions, what is added to their utilities, and to those with a block of samples left out
+Outcome = tuple[slice, Tensor, Tensor]
 T = TypeVar("T")
+R = TypeVar("R")
 
 _KEEP = 1 << 27  # numbers: first-layer outputs of all updates are kept up to this, else computed anew in every call
 _BLOCK = 1 << 19  # numbers: first-layer outputs of a chunk of coalitions on a block of samples
 _TOGETHER = 16  # coalitions of a chunk
 _WIDE = 24  # at most so many coalitions as channels of one wide convolution
 _IMAGES = 250  # images of a block
+BLOCKS = 20  # of samples, for the error that comes from their draw
 _WORST = -1e9  # the utility of a model whose loss is not finite: games need finite numbers
 
 
@@ -50,6 +54,8 @@ class Coalitions:
     is empty. ``utility`` is "loss" (minus the mean loss), "accuracy", or "balanced" (minus the mean over the classes of
     each class's mean loss). ``workers`` threads share the work (default: PyTorch's intra-op setting); the last bits of
     a utility depend on their number. ``evaluated`` counts the models evaluated; nothing is memoised here.
+    ``without_block [evaluated, B]`` has, in the order of evaluation, what their utilities are with one of B blocks of
+    the samples left out at a time: 20 blocks, or one a sample if there are fewer.
 
     Raises UserError for an unknown utility, one that regression does not have, or no samples.
     """
@@ -74,7 +80,9 @@ class Coalitions:
         self.spoilt = torch.nonzero(~finite).view(-1).tolist()
         self.shares = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
         self.samples = Samples(samples.x.to(self.device), samples.y.to(self.device))
-        self.sample_weights = _sample_weights(problem, self.samples, utility)
+        self.sample_weights = _sample_weights(problem, self.samples.y, utility)
+        self.block_weights = _block_weights(problem, self.samples.y, utility)
+        self._without: list[NDArray[np.float64]] = []
         self.evaluated = 0
         self.specs = read_stack(problem)
         self.mixes = self.specs is not None and self.specs[0].kind == "linear"
@@ -92,6 +100,12 @@ class Coalitions:
         """The number of updates, S."""
         return len(self.shares)
 
+    @property
+    def without_block(self) -> NDArray[np.float64]:
+        """Utilities with a block left out, ``[evaluated, B]``; see the class."""
+        none = np.zeros((0, self.block_weights.shape[1]))
+        return np.concatenate([none, *self._without])
+
     def __call__(self, coalition: frozenset[int]) -> float:
         """Return the utility of one coalition; higher is better."""
         return self.many([coalition])[0]
@@ -102,6 +116,7 @@ class Coalitions:
             return []
         shares = torch.from_numpy(self._mixtures(coalitions)).to(device=self.device, dtype=self.rows.dtype)
         worth = torch.zeros(len(coalitions), dtype=torch.float64, device=self.device)
+        without = torch.zeros(len(coalitions), self.block_weights.shape[1], dtype=torch.float64, device=self.device)
         with torch.no_grad():
             if self.mixes:
                 outcomes = self._mixed_outputs(shares)
@@ -109,10 +124,13 @@ class Coalitions:
                 outcomes = self._wide(shares, self.convolutions)
             else:
                 outcomes = self._one_by_one(shares)
-            for part, value in outcomes:
+            for part, value, blocks in outcomes:
                 worth[part] += value
+                without[part] += blocks
         self.evaluated += len(coalitions)
-        worth[(shares[:, self.spoilt] != 0).any(1) | ~torch.isfinite(worth)] = _WORST
+        bad = (shares[:, self.spoilt] != 0).any(1) | ~torch.isfinite(worth)
+        worth[bad], without[bad] = _WORST, _WORST
+        self._without.append(without.cpu().numpy())
         values: list[float] = worth.tolist()
         return values
 
@@ -128,16 +146,24 @@ class Coalitions:
             table[c, members or [-1]] = shares / total if total > 0 else 1.0 / max(1, len(members))
         return table
 
-    def _value(self, begin: int, output: Tensor) -> Tensor:
-        """Return what outputs ``[C', k, m]`` for the samples from ``begin`` on add to the utilities ``[C']``."""
-        part = slice(begin, begin + output.shape[2])
+    def _value(self, begin: int, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what outputs ``[C', k, m]`` for the samples from ``begin`` on add to the utilities."""
+        y = self.samples.y[begin : begin + output.shape[2]]
         if self.utility == "accuracy":
-            return tally(self.problem, output, self.samples.y[part])[1].double() @ self.sample_weights[part]
-        return -(losses(self.problem, output, self.samples.y[part]).double() @ self.sample_weights[part])
+            return self._weighed(begin, tally(self.problem, output, y)[1])
+        return self._weighed(begin, losses(self.problem, output, y))
 
-    def _dealt(self, work: Sequence[T], one: Callable[[T], Outcome]) -> list[Outcome]:
+    def _weighed(self, begin: int, outcomes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what outcomes ``[C', m]`` (losses, or right answers) of the samples from ``begin`` on add to the
+        utilities ``[C']``, and to those with a block left out ``[C', B]``.
+        """
+        part, sign = slice(begin, begin + outcomes.shape[1]), 1 if self.utility == "accuracy" else -1
+        numbers = outcomes.double()
+        return sign * (numbers @ self.sample_weights[part]), sign * (numbers @ self.block_weights[part])
+
+    def _dealt(self, work: Sequence[T], one: Callable[[T], R]) -> list[R]:
         """Share the work out over the crew; the results come in the order of the work, so sums do not vary."""
-        done: dict[int, Outcome] = {}
+        done: dict[int, R] = {}
 
         def run(worker: int, place: int) -> None:
             with torch.no_grad():  # a setting of each thread
@@ -158,10 +184,10 @@ class Coalitions:
             b, p = place
             outputs = self._first_outputs(b, cuts[b])
             value = torch.mm(shares[parts[p]], outputs.view(len(outputs), -1)).view(-1, hidden, outputs.shape[2])
-            return parts[p], self._value(cuts[b].start, through(rest, mixed[p], value))
+            return parts[p], *self._value(cuts[b].start, through(rest, mixed[p], value))
 
         if not self._first:  # before the blocks are met by several threads
-            self._dealt(range(len(cuts)), lambda b: (cuts[b], self._first_outputs(b, cuts[b])))
+            self._dealt(range(len(cuts)), lambda b: self._first_outputs(b, cuts[b]))
         return self._dealt([(b, p) for b in range(len(cuts)) for p in range(len(parts))], one)
 
     def _sample_blocks(self, hidden: int) -> list[slice]:
@@ -201,7 +227,7 @@ class Coalitions:
         def one(place: tuple[int, int]) -> Outcome:
             p, begin = place
             x = self.samples.x[begin : begin + _IMAGES]
-            return parts[p], self._value(begin, stack.forward(blocks[p], x))
+            return parts[p], *self._value(begin, stack.forward(blocks[p], x))
 
         return self._dealt([(p, a) for p in range(len(parts)) for a in range(0, len(self.samples), _IMAGES)], one)
 
@@ -211,12 +237,10 @@ class Coalitions:
         for part in _parts(len(shares), _TOGETHER):
             done = [0] * (part.stop - part.start)
             for which, loss, right in self.scorer.outcomes(shares[part] @ self.rows, self.samples, None):
-                begin, count = done[which[0]], loss.shape[1]
-                weights = self.sample_weights[begin : begin + count]
-                value = right.double() @ weights if self.utility == "accuracy" else -(loss.double() @ weights)
-                found.append((slice(part.start + which[0], part.start + which[-1] + 1), value))
+                added = self._weighed(done[which[0]], right if self.utility == "accuracy" else loss)
+                found.append((slice(part.start + which[0], part.start + which[-1] + 1), *added))
                 for c in which:
-                    done[c] += count
+                    done[c] += loss.shape[1]
         return found
 
 
@@ -224,9 +248,29 @@ def _parts(count: int, together: int) -> list[slice]:
     return [slice(a, min(a + together, count)) for a in range(0, count, together)]
 
 
-def _sample_weights(problem: Problem, samples: Samples, utility: str) -> Tensor:
-    """Return what each sample's outcome counts, float64 ``[n]``, summing to 1."""
-    n = len(samples)
+def sample_blocks(n: int) -> list[Tensor]:
+    """Return the positions of ``n`` samples in 20 blocks, or one a sample if there are fewer; the blocks are drawn, so
+    that the order of the samples plays no role. None of fewer than two samples.
+    """
+    order = torch.from_numpy(stream(0, "validation blocks").permutation(n))
+    count = min(BLOCKS, n) if n > 1 else 0
+    return [order[b::count] for b in range(count)]
+
+
+def _block_weights(problem: Problem, y: Tensor, utility: str) -> Tensor:
+    """Return :func:`_sample_weights` with each of B blocks left out, float64 ``[n, B]``."""
+    blocks = sample_blocks(len(y))
+    weights = torch.zeros(len(y), len(blocks), dtype=torch.float64, device=y.device)
+    for b, block in enumerate(blocks):
+        kept = torch.ones(len(y), dtype=torch.bool, device=y.device)
+        kept[block] = False
+        weights[kept, b] = _sample_weights(problem, y[kept], utility)
+    return weights
+
+
+def _sample_weights(problem: Problem, y: Tensor, utility: str) -> Tensor:
+    """Return what the outcome of each sample with target ``y`` counts, float64 ``[n]``, summing to 1."""
+    n = len(y)
     if utility not in ("loss", "accuracy", "balanced"):
         raise UserError(f"utility is {utility!r}{nearest(utility, ('loss', 'accuracy', 'balanced'))}")
     if problem.loss == "mse" and utility != "loss":
@@ -234,8 +278,8 @@ def _sample_weights(problem: Problem, samples: Samples, utility: str) -> Tensor:
     if n == 0:
         raise UserError("there are no validation samples to value coalitions on")
     if utility != "balanced":
-        return torch.full((n,), 1 / n, dtype=torch.float64, device=samples.y.device)
-    if samples.y.ndim > 1:
+        return torch.full((n,), 1 / n, dtype=torch.float64, device=y.device)
+    if y.ndim > 1:
         raise UserError("utility is 'balanced', but texts have many classes each; use 'loss' or 'accuracy'")
-    counts = torch.bincount(samples.y)
-    return 1.0 / (counts[samples.y].double() * (counts > 0).sum())
+    counts = torch.bincount(y)
+    return 1.0 / (counts[y].double() * (counts > 0).sum())

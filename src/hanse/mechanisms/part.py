@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.federation.port import Answered, Request, Result, Roster
+from hanse.games.jackknife import jackknife_errors
 from hanse.learning.guide import Guide
 from hanse.learning.job import Recipe
 from hanse.ledger.book import Book
@@ -62,12 +63,21 @@ class Choice:
 class Values:
     """VALUE: each accepted seat's worth to its own target row this round, ``per_seat [S]`` float64, with the standard
     errors of the estimate ``[S]`` and the exact values ``[S]`` beside it where there are any.
+
+    ``without_block [S, B]``: the values with one of B blocks of the validation samples left out at a time, from which
+    the error follows that comes from the draw of these samples (None: not known).
     """
 
     per_seat: Floats
     standard_errors: Floats | None = None
     exact: Floats | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    without_block: Floats | None = None
+
+    @property
+    def draw_errors(self) -> Floats | None:
+        """The standard errors ``[S]`` that come from the draw of the validation samples; None if not known."""
+        return None if self.without_block is None else jackknife_errors(self.without_block)
 
 
 @dataclass(frozen=True)

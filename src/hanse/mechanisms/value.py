@@ -6,7 +6,7 @@ the mix restricted to it (the weights of its members, scaled to their old sum), 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -29,12 +29,21 @@ GIVES = frozenset({"values"})
 
 @dataclass(frozen=True)
 class Solved:
-    """One group's solution: ``values [m]``, standard errors and exact values ``[m]`` or None, and what to record."""
+    """One group's solution: ``values [m]``, the same without each block of validation samples ``[m, B]``, standard
+    errors and exact values ``[m]`` or None, and what to record.
+    """
 
     values: Floats
+    without_block: Floats
     errors: Floats | None = None
     exact: Floats | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def _by_block(solve: Callable[[Floats], Floats], game: Coalitions) -> Floats:
+    """Return ``[m, B]``: what ``solve`` makes of the utilities ``[evaluated]`` without each block in turn."""
+    found = [solve(without) for without in game.without_block.T]
+    return np.stack(found, axis=1) if found else np.zeros((game.players, 0))
 
 
 @dataclass(frozen=True)
@@ -55,11 +64,13 @@ class GameValue(ValuePart):
         per_seat = np.zeros(len(updates))
         errors, exact = np.full(len(updates), np.nan), np.full(len(updates), np.nan)
         metrics = {"value/models_evaluated": 0.0}
+        without: list[Floats] = []
         for row, group in updates.seats.groups().items():
             weights = view.mixed.W[row, group]
             game = view.server.coalitions(updates.rows[group], view.table.rows[row], weights, self.utility)
             solved = self.solve(game, len(group), view)
             per_seat[group] = solved.values
+            without.append(solved.without_block)
             if solved.errors is not None:
                 errors[group] = solved.errors
             if solved.exact is not None:
@@ -68,11 +79,23 @@ class GameValue(ValuePart):
             for name, amount in solved.metrics.items():
                 metrics[name] = metrics.get(name, 0.0) + amount
         metrics["value/sum"] = float(per_seat.sum())
-        return Values(per_seat, _known(errors), _known(exact), metrics)
+        groups = np.concatenate(list(updates.seats.groups().values()))
+        without_block = np.concatenate(without)[np.argsort(groups)]  # in the order of the seats
+        return Values(per_seat, _known(errors), _known(exact), metrics, without_block)
 
 
 def _known(numbers: Floats) -> Floats | None:
     return None if np.isnan(numbers).all() else numbers
+
+
+def _along(found: shapley.Estimate, game: Coalitions) -> Floats:
+    """Return ``[m, B]``: the sampled values without each block, along the permutations that were walked; NaN if none
+    was.
+    """
+    worth = game.without_block
+    if found.walks is None:
+        return np.full((len(found.values), worth.shape[1]), np.nan)
+    return found.walks.values(worth)
 
 
 def _seed(view: View) -> int:
@@ -99,8 +122,9 @@ class GTG(GameValue):
             "value/permutations": float(found.permutations),
             "value/truncated_between": float(found.truncated_between),
         }
+        without = _along(found, game)
         exact = shapley.exact(game, n) if self.check and n <= MOST_CHECKED else None
-        return Solved(found.values, found.standard_errors, exact, counts)
+        return Solved(found.values, without, found.standard_errors, exact, counts)
 
 
 @dataclass(frozen=True)
@@ -112,7 +136,7 @@ class MonteCarlo(GameValue):
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return estimated Shapley values ``[n]`` with their standard errors."""
         found = shapley.monte_carlo_result(game, n, self.permutations, _seed(view))
-        return Solved(found.values, found.standard_errors)
+        return Solved(found.values, _along(found, game), found.standard_errors)
 
 
 @dataclass(frozen=True)
@@ -121,7 +145,8 @@ class Exact(GameValue):
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return exact Shapley values ``[n]``."""
-        return Solved(shapley.exact(game, n))
+        values = shapley.exact(game, n)
+        return Solved(values, _by_block(shapley.shapley_from_table, game))
 
 
 @dataclass(frozen=True)
@@ -130,7 +155,8 @@ class LeaveOneOut(GameValue):
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return ``v(N) - v(N without i)`` ``[n]``."""
-        return Solved(shapley.leave_one_out(game, n))
+        values = shapley.leave_one_out(game, n)
+        return Solved(values, _by_block(lambda worth: worth[0] - worth[1:], game))
 
 
 @dataclass(frozen=True)
@@ -139,7 +165,8 @@ class Banzhaf(GameValue):
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return exact Banzhaf values ``[n]``."""
-        return Solved(shapley.banzhaf(game, n))
+        values = shapley.banzhaf(game, n)
+        return Solved(values, _by_block(shapley.banzhaf_from_table, game))
 
 
 @dataclass(frozen=True)
@@ -157,10 +184,16 @@ class FirstOrder(ValuePart):
     def decide(self, view: View, state: State) -> Values:
         """Return first-order values; parameters only, buffers have no gradient."""
         updates, width = view.trained, view.context.layout.num_parameters
-        per_seat = np.zeros(len(updates))
+        per_seat, without_block = np.zeros(len(updates)), np.zeros((len(updates), 0))
         for row, group in updates.seats.groups().items():
             weights = sample_shares(view.mixed.W[row, group])
             mixed = mix(weights[None], updates.rows[group], updates.rows[:0])
             gradient = view.server.gradient(mixed)[0, :width]
-            per_seat[group] = shapley.first_order(gradient, updates.rows[group, :width], weights, self.normalised)
-        return Values(per_seat, metrics={"value/sum": float(per_seat.sum())})
+            params = updates.rows[group, :width]
+            per_seat[group] = shapley.first_order(gradient, params, weights, self.normalised)
+            lacking = view.server.gradients_without_block(mixed)[:, :width]
+            if not without_block.size:
+                without_block = np.zeros((len(updates), len(lacking)))
+            for b, one in enumerate(lacking):
+                without_block[group, b] = shapley.first_order(one, params, weights, self.normalised)
+        return Values(per_seat, metrics={"value/sum": float(per_seat.sum())}, without_block=without_block)

@@ -1,0 +1,25 @@
+"""The error of a value that comes from the draw of the samples on which coalitions are judged.
+
+A value is measured on a validation set that is itself a sample: another draw of it gives other values, however exactly
+the game is solved. The delete-one-block jackknife (Tukey 1958; Efron, Stein 1981) estimates that error from the values
+that the same coalitions have when a block of the samples is left out at a time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hanse.games.coalitions import Floats
+
+__all__ = ["jackknife_errors"]
+
+
+def jackknife_errors(without_block: Floats) -> Floats:
+    """Return the standard errors ``[...]`` of values from ``without_block [..., B]``, the values with each of ``B``
+    blocks of about equal size left out; NaN with fewer than two blocks, or where such a value is not known.
+    """
+    blocks = without_block.shape[-1]
+    if blocks < 2:
+        return np.full(without_block.shape[:-1], np.nan)
+    apart = without_block - without_block.mean(axis=-1, keepdims=True)
+    return np.asarray(np.sqrt((blocks - 1) / blocks * (apart**2).sum(axis=-1)))
