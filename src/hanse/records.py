@@ -138,6 +138,8 @@ def evaluate(
         scores = engine.score(_held(table, rows, clients, weights), pool, index)
         arrays = {"tested": clients, "test_loss": scores.loss, "test_accuracy": scores.accuracy}
         arrays["test_samples"] = np.asarray(scores.count, np.int64)
+        if scores.loss_error is not None:
+            arrays["test_loss_error"] = scores.loss_error
         some = scores.count > 0
         found["client/test_loss"] = _mean(scores.loss[some])
         if is_text(pool) and some.any():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -69,10 +70,11 @@ def check_sources(jobs: Sequence[Job]) -> None:
     from hanse.data.sources import SOURCES, load
 
     lines: list[str] = []
-    for source in dict.fromkeys(job.experiment.data.source for job in jobs):
+    wanted = dict.fromkeys((s.source, s.path, s.download) for s in (job.experiment.data for job in jobs))
+    for source, path, download in wanted:
         if source in SOURCES:
             try:
-                load(source)
+                load(source, root=None if path is None else Path(path), download=download)
             except UserError as wrong:
                 lines += wrong.lines
     if lines:

@@ -101,11 +101,14 @@ class TrainedRows:
 
 @dataclass(frozen=True)
 class Scores:
-    """Per model: mean ``loss [C]``, ``accuracy [C]`` (NaN for regression), number of samples ``count [C]``."""
+    """Per model: mean ``loss [C]``, ``accuracy [C]`` (NaN for regression), number of samples ``count [C]``, and the
+    standard error of the mean loss ``loss_error [C]`` from its spread over the samples (None: not known).
+    """
 
     loss: NDArray[np.float64]
     accuracy: NDArray[np.float64]
     count: NDArray[np.int64]
+    loss_error: NDArray[np.float64] | None = None
 
 
 class Engine(Protocol):

@@ -96,16 +96,19 @@ class Scorer:
         if index is not None and len(index) != models:
             raise ValueError(f"{models} models, but {len(index)} lists of samples")
         count = np.array([len(pool)] * models if index is None else [len(i) for i in index], dtype=np.int64)
-        loss, right = np.zeros(models), np.zeros(models)
+        loss, squares, right = np.zeros(models), np.zeros(models), np.zeros(models)
         for which, losses, rights in self.outcomes(rows, pool, index):
             loss[which] += losses.sum(1, dtype=torch.float64).cpu().numpy()
+            squares[which] += losses.double().square().sum(1).cpu().numpy()
             right[which] += rights.sum(1).cpu().numpy()
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(count > 0, loss / np.maximum(count, 1), np.nan)
             share = np.where(count > 0, right / np.maximum(count, 1), np.nan)
+            variance = np.maximum(squares / count - mean**2, 0.0) * count / (count - 1.0)
+            error = np.where(count > 1, np.sqrt(variance / count), np.nan)
         if self.problem.loss == "mse":
             share = np.full(models, np.nan)
-        return Scores(mean, share, count)
+        return Scores(mean, share, count, error)
 
     def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> list[Scores]:
         """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``: one :class:`Scores` a list.

@@ -21,12 +21,19 @@ NUMBERS = (
     "test_accuracy",
     "best_accuracy",
     "test_loss",
+    "test_mse",
     "client_accuracy",
     "seconds_per_round",
     "mb",
     "refused",
 )
-TESTED = ("test_accuracy", "best_accuracy", "test_loss", "client_accuracy")  # what differences are tested of
+TESTED = (
+    "test_accuracy",
+    "best_accuracy",
+    "test_loss",
+    "test_mse",
+    "client_accuracy",
+)  # what differences are tested of
 EFFECTIVE = ("effective_round", "effective_round_improvement")
 
 
@@ -35,7 +42,8 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
 
     All rows have the same keys. ``kind`` is "run", "mean" or "sd" (the sample standard deviation over the seeds).
     ``rounds`` were finished; accuracies are shares from 0 to 1 and, like the loss, of the last tested round;
-    ``best_accuracy`` is the highest of all tested rounds, on the test set; ``client_accuracy`` is the honest clients'
+    ``test_loss`` is a cross-entropy, ``test_mse`` the mean squared error of a regression (the one has no figure of the
+    other); ``best_accuracy`` is the highest of all tested rounds, on the test set; ``client_accuracy`` is the honest clients'
     mean on their own test data; ``seconds_per_round`` is the median wall
     clock; ``mb`` (10^6 bytes) up and down over the whole run; ``refused`` updates. ``effective_round`` is how many
     rounds the run took to come within ``epsilon`` of the best accuracy of the first experiment (its run of the same
@@ -102,6 +110,8 @@ def _effective(run: LoadedRun, base: LoadedRun, epsilon: float) -> dict[str, flo
 def run_row(run: LoadedRun) -> dict[str, Any]:
     """Return one run's row."""
     accuracy = run.series("test/accuracy")[1]
+    loss = _last(run.series("test/loss")[1])
+    regression = not len(accuracy)  # its loss is a mean squared error; every other loss comes with an accuracy
     seconds = run.series("time/round_s")[1]
     traffic = [run.series(key)[1] for key in ("bytes/down", "bytes/up")]
     refused = run.series("refused")[1]
@@ -113,7 +123,8 @@ def run_row(run: LoadedRun) -> dict[str, Any]:
         "seed": run.seeds[0],
         "test_accuracy": _last(accuracy),
         "best_accuracy": float(accuracy.max()) if len(accuracy) else None,
-        "test_loss": _last(run.series("test/loss")[1]),
+        "test_loss": None if regression else loss,
+        "test_mse": loss if regression else None,
         "client_accuracy": _last(own_accuracy(run, 2)[1]),
         "seconds_per_round": float(np.median(seconds)) if len(seconds) else None,
         "mb": float(sum(t.sum() for t in traffic)) / 1e6 if any(len(t) for t in traffic) else None,

@@ -16,6 +16,7 @@ _LEARNED = (
     ("best_accuracy", "best %", 100.0, 2),
     ("client_accuracy", "own %", 100.0, 2),
     ("test_loss", "loss", 1.0, 4),
+    ("test_mse", "MSE", 1.0, 4),
     ("effective_round", "as good after", 1.0, 0),
     ("effective_round_improvement", "fewer %", 1.0, 1),
 )

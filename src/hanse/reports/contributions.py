@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hanse.reports.certainty import Errors, errors_of, shown
 from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Series, even
 from hanse.reports.load import Group, LoadedRun
 
@@ -23,21 +24,27 @@ _SECTION = "Who contributed"
 class Contribution:
     """What clients added in one experiment, best first.
 
-    ``clients [n]`` ids of those who ever had a value, ``labels`` what to call them, ``rounds [C]`` numbers of rounds
-    played, ``running [n, C]`` the sum of a client's values until then, ``errors [n]`` the standard error of the last
-    column (NaN: unknown), ``spread [n, C]`` those of all columns. Over several seeds with the same clients: means.
+    ``clients [n]`` ids of those who ever had a value, ``labels`` what to call them, ``seats [n]`` how many of their
+    updates were valued, ``rounds [C]`` numbers of rounds played, ``running [n, C]`` the sum of a client's values until
+    then, ``spread [n, C]`` its standard errors. Over several seeds with the same clients: means.
     """
 
     clients: Ints
     labels: tuple[str, ...]
+    seats: Ints
     rounds: Ints
     running: Floats
-    spread: Floats
+    spread: Errors
 
     @property
     def errors(self) -> Floats:
-        """The standard error of each client's sum, ``[n]`` (NaN: unknown)."""
-        return np.asarray(self.spread[:, -1])
+        """The standard error of each client's sum, from sampling and draw together, ``[n]`` (NaN: unknown)."""
+        return np.asarray(self.spread.total[:, -1])
+
+    @property
+    def last(self) -> Errors:
+        """Both standard errors of each client's sum, ``[n]``."""
+        return Errors(self.spread.sampling[:, -1], self.spread.drawn[:, -1])
 
     @property
     def totals(self) -> Floats:
@@ -65,11 +72,15 @@ def contribution(group: Group) -> Contribution | None:
     columns = max(20, min(MOST_COLUMNS, MOST_CELLS // min(len(clients), MOST_CLIENTS)))
     ends = _ends_of_bins(played, columns)
     running = np.mean([_running(run, clients, ends) for run in runs], axis=0)
-    squares = np.mean([_squared_errors(run, clients, ends) for run in runs], axis=0)
-    spread = np.sqrt(squares / len(runs))
+    found = [errors_of(run, [np.array([c]) for c in clients.tolist()], ends) for run in runs]
+    # runs of one split share its validation samples, so that their errors of the draw do not average out
+    sampling = np.sqrt(np.mean([e.sampling**2 for e in found], axis=0) / len(runs))
+    drawn = np.mean([e.drawn for e in found], axis=0)
+    seats = np.sum([_valued_seats(run, clients) for run in runs], axis=0)
     order = np.argsort(-running[:, -1], kind="stable")
     labels = tuple(runs[0].client_label(c) for c in clients[order].tolist())
-    return Contribution(clients[order], labels, ends + 1, running[order], spread[order])
+    spread = Errors(sampling[order], drawn[order])
+    return Contribution(clients[order], labels, seats[order], ends + 1, running[order], spread)
 
 
 def _ends_of_bins(played: int, most: int) -> Ints:
@@ -89,17 +100,10 @@ def _running(run: LoadedRun, clients: Ints, ends: Ints) -> Floats:
     return added.cumsum(axis=1)
 
 
-def _squared_errors(run: LoadedRun, clients: Ints, ends: Ints) -> Floats:
-    """Return the variance of each client's sum until the round ``ends [C]``, ``[n, C]``: rounds are estimated
-    independently. NaN for a client of whom none is known.
-    """
-    seats = run.seats
-    some = np.isfinite(seats.error) & np.isfinite(seats.value) & (seats.round <= ends[-1])
-    squares, known = np.zeros((len(clients), len(ends))), np.zeros(len(clients), bool)
-    place = np.searchsorted(clients, seats.client[some])
-    np.add.at(squares, (place, np.searchsorted(ends, seats.round[some])), seats.error[some] ** 2)
-    known[place] = True
-    return np.where(known[:, None], squares.cumsum(axis=1), np.nan)
+def _valued_seats(run: LoadedRun, clients: Ints) -> Ints:
+    """Return how many updates of each client were valued, ``[n]``."""
+    valued = run.seats.client[np.isfinite(run.seats.value)]
+    return np.asarray(np.bincount(valued, minlength=int(clients.max()) + 1)[clients])
 
 
 def contribution_charts(groups: Sequence[Group]) -> list[Chart]:
@@ -121,18 +125,22 @@ def _ranking(group: Group, found: Contribution, name: str, many: str) -> Chart:
     left_out = len(found.clients) - best - worst
     top, bottom = slice(best), slice(best + left_out, None)
     totals, errors = [found.totals[top], found.totals[bottom]], [found.errors[top], found.errors[bottom]]
-    labels = [f"client {label}" for label in found.labels]
+    labels = [
+        f"client {label}" + (" (one update)" if n == 1 else "")
+        for label, n in zip(found.labels, found.seats.tolist(), strict=True)
+    ]
     labels[best : best + left_out] = [f"{left_out} between (mean)"] if left_out else []
     if left_out:
         totals.insert(1, found.totals[best : best + left_out].mean(keepdims=True))
         errors.insert(1, np.array([np.nan]))
     caption = (
         "The sum of a client's Shapley values over all rounds: by how much its updates lowered the validation loss "
-        "(or raised the utility that the experiment names). Below zero: the model was better off without them."
+        "(or raised the utility that the experiment names). A bar whose whiskers, doubled, reach across zero says "
+        "neither that the updates helped nor that they harmed; one update says little."
     )
     known = bool(np.isfinite(found.errors).any())
     if known:
-        caption += " Whiskers: one standard error of the estimate, where it is known."
+        caption += f" Whiskers: {shown(found.last)}."
     if left_out:
         caption += f" The 15 best and the 10 worst; of the {left_out} clients between them, the mean."
     series = Series("total value", np.concatenate(totals), np.concatenate(errors) if known else None)
@@ -144,12 +152,13 @@ def _ranking(group: Group, found: Contribution, name: str, many: str) -> Chart:
 def _best_and_worst(group: Group, found: Contribution, name: str, many: str) -> Chart:
     kept = _ends(len(found.clients), 4, 3)
     x = found.rounds.astype(np.float64)
-    lines = tuple(_banded(f"client {found.labels[i]}", x, found.running[i], found.spread[i]) for i in kept)
+    spread = found.spread.total
+    lines = tuple(_banded(f"client {found.labels[i]}", x, found.running[i], spread[i]) for i in kept)
     caption = "The same sum as it grows. A flat stretch: the client was not selected, or added nothing. " + (
         "All clients." if len(kept) == len(found.clients) else "The four highest and the three lowest at the end."
     )
     if any(line.low is not None for line in lines):
-        caption += " Bands: one standard error of the estimate up and down, where it is known."
+        caption += f" Bands, up and down: {shown(found.last)}."
     title = f"Contribution over rounds: {group.label}{many}"
     marks = Lines(lines, zero=True)
     return Chart(f"contribution-rounds-{name}", _SECTION, title, caption, "rounds played", "value so far", marks)
@@ -168,7 +177,7 @@ def _map(group: Group, found: Contribution, name: str, many: str) -> Chart:
         "A row that lights up early is a client whose first updates counted."
     )
     if bool(np.isfinite(found.errors).any()):
-        caption += f" A row's last value has a standard error of {np.nanmedian(found.errors):.2g} at the median client."
+        caption += f" A row's last value has {shown(found.last)}."
     if len(kept) < len(found.clients):
         caption += f" The {half} highest and {half} lowest of {len(found.clients):,} clients."
     marks = Heat(
@@ -210,10 +219,10 @@ def _scores(group: Group, name: str) -> list[Chart]:
 
 def _score_error(run: LoadedRun) -> str:
     """Say how sure the values are that the scores are made of."""
-    known = run.seats.error[np.isfinite(run.seats.error)]
-    if not len(known):
+    seats = run.seats
+    if not np.isfinite(seats.error).any() and not np.isfinite(seats.drawn).any():
         return "How sure the values are that it is made of is not known."
-    return f"The values that it is made of have a standard error of {np.median(known):.2g} at the median."
+    return f"The values that it is made of have {shown(Errors(seats.error, seats.drawn))}."
 
 
 def _ends(count: int, first: int, last: int) -> list[int]:

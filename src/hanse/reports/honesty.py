@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hanse.reports.certainty import errors_of
 from hanse.reports.chart import Bars, Chart, Floats, Ints, Series, even
 from hanse.reports.contributions import slug
 from hanse.reports.load import Group, LoadedRun
@@ -117,15 +118,6 @@ def outcomes(run: LoadedRun) -> dict[str, Floats]:
     return found
 
 
-def _value_error(run: LoadedRun, clients: Ints) -> float:
-    """Return the standard error of the clients' mean total value, from those of the estimates; NaN: not known."""
-    seats = run.seats
-    ours = np.isin(seats.client, clients) & np.isfinite(seats.value)
-    if not ours.any() or not np.isfinite(seats.error[ours]).all():
-        return float("nan")
-    return float(np.sqrt((seats.error[ours] ** 2).sum()) / len(clients))
-
-
 def honesty_charts(groups: Sequence[Group]) -> list[Chart]:
     """Return a chart for each figure of every experiment with dishonest clients, all seeds side by side."""
     # who trains alone sends nothing that could be false
@@ -143,8 +135,10 @@ def _charts(group: Group) -> list[Chart]:
             continue
         seeds.append(f"seed {run.seeds[0]}" if len({r.seeds[0] for r in group.runs}) == len(group.runs) else run.name)
         counts = {name: len(clients) for name, clients in kinds.items()}
-        for name, clients in kinds.items():
-            sure.setdefault(name, []).append(_value_error(run, clients))
+        last = np.array([run.metrics[-1]["round"]])
+        spread = errors_of(run, list(kinds.values()), last).total[:, 0]
+        for (name, clients), error in zip(kinds.items(), spread.tolist(), strict=True):
+            sure.setdefault(name, []).append(error / len(clients))
         for figure, values in outcomes(run).items():
             for name, clients in kinds.items():
                 known = values[clients][np.isfinite(values[clients])]
@@ -185,7 +179,7 @@ def _chart(
         )
     caption = "The mean over the clients of each kind, seed by seed."
     many = len(seeds) > 1
-    caption += " Whiskers at a seed: one standard error of the estimate." if estimated else ""
+    caption += " Whiskers at a seed: one standard error, of sampling and validation samples." if estimated else ""
     caption += " Whiskers at the mean over seeds: one standard error." if many else " One seed: it may be chance."
     base = next(iter(means))
     for name, values in means.items():

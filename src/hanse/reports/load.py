@@ -27,15 +27,17 @@ _APART = (*_SEEDS, ("run", "checkpoint_every"), ("data", "path"), ("data", "down
 
 @dataclass(frozen=True)
 class Seats:
-    """All seats of a run, a column each, ``[S]`` in order of rounds: ``value`` and ``error`` (a standard error) are NaN
-    where there is none, ``exact`` the exact value where the run computed it beside an estimate, ``score`` is the
-    client's cumulative value after the round as the mechanism keeps it.
+    """All seats of a run, a column each, ``[S]`` in order of rounds: ``value`` and its standard errors are NaN where
+    there is none, ``error`` from the sampling of coalitions and ``drawn`` from the draw of the validation samples,
+    ``exact`` the exact value where the run computed it beside an estimate, ``score`` is the client's cumulative value
+    after the round as the mechanism keeps it.
     """
 
     round: Ints
     client: Ints
     value: Floats
     error: Floats
+    drawn: Floats
     exact: Floats
     score: Floats
 
@@ -103,6 +105,7 @@ class LoadedRun:
             client=np.array([c["client"] for c in self.clients], np.int64),
             value=column("value"),
             error=column("value_error"),
+            drawn=column("value_draw_error"),
             exact=column("value_exact"),
             score=column("cumulative_value"),
         )
@@ -131,6 +134,19 @@ class LoadedRun:
                 return {key: stored[key] for key in stored.files if not only or key in only}
         except Exception as wrong:  # zipfile, numpy and the operating system each raise their own
             raise UserError(f"{file}: cannot be read: {wrong}") from None
+
+    @cached_property
+    def without_block(self) -> Mapping[int, tuple[Ints, Floats]]:
+        """By round, of those that recorded it: the clients ``[S]`` whose updates were valued, and their values without
+        each block of the validation samples ``[S, B]``.
+        """
+        found = {}
+        for line in self.metrics:
+            stored = self.arrays(line["round"], only=("answered", "value_without_block"))
+            clients, without = stored.get("answered"), stored.get("value_without_block")
+            if clients is not None and without is not None and without.ndim == 2 and len(clients) == len(without):
+                found[int(line["round"])] = (clients, without)
+        return found
 
     def refusals(self) -> Iterator[tuple[int, int, str]]:
         """Yield (round, client, reason) of every refusal; only rounds that had one are opened."""

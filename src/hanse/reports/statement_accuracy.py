@@ -17,7 +17,7 @@ from hanse.reports.load import LoadedRun, load_run
 __all__ = ["Fit", "find_alone", "fit_of"]
 
 HERE = "alone"  # the folder inside a run directory where --train-alone leaves its run
-_TEST = ("tested", "test_loss", "test_accuracy", "test_samples")
+_TEST = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error")
 _SAME = ("data", "model", "train")  # what both runs must share, or the difference is not that of joining
 
 
@@ -28,7 +28,8 @@ class Fit:
 
     ``alone_accuracy`` and ``alone_loss`` are those of a model that it trained by itself, at the end of the run
     ``alone`` (its folder's name) after ``alone_rounds``; None if there is no such run, and then ``how`` says how to get
-    one. ``error`` is the standard error of the difference of the accuracies, from the number of samples.
+    one. ``error`` is the standard error of the difference of the accuracies, from the number of samples; ``loss_error``
+    that of the difference of the losses, from their spread over the samples (None: not recorded).
     """
 
     rounds: tuple[int, ...] = ()
@@ -40,6 +41,7 @@ class Fit:
     alone_loss: float | None = None
     alone_rounds: int | None = None
     how: str = ""
+    loss_error: float | None = None
 
     @property
     def last(self) -> float | None:
@@ -70,7 +72,7 @@ def fit_of(run: LoadedRun, client: int, alone: Path | None = None) -> Fit:
     named = None if alone is None else _checked(run, load_run(alone))
     if not tests:
         return Fit(how=_why_untested(run))
-    rounds, loss, accuracy, samples = zip(*tests, strict=True)
+    rounds, loss, accuracy, samples, errors = zip(*tests, strict=True)
     known = next((n for n in reversed(samples) if n is not None), run.members.get(client, {}).get("tests"))
     found = Fit(rounds, accuracy, loss, known)
     other = find_alone(run) if named is None else named
@@ -79,12 +81,15 @@ def fit_of(run: LoadedRun, client: int, alone: Path | None = None) -> Fit:
     theirs = _tests(other, client)
     if not theirs:
         return replace(found, how=f"{other.name} did not test client {client} on its own data")
-    _, alone_loss, alone_accuracy, _ = theirs[-1]
-    return Fit(rounds, accuracy, loss, known, other.name, alone_accuracy, alone_loss, len(other.metrics))
+    _, alone_loss, alone_accuracy, _, alone_error = theirs[-1]
+    # as if the two models erred independently: at most that, on the same samples
+    error = None if errors[-1] is None or alone_error is None else math.hypot(errors[-1], alone_error)
+    rounds_alone = len(other.metrics)
+    return Fit(rounds, accuracy, loss, known, other.name, alone_accuracy, alone_loss, rounds_alone, loss_error=error)
 
 
-def _tests(run: LoadedRun, client: int) -> list[tuple[int, float | None, float | None, int | None]]:
-    """Return (round, loss, accuracy, samples) of every test of the client on its own share."""
+def _tests(run: LoadedRun, client: int) -> list[tuple[int, float | None, float | None, int | None, float | None]]:
+    """Return (round, loss, accuracy, samples, error of the loss) of every test of the client on its own share."""
     found = []
     for line in run.metrics:
         if line.get("client/test_loss") is None:
@@ -95,8 +100,9 @@ def _tests(run: LoadedRun, client: int) -> list[tuple[int, float | None, float |
             continue
         loss, accuracy = (_finite(record[name][at[0]]) for name in ("test_loss", "test_accuracy"))
         samples = int(record["test_samples"][at[0]]) if "test_samples" in record else None
+        error = _finite(record["test_loss_error"][at[0]]) if "test_loss_error" in record else None
         if loss is not None or accuracy is not None:
-            found.append((int(line["round"]), loss, accuracy, samples))
+            found.append((int(line["round"]), loss, accuracy, samples, error))
     return found
 
 

@@ -98,7 +98,11 @@ def _loss(fit: Fit) -> tuple[int | None, str]:
     if ours is None or alone is None:
         return None, f"Its model's loss on its own test data is {ours:.4g}; what alone is not known." if ours else ""
     told = f"Its model's loss on its own test data is {ours:.4g}; alone it would be {alone:.4g} (less is better)."
-    return (ours < alone) - (ours > alone), told + " How much of that is chance is not known."
+    if fit.loss_error is None:
+        return 0, f"{told} How much of that is chance is not known, so that it decides nothing."
+    if abs(ours - alone) <= SURE * fit.loss_error:
+        return 0, f"{told} A difference of {ours - alone:+.2g} may be chance (standard error {fit.loss_error:.2g})."
+    return (1 if ours < alone else -1), f"{told} The difference has a standard error of at most {fit.loss_error:.2g}."
 
 
 def _economy(money: Money | None, models: Models) -> tuple[int | None, str]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hanse.reports.certainty import SURE, shown
 from hanse.reports.compare import run_row
-from hanse.reports.contributions import contribution
+from hanse.reports.contributions import Contribution, contribution
 from hanse.reports.honesty import HONEST, kinds_of
 from hanse.reports.load import Group, LoadedRun
 from hanse.reports.participation import refusal_counts
@@ -53,10 +54,11 @@ def _outcome(groups: Sequence[Group]) -> list[str]:
     own = ("client_accuracy", f"accuracy on the {who} own test data after the last round", 100.0, " %")
     server = ("test_accuracy", "test accuracy after the last round", 100.0, " %")
     loss = ("test_loss", "test loss after the last round (lower is better)", 1.0, "")
+    squared = ("test_mse", "mean squared error on the test set after the last round (lower is better)", 1.0, "")
     told: list[str] = []
     everywhere = len(results(groups, "client_accuracy")) == len(groups)
-    for figure, what, factor, unit in (own, server, loss) if everywhere else (server, own, loss):
-        found = results(groups, figure, ascending=figure.endswith("loss"))
+    for figure, what, factor, unit in (own, server, loss, squared) if everywhere else (server, own, loss, squared):
+        found = results(groups, figure, ascending=figure in ("test_loss", "test_mse"))
         if not found or (told and not (figure == "test_accuracy" and everywhere)):
             continue
         told.append(f"{_ranked(found, factor, unit)}{':' if len(found) > 1 else ''} {what}.")
@@ -95,35 +97,47 @@ def _close(found: Sequence[Result]) -> list[str]:
 
 
 def _value(groups: Sequence[Group]) -> list[str]:
-    told, sure = [], False
+    told: list[str] = []
+    sure = ""
     for group in groups:
         found = contribution(group)
-        if found is None or len(found.clients) < 2:
+        if found is None:
             continue
+        several = np.flatnonzero(found.seats > 1)  # one update says too little to be ranked by
+        if len(several) < 2:
+            continue
+        best, worst = int(several[0]), int(several[-1])
         shares, totals, total = found.shares, found.totals, float(found.totals.sum())
         if shares is not None:
-            first, last = (_error(100 * found.errors[i] / total, 1) for i in (0, -1))
-            top, low = f"{100 * shares[0]:.0f}{first} % of the total value", f"{100 * shares[-1]:.1f}{last} %"
+            first, last = (_error(100 * found.errors[i] / total, 1) for i in (best, worst))
+            top, low = f"{100 * shares[best]:.0f}{first} % of the total value", f"{100 * shares[worst]:.1f}{last} %"
         else:
-            first, last = (_error(found.errors[i]) for i in (0, -1))
+            first, last = (_error(found.errors[i]) for i in (best, worst))
             # values relative to a mean sum to 0 but for their last bits
             together = 0.0 if abs(total) < 1e-9 * float(np.abs(totals).sum()) else total
-            top, low = f"value {totals[0]:.3g}{first}, all together {together:.3g}", f"{totals[-1]:.3g}{last}"
-        below = int((totals < 0).sum())
+            top = f"value {totals[best]:.3g}{first}, all together {together:.3g}"
+            low = f"{totals[worst]:.3g}{last}"
         comma = "," if group.seeds_text else ""
-        harm = (
-            f"; {below} of {len(totals)} clients have a negative sum: on balance their updates did harm"
-            if below
-            else ""
-        )
         told.append(
-            f"In {group.label}{group.seeds_text}{comma} the most valuable client was {found.labels[0]} ({top}), "
-            f"the least valuable {found.labels[-1]} ({low}){harm}."
+            f"In {group.label}{group.seeds_text}{comma} the client of the highest value was {found.labels[best]} "
+            f"({top}), that of the lowest {found.labels[worst]} ({low}){_harm(found)}."
         )
-        sure = sure or bool(np.isfinite(found.errors[[0, -1]]).any())
+        sure = sure or (shown(found.last) if np.isfinite(found.errors[[best, worst]]).any() else "")
     if sure:
-        told[-1] += " After ± of a value: one standard error of the estimate."
+        told[-1] += f" After ± of a value: {sure}."
     return told
+
+
+def _harm(found: Contribution) -> str:
+    """Say whose updates did harm: those whose whole 95 % interval lies below zero."""
+    below = found.totals < 0
+    surely = int((found.totals + SURE * found.errors < 0).sum())  # NaN: not known, so not said
+    if not below.any():
+        return ""
+    told = f"; {int(below.sum())} of {len(below)} clients have a negative sum"
+    if surely:
+        return f"{told}, and of {surely} of them the whole 95 % interval is below zero: their updates did harm"
+    return f"{told}, none of them so clearly that it could not be chance"
 
 
 def _error(error: float, digits: int | None = None) -> str:

@@ -17,6 +17,7 @@ _COLUMNS = (
     ("test_accuracy", "test accuracy %", 100.0, 2),
     ("best_accuracy", "best round %", 100.0, 2),
     ("test_loss", "test loss", 1.0, 3),
+    ("test_mse", "test MSE", 1.0, 4),
     ("client_accuracy", "at the clients %", 100.0, 2),
     ("seconds_per_round", "seconds a round", 1.0, 3),
     ("mb", "MB in all", 1.0, 1),
