@@ -1,5 +1,6 @@
 """Values of a real round: every method against brute force on the models themselves."""
 
+from dataclasses import replace
 from itertools import combinations
 from math import comb
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch.nn import functional
 
 import hanse
+from hanse.learning.coalitions import sample_blocks
 from hanse.mechanisms.part import Values, View
 from hanse.mechanisms.registry import build_part
 from hanse.rounds import first_state, play_round
@@ -162,3 +164,35 @@ def test_gtg_of_eight_clients_agrees_with_exact_on_every_round() -> None:
         inside.append(off < 2)
         assert found.per_seat.sum() == pytest.approx(found.exact.sum(), abs=1e-4)
     assert np.mean(inside) > 0.9
+
+
+@pytest.mark.parametrize("name", ["exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", "first_order"])
+def test_without_a_block_values_are_those_of_the_other_samples(world: World, view: View, name: str) -> None:
+    samples = view.server.validation
+    assert samples is not None
+    blocks = sample_blocks(len(samples))
+    assert len(blocks) == 20
+    assert torch.equal(torch.cat(blocks).sort().values, torch.arange(len(samples)))
+    # one sweep without truncation, so that GTG takes the same permutations on other samples
+    given = {"gtg": {"eps": 0.0, "max_permutations": M}, "monte_carlo": {"permutations": 30}}.get(name, {})
+    found = value(view, name=name, **given)
+    assert found.without_block is not None
+    assert found.without_block.shape == (M, 20)
+    for b in (0, 7):
+        kept = torch.cat([block for k, block in enumerate(blocks) if k != b])
+        others = replace(view, server=replace(view.server, validation=samples.take(kept)))
+        alone = value(others, name=name, **given)
+        np.testing.assert_allclose(found.without_block[:, b], alone.per_seat, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found.without_block.mean(axis=1), found.per_seat, atol=0.01)
+
+
+@pytest.mark.parametrize("utility", ["accuracy", "balanced"])
+def test_blocks_are_left_out_of_every_utility(view: View, utility: str) -> None:
+    samples = view.server.validation
+    assert samples is not None
+    found = value(view, name="exact", utility=utility)
+    assert found.without_block is not None
+    kept = torch.cat(sample_blocks(len(samples))[1:])
+    others = replace(view, server=replace(view.server, validation=samples.take(kept)))
+    alone = value(others, name="exact", utility=utility)
+    np.testing.assert_allclose(found.without_block[:, 0], alone.per_seat, rtol=1e-4, atol=1e-6)

@@ -35,6 +35,7 @@ def test_final_best_time_bytes_refusals(tmp_path: Path) -> None:
         "test_accuracy": 0.7,
         "best_accuracy": 0.8,
         "test_loss": pytest.approx(0.3),
+        "test_mse": None,
         "client_accuracy": 0.6,
         "seconds_per_round": 1.75,
         "mb": 8.0,
@@ -51,7 +52,7 @@ def test_regression_has_no_accuracy(tmp_path: Path) -> None:
     ]
     rows = compare_runs(paths)
     assert [row["test_accuracy"] for row in rows] == [None] * 4
-    assert [row["test_loss"] for row in rows] == pytest.approx([2.0, 3.0, 2.5, 0.5**0.5])
+    assert [row["test_mse"] for row in rows] == pytest.approx([2.0, 3.0, 2.5, 0.5**0.5])
     assert rows[0]["mb"] is rows[0]["seconds_per_round"] is rows[0]["refused"] is None
     groups = group_runs(load_runs(paths))
     assert summary(groups) == ["greedyfed 2.5000 ± 0.7071 test loss after the last round (lower is better)."]
@@ -97,13 +98,20 @@ def test_summary_ranks_and_warns_of_chance(tmp_path: Path) -> None:
 
 
 def test_summary_names_values_and_refusals(tmp_path: Path) -> None:
-    seats = [seat(0, 4, 3.0), seat(0, 1, 1.0), seat(1, 2, refused="late")]
+    seats = [seat(0, 4, 3.0), seat(0, 1, 1.0), seat(1, 2, refused="late"), seat(1, 4, 3.0), seat(1, 1, 1.0)]
     path = write_run(tmp_path / "a", [metric(0, 0.5), metric(1, 0.6, refused=1)], seats)
     told = summary(group_runs(load_runs([path])))
     assert told[1:] == [
-        "In greedyfed the most valuable client was 4 (75 % of the total value), the least valuable 1 (25.0 %).",
-        "Updates refused: greedyfed 1 of 3, most often because: late.",
+        "In greedyfed the client of the highest value was 4 (75 % of the total value), that of the lowest 1 (25.0 %).",
+        "Updates refused: greedyfed 1 of 5, most often because: late.",
     ]
+
+
+def test_a_mean_squared_error_and_a_cross_entropy_have_columns_of_their_own(tmp_path: Path) -> None:
+    classes = accuracies(tmp_path / "a", [0.7])
+    numbers = write_run(tmp_path / "b", [metric(0, **{"test/loss": 0.25})])
+    rows = compare_runs([classes, numbers])
+    assert [(row["test_loss"], row["test_mse"]) for row in rows] == [(pytest.approx(0.3), None), (None, 0.25)]
 
 
 def test_unfinished_and_repeated_runs_are_told(tmp_path: Path) -> None:

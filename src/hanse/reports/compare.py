@@ -43,9 +43,9 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
     All rows have the same keys. ``kind`` is "run", "mean" or "sd" (the sample standard deviation over the seeds).
     ``rounds`` were finished; accuracies are shares from 0 to 1 and, like the loss, of the last tested round;
     ``test_loss`` is a cross-entropy, ``test_mse`` the mean squared error of a regression (the one has no figure of the
-    other); ``best_accuracy`` is the highest of all tested rounds, on the test set; ``client_accuracy`` is the honest clients'
-    mean on their own test data; ``seconds_per_round`` is the median wall
-    clock; ``mb`` (10^6 bytes) up and down over the whole run; ``refused`` updates. ``effective_round`` is how many
+    other); ``best_accuracy`` is the highest of all tested rounds, on the test set; ``client_accuracy`` is the honest
+    clients' mean on their own test data; ``seconds_per_round`` is the median wall clock; ``mb`` (10^6 bytes) up and
+    down over the whole run; ``refused`` updates. ``effective_round`` is how many
     rounds the run took to come within ``epsilon`` of the best accuracy of the first experiment (its run of the same
     seeds, or the first run), and ``effective_round_improvement`` how many percent fewer than that took itself (GTFLAT
     eq. 13). None: not recorded (a regression has no accuracy), or never that good. Raises UserError.

@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from hanse.federation.behaviour import Noisy
+from hanse.federation.bids import FreeRider as NeverBids
+from hanse.mechanisms.registry import call
 from hanse.reports.certainty import errors_of
 from hanse.reports.chart import Bars, Chart, Floats, Ints, Series, even
 from hanse.reports.contributions import slug
 from hanse.reports.load import Group, LoadedRun
 from hanse.reports.own import last_tested, utilities
 from hanse.reports.paired import paired
-from hanse.reports.tokens import balances
+from hanse.reports.tokens import balances, free_riders
 from hanse.streams import places
 
 __all__ = ["HONEST", "honesty_charts", "kinds_of", "outcomes", "own_accuracy"]
@@ -47,13 +50,15 @@ def kinds_of(run: LoadedRun) -> dict[str, Ints]:
     if "attacker" in given:
         found["attackers"] = _listed(given["attacker"], n)
     if "free_rider" in given:
-        found["free riders"] = _first(seed, "free riders", n, float(given["free_rider"].get("fraction", 0.2)))
+        found["free riders"] = free_riders(run)
     if isinstance(policy, Mapping) and policy.get("name") == "free_rider":
-        found["those who never bid"] = _first(seed, "free riders", n, float(policy.get("fraction", 1.0)))
+        options = {key: value for key, value in policy.items() if key != "name"}
+        never = call(NeverBids, options, "clients.policy").fraction
+        found["those who never bid"] = np.flatnonzero(places(seed, "free riders", n) < never * n)
     if "liar" in given:
         found["liars"] = _listed(given["liar"], n)
-    noise = given.get("noisy", {"sigma": 0.0})
-    noisy = float(noise.get("sigma", 0.1)) > 0 and noise.get("levels", "spread") == "spread"
+    noise = call(Noisy, given["noisy"], "behaviour.noisy") if "noisy" in given else Noisy(sigma=0.0)
+    noisy = noise.sigma > 0 and noise.levels == "spread"
     if noisy:
         found["the noisier half"] = np.flatnonzero(places(seed, "noisy", n) >= n / 2)
     taken = np.zeros(n, bool)
@@ -64,10 +69,6 @@ def kinds_of(run: LoadedRun) -> dict[str, Ints]:
     rest = np.flatnonzero(~taken)
     kinds = {name: clients for name, clients in kinds.items() if len(clients)}
     return {QUIET if noisy else HONEST: rest} | kinds if kinds and len(rest) else {}
-
-
-def _first(seed: Any, purpose: str, n: int, fraction: float) -> Ints:
-    return np.flatnonzero(places(seed, purpose, n) < fraction * n)
 
 
 def _listed(given: Mapping[str, Any], n: int) -> Ints:
@@ -105,7 +106,7 @@ def outcomes(run: LoadedRun) -> dict[str, Floats]:
         found["utility"] = worth
     held = balances(run)
     if held is not None:
-        found["tokens"] = held[1][-1] - float((run.config.get("clients") or {}).get("grant", 100.0))
+        found["tokens"] = held[1][-1] - run.grant
     if len(seats.client):
         pairs = np.unique(np.stack([seats.round, seats.client]), axis=1)[1]
         selected = 100.0 * np.bincount(pairs, minlength=n) / len(run.metrics)

@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.config import ClientsSection
 from hanse.errors import UserError
 from hanse.reports.chart import Floats, Ints
 from hanse.toml import flat
@@ -68,6 +69,12 @@ class LoadedRun:
         """The number of rounds that the experiment asked for."""
         rounds = _section(self.config, "run").get("rounds")
         return rounds if isinstance(rounds, int) else len(self.metrics)
+
+    @property
+    def grant(self) -> float:
+        """What a new client got, in tokens."""
+        given = _section(self.config, "clients").get("grant")
+        return float(given) if is_number(given) else ClientsSection().grant
 
     @property
     def num_clients(self) -> int:

@@ -80,8 +80,7 @@ def _earned(group: Group, books: Books | None) -> Chart | None:
         worth, what, axis = utility, "Utility against accuracy", "utility over the run (tokens)"
         told = "its utility up: what the market brought it, less what sharing and the net payments cost"
     elif books is not None:
-        grant = run.config.get("clients", {}).get("grant", 100.0)
-        worth, what, axis = books.held[-1] - grant, "Tokens earned against accuracy", "tokens earned or lost"
+        worth, what, axis = books.held[-1] - run.grant, "Tokens earned against accuracy", "tokens earned or lost"
         told = "what it holds beyond its grant up"
     else:
         return None

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from hanse.federation.behaviour import FreeRider
 from hanse.ledger.entry import TOKEN
+from hanse.mechanisms.registry import call
 from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even
 from hanse.reports.contributions import slug
 from hanse.reports.load import Group, LoadedRun
@@ -47,11 +49,11 @@ def balances(run: LoadedRun) -> tuple[Ints, Floats] | None:
 
 def free_riders(run: LoadedRun) -> Ints:
     """Return the ids ``[n]`` of the clients that the behaviour "free_rider" made free riders of."""
-    given: Mapping[str, float] = run.config.get("behaviour", {}).get("free_rider", {})
-    if "free_rider" not in run.config.get("behaviour", {}):
+    given = run.config.get("behaviour", {})
+    if "free_rider" not in given:
         return np.zeros(0, np.int64)
-    place = places(run.seeds[0], "free riders", run.num_clients)
-    return np.flatnonzero(place < given.get("fraction", 0.2) * run.num_clients)
+    fraction = call(FreeRider, given["free_rider"], "behaviour.free_rider").fraction
+    return np.flatnonzero(places(run.seeds[0], "free riders", run.num_clients) < fraction * run.num_clients)
 
 
 def _balance_chart(group: Group, books: Books) -> Chart | None:

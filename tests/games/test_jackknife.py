@@ -1,0 +1,69 @@
+"""The error of the draw of the validation samples: the jackknife against closed forms, and along sampled walks."""
+
+import numpy as np
+import pytest
+
+from hanse.games import shapley
+from hanse.games.jackknife import jackknife_errors
+
+
+def test_of_a_mean_the_jackknife_is_the_textbook_standard_error() -> None:
+    draw = np.random.default_rng(3)
+    samples = draw.normal(size=400)
+    blocks = samples.reshape(20, 20)
+    without = (samples.sum() - blocks.sum(axis=1)) / 380
+    # the standard error of a mean of 20 block means
+    textbook = blocks.mean(axis=1).std(ddof=1) / np.sqrt(20)
+    assert jackknife_errors(without) == pytest.approx(textbook, rel=1e-12)
+
+
+def test_fewer_than_two_blocks_say_nothing() -> None:
+    assert np.isnan(jackknife_errors(np.ones((3, 1)))).all()
+    assert np.isnan(jackknife_errors(np.zeros((3, 0)))).all()
+
+
+def test_equal_values_without_every_block_have_no_error() -> None:
+    np.testing.assert_allclose(jackknife_errors(np.full((2, 20), 0.7)), 0.0, atol=1e-15)
+
+
+class Blocks:
+    """A game with a second utility beside it, evaluated for the same coalitions in the same order."""
+
+    def __init__(self) -> None:
+        self.second: list[float] = []
+
+    def __call__(self, coalition: frozenset[int]) -> float:
+        return self.many([coalition])[0]
+
+    def many(self, coalitions: list[frozenset[int]]) -> list[float]:
+        self.second += [sum((k + 1) ** 2 for k in c) + 0.1 * len(c) ** 2 for c in coalitions]
+        return [float(np.sqrt(sum(k + 1 for k in c))) for c in coalitions]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_another_utility_along_the_same_permutations_is_that_of_its_own_walk(n: int) -> None:
+    permutations = [np.random.default_rng(p).permutation(n).tolist() for p in range(7)]
+    game = Blocks()
+    found = shapley.monte_carlo_result(game, n, permutations)
+    assert found.walks is not None
+    np.testing.assert_allclose(found.walks.values(np.array(game.second)[: found.distinct]), shapley.monte_carlo(
+        lambda c: sum((k + 1) ** 2 for k in c) + 0.1 * len(c) ** 2, n, permutations), rtol=1e-12)  # fmt: skip
+
+
+def test_walks_of_gtg_give_its_own_values_and_keep_its_truncation() -> None:
+    worth: list[float] = []
+
+    class Saturated:  # the third player finds everything known already, so that permutations are cut short
+        def __call__(self, coalition: frozenset[int]) -> float:
+            return self.many([coalition])[0]
+
+        def many(self, coalitions: list[frozenset[int]]) -> list[float]:
+            numbers = [min(len(c), 2) / 2 + 1e-6 * len(c) for c in coalitions]
+            worth.extend(numbers)
+            return numbers
+
+    found = shapley.gtg(Saturated(), 4, eps=1e-3, seed=1)
+    assert found.walks is not None
+    values = found.walks.values(np.array(worth))
+    np.testing.assert_allclose(values, found.values, rtol=0, atol=1e-12)
+    assert found.distinct < 2**4  # some coalitions were never asked for

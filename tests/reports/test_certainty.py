@@ -1,0 +1,101 @@
+"""How sure values are said to be, and that no text says more than that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from reports_cases import metric, seat, write_run
+from torch import nn
+
+import hanse
+from hanse.data import build
+from hanse.federation.behaviour import FreeRider
+from hanse.reports.certainty import errors_of
+from hanse.reports.contributions import contribution_charts
+from hanse.reports.load import group_runs, load_run, load_runs
+from hanse.reports.statement_accuracy import Fit
+from hanse.reports.statement_gave import contributed
+from hanse.reports.statement_models import Models
+from hanse.reports.statement_verdict import verdict_of
+from hanse.reports.summary import summary
+from hanse.reports.tokens import free_riders
+
+
+def drawn_run(path: Path, values: dict[int, float], spread: float, rounds: int = 4) -> Path:
+    """A run in which every client has the same value in every round, with blocks that spread around it."""
+    seats = [seat(r, c, v) for r in range(rounds) for c, v in values.items()]
+    write_run(path, [metric(r, 0.5) for r in range(rounds)], seats)
+    sides = np.where(np.arange(20) % 2, 1.0, -1.0) * spread
+    for r in range(rounds):
+        blocks = np.array([[v] for v in values.values()]) + sides
+        np.savez(path / "rounds" / f"{r:05d}.npz", answered=np.array(list(values)), value_without_block=blocks)
+    return path
+
+
+def test_errors_of_the_draw_add_up_over_rounds_since_the_samples_are_the_same(tmp_path: Path) -> None:
+    run = load_runs([drawn_run(tmp_path / "a", {0: 1.0, 1: -1.0}, 0.1, rounds=4)])[0]
+    found = errors_of(run, [np.array([0]), np.array([0, 1])[1:]], np.array([0, 3]))
+    one_round = np.sqrt(19 / 20 * 20 * 0.1**2)
+    np.testing.assert_allclose(found.drawn, [[one_round, 4 * one_round]] * 2, rtol=1e-12)
+    both = errors_of(run, [np.array([0, 1])], np.array([3]))
+    np.testing.assert_allclose(both.drawn, [[8 * one_round]], rtol=1e-12)  # they move together
+    assert np.isnan(found.sampling).all()
+    np.testing.assert_allclose(found.total, found.drawn)
+
+
+def test_no_text_says_harm_where_zero_is_within_the_interval(tmp_path: Path) -> None:
+    unsure = summary(group_runs(load_runs([drawn_run(tmp_path / "a", {0: 1.0, 1: -0.2}, 0.1)])))
+    assert "1 of 2 clients have a negative sum, none of them so clearly that it could not be chance" in unsure[1]
+    sure = summary(group_runs(load_runs([drawn_run(tmp_path / "b", {0: 1.0, 1: -0.2}, 0.01)])))
+    assert "and of 1 of them the whole 95 % interval is below zero: their updates did harm" in sure[1]
+    unknown = write_run(tmp_path / "c", [metric(0), metric(1)], [seat(r, c, c - 0.5) for r in (0, 1) for c in (0, 1)])
+    told = " ".join(summary(group_runs(load_runs([unknown]))))
+    assert "negative sum" in told
+    assert "harm" not in told
+
+
+def test_nobody_is_ranked_by_one_update(tmp_path: Path) -> None:
+    seats = [seat(0, 9, 50.0), seat(0, 4, 3.0), seat(0, 1, 1.0), seat(1, 4, 3.0), seat(1, 1, 1.0)]
+    runs = load_runs([write_run(tmp_path / "a", [metric(0), metric(1)], seats)])
+    told = " ".join(summary(group_runs(runs)))
+    assert "the client of the highest value was 4" in told
+    assert contributed(runs[0], 9).place is None
+    assert (contributed(runs[0], 4).place, contributed(runs[0], 4).ranked) == (1, 2)
+    [ranking, *_] = contribution_charts(group_runs(runs))
+    assert ranking.marks.labels == ("client 9 (one update)", "client 4", "client 1")
+
+
+@pytest.mark.parametrize(
+    ("error", "answer", "said"),
+    [(0.01, "even", "may be chance"), (0.0005, "no", "standard error of at most 0.0005"), (None, "even", "not known")],
+)
+def test_a_loss_decides_only_beyond_its_error(error: float | None, answer: str, said: str) -> None:
+    fit = Fit((0,), (None,), (0.1207,), 300, "local", None, 0.1177, 5, loss_error=error)
+    verdict = verdict_of(fit, None, Models(5, 5, 5, 3, 15))
+    assert verdict.answer == answer
+    assert said in verdict.reasons[0]
+
+
+def test_a_client_records_the_standard_error_of_its_mean_loss(tmp_path: Path) -> None:
+    experiment = hanse.Experiment(
+        data={"clients": 4, "client_test": 0.2},
+        mechanism={"name": "local"},
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": 1},
+    )
+    run = hanse.run(experiment, out=tmp_path / "r")
+    stored = load_run(tmp_path / "r").arrays(0)
+    pool, index = build(experiment.data).pool([2], "test")
+    own = pool.take(index[0])
+    with torch.no_grad():
+        losses = nn.functional.cross_entropy(run.model(2)(own.x), own.y, reduction="none").double().numpy()
+    assert stored["test_loss_error"][2] == pytest.approx(losses.std(ddof=1) / np.sqrt(len(losses)), rel=1e-4)
+
+
+def test_who_rides_free_follows_the_behaviours_own_default(tmp_path: Path) -> None:
+    changes = {"behaviour": {"free_rider": {}}, "data": {"clients": 20}}
+    run = load_run(write_run(tmp_path / "a", [metric(0)], [seat(0, c) for c in range(20)], changes))
+    assert len(free_riders(run)) == round(20 * FreeRider().fraction)
