@@ -55,8 +55,10 @@ def test_regression_has_no_accuracy(tmp_path: Path) -> None:
     assert [row["test_mse"] for row in rows] == pytest.approx([2.0, 3.0, 2.5, 0.5**0.5])
     assert rows[0]["mb"] is rows[0]["seconds_per_round"] is rows[0]["refused"] is None
     groups = group_runs(load_runs(paths))
-    assert summary(groups) == ["greedyfed 2.5000 ± 0.7071 test loss after the last round (lower is better)."]
-    assert experiments_table(groups).headings == ("experiment", "seeds", "rounds", "test loss")
+    assert summary(groups) == [
+        "greedyfed 2.5000 ± 0.7071 mean squared error on the test set after the last round (lower is better)."
+    ]
+    assert experiments_table(groups).headings == ("experiment", "seeds", "rounds", "test MSE")
 
 
 def test_several_seeds_get_mean_and_deviation(tmp_path: Path) -> None:

@@ -17,14 +17,17 @@ REFUSALS = 20  # the last ones are shown
 
 @dataclass
 class Contributor:
-    """One client so far: what its updates were worth in sum and the square of that sum's standard error, the seats it
-    trained in, those that were refused, its last round. ``score`` is the cumulative value as the mechanism keeps it, if
-    it does.
+    """One client so far: what its updates were worth in sum, how sure that is, the seats it trained in, those that were
+    refused, its last round. ``score`` is the cumulative value as the mechanism keeps it, if it does.
+
+    ``squares`` adds up the variances from sampling, which is independent from round to round, and ``drawn`` the errors
+    from the draw of the validation samples, which are the same in every round: at most the error of their sum.
     """
 
     worth: float = 0.0
     valued: int = 0
     squares: float = 0.0
+    drawn: float = 0.0
     known: int = 0  # values that came with a standard error
     trained: int = 0
     refused: int = 0
@@ -32,11 +35,11 @@ class Contributor:
     score: float | None = None
 
     def row(self, client: int) -> list[int | float | None]:
-        """Return the client as the page's script takes it: number, sum of values, its standard error (of those values
-        that have one), the mechanism's score, seats trained in, seats refused, last round.
+        """Return the client as the page's script takes it: number, sum of values, its standard error at most (of those
+        values that have one), the mechanism's score, seats trained in, seats refused, last round.
         """
         worth = self.worth if self.valued else None
-        error = math.sqrt(self.squares) if self.known else None
+        error = math.hypot(math.sqrt(self.squares), self.drawn) if self.known else None
         return [client, worth, error, self.score, self.trained, self.refused, self.last_round]
 
 
@@ -60,7 +63,7 @@ class Seats:
         found = self.clients.setdefault(client, Contributor())
         found.last_round = round
         reason = line.get("refused")
-        value, error = line.get("value"), line.get("value_error")
+        value, error, drawn = line.get("value"), line.get("value_error"), line.get("value_draw_error")
         if reason is not None:
             found.refused += 1
             self.refusals.append((round, client, str(reason)[:200]))
@@ -69,9 +72,11 @@ class Seats:
         if is_number(value):
             found.worth += value
             found.valued += 1
-            if is_number(error):
-                found.squares += error**2
-                found.known += 1
+            known = [e for e in (error, drawn) if is_number(e)]
+            found.squares += error**2 if is_number(error) else 0.0
+            found.drawn += abs(drawn) if is_number(drawn) else 0.0
+            found.known += bool(known)
+            error = math.hypot(*known) if known else None
         if is_number(line.get("cumulative_value")):
             found.score = line["cumulative_value"]
         if line.get("name"):
