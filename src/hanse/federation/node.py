@@ -28,7 +28,7 @@ from hanse.federation.local import LocalFederation
 from hanse.federation.own import OWN_ROW, PERSONAL, mix_own, tried
 from hanse.federation.policy import Loyal
 from hanse.federation.port import Answered, Ask, Reply, Request, Score, Scored, Train, Trained
-from hanse.federation.secret import own_secret
+from hanse.federation.secret import own_secret, private_file, private_folder
 from hanse.federation.told import keep_receipts
 from hanse.learning.job import Recipe, smallest_batch
 from hanse.learning.models import build_problem
@@ -154,8 +154,8 @@ class Node:
         policy: Any = None,
         behaviours: Sequence[Behaviour] = (),
     ) -> None:
-        self.job, self.folder = job, folder / _safe(job.run) / f"client-{job.client}"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.job, self.folder = job, private_folder(folder / _safe(job.run)) / f"client-{job.client}"
+        private_folder(self.folder)
         own = _Own.of(data, job.client, job.num_clients)
         model = dict(job.model)
         problem, _ = build_problem(model.pop("name"), own.input_shape, own.num_classes, job.seed, **model)
@@ -293,7 +293,7 @@ def _safe(name: str) -> str:
 
 def _write(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     temporary = path.with_suffix(".tmp.npz")
-    with temporary.open("wb") as file:
+    with private_file(temporary) as file:
         np.savez(file, **dict(arrays))  # type: ignore[arg-type]
         file.flush()
         os.fsync(file.fileno())

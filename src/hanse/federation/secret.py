@@ -1,17 +1,44 @@
-"""A participant's own secret: a file that only it can read, made when it first needs one, and never sent."""
+"""What only a participant's own user can read: its folders, its files, and its secret, made when it first needs one
+and never sent.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 from hanse.errors import UserError
 
-__all__ = ["FILE", "own_secret"]
+__all__ = ["FILE", "own_secret", "private_file", "private_folder"]
 
 FILE = "secret.key"
 BYTES = 32
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder, and those above it that are missing, which only this user can enter; return it. If it is there
+    already and this user's, it is closed to others.
+    """
+    if not path.parent.exists():
+        private_folder(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.stat()
+    if found.st_mode & 0o077 and found.st_uid == os.geteuid():
+        path.chmod(0o700)
+    return path
+
+
+@contextmanager
+def private_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
+    """Open a file to write or append to, which only this user can read; one that is there is closed to others."""
+    with open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        if os.fstat(file.fileno()).st_mode & 0o077:
+            os.fchmod(file.fileno(), 0o600)
+        yield file
 
 
 def own_secret(folder: Path) -> bytes:
@@ -35,10 +62,10 @@ def own_secret(folder: Path) -> bytes:
 
 def _make(path: Path) -> None:
     """Write the file whole under another name first: of two processes that do this at once, one wins."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.exists():
+        private_folder(path.parent)
     temporary = path.with_name(f".{FILE}.{os.getpid()}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w") as file:
+    with private_file(temporary, "w") as file:
         file.write(secrets.token_hex(BYTES) + "\n")
         file.flush()
         os.fsync(file.fileno())

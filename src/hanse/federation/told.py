@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hanse.federation.codec import WireError
+from hanse.federation.secret import private_file, private_folder
 from hanse.ledger.receipts import Receipt, load_key, write_receipts
 
 __all__ = ["keep_receipts"]
@@ -25,6 +26,8 @@ def keep_receipts(folder: Path, client: int, lines: str, secret: Path) -> None:
         raise WireError(f"not receipts: {wrong}") from None
     if any(receipt.client != client for receipt in told):
         raise WireError("a receipt of another client")
+    with private_file(private_folder(folder) / f"client-{client}.jsonl", "ab"):
+        pass  # made here, so that it is private
     write_receipts(folder, told, {client: load_key(secret)} if secret.exists() else None)
 
 

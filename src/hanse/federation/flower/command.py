@@ -26,10 +26,25 @@ Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; it is recorded
 @app.command(epilog="Example:\n\nhanse network up harvest --nodes 3 && hanse network run harvest")
 def up(
     folder: Folder = Path(),
-    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, max=200, help="SuperNodes.")] = 3,
+    nodes: Annotated[int, typer.Option("--nodes", "-n", min=0, max=200, help="SuperNodes on this machine.")] = 3,
     port: Annotated[
-        int, typer.Option("--port", min=1024, max=65000, help="The SuperLink's; the nodes' follow.")
+        int, typer.Option("--port", min=1024, max=65000, help="The SuperLink's, on 127.0.0.1; the others follow.")
     ] = 18000,
+    listen: Annotated[
+        str,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Where nginx takes SuperNodes, and nothing else. Default: 127.0.0.1, the next port.",
+        ),
+    ] = "",
+    hosts: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="NAME", help="What participants call this machine: for its certificate."),
+    ] = None,
+    members: Annotated[
+        int, typer.Option("--members", min=0, help="How many a run waits for. Default: as many as --nodes.")
+    ] = 0,
     cold: Annotated[
         bool, typer.Option("--cold", help="A fresh interpreter for every message, as Flower does.")
     ] = False,
@@ -38,15 +53,24 @@ def up(
         typer.Option("--import", metavar="MODULE", help="What the nodes' warm process has ready beside hanse."),
     ] = None,
 ) -> None:
-    """Make certificates and keys, start a SuperLink with TLS and node authentication, register and start nodes."""
+    """Make certificates and keys, start a SuperLink behind a proxy for nodes alone, register and start nodes."""
     from hanse.federation.flower.loopback import Loopback
+    from hanse.federation.flower.proxy import nginx
 
     project = folder.resolve()
     if not (project / "pyproject.toml").exists():
         raise UserError(f"{folder}: is not a project (it has no pyproject.toml); 'hanse new NAME' makes one")
+    if not (nodes or members):
+        raise UserError("--members: must be given where --nodes is 0: how many a run waits for")
+    if not listen and nginx() is not None:
+        listen = f"127.0.0.1:{port + 1}"
     ports = (port, *(port + 101 + i for i in range(nodes)))
-    Loopback(project, project, ports, not cold, tuple(imports or ())).up()
-    typer.echo(f"{nodes} nodes and a SuperLink on port {port}; logs in {folder / 'logs'}")
+    Loopback(project, project, ports, not cold, tuple(imports or ()), listen, tuple(hosts or ()), members).up()
+    typer.echo(f"{nodes} nodes and a SuperLink on 127.0.0.1:{port}; logs in {folder / 'logs'}")
+    if listen:
+        typer.echo(f"SuperNodes reach it at {listen}, through nginx, which passes nothing else")
+    else:
+        typer.echo("nginx is not installed ('apt install nginx'): nodes on other machines cannot join")
 
 
 @app.command(epilog="Example:\n\nhanse network run harvest")

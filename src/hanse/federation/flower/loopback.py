@@ -1,6 +1,7 @@
 """A whole federation on this machine: certificates, keys, a SuperLink with TLS and node authentication, SuperNodes.
 
-For trials and tests. Every process is one that a real federation has; only the addresses are 127.0.0.1.
+For trials and tests, and for the operator's side of a real one: the SuperLink listens on 127.0.0.1 alone, and what
+others may ask of it passes through a proxy (:mod:`hanse.federation.flower.proxy`).
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ import json
 import os
 import re
 import shutil
-import ssl
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hanse.errors import UserError
 from hanse.federation.flower.processes import Processes
+from hanse.federation.flower.proxy import configure, split, wait_for
+from hanse.federation.secret import private_folder
 
 __all__ = ["Loopback", "flwr"]
 
@@ -68,7 +69,9 @@ class Loopback:
     """A federation of ``nodes`` SuperNodes for the app in ``app``; everything that it leaves lies in ``folder``.
 
     ``ports`` are the SuperLink's and then one a node. With ``warm`` the nodes answer from a process that has imported
-    everything, ``imports`` too (see :mod:`hanse.federation.flower.warm`).
+    everything, ``imports`` too (see :mod:`hanse.federation.flower.warm`). ``listen`` (HOST:PORT) is where the proxy
+    takes nodes, under the names ``hosts``; without it they talk to the SuperLink itself. A run waits for ``members``
+    (0: as many as nodes).
     """
 
     folder: Path
@@ -76,6 +79,9 @@ class Loopback:
     ports: tuple[int, ...]
     warm: bool = True
     imports: tuple[str, ...] = ()
+    listen: str = ""
+    hosts: tuple[str, ...] = ()
+    members: int = 0
 
     # ---- on disk
 
@@ -91,13 +97,21 @@ class Loopback:
         if not path.exists():
             raise UserError(f"{folder}: no federation was brought up here (it has no network.json)")
         said = json.loads(path.read_text())
-        ports, imports = tuple(said["ports"]), tuple(said["imports"])
-        return Loopback(Path(said["folder"]), Path(said["app"]), ports, said["warm"], imports)
+        lists = {name: tuple(said[name]) for name in ("ports", "imports", "hosts") if name in said}
+        return Loopback(**{**said, **lists, "folder": Path(said["folder"]), "app": Path(said["app"])})
 
     @property
     def nodes(self) -> int:
         """How many nodes there can be."""
         return len(self.ports) - 1
+
+    @property
+    def door(self) -> str:
+        """The address that a node on this machine talks to."""
+        if not self.listen:
+            return f"{HOST}:{self.ports[0]}"
+        host, port = split(self.listen)
+        return f"{HOST if host in ('0.0.0.0', '[::]', '*') else host}:{port}"
 
     @property
     def processes(self) -> Processes:
@@ -107,17 +121,26 @@ class Loopback:
     # ---- up and down
 
     def up(self, only: Sequence[int] | None = None, more: Mapping[str, str] | None = None) -> None:
-        """Start what is not running: keeper, SuperLink, nodes (``only`` these; the others are registered all the same).
+        """Start what is not running: SuperLink, proxy, keeper, nodes (``only`` these; the others are registered all the
+        same).
 
-        ``more`` are variables for all of them. Raises UserError if the SuperLink does not come up.
+        ``more`` are variables for all of them. Raises UserError if the SuperLink or the proxy does not come up.
         """
-        from hanse.federation.flower.certificates import make_certificates, make_node_key
+        from hanse.federation.flower.certificates import make_certificates, make_node_key, make_outside
 
-        self.folder.mkdir(parents=True, exist_ok=True)
+        superlink = f"{HOST}:{self.ports[0]}"
+        proxy = configure(self.folder / "proxy", self.listen, superlink, self.nodes) if self.listen else None
+        for private in ("flwr", "keys", "logs", "participants"):
+            private_folder(self.folder / private)
         self.save()
-        if not (self.folder / "certs" / "server.crt").exists():
-            make_certificates(self.folder / "certs", self.app.name)
+        certs = self.folder / "certs"
+        if not (certs / "server.crt").exists():
+            make_certificates(certs, self.app.name)
+        if proxy:
+            make_outside(certs, self.hosts)
         self.start_superlink(more)
+        if proxy:
+            self.start_proxy(proxy)
         fresh = [i for i in range(self.nodes) if not self._key(i).exists()]
         for i in fresh:
             make_node_key(self._key(i))
@@ -129,7 +152,6 @@ class Loopback:
         """Start the SuperLink and wait until it answers. Raises UserError if it does not."""
         certs, port = self.folder / "certs", self.ports[0]
         home = self.folder / "flwr"
-        home.mkdir(exist_ok=True)
         address = f'address = "{HOST}:{port}"\nroot-certificates = "{certs}/ca.crt"\n'
         (home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n[superlink.here]\n{address}')
         if self.processes.pid("superlink") is None:
@@ -140,23 +162,18 @@ class Loopback:
                 "--database", f"{home}/superlink.db",
             ]  # fmt: skip
             self.processes.start("superlink", command, self.env() | dict(more or {}), self.app)
-        self._wait_for_superlink()
+        self._wait("superlink", f"https://{HOST}:{port}/health")
 
-    def _wait_for_superlink(self, patience_s: float = 120.0) -> None:
-        context = ssl.create_default_context(cafile=str(self.folder / "certs" / "ca.crt"))
-        opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-        )
-        end = time.monotonic() + patience_s
-        while True:
-            try:
-                with opener.open(f"https://{HOST}:{self.ports[0]}/health", timeout=5):
-                    return
-            except OSError as wrong:
-                if self.processes.pid("superlink") is None or time.monotonic() > end:
-                    said = self.processes.log("superlink")[-300:]
-                    raise UserError(f"the SuperLink does not answer ({wrong}): {said}") from None
-            time.sleep(0.1)
+    def start_proxy(self, command: Sequence[str]) -> None:
+        """Start the proxy if it does not run, and wait until it answers. Raises UserError if it does not."""
+        if self.processes.pid("proxy") is None:
+            self.processes.start("proxy", command, self.env(), self.folder)
+        self._wait("proxy", f"https://{self.door}/")
+
+    def _wait(self, name: str, url: str) -> None:
+        wrong = wait_for(url, lambda: self.processes.pid(name) is not None)
+        if wrong is not None:
+            raise UserError(f"the {name} does not answer ({wrong}): {self.processes.log(name)[-300:]}")
 
     def register(self, keys: Sequence[tuple[str, str]]) -> None:
         """Admit nodes, ``(public key file, name)``, to the federation."""
@@ -171,7 +188,7 @@ class Loopback:
         env |= self._warm()
         command = [
             _installed("flower-supernode"), "--root-certificates", str(self.folder / "certs" / "ca.crt"),
-            "--auth-supernode-private-key", str(key or self._key(i)), "--superlink", f"{HOST}:{self.ports[0]}",
+            "--auth-supernode-private-key", str(key or self._key(i)), "--superlink", self.door,
             "--host", HOST, "--port", str(self.ports[1 + i]),
             "--node-config", f"partition-id={i} num-partitions={self.nodes}",
         ]  # fmt: skip
@@ -245,7 +262,7 @@ class Loopback:
             "NO_PROXY": f"{HOST},localhost",
             "PYTHONUNBUFFERED": "1",
             "FEDERATION_HOME": str(self.app),
-            "FEDERATION_MEMBERS": str(self.nodes),
+            "FEDERATION_MEMBERS": str(self.members or self.nodes),
         }
 
     def _warm(self) -> dict[str, str]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hanse.federation.secret import private_folder
+
 __all__ = ["Processes"]
 
 
@@ -24,12 +26,12 @@ class Processes:
     folder: Path
 
     def start(self, name: str, command: Sequence[str], env: Mapping[str, str], cwd: Path) -> int:
-        """Start a process and return its pid."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """Start a process and return its pid. What it writes, only its user can read."""
+        private_folder(self.folder)
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 command, env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
+                start_new_session=True, umask=0o077,
             )  # fmt: skip
         self._path(name).write_text(f"{process.pid} {_begun(process.pid)}\n")
         _CHILDREN[process.pid] = process
