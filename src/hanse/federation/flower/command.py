@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -55,13 +56,15 @@ def up(
 ) -> None:
     """Make certificates and keys, start a SuperLink behind a proxy for nodes alone, register and start nodes."""
     from hanse.federation.flower.loopback import Loopback
-    from hanse.federation.flower.proxy import nginx
+    from hanse.federation.flower.proxy import nginx, split
 
     project = folder.resolve()
     if not (project / "pyproject.toml").exists():
         raise UserError(f"{folder}: is not a project (it has no pyproject.toml); 'hanse new NAME' makes one")
     if not (nodes or members):
         raise UserError("--members: must be given where --nodes is 0: how many a run waits for")
+    if listen and not hosts and not split(listen, "--listen")[0].startswith(("127.", "localhost", "[::1]")):
+        raise UserError(f"--host: must be given with --listen {listen}: what participants call this machine")
     if not listen and nginx() is not None:
         listen = f"127.0.0.1:{port + 1}"
     ports = (port, *(port + 101 + i for i in range(nodes)))
@@ -71,6 +74,46 @@ def up(
         typer.echo(f"SuperNodes reach it at {listen}, through nginx, which passes nothing else")
     else:
         typer.echo("nginx is not installed ('apt install nginx'): nodes on other machines cannot join")
+
+
+@app.command(epilog="Example:\n\nhanse network admit harvest clinic.pub --name 'the clinic'")
+def admit(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The operator's project.", show_default=False)],
+    key: Annotated[Path, typer.Argument(metavar="KEY.pub", help="The participant's public key.", show_default=False)],
+    name: Annotated[str, typer.Option("--name", help="What to call it.", show_default=False)],
+) -> None:
+    """Admit a participant's node to the federation that 'up' started here."""
+    from hanse.federation.flower.loopback import Loopback
+
+    network = Loopback.read(folder.resolve())
+    if not key.is_file():
+        raise UserError(f"KEY.pub: {key}: is not there")
+    network.register([(str(key.resolve()), name)])
+    typer.echo(f"admitted {name}")
+
+
+@app.command(epilog="Example:\n\nhanse network join fed.example.org:9092 --ca ca.crt --key clinic")
+def join(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The operator's.", show_default=False)],
+    ca: Annotated[Path, typer.Option("--ca", help="The operator's ca.crt.", show_default=False)],
+    key: Annotated[Path, typer.Option("--key", help="The node's private key.", show_default=False)],
+    config: Annotated[str, typer.Option("--node-config", help="What load_data finds in context.node_config.")] = "",
+    port: Annotated[int, typer.Option("--port", min=1024, max=65535, help="Its own, on 127.0.0.1.")] = 9094,
+) -> None:
+    """Start this participant's node; it runs until it is stopped. What it keeps, only this user can read."""
+    from hanse.federation.flower import gate
+    from hanse.federation.flower.proxy import split
+
+    split(address, "HOST:PORT")
+    for option, path in (("--ca", ca), ("--key", key)):
+        if not path.is_file():
+            raise UserError(f"{option}: {path}: is not there")
+    gate.command("flower-supernode")
+    os.umask(0o077)
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    words = ["--superlink", address, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
+    words += ["--host", "127.0.0.1", "--port", str(port), *(["--node-config", config] if config else [])]
+    gate.run("flower-supernode", words)
 
 
 @app.command(epilog="Example:\n\nhanse network run harvest")

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hanse.errors import UserError
+from hanse.federation.flower import gate
 from hanse.federation.flower.processes import Processes
 from hanse.federation.flower.proxy import configure, split, wait_for
 from hanse.federation.secret import private_folder
@@ -110,8 +111,8 @@ class Loopback:
         """The address that a node on this machine talks to."""
         if not self.listen:
             return f"{HOST}:{self.ports[0]}"
-        host, port = split(self.listen)
-        return f"{HOST if host in ('0.0.0.0', '[::]', '*') else host}:{port}"
+        host, port = split(self.listen, "--listen")
+        return f"{HOST if host in ('0.0.0.0', '[::]') else host}:{port}"
 
     @property
     def processes(self) -> Processes:
@@ -156,24 +157,24 @@ class Loopback:
         (home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n[superlink.here]\n{address}')
         if self.processes.pid("superlink") is None:
             command = [
-                _installed("flower-superlink"), "--ssl-certfile", f"{certs}/server.crt", "--ssl-keyfile",
+                *gate.command("flower-superlink"), "--ssl-certfile", f"{certs}/server.crt", "--ssl-keyfile",
                 f"{certs}/server.key", "--ssl-ca-certfile", f"{certs}/ca.crt", "--enable-supernode-auth",
                 "--disable-runtime-dependency-installation", "--host", HOST, "--port", str(port),
                 "--database", f"{home}/superlink.db",
             ]  # fmt: skip
             self.processes.start("superlink", command, self.env() | dict(more or {}), self.app)
-        self._wait("superlink", f"https://{HOST}:{port}/health")
+        self._wait("superlink", f"https://{HOST}:{port}{gate.ASK if gate.TABLE.exists() else '/health'}", 200)
 
     def start_proxy(self, command: Sequence[str]) -> None:
         """Start the proxy if it does not run, and wait until it answers. Raises UserError if it does not."""
         if self.processes.pid("proxy") is None:
             self.processes.start("proxy", command, self.env(), self.folder)
-        self._wait("proxy", f"https://{self.door}/")
+        self._wait("proxy", f"https://{self.door}{gate.ASK}", 403)
 
-    def _wait(self, name: str, url: str) -> None:
-        wrong = wait_for(url, lambda: self.processes.pid(name) is not None)
+    def _wait(self, name: str, url: str, status: int) -> None:
+        wrong = wait_for(url, status, lambda: self.processes.pid(name) is not None)
         if wrong is not None:
-            raise UserError(f"the {name} does not answer ({wrong}): {self.processes.log(name)[-300:]}")
+            raise UserError(f"the {name} {wrong}: {self.processes.log(name)[-300:]}")
 
     def register(self, keys: Sequence[tuple[str, str]]) -> None:
         """Admit nodes, ``(public key file, name)``, to the federation."""
@@ -187,7 +188,7 @@ class Loopback:
         env = self.env(f"node{i}") | {"HANSE_HOME": str(self.folder / "participants" / f"node{i}")} | dict(more or {})
         env |= self._warm()
         command = [
-            _installed("flower-supernode"), "--root-certificates", str(self.folder / "certs" / "ca.crt"),
+            *gate.command("flower-supernode"), "--root-certificates", str(self.folder / "certs" / "ca.crt"),
             "--auth-supernode-private-key", str(key or self._key(i)), "--superlink", self.door,
             "--host", HOST, "--port", str(self.ports[1 + i]),
             "--node-config", f"partition-id={i} num-partitions={self.nodes}",
@@ -291,11 +292,3 @@ class Loopback:
 
     def _key(self, i: int) -> Path:
         return self.folder / "keys" / f"node{i}"
-
-
-def _installed(name: str) -> str:
-    """Return the path of one of Flower's commands in this environment. Raises UserError."""
-    path = Path(sys.executable).parent / name
-    if not path.exists():
-        raise UserError(f"{name}: is not installed; 'pip install hanse[flower]'")
-    return str(path)

@@ -8,6 +8,7 @@ reaches the port can run code on the server and on every node. The SuperLink the
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import ssl
 import time
@@ -37,11 +38,11 @@ def nginx() -> str | None:
     return shutil.which("nginx", path=os.pathsep.join((os.environ.get("PATH", ""), *PLACES)))
 
 
-def split(listen: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT``. Raises UserError."""
-    host, colon, port = listen.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise UserError(f"--listen: {listen!r}: must be HOST:PORT, such as 0.0.0.0:9092")
+def split(address: str, field: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``. Raises UserError, which names the ``field``."""
+    host, _, port = address.rpartition(":")
+    if not re.fullmatch(r"[\w.-]+|\[[0-9a-fA-F:.]+\]", host) or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise UserError(f"{field}: {address!r}: must be HOST:PORT, such as 0.0.0.0:9092")
     return host, int(port)
 
 
@@ -54,6 +55,7 @@ def configure(folder: Path, listen: str, superlink: str, nodes: int = 0) -> list
     """
     from jinja2 import StrictUndefined, Template
 
+    split(listen, "--listen")
     command = nginx()
     if command is None:
         raise UserError("nginx: is not installed; it lets SuperNodes through to the SuperLink, and nothing else")
@@ -65,19 +67,21 @@ def configure(folder: Path, listen: str, superlink: str, nodes: int = 0) -> list
     return [command, "-p", str(folder), "-c", "nginx.conf"]
 
 
-def wait_for(url: str, alive: Callable[[], bool], patience_s: float = 120.0) -> str | None:
-    """Wait until a server answers at ``url``, whatever it answers. Return None, or why it does not."""
+def wait_for(url: str, status: int, alive: Callable[[], bool], patience_s: float = 120.0) -> str | None:
+    """Wait until a server answers at ``url``. Return None if it does with ``status``, else what is wrong."""
     anybody = ssl.create_default_context()  # nothing is told to whoever answers
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=anybody))
     end = time.monotonic() + patience_s
     while True:
         try:
-            with opener.open(url, timeout=5):
-                return None
-        except urllib.error.HTTPError:
-            return None
+            with opener.open(url, timeout=5) as answer:
+                found = int(answer.status)
+        except urllib.error.HTTPError as answer:
+            found = answer.code
         except OSError as wrong:
             if not alive() or time.monotonic() > end:
-                return str(wrong)
-        time.sleep(0.1)
+                return f"does not answer ({wrong})"
+            time.sleep(0.1)
+            continue
+        return None if found == status else f"answers {url} with {found} where {status} is expected"

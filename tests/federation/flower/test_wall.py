@@ -1,0 +1,250 @@
+"""Who may talk to a SuperLink: nodes with an admitted key through the proxy, its user on its machine, nobody else."""
+
+import asyncio
+import http.client
+import json
+import os
+import re
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from deployed import APP, experiment, final, free_ports, metrics, network, plan, until
+from flwr.superlink.routers.fleet.router import router
+from typer.testing import CliRunner
+
+import hanse
+from hanse.cli import app
+from hanse.errors import UserError
+from hanse.federation.flower import gate, proxy
+from hanse.federation.flower.certificates import make_certificates, make_node_key, make_outside
+from hanse.federation.flower.loopback import Loopback, flwr
+
+STRANGER = 65534  # a user that is not this one: nobody
+TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:4650 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0
+   1: 0100007F:C001 0100007F:4650 01 00000000:00000000 00:00000000 00000000  {user}        0 2 1 0 100 0 0 10 0
+   2: 0100007F:C002 0100007F:4650 06 00000000:00000000 03:0000016F 00000000     0        0 0 3 0 100 0 0 10 0
+"""
+# Flower's command line, several commands in one interpreter: starting one takes seconds
+INTRUDER = """
+import contextlib, io, json, sys
+from flwr.cli.app import app
+for arguments in json.loads(sys.argv[1]):
+    said, code = io.StringIO(), 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            code = app(arguments, standalone_mode=False)
+        except BaseException as wrong:
+            code = wrong
+    print("tried:", "failed" if code else "done", " ".join(said.getvalue().split()), repr(code))
+"""
+
+
+def test_the_proxy_passes_all_that_flower_has_for_nodes_but_registering_without_a_key(tmp_path: Path) -> None:
+    served = {route.path.removeprefix("/v1/fleet/") for route in router.routes}  # type: ignore[attr-defined]
+    assert served - set(proxy.NEEDED) == {"register-node", "unregister-node"}
+    assert set(proxy.NEEDED) < served
+    if proxy.nginx() is None:
+        pytest.skip("needs nginx")
+    proxy.configure(tmp_path / "proxy", "127.0.0.1:9092", "127.0.0.1:18000")
+    said = (tmp_path / "proxy" / "nginx.conf").read_text()
+    passed = re.findall(r"proxy_pass (\S+);", said)
+    assert sorted(passed) == sorted(f"https://127.0.0.1:18000/v1/fleet/{name}" for name in proxy.NEEDED)
+    assert len(re.findall(r"^ *location = ", said, re.MULTILINE)) == len(proxy.NEEDED)
+
+
+@pytest.mark.parametrize("listen", ["9092", ":9092", "0.0.0.0:", "0.0.0.0:70000", "a;b:9092", "0.0.0.0:9092 ssl; #:1"])
+def test_an_address_that_is_none_is_refused_and_named(listen: str) -> None:
+    with pytest.raises(UserError, match=r"--listen: .*: must be HOST:PORT"):
+        proxy.split(listen, "--listen")
+
+
+def test_an_operator_without_nginx_or_names_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["new", "harvest"]).exit_code == 0
+    before = sorted(p.name for p in (tmp_path / "harvest").iterdir())
+    monkeypatch.setattr(proxy, "PLACES", ())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    up = ["network", "up", "harvest", "--nodes", "0"]
+    for more, said in {
+        (): "--members: must be given",
+        ("--members", "3", "--listen", "0.0.0.0:9092"): "--host: must be given",
+        ("--members", "3", "--listen", "0.0.0.0:9092", "--host", "fed.example.org"): "nginx: is not installed",
+    }.items():
+        result = CliRunner().invoke(app, [*up, *more])
+        assert isinstance(result.exception, UserError), result.output
+        assert said in str(result.exception)
+    assert sorted(p.name for p in (tmp_path / "harvest").iterdir()) == before
+
+
+def test_the_certificate_shown_outside_is_for_the_names_that_participants_use(tmp_path: Path) -> None:
+    make_certificates(tmp_path, "harvest")
+    make_outside(tmp_path, ["fed.example.org", "192.0.2.7"])
+    first = (tmp_path / "outside.crt").read_bytes()
+    make_outside(tmp_path, ["fed.example.org"])
+    assert (tmp_path / "outside.crt").read_bytes() == first
+    with pytest.raises(UserError, match=r"outside.crt: is not for other.example.org"):
+        make_outside(tmp_path, ["other.example.org"])
+    with pytest.raises(UserError, match="--host: 'a b'"):
+        make_outside(tmp_path, ["a b"])
+    assert (tmp_path / "outside.key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("client", "user"),
+    [
+        (("127.0.0.1", 0xC001), 1007),
+        (("127.0.0.1", 0xC002), None),  # no longer open: the kernel says 0, whoever had it
+        (("127.0.0.1", 0xC003), None),
+        (("10.0.0.1", 0xC001), None),
+        (("::1", 0xC001), None),
+    ],
+)
+def test_the_kernel_says_whose_a_connection_is(client: tuple[str, int], user: int | None) -> None:
+    assert gate.user_of(client, ("127.0.0.1", 18000), TABLE.format(user=1007)) == user
+
+
+@pytest.mark.parametrize(
+    ("path", "user", "status"),
+    [
+        ("/v1/control/start-run", STRANGER, 403),
+        ("/v1/runtime/acquire-task", STRANGER, 403),
+        ("/v1/fleet/register-node", STRANGER, 403),
+        ("/v1/control/start-run", os.geteuid(), 299),
+        ("/v1/fleet/pull-messages", STRANGER, 299),  # Flower wants a key for it
+        (gate.ASK, STRANGER, 200),
+    ],
+)
+def test_the_gate_serves_its_own_user_alone(
+    path: str, user: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tcp").write_text(TABLE.format(user=user))
+    monkeypatch.setattr(gate, "TABLE", tmp_path / "tcp")
+    told: list[int] = []
+
+    async def send(message: Mapping[str, Any]) -> None:
+        told.extend([message["status"]] if "status" in message else [])
+
+    async def behind(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 299})
+
+    scope = {"type": "http", "path": path, "client": ("127.0.0.1", 0xC001), "server": ("127.0.0.1", 18000)}
+    asyncio.run(gate.Gate(behind, gate.SERVED["flower-superlink"])(scope, behind, send))  # type: ignore[arg-type]
+    assert told == [status]
+
+
+# ---- with real processes
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Loopback]:
+    if proxy.nginx() is None:
+        (pytest.fail if os.environ.get("HANSE_TEST_PROXY") else pytest.skip)("needs nginx (.ci/proxy)")
+    [port] = free_ports(1)
+    made = replace(network(tmp_path / "net", 2), listen=f"127.0.0.1:{port}")
+    try:
+        yield made
+    finally:
+        made.down()
+
+
+@pytest.mark.slow
+def test_nobody_without_an_admitted_key_can_ask_anything_and_honest_nodes_work(net: Loopback, tmp_path: Path) -> None:
+    exp = experiment("pifl", nodes=2, rounds=2, mechanism={"by_contribution": 1, "at_random": 1})
+    net.up()
+    play = threading.Thread(target=net.play, args=({"plan": str(plan(tmp_path, {"run": exp}))},))
+    play.start()
+    until("the first round", lambda: (tmp_path / "run" / "metrics.jsonl").exists())
+    own = flwr([["list", "--format", "json"], ["supernode", "list", "--format", "json"]], net.env(), APP)
+    run, node = re.findall(r'"run-id": "(\d+)"', own)[0], re.findall(r'"node-id": "(\d+)"', own)[0]
+
+    make_node_key(tmp_path / "stranger")
+    said = _intruder(
+        tmp_path, net, ["list", "there"], ["log", run, "there"], ["stop", run, "there"], ["run", str(APP), "there"],
+        ["supernode", "list", "there"], ["supernode", "register", str(tmp_path / "stranger.pub"), "there"],
+        ["supernode", "unregister", node, "there"],
+    )  # fmt: skip
+    assert len(said) == 7
+    assert all(line.startswith("failed") and "403" in line for line in said), said
+    outside = int(net.door.rpartition(":")[2])
+    for path in (
+        "/v1/runtime/acquire-task", "/v1/fleet/register-node", "/v1/fleet/../control/list-runs", "/docs", "/health",
+        "//v1/control/list-runs", "/v1/fleet%2f..%2fcontrol/list-runs", "/v1/fleet/get-run/../../control/list-runs",
+    ):  # fmt: skip
+        assert _ask(outside, "POST", path) == 403, path
+    assert _ask(outside, "GET", "/v1/fleet/pull-messages") == 403
+    # what is passed on is the path that was allowed, not what was written: to Flower this is get-run, without a body
+    assert _ask(outside, "POST", "/v1/control/list-runs/../../fleet/get-run") == 415
+    if os.geteuid() == 0:  # only root can be somebody else
+        for port in (net.ports[0], net.ports[1]):
+            assert _as_a_stranger(port, "/v1/runtime/acquire-task", tls=port == net.ports[0]) == 403
+        assert _as_a_stranger(net.ports[0], "/v1/control/list-runs") == 403
+    play.join()
+
+    assert len(metrics(tmp_path / "run")) == 3
+    local, state = hanse.run(exp, out=tmp_path / "here"), final(tmp_path / "run")
+    assert torch.equal(local.table.rows, state.table.rows)
+    assert local.book == state.book  # balances, and the head of the chain over all postings
+    assert "hanse: this node runs whatever app the SuperLink sends it" in net.processes.log("node0").splitlines()[0]
+    for place in ("participants", "flwr", "keys", "logs", "proxy"):
+        found = [p for p in (net.folder / place).rglob("*") if p.is_file()]
+        assert found
+        assert (net.folder / place).stat().st_mode & 0o077 == 0
+    kept = list((net.folder / "participants").rglob("*"))
+    assert {p.name for p in kept} >= {"secret.key", "models.npz", "receipts"}
+    assert [p for p in kept if p.stat().st_mode & 0o077] == []
+
+
+def _intruder(folder: Path, net: Loopback, *commands: list[str]) -> list[str]:
+    """Try Flower's commands as somebody who has the CA's certificate and knows the address, as every participant does;
+    return a line for each: whether it failed, and the last thing that it said.
+    """
+    home = folder / "intruder"
+    home.mkdir()
+    address = f'address = "{net.door}"\nroot-certificates = "{net.folder / "certs" / "ca.crt"}"\n'
+    (home / "config.toml").write_text(f'[superlink]\ndefault = "there"\n[superlink.there]\n{address}')
+    call = [sys.executable, "-c", INTRUDER, json.dumps(commands)]
+    done = subprocess.run(
+        call, env=net.env() | {"FLWR_HOME": str(home)}, cwd=APP, capture_output=True, text=True, check=True
+    )
+    return [line.removeprefix("tried: ") for line in done.stdout.splitlines() if line.startswith("tried: ")]
+
+
+def _ask(port: int, method: str, path: str, tls: bool = True) -> int:
+    anybody = ssl._create_unverified_context()
+    made = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=anybody)
+    connection = made if tls else http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def _as_a_stranger(port: int, path: str, tls: bool = True) -> int:
+    """Ask as another user of this machine, in a process of that user."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(STRANGER)
+            os.write(writing, json.dumps(_ask(port, "POST", path, tls)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as said:
+        return int(said.read() or 0)
