@@ -90,6 +90,25 @@ def test_an_operator_without_nginx_or_names_is_told_before_anything_starts(
     assert sorted(p.name for p in (tmp_path / "harvest").iterdir()) == before
 
 
+def test_a_participant_joins_with_a_key_and_a_ca_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    before = os.umask(0o022)
+    monkeypatch.setattr(gate, "run", lambda name, words: started.append((name, words, os.umask(before))))
+    ca, key = tmp_path / "ca.crt", tmp_path / "clinic"
+    join = ["network", "join", "fed.example.org:9092", "--ca", str(ca), "--key", str(key)]
+    result = CliRunner().invoke(app, join)
+    assert isinstance(result.exception, UserError)
+    assert "--ca: " in str(result.exception)
+    ca.touch()
+    key.touch()
+    assert CliRunner().invoke(app, [*join, "--node-config", "partition-id=1"]).exit_code == 0
+    words = ["--superlink", "fed.example.org:9092", "--root-certificates", str(ca), "--auth-supernode-private-key"]
+    words += [str(key), "--host", "127.0.0.1", "--port", "9094", "--node-config", "partition-id=1"]
+    assert started == [("flower-supernode", words, 0o077)]
+
+
 def test_the_certificate_shown_outside_is_for_the_names_that_participants_use(tmp_path: Path) -> None:
     make_certificates(tmp_path, "harvest")
     make_outside(tmp_path, ["fed.example.org", "192.0.2.7"])

@@ -1,4 +1,7 @@
-"""The client app: a participant's data, policy and folder behind Flower's node."""
+"""The client app: a participant's data, policy and folder behind Flower's node.
+
+A node runs whatever app the SuperLink sends it, as its own user; this is the app that hanse's projects send.
+"""
 
 from __future__ import annotations
 

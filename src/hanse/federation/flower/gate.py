@@ -8,7 +8,6 @@ runs one of Flower's commands with a gate around what it serves: the kernel is a
 
 from __future__ import annotations
 
-import getpass
 import os
 import socket
 import sys
@@ -93,8 +92,8 @@ def run(name: str, arguments: Sequence[str]) -> None:
     import uvicorn
 
     if name == "flower-supernode":
-        who = getpass.getuser()
-        print(f"hanse: this node runs whatever app the SuperLink sends it, as user {who}: {BOUNDS}", flush=True)
+        who = f"user id {os.geteuid()}"
+        print(f"hanse: this node runs whatever app the SuperLink sends it, as {who}: {BOUNDS}", flush=True)
     if TABLE.exists():
         made = uvicorn.Config.__init__
 
