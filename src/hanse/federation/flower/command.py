@@ -55,6 +55,7 @@ def up(
     ] = None,
 ) -> None:
     """Make certificates and keys, start a SuperLink behind a proxy for nodes alone, register and start nodes."""
+    from hanse.federation.flower import gate
     from hanse.federation.flower.loopback import Loopback
     from hanse.federation.flower.proxy import nginx, split
 
@@ -74,6 +75,8 @@ def up(
         typer.echo(f"SuperNodes reach it at {listen}, through nginx, which passes nothing else")
     else:
         typer.echo("nginx is not installed ('apt install nginx'): nodes on other machines cannot join")
+    if not gate.TABLE.exists():
+        typer.echo("this system does not say whose a connection is: every user of this machine can start runs here")
 
 
 @app.command(epilog="Example:\n\nhanse network admit harvest clinic.pub --name 'the clinic'")
