@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from tokenize import TokenError
 from typing import Annotated, Any
 
 import numpy as np
@@ -79,10 +80,14 @@ def _read(array: Array) -> NDArray[Any]:
         if npy.read_magic(start) != (1, 0):
             raise ValueError("version")
         shape, fortran, dtype = npy.read_array_header_1_0(start)
-    except (ValueError, TypeError, EOFError) as wrong:
+    except (ValueError, TypeError, SyntaxError, TokenError) as wrong:
         raise WireError(f"an array cannot be read: {str(wrong)[:100]}") from None
     if dtype.name not in _TYPES or not dtype.isnative or fortran:
         raise WireError(f"an array cannot be read: its type is {dtype.str}{', by columns' if fortran else ''}")
-    if math.prod(shape) * dtype.itemsize != len(array.data) - start.tell():
+    if (
+        len(shape) > 8
+        or min(shape, default=0) < 0
+        or math.prod(shape) * dtype.itemsize != len(array.data) - start.tell()
+    ):
         raise WireError(f"an array cannot be read: {len(array.data)} bytes are not of shape {list(shape)[:8]}")
     return np.frombuffer(array.data, dtype, offset=start.tell()).reshape(shape)
