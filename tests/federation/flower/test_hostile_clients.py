@@ -21,8 +21,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "pifl": {"by_contribution": 2, "at_random": 1},
     "tiff": {"by_contribution": 2, "at_random": 1},
     "ipfl": {"eagerness": 5e4},
-    "fedgen": {"train": {"latents": 2}},
-    "gtfedgen": {"train": {"latents": 2}},
+    "fedgen": {"train": {"generator_steps": 2, "generator_hidden": 8}},
+    "gtfedgen": {"train": {"generator_steps": 2, "generator_hidden": 8}},
 }
 
 
