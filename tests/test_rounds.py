@@ -91,9 +91,12 @@ def test_local_training_keeps_each_update_in_its_own_row() -> None:
         ({"row": torch.tensor([float("inf")] + [0.0] * (P - 1))}, "update has NaN or infinite entries"),
         ({"row": torch.zeros(P + 1)}, f"update of shape ({P + 1},) instead of ({P},)"),
         ({"row": torch.zeros(P, dtype=torch.float64)}, "update of type torch.float64 instead of float32"),
-        ({"loss": float("nan")}, "training loss is nan"),
-        ({"num_samples": -1.0}, "reported -1.0 samples"),
-        ({"num_samples": float("inf")}, "reported inf samples"),
+        ({"row": torch.full((P,), 3e38)}, f"update of norm {3e38 * P**0.5:.3g}: at most 1e+18"),
+        ({"loss": float("nan")}, "Trained.loss: nan: input should be a finite number"),
+        ({"loss": 1e39}, "Trained.loss: 1e+39: must be at most 3.40282e+38"),
+        ({"num_samples": -1.0}, "Trained.num_samples: -1.0: must be at least 0"),
+        ({"num_samples": float("inf")}, "Trained.num_samples: inf: input should be a finite number"),
+        ({"num_samples": 1e308}, "Trained.num_samples: 1e+308: must be at most 9.0072e+15"),
         ({"seat": 77}, "no update for seat 3"),
     ],
 )
@@ -105,8 +108,8 @@ def test_a_bad_update_is_refused_with_a_reason_and_never_mixed(changes: dict, re
     torch.testing.assert_close(played.state.table.rows, torch.full((1, P), want))
 
 
-def test_large_finite_updates_are_not_refused_when_only_their_sum_overflows() -> None:
-    played = play(fedavg(clients_per_round=N), Scripted(edit(3, row=torch.full((P,), 2e38))))
+def test_an_update_is_not_refused_for_its_size_up_to_a_norm_of_1e18() -> None:
+    played = play(fedavg(clients_per_round=N), Scripted(edit(3, row=torch.full((P,), 9e17 / P**0.5))))
     assert played.view.refusals == ()
 
 

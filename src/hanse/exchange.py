@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hanse.federation.check import refusal
-from hanse.federation.port import Federation, Reply, Request, Result, Task, Train, Trained
+from hanse.federation.check import heard
+from hanse.federation.port import Federation, Request, Result, Task, Train, Trained
 from hanse.learning.guide import Guide
 from hanse.mechanisms.part import View
 from hanse.table import Seats, Table, Updates, mix
@@ -43,31 +43,18 @@ class Exchange:
         """Return the view with the sound answers and the refusals of one exchange."""
         if not requests:
             return view
-        asked = {r.client: r for r in requests}
         replies = self.federation.exchange(self.round, requests, self.deadline_s, self.min_replies)
-        answers, refusals, authorised = dict(view.answers), list(view.refusals), dict(view.authorised)
-        heard: set[int] = set()
-        for reply in sorted(replies, key=lambda r: r.client):
-            reason = self._refuse(reply, asked, heard, view)
-            self.down, self.up = self.down + reply.bytes_down, self.up + reply.bytes_up
-            if reason is not None:
-                refusals.append((reply.client, reason))
-                continue
-            heard.add(reply.client)
+        self.down += sum(reply.bytes_down for reply in replies)
+        self.up += sum(reply.bytes_up for reply in replies)
+        found = heard(self.round, requests, replies, view.context.layout.size, view.roster)
+        answers, authorised = dict(view.answers), dict(view.authorised)
+        asked = {r.client: r for r in requests}
+        for client, reply in found.replies.items():
             if reply.authorise is not None:
-                authorised[reply.client] = reply.authorise
-            for task, result in zip(asked[reply.client].tasks, reply.results, strict=True):
-                answers[reply.client, _question(task)] = result
-        spoke = {reply.client for reply in replies}
-        refusals += [(c, "no reply") for c in asked if c not in spoke]
-        return replace(view, answers=answers, authorised=authorised, refusals=tuple(refusals))
-
-    def _refuse(self, reply: Reply, asked: Mapping[int, Request], heard: set[int], view: View) -> str | None:
-        if reply.client not in asked:
-            return "was not asked"
-        if reply.client in heard:
-            return "answered twice"
-        return refusal(asked[reply.client], reply, view.context.layout.size)
+                authorised[client] = reply.authorise
+            for task, result in zip(asked[client].tasks, reply.results, strict=True):
+                answers[client, _question(task)] = result
+        return replace(view, answers=answers, authorised=authorised, refusals=(*view.refusals, *found.refusals))
 
 
 def _question(task: Task) -> str:

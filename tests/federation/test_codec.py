@@ -123,14 +123,15 @@ def test_what_is_no_port_dataclass_does_not_leave() -> None:
         pack(Trained(0, torch.zeros(1, dtype=torch.float16), 1.0, 0.0, 1))
 
 
+KEYS = st.text(max_size=200)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.dictionaries(st.text(), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=8,
 )
 
 
-@given(st.dictionaries(st.text(), VALUES, max_size=4))
+@given(st.dictionaries(KEYS, VALUES, max_size=4))
 def test_plain_values_survive(values: dict) -> None:
     assert unpack(pack(Answered("q", values))).values == values
 

@@ -67,8 +67,8 @@ def test_without_samples_there_is_nothing_to_count() -> None:
     ("result", "reason"),
     [
         (Counted("n", torch.zeros(2, dtype=torch.int64)), "(2,) counts of type torch.int64 for 3 models"),
-        (Counted("n", torch.zeros(3)), "(3,) counts of type torch.float32 for 3 models"),
-        (Counted("n", torch.tensor([1, -1, 0])), "negative counts"),
+        (Counted("n", torch.zeros(3)), "Counted.counts: float32 of shape (3,): must be int64 with 1 dimension"),
+        (Counted("n", torch.tensor([1, -1, 0])), "Counted.counts: int64 of shape (3,): must be at least 0 everywhere"),
         (Counted("m", torch.zeros(3, dtype=torch.int64)), "no answer to 'n'"),
         (Scored("n", torch.zeros(3), torch.zeros(3), 4), "no answer to 'n'"),
     ],

@@ -1,32 +1,147 @@
-"""Replies are untrusted input: what is wrong is refused with a reason, never mixed and never paid."""
+"""Replies are untrusted input: what is wrong is refused with a reason, never mixed and never paid.
+
+A reply is held against its declared types (:mod:`hanse.federation.port`) and then against the request that it answers.
+This is the exchange's one guard, for every engine: nothing that a client sent can raise behind it.
+"""
 
 from __future__ import annotations
 
-import math
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from hanse.federation.port import Counted, Nearest, Reply, Request, Result, Score, Scored, Train, Trained
-from hanse.learning.guide import Guide
+from hanse.federation.codec import Room, WireError
+from hanse.federation.declared import LARGEST_COUNT, LARGEST_LOSS, Declared, UnsoundError
+from hanse.federation.port import (
+    Answered,
+    Ask,
+    Confused,
+    Confusion,
+    Counted,
+    Derived,
+    Gradient,
+    Nearest,
+    Reply,
+    Request,
+    Result,
+    Roster,
+    Score,
+    Scored,
+    Task,
+    Train,
+    Trained,
+)
+from hanse.federation.said import ANSWERS
 
-__all__ = ["refusal"]
+__all__ = ["HEADER", "Heard", "heard", "one_line", "reading", "refusal", "room"]
+
+log = logging.getLogger("hanse.federation")
+
+LONGEST = 1e18  # the norm of an update: products of two such models, and of their differences, are finite in float32
+CLASSES = 1024  # of the confusion counts that a client may send
+LINE = 200  # characters of a reason
+HEADER = 1 << 18  # characters of a reply's plain part, and 512 a model or task
+
+_REPLY = Declared[Reply](Reply)
+Question = Score | Nearest | Gradient | Confusion | Ask
+_KIND: Mapping[type[Question], type[Result]] = {
+    Score: Scored,
+    Nearest: Counted,
+    Gradient: Derived,
+    Confusion: Confused,
+    Ask: Answered,
+}
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What came of an exchange: the sound replies by client, ascending, and (client, reason) of what was refused."""
+
+    replies: Mapping[int, Reply]
+    refusals: Sequence[tuple[int, str]]
+
+
+def heard(round: int, requests: Sequence[Request], replies: Sequence[Reply], size: int, roster: Roster) -> Heard:
+    """Hold ``replies`` against ``requests``; ``size`` is P, the model's columns. Refusals are logged with the client's
+    name and key.
+    """
+    asked = {r.client: r for r in requests}
+    sound: dict[int, Reply] = {}
+    refusals: list[tuple[int, str]] = []
+    for reply in sorted(replies, key=lambda r: r.client):
+        client = reply.client
+        if client not in asked:
+            reason: str | None = "was not asked"
+        else:
+            reason = "answered twice" if client in sound else refusal(asked[client], reply, size)
+        if reason is None:
+            sound[client] = reply
+        else:
+            refusals.append((client, reason))
+    spoke = {reply.client for reply in replies}
+    refusals += [(c, "no reply") for c in asked if c not in spoke]
+    info = {c.id: c for c in roster} if refusals else {}
+    for client, reason in refusals:
+        who = f"{one_line(info[client].name)}, key {info[client].key}" if client in info else "not in the round"
+        log.info("round %d: client %d (%s): refused: %s", round, client, who, reason)
+    return Heard(sound, refusals)
 
 
 def refusal(request: Request, reply: Reply, size: int) -> str | None:
-    """Return why a reply to ``request`` must be refused, or None if it is sound; ``size`` is P, the model's columns."""
-    if reply.refused is not None:
-        return reply.refused
+    """Return why a reply to ``request`` must be refused, or None if it is sound; ``size`` is P, the model's columns.
+
+    Whatever reading it raises is a reason.
+    """
+    try:
+        _REPLY.check(reply)
+        return one_line(reply.refused) if reply.refused is not None else _mismatch(request, reply, size)
+    except Exception as wrong:  # the class does not matter: it was raised by what a client sent
+        return reading(wrong)
+
+
+def reading(wrong: Exception) -> str:
+    """Return the reason of a refusal for an exception that reading a client's bytes or values raised.
+
+    One that nobody foresaw is logged with its traceback: it may be a mistake of ours.
+    """
+    if isinstance(wrong, UnsoundError | WireError):
+        return one_line(str(wrong))
+    log.warning("a client's reply cannot be read", exc_info=wrong)
+    return one_line(f"cannot be read: {type(wrong).__name__}: {wrong}")
+
+
+def one_line(text: str) -> str:
+    """Return a client's text as one short line that can be printed."""
+    return "".join(c if c.isprintable() else "?" for c in text[:LINE])
+
+
+def room(request: Request) -> Room:
+    """Return what a sound reply to a request can expand to: its tensors as the tasks ask for them, a text for what is
+    plain, and a hash a model.
+    """
+    rows = sum(1 if isinstance(t, Train | Ask) else len(t.models) for t in request.tasks)
+    return Room(sum(_tensors(t) for t in request.tasks), HEADER + 512 * rows)
+
+
+def _tensors(task: Task) -> int:
+    if isinstance(task, Train):
+        counts = 0 if task.guide is None else 8 * task.guide.generator.classes
+        return task.start.numel() * task.start.element_size() + counts
+    if isinstance(task, Ask):
+        return 0
+    if isinstance(task, Gradient):
+        return task.models.numel() * task.models.element_size()
+    return 8 * len(task.models) * (CLASSES**2 if isinstance(task, Confusion) else 2)
+
+
+def _mismatch(request: Request, reply: Reply, size: int) -> str | None:
     if len(reply.results) != len(request.tasks):
         return f"{len(reply.results)} results for {len(request.tasks)} tasks"
     for task, result in zip(request.tasks, reply.results, strict=True):
-        if isinstance(task, Train):
-            reason = _training(task, result, size)
-        elif isinstance(task, Score):
-            reason = _score(task, result)
-        elif isinstance(task, Nearest):
-            reason = _nearest(task, result)
-        else:
-            reason = None if getattr(result, "name", None) == task.name else f"no answer to '{task.name}'"
+        reason = _training(task, result, size) if isinstance(task, Train) else _answer(task, result)
         if reason is not None:
             return reason
     return None
@@ -39,33 +154,50 @@ def _training(task: Train, result: Result, size: int) -> str | None:
         return f"update of shape {tuple(result.row.shape)} instead of ({size},)"
     if result.row.dtype != torch.float32:
         return f"update of type {result.row.dtype} instead of float32"
-    if not math.isfinite(result.loss):
-        return f"training loss is {result.loss}"
-    if not bool(torch.isfinite(result.row.sum())) and not bool(torch.isfinite(result.row).all()):
-        return "update has NaN or infinite entries"
-    if not (math.isfinite(result.num_samples) and result.num_samples >= 0):
-        return f"reported {result.num_samples} samples"
-    return None if task.guide is None else _label_counts(task.guide, result)
+    norm = float(torch.linalg.vector_norm(result.row))  # infinite also where only the sum of the squares is
+    if not norm <= LONGEST:
+        if not bool(torch.isfinite(result.row).all()):
+            return "update has NaN or infinite entries"
+        return f"update of norm {float(torch.linalg.vector_norm(result.row.double())):.3g}: at most {LONGEST:g}"
+    return _extras(task, result)
 
 
-def _label_counts(guide: Guide, result: Trained) -> str | None:
-    counts = result.extras.get("label_counts")
-    if counts is None or counts.dtype != torch.int64 or counts.shape != (guide.generator.classes,):
-        return f"no counts of the {guide.generator.classes} labels"
-    return "negative label counts" if bool((counts < 0).any()) else None
+def _extras(task: Train, result: Trained) -> str | None:
+    asked = set() if task.guide is None else {"label_counts"}
+    if unasked := sorted(set(result.extras) - asked):
+        return f"an extra that was not asked for, '{unasked[0]}'"
+    if task.guide is None:
+        return None
+    counts, classes = result.extras.get("label_counts"), task.guide.generator.classes
+    if counts is None or counts.dtype != torch.int64 or counts.shape != (classes,):
+        return f"no counts of the {classes} labels"
+    if bool((counts < 0).any()):
+        return "negative label counts"
+    return "label counts that no client has" if bool((counts > LARGEST_COUNT).any()) else None
 
 
-def _score(task: Score, result: Result) -> str | None:
-    if not isinstance(result, Scored) or result.name != task.name:
+def _answer(task: Question, result: Result) -> str | None:
+    """Return what is wrong with the answer to a question: its kind, its name, its shapes."""
+    kind = next(answer for asked, answer in _KIND.items() if isinstance(task, asked))
+    if isinstance(result, Trained) or not isinstance(result, kind) or result.name != task.name:
         return f"no answer to '{task.name}'"
-    if tuple(result.loss.shape) != (task.models.shape[0],):
-        return f"{tuple(result.loss.shape)} losses for {task.models.shape[0]} models"
+    if isinstance(task, Ask):
+        assert isinstance(result, Answered)
+        if task.name in ANSWERS:
+            ANSWERS[task.name].check(dict(result.values))
+        return None
+    models = task.models
+    for name, tensor in vars(result).items():
+        if not isinstance(tensor, Tensor):
+            continue
+        shape = tuple(tensor.shape)
+        if isinstance(task, Gradient) and (shape, tensor.dtype) == (tuple(models.shape), models.dtype):
+            continue
+        if isinstance(task, Confusion) and shape == (len(models), *shape[1:2] * 2) and shape[1] <= CLASSES:
+            continue
+        if isinstance(task, Score | Nearest) and shape == (len(models),):
+            if task.share == "test" and name == "loss" and not bool((tensor.abs() <= LARGEST_LOSS).all()):
+                return f"test loss is {tensor.tolist()}"  # what is tested is recorded
+            continue
+        return f"{shape} {name} of type {tensor.dtype} for {len(models)} models"
     return None
-
-
-def _nearest(task: Nearest, result: Result) -> str | None:
-    if not isinstance(result, Counted) or result.name != task.name:
-        return f"no answer to '{task.name}'"
-    if result.counts.dtype != torch.int64 or tuple(result.counts.shape) != (task.models.shape[0],):
-        return f"{tuple(result.counts.shape)} counts of type {result.counts.dtype} for {task.models.shape[0]} models"
-    return "negative counts" if bool((result.counts < 0).any()) else None

@@ -2,7 +2,8 @@
 
 Everything that crosses is one of the port's dataclasses. A message is a JSON header and arrays by content hash: a
 model that the other side holds already is named and not sent. Nothing is ever unpickled, and what does not have the
-form of a known dataclass is refused.
+form of a known dataclass, with fields of the types that it declares, is refused. What a reply may expand to is bounded
+by what was asked (:class:`Room`), since a few bytes can name an array a thousand times.
 """
 
 from __future__ import annotations
@@ -10,20 +11,35 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from hanse.federation import port
+from hanse.federation.declared import Count, Declared, Name, UnsoundError
 from hanse.learning.generator import Generator
 from hanse.learning.guide import Guide
 
-__all__ = ["Arrays", "Message", "MissingError", "WireError", "hash_of", "pack", "unpack"]
+__all__ = [
+    "Arrays",
+    "Message",
+    "MissingError",
+    "Room",
+    "WireError",
+    "hash_of",
+    "pack",
+    "unpack",
+    "unpack_hello",
+    "unpack_reply",
+]
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -36,8 +52,20 @@ _KINDS: Mapping[str, type[Any]] = {
     )
 }  # fmt: skip
 _DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
-_ARRAYS = {*_DTYPES, "float16"}  # as they travel
 _DEPTH = 12  # no honest message is nested deeper
+_KEY = 200  # characters of a mapping's key
+_INTRODUCTION = 1 << 16  # characters in which a participant introduces itself
+_Tensor = TypedDict(
+    "_Tensor",
+    {
+        "$tensor": list[Name],
+        "dtype": Literal["float32", "float64", "int64"],
+        "shape": Annotated[list[Count], Field(max_length=8)],
+    },
+)
+_TENSOR = Declared[_Tensor](_Tensor)
+_SOUND = {kind: Declared[Any](kind) for kind in _KINDS.values()}
+_HELLO = Declared[port.Hello](port.Hello)
 
 
 class WireError(ValueError):
@@ -119,27 +147,71 @@ def _tensor(tensor: Tensor, arrays: dict[str, NDArray[Any]], half: bool) -> list
     return hashes
 
 
+@dataclass(frozen=True)
+class Room:
+    """What a reply may be: bytes that its ``tensors`` expand to, and characters of its ``header``."""
+
+    tensors: int
+    header: int
+
+
 def unpack(message: Message, held: Arrays | None = None) -> Any:
     """Return the value of a message, with arrays from it or from those ``held``.
 
     Raises MissingError if arrays are in neither, and WireError if it is not a message of ours.
     """
+    return _unpack(message, _Reader(message.arrays, held or {}))
+
+
+def unpack_reply(message: Message, room: Room) -> port.Reply:
+    """Return the reply in a message that comes from a client. Raises WireError if it is none, or larger than ``room``.
+
+    A message can be made to raise anything: whoever reads one has to be ready for it.
+    """
+    if len(message.header) > room.header:
+        raise WireError(f"a header of {len(message.header)} characters; {room.header} are allowed")
+    reply = _unpack(message, _Reader(message.arrays, {}, room.tensors))
+    if not isinstance(reply, port.Reply):
+        raise WireError("not a reply")
+    return reply
+
+
+def unpack_hello(text: str) -> port.Hello:
+    """Return what a newcomer says of itself in JSON. Raises WireError."""
+    if len(text) > _INTRODUCTION:
+        raise WireError(f"an introduction of {len(text)} characters; {_INTRODUCTION} are allowed")
     try:
-        header = json.loads(message.header)
+        return _HELLO.read(text)
+    except UnsoundError as wrong:
+        raise WireError(str(wrong)) from None
+
+
+def _unpack(message: Message, found: _Reader) -> Any:
+    try:
+        header = json.loads(message.header, parse_int=_whole)
     except (json.JSONDecodeError, RecursionError):
         raise WireError("the header is not JSON") from None
-    found = _Reader(message.arrays, held or {})
     value = found.read(header, 0)
     if found.missing:
         raise MissingError(sorted(found.missing))
-    return value
+    try:
+        return _SOUND[type(value)].check(value) if type(value) in _SOUND else value
+    except UnsoundError as wrong:
+        raise WireError(str(wrong)) from None
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
+        raise WireError(f"an integer of {len(digits)} digits: must be one of 64 bits")
+    return int(digits)
 
 
 class _Reader:
-    """Reads a header, looks arrays up, and notes those that are missing."""
+    """Reads a header, looks arrays up, and notes those that are missing. Tensors may expand to ``room`` bytes."""
 
-    def __init__(self, sent: Arrays, held: Arrays) -> None:
-        self.sent, self.held, self.missing = sent, held, set[str]()
+    def __init__(self, sent: Arrays, held: Arrays, room: int | None = None) -> None:
+        self.sent, self.held, self.room, self.missing = sent, held, room, set[str]()
+        self.used = 0
 
     def read(self, value: Any, depth: int) -> Any:
         if depth > _DEPTH:
@@ -151,13 +223,13 @@ class _Reader:
         if "$tensor" in value:
             return self._tensor(value)
         if "$map" in value and isinstance(value["$map"], list):
-            return {str(k): self.read(v, depth + 1) for k, v in _pairs(value["$map"])}
+            return {k: self.read(v, depth + 1) for k, v in _pairs(value["$map"])}
         return self._kind(value, depth)
 
     def _kind(self, value: Mapping[str, Any], depth: int) -> Any:
-        kind, fields = _KINDS.get(str(value.get("$kind"))), value.get("fields")
+        kind, fields = _KINDS.get(str(value.get("$kind"))[:_KEY]), value.get("fields")
         if kind is None or not isinstance(fields, dict):
-            raise WireError(f"'{value.get('$kind')}' is nothing that crosses the port")
+            raise WireError(f"'{str(value.get('$kind'))[:_KEY]}' is nothing that crosses the port")
         known = {f.name for f in dataclasses.fields(kind) if f.init}
         if unknown := sorted(set(fields) - known):
             raise WireError(f"{kind.__name__}: no such field '{unknown[0]}'")
@@ -167,34 +239,44 @@ class _Reader:
         except (TypeError, ValueError) as wrong:
             raise WireError(f"{kind.__name__}: {wrong}") from None
 
-    def _tensor(self, value: Mapping[str, Any]) -> Tensor:
-        hashes, shape, dtype = value["$tensor"], value.get("shape"), _DTYPES.get(str(value.get("dtype")))
-        sound = isinstance(hashes, list) and isinstance(shape, list) and dtype is not None
-        if not sound or not all(isinstance(n, int) and n >= 0 for n in shape):  # type: ignore[union-attr]
-            raise WireError("a tensor without hashes, shape or type")
-        found = [self._block(str(h)) for h in hashes]
-        blocks = [block.reshape(-1) for block in found if block is not None]
-        if len(blocks) < len(found):
-            return torch.zeros(0)  # never used: the message is refused as a whole
+    def _tensor(self, value: Any) -> Tensor:
         try:
-            stacked = np.concatenate(blocks) if blocks else np.zeros(0)
-            return torch.from_numpy(stacked.reshape(shape).copy()).to(dtype)
-        except (ValueError, TypeError) as wrong:
-            raise WireError(f"a tensor that is not of shape {shape}: {wrong}") from None
+            said = _TENSOR.check(value)
+        except UnsoundError as wrong:
+            raise WireError(f"a tensor without hashes, shape or type: {wrong}") from None
+        hashes, shape, dtype = said["$tensor"], said["shape"], _DTYPES[said["dtype"]]
+        count, blocks = math.prod(shape), shape[0] if len(shape) == 2 else 1
+        self.used += count * dtype.itemsize
+        if self.room is not None and self.used > self.room:
+            raise WireError(f"tensors of {self.used} bytes; {self.room} were asked for")
+        if len(hashes) != blocks:
+            raise WireError(f"a tensor that is not of shape {shape}: it has {len(hashes)} blocks")
+        found = [block for name in hashes if (block := self._block(name, said["dtype"])) is not None]
+        if len(found) < blocks:
+            return torch.zeros(0)  # never used: the message is refused as a whole
+        if other := [block.size for block in found if block.size * blocks != count]:
+            raise WireError(f"a tensor that is not of shape {shape}: a block of {other[0]} numbers")
+        made = torch.empty(shape, dtype=dtype)
+        target = made.numpy().reshape(blocks, -1) if count else made.numpy()
+        for i, block in enumerate(found if count else ()):
+            target[i] = block.reshape(-1)
+        return made
 
-    def _block(self, name: str) -> NDArray[Any] | None:
+    def _block(self, name: str, dtype: str) -> NDArray[Any] | None:
         found = self.sent.get(name)
         if found is None:
             found = self.held.get(name)
         if found is None:
             self.missing.add(name)
             return None
-        if str(found.dtype) not in _ARRAYS:
-            raise WireError(f"an array of type {found.dtype}")
+        if str(found.dtype) != dtype and (dtype, str(found.dtype)) != ("float32", "float16"):
+            raise WireError(f"an array of type {found.dtype} in a tensor of {dtype}")
         return found
 
 
 def _pairs(items: list[Any]) -> list[Any]:
-    if not all(isinstance(item, list) and len(item) == 2 for item in items):
+    if not all(isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) for item in items):
         raise WireError("a mapping that is not made of pairs")
+    if any(len(key) > _KEY for key, _ in items):
+        raise WireError(f"a mapping with a key of more than {_KEY} characters")
     return items

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from hanse.data.federated import FederatedData
 from hanse.data.samples import Samples
-from hanse.federation.own import OWN_ROW, PERSONAL
-from hanse.federation.port import Answered, Ask, Federation, Reply, Request, Score, Scored
+from hanse.federation.check import heard
+from hanse.federation.port import Answered, Ask, Federation, Reply, Request, Roster, Score, Scored
+from hanse.federation.said import OWN_ROW, PERSONAL, Tried
 from hanse.held import personal_fit
 from hanse.learning.job import Engine, Scores
 from hanse.learning.sequences import perplexity
@@ -79,29 +81,32 @@ def test_elsewhere(
     """
     public = rows[table.owner[rows] == SERVER]
     ours = evaluate(engine, data, table, public, np.zeros(0, np.int64)) if len(public) else Tested()
-    present = federation.present(round).ids if len(clients) else clients
-    here = [c for c in np.intersect1d(present, clients).tolist() if table.owner[rows[c]] in (SERVER, c)]
+    roster = federation.present(round) if len(clients) else Roster()
+    here = [c for c in np.intersect1d(roster.ids, clients).tolist() if table.owner[rows[c]] in (SERVER, c)]
     asked = [Request(c, (_test(table, int(rows[c]), own),)) for c in here]
-    found = {}
-    for reply in federation.exchange(round, asked, None, 0) if asked else ():
-        said = _said(reply)
-        if said is not None and reply.client in here:
-            found[reply.client] = said
+    replies = federation.exchange(round, asked, None, 0) if asked else ()
+    came = heard(round, asked, replies, table.rows.shape[1], roster)
+    found = {c: said for c, reply in came.replies.items() if (said := _said(reply)) is not None}
+    refused = {
+        "test_refused": np.array([c for c, _ in came.refusals], np.int64),
+        "test_reason": np.array([reason for _, reason in came.refusals], np.str_),
+    }
     if not found:
-        return ours
+        return replace(ours, arrays={**ours.arrays, **refused}) if came.refusals else ours
     tested = np.array(sorted(found), dtype=np.int64)
     loss, accuracy, count = np.array([found[int(c)] for c in tested]).T
     metrics: dict[str, float | None] = {"client/test_loss": float(loss.mean())}
     arrays = {"tested": tested, "test_loss": loss, "test_accuracy": accuracy, "test_samples": count.astype(np.int64)}
     if isinstance(data, RemoteData) and data.text:
         arrays["test_perplexity"] = np.array([perplexity(one) for one in loss.tolist()])
-        metrics["client/test_perplexity"] = perplexity(float(np.average(loss, weights=count)))
+        mean = perplexity(float(np.average(loss, weights=count)))
+        metrics["client/test_perplexity"] = mean if math.isfinite(mean) else None
     if not np.isnan(accuracy).any():
         metrics["client/test_accuracy"] = float(accuracy.mean())
         metrics["client/test_accuracy_weighted"] = float(np.average(accuracy, weights=count))
         metrics["client/test_accuracy_min"] = float(accuracy.min())
     metrics |= personal_fit(Scores(loss, accuracy, arrays["test_samples"]))
-    return Tested({**ours.metrics, **metrics}, arrays)
+    return Tested({**ours.metrics, **metrics}, arrays | refused if came.refusals else arrays)
 
 
 def _test(table: Table, row: int, own: OwnMix | None) -> Score | Ask:
@@ -115,15 +120,11 @@ def _test(table: Table, row: int, own: OwnMix | None) -> Score | Ask:
 
 
 def _said(reply: Reply) -> tuple[float, float, int] | None:
-    """Return loss, accuracy (NaN: none) and number of samples of a reply to a test, which is untrusted input."""
-    if reply.refused is not None or len(reply.results) != 1:
-        return None
+    """Return loss, accuracy (NaN: none) and number of samples of a sound reply to a test; None: it has no samples."""
     [result] = reply.results
-    if isinstance(result, Scored) and result.num_samples and len(result.loss) == 1 == len(result.accuracy):
-        return float(result.loss[0]), float(result.accuracy[0]), result.num_samples
-    if isinstance(result, Answered) and result.name in (PERSONAL, OWN_ROW):
-        loss, accuracy, count = (result.values.get(key) for key in ("loss", "accuracy", "num_samples"))
-        sound = isinstance(loss, int | float) and isinstance(accuracy, int | float | None) and isinstance(count, int)
-        if sound and count:
-            return float(loss), math.nan if accuracy is None else float(accuracy), count  # type: ignore[arg-type]
-    return None
+    if isinstance(result, Answered):
+        tried = cast(Tried, result.values)
+        loss, accuracy, count = tried["loss"], tried["accuracy"], tried["num_samples"]
+        return (float(loss), math.nan if accuracy is None else float(accuracy), count) if count else None
+    assert isinstance(result, Scored)
+    return (float(result.loss[0]), float(result.accuracy[0]), result.num_samples) if result.num_samples else None

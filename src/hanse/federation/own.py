@@ -17,15 +17,13 @@ from torch import Tensor
 from hanse.data.federated import FederatedData
 from hanse.federation.bids import fits
 from hanse.federation.port import Ask
+from hanse.federation.said import OWN_ROW, PERSONAL
 from hanse.games.tiers import mixture
 from hanse.learning.job import Engine
 from hanse.mechanisms.part import Floats
 from hanse.table import mix
 
 __all__ = ["OWN_ROW", "PERSONAL", "Personal", "mix_own", "tried"]
-
-PERSONAL = "personal model"  # the question's name; it carries the models
-OWN_ROW = "own row"  # how well the client's private row does; it carries the first one, which all had
 
 
 @dataclass(frozen=True)

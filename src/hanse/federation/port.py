@@ -2,6 +2,9 @@
 
 Everything that crosses is a ``Request`` with tasks or a ``Reply`` with one result a task. Data never crosses. Questions
 of one stage travel together, so that a round costs as few exchanges as the mechanism allows.
+
+The fields' types are what a value is held against when it comes from outside (:mod:`hanse.federation.declared`), bounds
+included: a ``Count`` is a whole number from 0 to 2^53, a ``Loss`` a number that float32 has.
 """
 
 from __future__ import annotations
@@ -9,12 +12,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from pydantic import Discriminator, Field, Tag
 from torch import Tensor
 
+from hanse.federation.declared import (
+    LARGEST_COUNT,
+    Accuracies,
+    Count,
+    Counts,
+    Loss,
+    Losses,
+    Name,
+    Plain,
+    Samples,
+    Shaped,
+    Units,
+)
 from hanse.learning.guide import Guide
 
 __all__ = [
@@ -27,6 +45,7 @@ __all__ = [
     "Derived",
     "Federation",
     "Gradient",
+    "Hello",
     "Nearest",
     "OnModels",
     "Reply",
@@ -77,13 +96,13 @@ class Train:
     ``[classes]``).
     """
 
-    seat: int
-    row: int
+    seat: Count
+    row: Count
     start: Tensor
     centre: Tensor | None = None
     mu: float = 0.0
     tilt: Tensor | None = None
-    work: int | None = None
+    work: Count | None = None
     private: bool = False
     guide: Guide | None = None
 
@@ -95,10 +114,10 @@ class OnModels:
     ``limit`` bounds the samples used (the first ``limit`` of a random order keyed by round and client).
     """
 
-    name: str
+    name: Name
     models: Tensor
-    share: str = "train"
-    limit: int | None = None
+    share: Name = "train"
+    limit: Count | None = None
 
 
 class Score(OnModels):
@@ -126,11 +145,11 @@ class Ask:
     stay with the client.
     """
 
-    name: str
-    values: Mapping[str, Any] = field(default_factory=dict)
+    name: Name
+    values: Mapping[Name, Plain] = field(default_factory=dict)
     models: Tensor | None = None
-    share: str = "train"
-    limit: int | None = None
+    share: Name = "train"
+    limit: Count | None = None
 
 
 Task = Train | Score | Nearest | Gradient | Confusion | Ask
@@ -138,67 +157,80 @@ Task = Train | Score | Nearest | Gradient | Confusion | Ask
 
 @dataclass(frozen=True)
 class Trained:
-    """One seat's update: ``row [P]``, *reported* samples, mean loss of the last epoch, steps, named extras."""
+    """One seat's update: ``row [P]``, *reported* samples, mean loss of the last epoch, steps, named extras (those that
+    the task asks for, no others).
+    """
 
-    seat: int
+    seat: Count
     row: Tensor
-    num_samples: float
-    loss: float
-    steps: int
-    extras: Mapping[str, Tensor] = field(default_factory=dict)
+    num_samples: Samples
+    loss: Loss
+    steps: Count
+    extras: Mapping[Name, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Mean ``loss`` and ``accuracy`` of each model (``[C]``) on ``num_samples`` samples."""
+    """Mean ``loss`` and ``accuracy`` (0 to 1; NaN: there is none) of each model (``[C]``) on ``num_samples`` of its
+    samples.
+    """
 
-    name: str
-    loss: Tensor
-    accuracy: Tensor
-    num_samples: int
+    name: Name
+    loss: Losses
+    accuracy: Accuracies
+    num_samples: Count
 
 
 @dataclass(frozen=True)
 class Counted:
     """Numbers of samples ``[C]`` int64, one a model."""
 
-    name: str
-    counts: Tensor
+    name: Name
+    counts: Counts
 
 
 @dataclass(frozen=True)
 class Derived:
     """Gradients ``[C, P]`` and the number of samples behind them."""
 
-    name: str
-    gradients: Tensor
-    num_samples: int
+    name: Name
+    gradients: Annotated[Tensor, Shaped(2)]
+    num_samples: Count
 
 
 @dataclass(frozen=True)
 class Confused:
-    """Confusion counts ``[C, classes, classes]``."""
+    """Confusion counts ``[C, classes, classes]`` int64."""
 
-    name: str
-    counts: Tensor
+    name: Name
+    counts: Annotated[Tensor, Shaped(3, (torch.int64,), 0, LARGEST_COUNT)]
 
 
 @dataclass(frozen=True)
 class Answered:
     """What the client's policy said: plain values by name."""
 
-    name: str
-    values: Mapping[str, Any]
+    name: Name
+    values: Mapping[Name, Plain]
 
 
 Result = Trained | Scored | Counted | Derived | Confused | Answered
+AnyResult = Annotated[
+    Annotated[Trained, Tag("Trained")]
+    | Annotated[Scored, Tag("Scored")]
+    | Annotated[Counted, Tag("Counted")]
+    | Annotated[Derived, Tag("Derived")]
+    | Annotated[Confused, Tag("Confused")]
+    | Annotated[Answered, Tag("Answered")],
+    Discriminator(lambda result: type(result).__name__),
+]
 
 
 @dataclass(frozen=True)
 class Request:
     """Everything that the server asks one client at one stage of a round."""
 
-    client: int
+    client: Count
     tasks: tuple[Task, ...]
 
 
@@ -207,15 +239,34 @@ class Reply:
     """A client's answers. ``refused`` says why there are none; ``authorise`` is the most it agrees to pay this round.
 
     A reply is untrusted input: :mod:`hanse.federation.check` refuses what is wrong before anything uses it.
-    ``bytes_down`` and ``bytes_up`` count what the request and the reply weighed on the wire.
+    ``bytes_down`` and ``bytes_up`` count what the request and the reply weighed on the wire; the server's side of the
+    port writes them, whatever the client says.
     """
 
-    client: int
-    results: tuple[Result, ...] = ()
-    refused: str | None = None
-    authorise: int | None = None
-    bytes_down: int = 0
-    bytes_up: int = 0
+    client: Count
+    results: Annotated[tuple[AnyResult, ...], Field(max_length=4096)] = ()
+    refused: Annotated[str, Field(max_length=1000)] | None = None
+    authorise: Units | None = None
+    bytes_down: Units = 0
+    bytes_up: Units = 0
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a participant says of itself on a network before it has an id: nothing of its samples.
+
+    ``input_shape`` is that of one sample, ``num_classes`` None for a regression, ``text``: samples are tokens,
+    ``tests`` how many test samples it has, ``order`` where it would like to stand among those who come at once.
+    """
+
+    num_samples: Count
+    input_shape: Annotated[tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...], Field(max_length=8)]
+    num_classes: Annotated[int, Field(ge=1, le=2**31 - 1)] | None
+    name: Name = ""
+    text: bool = False
+    tests: Count = 0
+    profile: Annotated[Mapping[Name, Plain], Field(max_length=64)] = field(default_factory=dict)
+    order: Count = 1 << 30
 
 
 class Federation(Protocol):

@@ -6,20 +6,25 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import astuple, dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, ParamSpec, TypeVar
 
 from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 
-from hanse.federation.codec import Message, WireError, pack, unpack
+from hanse.federation.check import HEADER, one_line, reading, room
+from hanse.federation.codec import Message, pack, unpack_reply
 from hanse.federation.flower.members import Member, Members, checked
-from hanse.federation.flower.message import LARGEST, from_records, to_records
+from hanse.federation.flower.message import LARGEST, Beside, from_records, said_beside, to_records
 from hanse.federation.flower.operator import Orders
 from hanse.federation.node import KEPT, Job
 from hanse.federation.port import Reply, Request, Roster, Train, Trained
 
 __all__ = ["FlowerFederation"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 POLL_S, SELDOM_S = 0.02, 0.5  # answers are looked for at intervals of a twentieth of the time waited, within these
 PAUSE_S = 0.5  # how often a paused server looks whether it may go on
@@ -102,17 +107,19 @@ class FlowerFederation:
             again = {}
             for client, message in sent.items():
                 weights[client] += message.num_bytes
-            heard = self._send(round, sent, max(0.0, deadline - time.monotonic()))
+            heard = self._send(round, sent, max(0.0, deadline - time.monotonic()), asked)
             for client, answer in heard.items():
                 if isinstance(answer, str):
                     replies.append(Reply(client, refused=answer, bytes_down=weights[client]))
                     continue
-                message, values = answer
-                if values.get("missing") and not resend:
+                message, beside = answer
+                if beside.get("missing") and not resend:
                     again[client] = packed[client]
                     continue
                 self._remember(client, packed[client])
-                replies.append(self._read(round, asked[client], message, values, weights[client]))
+                read = _guarded(self._read, round, asked[client], message, beside)
+                reply = Reply(client, refused=read) if isinstance(read, str) else read
+                replies.append(replace(reply, bytes_down=weights[client], bytes_up=message.num_bytes))
             if not again:
                 break
         return replies
@@ -123,8 +130,16 @@ class FlowerFederation:
         left = {c: lines for c, lines in self.letters.items() if lines and c in self._nodes}
         self._send(-1, {c: Message("null") for c in left}, LETTER_S, kind="letter")
 
-    def _send(self, round: int, messages: Mapping[int, Message], seconds: float, **more: Any) -> dict[int, Any]:
+    def _send(
+        self,
+        round: int,
+        messages: Mapping[int, Message],
+        seconds: float,
+        asked: Mapping[int, Request] = MappingProxyType({}),
+        **more: Any,
+    ) -> dict[int, Any]:
         records, client_of = {}, {}
+        most: dict[int, int] = {}  # bytes that a node may answer
         sent: dict[int, int] = {}  # letters that go with it
         for client, message in messages.items():
             member = next(m for m in self.members.by_key.values() if m.id == client)
@@ -135,37 +150,41 @@ class FlowerFederation:
             if sent[client]:
                 values["letter"] = "\n".join(self.letters[client])
             records[self._nodes[client]] = to_records(message, **values)
-        heard = {client_of[node]: answer for node, answer in self._talk(records, seconds, str(round)).items()}
+            if client in asked:
+                most[self._nodes[client]] = min(self.largest, sum(astuple(room(asked[client]))))
+        heard = {client_of[node]: answer for node, answer in self._talk(records, seconds, str(round), most).items()}
         for client, answer in heard.items():
             if not isinstance(answer, str) and sent[client]:
                 del self.letters[client][: sent[client]]
         return heard
 
-    def _read(self, round: int, request: Request, message: Message, values: Mapping[str, Any], down: int) -> Reply:
-        """Return the reply in a message, which is untrusted input."""
-        if values.get("refused"):
-            return Reply(request.client, refused=str(values["refused"])[:200], bytes_down=down)
-        if values.get("round") != round:
-            return Reply(request.client, refused=f"answer for round {values.get('round')!r}", bytes_down=down)
-        try:
-            reply = unpack(message)
-        except WireError as wrong:
-            return Reply(request.client, refused=str(wrong)[:200], bytes_down=down, bytes_up=message.num_bytes)
-        if not isinstance(reply, Reply) or reply.client != request.client:
-            return Reply(request.client, refused="not a reply of this client", bytes_down=down)
+    def _read(self, round: int, request: Request, message: Message, beside: Beside) -> Reply | str:
+        """Return the reply in a message, which is untrusted input, or why there is none. May raise anything."""
+        if refused := beside.get("refused"):
+            return one_line(refused)
+        if beside.get("round") != round:
+            return f"answer for round {beside.get('round')}"
+        reply = unpack_reply(message, room(request))
+        if reply.client != request.client:
+            return "not a reply of this client"
         starts = {t.seat: t.start for t in request.tasks if isinstance(t, Train) and t.private}
         results = tuple(
             replace(r, row=starts[r.seat]) if isinstance(r, Trained) and r.seat in starts else r for r in reply.results
         )
-        return replace(reply, results=results, bytes_down=down, bytes_up=message.num_bytes)
+        return replace(reply, results=results)
 
     def _remember(self, client: int, message: Message) -> None:
         """Note what the node keeps now: the last models that it was sent, as it counts them."""
         held = [h for h in self._held.get(client, []) if h not in message.arrays]
         self._held[client] = [*held, *message.arrays][-KEPT:]
 
-    def _talk(self, records: Mapping[int, Any], seconds: float, group: str) -> dict[int, Any]:
-        """Send records to nodes and return, by node, (message, values) or the reason why there is none."""
+    def _talk(
+        self, records: Mapping[int, Any], seconds: float, group: str, most: Mapping[int, int] = MappingProxyType({})
+    ) -> dict[int, Any]:
+        """Send records to nodes and return, by node, (message, what is beside it) or the reason why there is none.
+
+        An answer of more bytes than ``most`` says for its node is refused unread.
+        """
         if not records:
             return {}
         ttl = max(1.0, seconds)
@@ -181,7 +200,7 @@ class FlowerFederation:
             for reply in self.grid.pull_messages(list(waiting)):
                 node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
-                    found[node] = self._opened(reply)
+                    found[node] = _guarded(self._opened, reply, most.get(node, HEADER))
             if waiting:
                 waited = time.monotonic() - begun
                 if waited > seconds:
@@ -189,10 +208,17 @@ class FlowerFederation:
                 time.sleep(min(SELDOM_S, max(POLL_S, waited / 20)))
         return found
 
-    def _opened(self, reply: FlowerMessage) -> Any:
+    def _opened(self, reply: FlowerMessage, largest: int) -> tuple[Message, Beside] | str:
+        """Return a message from a node, which is untrusted input, or why there is none. May raise anything."""
         if reply.has_error():
-            return f"its node failed: {reply.error.reason}"[:200]
-        try:
-            return from_records(reply.content, self.largest)
-        except WireError as wrong:
-            return str(wrong)[:200]
+            return one_line(f"its node failed: {reply.error.reason}")
+        message, values = from_records(reply.content, largest)
+        return message, said_beside(values)
+
+
+def _guarded(read: Callable[P, T | str], *args: P.args, **more: P.kwargs) -> T | str:
+    """The network's one guard: return what ``read`` returns; whatever a client's bytes make it raise is a refusal."""
+    try:
+        return read(*args, **more)
+    except Exception as wrong:  # MemoryError and RecursionError too
+        return reading(wrong)

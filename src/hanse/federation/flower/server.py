@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -87,6 +88,7 @@ def play(
             return Job(run, member.id, num_clients, experiment.run.seed, model, experiment.train.model_dump(), half)
 
         deadline_s = experiment.federation.deadline_s or 3600.0
+        _log_refusals()
         federation = FlowerFederation(grid, register, job, deadline_s, room, largest, half, partial(Orders.read, out))
         _gather(federation, members, patience_s)
         first = min(register.by_key.values(), key=lambda m: m.id)
@@ -100,6 +102,16 @@ def play(
         data = RemoteData.of(sizes, first.input_shape, first.num_classes, validation, test, first.text)
         watching = [*observers, Teller(federation, out)]
         return run_elsewhere(experiment, data, federation, out=out, observers=watching)
+
+
+def _log_refusals() -> None:
+    """Let the server's log name whoever is refused, with key and reason: the operator may want to expel it."""
+    logger = logging.getLogger("hanse.federation")
+    logger.setLevel(logging.INFO)
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+        logger.addHandler(handler)
 
 
 def _kind(member: Member) -> str:

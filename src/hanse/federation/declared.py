@@ -1,0 +1,165 @@
+"""The types that may cross the port, with their bounds, and the one place where a value is held against them.
+
+Whatever comes from a client (a reply over a network, an answer of a policy in this process) is untrusted: pydantic
+validates it strictly, so that a bool is no int, a number no text, and nothing is converted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Generic, TypeVar, Union
+
+import torch
+from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError, core_schema
+from torch import Tensor
+from typing_extensions import TypeAliasType
+
+__all__ = [
+    "LARGEST_COUNT",
+    "LARGEST_LOSS",
+    "Accuracies",
+    "Count",
+    "Counts",
+    "Declared",
+    "Int64",
+    "Loss",
+    "Losses",
+    "Name",
+    "Plain",
+    "Samples",
+    "Shaped",
+    "Share",
+    "Units",
+    "UnsoundError",
+]
+
+LARGEST_COUNT = 2**53  # samples, steps, labels: every whole number up to it is a float64
+LARGEST_LOSS = float(torch.finfo(torch.float32).max)  # losses are made in float32; sums and squares stay finite
+
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Units = Annotated[int, Field(ge=0, le=2**63 - 1)]  # an amount of the smallest unit
+Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+Samples = Annotated[float, Field(ge=0, le=LARGEST_COUNT, allow_inf_nan=False)]
+Loss = Annotated[float, Field(ge=-LARGEST_LOSS, le=LARGEST_LOSS, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Name = Annotated[str, Field(max_length=200)]
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """What a tensor must be like: how many ``dims``, of which ``dtypes``, with numbers from ``low`` to ``high``.
+
+    NaN is within the bounds: it says that there is no such number (the accuracy of a regression).
+    """
+
+    dims: int
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)
+    low: float | None = None
+    high: float | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        """Return how pydantic validates it: an instance of a tensor, then :meth:`check`."""
+        return core_schema.no_info_after_validator_function(self.check, core_schema.is_instance_schema(Tensor))
+
+    def check(self, tensor: Tensor) -> Tensor:
+        """Return the tensor. Raises PydanticCustomError with what is allowed."""
+        if tensor.ndim != self.dims or tensor.dtype not in self.dtypes:
+            allowed = " or ".join(str(d).removeprefix("torch.") for d in self.dtypes)
+            text = f"must be {allowed} with {self.dims} dimension{'s' * (self.dims > 1)}"
+            raise PydanticCustomError("tensor", "{said}", {"said": text})
+        for bound, outside, word in ((self.low, torch.lt, "at least"), (self.high, torch.gt, "at most")):
+            if bound is not None and bool(outside(tensor, bound).any()):
+                raise PydanticCustomError("tensor", "{said}", {"said": f"must be {word} {bound:g} everywhere"})
+        return tensor
+
+
+# NaN and infinity are what a model that has diverged scores; what uses them must bear that
+Losses = Annotated[Tensor, Shaped(1)]
+Accuracies = Annotated[Tensor, Shaped(1, low=0, high=1)]
+Counts = Annotated[Tensor, Shaped(1, (torch.int64,), 0, LARGEST_COUNT)]
+
+
+def _tag(value: Any) -> str | None:
+    if value is None or isinstance(value, bool):
+        return "bool" if value is not None else "none"
+    kinds = {"int": int, "float": float, "str": str, "list": list, "tuple": tuple, "map": Mapping}
+    return next((name for name, kind in kinds.items() if isinstance(value, kind)), None)
+
+
+PLAIN = "input should be a number, a text, a list, a mapping by text, or None"
+Plain = TypeAliasType(  # what a policy may say: it is written as JSON on a network
+    "Plain",
+    Annotated[
+        Union[  # noqa: UP007 (a union of strings)
+            Annotated[None, Tag("none")],
+            Annotated[bool, Tag("bool")],
+            Annotated[Int64, Tag("int")],
+            Annotated[float, Tag("float")],
+            Annotated[str, Tag("str")],
+            Annotated["list[Plain]", Tag("list")],
+            Annotated["tuple[Plain, ...]", Tag("tuple")],
+            Annotated["Mapping[Name, Plain]", Tag("map")],
+        ],
+        Discriminator(_tag, custom_error_type="plain", custom_error_message=PLAIN),
+    ],
+)
+
+
+_CONFIG = ConfigDict(strict=True, arbitrary_types_allowed=True, revalidate_instances="always", extra="ignore")
+T = TypeVar("T")
+
+
+class UnsoundError(ValueError):
+    """A value that is not what its type says; one line with the field, what came, and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Declared(Generic[T]):
+    """What a value must be to be a ``kind``: a dataclass, a typed dictionary, an annotated type."""
+
+    kind: Any
+    _adapter: TypeAdapter[tuple[T]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # in a tuple: a dataclass alone would have to bring its own configuration
+        object.__setattr__(self, "_adapter", TypeAdapter(tuple[self.kind], config=_CONFIG))  # type: ignore[name-defined]
+
+    def check(self, value: Any) -> T:
+        """Return ``value`` if it is what was declared. Raises UnsoundError."""
+        try:
+            return self._adapter.validate_python((value,))[0]
+        except ValidationError as wrong:
+            raise UnsoundError(_line(wrong, self.kind)) from None
+
+    def read(self, text: str) -> T:
+        """Return what a JSON text says. Raises UnsoundError."""
+        try:
+            return self._adapter.validate_json(f"[{text}]")[0]
+        except ValidationError as wrong:
+            raise UnsoundError(_line(wrong, self.kind)) from None
+
+
+_BOUNDS = {"ge": "at least", "le": "at most"}
+
+
+def _line(wrong: ValidationError, kind: Any) -> str:
+    """Return the first mistake as one short line."""
+    first = wrong.errors(include_url=False)[0]
+    path = [str(part) for part in first["loc"][1:]]
+    named = [i for i, part in enumerate(path) if part[:1].isupper()]  # the kind of the result that it lies in
+    where = ".".join(path[named[-1] :] if named else [getattr(kind, "__name__", "value"), *path])
+    bounds = [f"{word} {first['ctx'][key]:g}" for key, word in _BOUNDS.items() if key in first.get("ctx", {})]
+    said = " and ".join(["must be " + bound for bound in bounds]) or first["msg"][:1].lower() + first["msg"][1:]
+    return f"{where[:80]}: {_shown(first['input'])}: {said}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"an integer of {value.bit_length()} bits"
+    if value is None or isinstance(value, bool | int | float):
+        return repr(value)
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+    return repr(value[:40]) if isinstance(value, str) else type(value).__name__

@@ -1,0 +1,148 @@
+"""A federation on Flower's records in this process in which one client is hostile: real server, real nodes."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from flwr.app import Message, RecordDict
+from hostile import changed
+
+import hanse
+from hanse.data import build
+from hanse.data.federated import FederatedData
+from hanse.federation.elsewhere import RemoteData, test_elsewhere
+from hanse.federation.flower.link import FlowerFederation
+from hanse.federation.flower.members import Members
+from hanse.federation.flower.message import from_records, to_records
+from hanse.federation.node import ClientData, Job, Node, hello
+from hanse.records import metrics_of, seats_of
+from hanse.rounds import LoopState, Played, finish, first_state, play_round
+from hanse.rundir import RunDir
+from hanse.setup import build as blueprint
+from hanse.setup import settle_engine
+
+N = 4
+LIAR = 1
+SANE = 1e3  # no number of a small model that was trained is larger
+Meddle = Callable[[RecordDict, Message], RecordDict]
+
+
+class Nodes:
+    """As much of Flower's grid as the link uses; nodes live as long as their run, and client ``LIAR`` is meddled
+    with.
+    """
+
+    def __init__(self, data: FederatedData, folder: Path, policy: Any) -> None:
+        self.data, self.folder, self.policy = data, folder, policy
+        self.nodes: dict[int, Node] = {}
+        self.meddle: Meddle = lambda records, request: records
+        self.replies: dict[str, Message] = {}
+        self.kept: dict[int, dict[str, Any]] = {client: {} for client in range(N)}  # every model that was sent
+        self.known: dict[tuple[int, str, str], RecordDict] = {}
+
+    def get_nodes(self) -> Iterable[Any]:
+        return [SimpleNamespace(node_id=100 + i, public_key=f"key {i}".encode()) for i in range(N)]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        names = []
+        for message in messages:
+            names.append(f"message {len(self.replies)} {id(message)}")
+            client = message.metadata.dst_node_id - 100
+            message.metadata.__dict__["_message_id"] = names[-1]
+            self.kept[client].update(from_records(message.content)[0].arrays)
+            asked = (client, str(message.content["hanse"].get("round")), str(message.content["hanse"]["header"]))
+            if asked not in self.known:  # a round that is played again asks the same
+                self.known[asked] = self._answer(client, message)
+            records = self.known[asked]
+            if client == LIAR:
+                records = self.meddle(records, message)
+            self.replies[names[-1]] = Message(records, reply_to=message)
+        return names
+
+    def pull_messages(self, names: Iterable[str]) -> Iterable[Message]:
+        return [self.replies.pop(name) for name in list(names) if name in self.replies]
+
+    def _answer(self, client: int, message: Message) -> RecordDict:
+        request, values = from_records(message.content)
+        if values["kind"] == "hello":
+            mine = ClientData.of(self.data, client)
+            return to_records(request, hello=json.dumps(hello(mine) | {"order": client}))
+        if client not in self.nodes:
+            job = Job.from_json(str(values["job"]))
+            self.nodes[client] = Node(ClientData.of(self.data, client), job, self.folder / str(client), self.policy)
+            node, kept = self.nodes[client], self.kept[client]
+            node._held = lambda: kept  # type: ignore[method-assign]
+            node._keep = lambda arrays: None  # type: ignore[method-assign]
+        return to_records(self.nodes[client].answer(int(values["round"]), request), round=values["round"])
+
+
+class Arena:
+    """One experiment with its server's side and its nodes."""
+
+    def __init__(self, mechanism: Mapping[str, Any], folder: Path, **more: Any) -> None:
+        sections: dict[str, Any] = {
+            "data": {"clients": N, "samples_per_client": 30, "client_test": 0.2, "client_validation": 0.2},
+            "model": {"name": "logistic"},
+            "mechanism": dict(mechanism),
+            "train": {"lr": 0.05, "epochs": 1},
+            "engine": {"train": "sequential", "threads": 1, "device": "cpu"},
+            "run": {"rounds": 6},
+        }
+        experiment = hanse.Experiment(**{**sections, **more})
+        local = build(experiment.data)
+        self.grid = Nodes(local, folder, blueprint(experiment, local).policy)
+        model = {"name": experiment.model.name, **experiment.model.options}
+
+        def job(member: Any, num_clients: int) -> Job:
+            return Job("run", member.id, num_clients, experiment.run.seed, model, experiment.train.model_dump())
+
+        self.federation = FlowerFederation(self.grid, Members(), job, 60.0, N)  # type: ignore[arg-type]
+        self.federation.present(-1)
+        sizes = [m.num_samples for m in self.federation.members.by_key.values()]
+        sets = (local.server_validation, local.server_test)
+        self.data = RemoteData.of(sizes, local.input_shape, local.num_classes, *sets)
+        found = blueprint(experiment, self.data)
+        _, self.world, _ = settle_engine(experiment, found, fresh=False, federation=self.federation)
+        self.setup = self.world.setup
+        self.folder = RunDir.create(folder / "run", experiment)
+
+    def play(self, rounds: int, see: Callable[[Played], None], times: int = 1) -> LoopState:
+        """Play a run of so many rounds with its tests and records, each round so many ``times`` from the same state: a
+        sound one, which no client has poisoned. ``see`` gets each round.
+        """
+        after = first_state(self.setup)
+        for step in range(rounds * times):
+            if step % times == 0:
+                before = after
+                self.grid.known.clear()
+            played = play_round(self.setup, before)
+            if float(played.state.table.rows.abs().max()) < SANE:
+                after = played.state
+            deployment = played.view.deployment
+            rows = played.state.home if deployment is None else deployment.rows
+            tested = test_elsewhere(
+                self.world.engine, self.data, self.setup.federation, played.state.round, played.state.table, rows,
+                self.world.tested_clients, None if deployment is None else deployment.own_mix,
+            )  # fmt: skip
+            self.folder.append(metrics_of(played, tested.metrics, {}), seats_of(played), played, tested.arrays)
+            see(played)
+        return finish(self.setup, after).state if self.setup.mechanism.settle is not None else after
+
+
+def fuzzed(seed: int, name: str) -> tuple[Meddle, dict[str, Any]]:
+    """Return what changes a hostile client's messages, all but one in eight, and what it did last."""
+    draw, said = random.Random(f"{seed}/{name}"), {"messages": 0, "last": ""}
+
+    def meddle(records: RecordDict, request: Message) -> RecordDict:
+        if draw.random() < 1 / 8:
+            return records
+        said["messages"] += 1
+        made, said["last"] = changed(draw, records)
+        return made
+
+    return meddle, said
