@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from hanse.federation.profiles import MOST_SAMPLES
 from hanse.mechanisms.part import Floats, Ints, State, View, WeighPart
 from hanse.table import Mix
 
@@ -18,7 +19,9 @@ __all__ = ["BySamples", "UniformWeights", "average_groups", "sample_shares"]
 
 
 def sample_shares(num_samples: Floats) -> Floats:
-    """Return ``n_k / sum n`` ``[S]``; uniform if nobody reports a sample."""
+    """Return ``n_k / sum n`` ``[S]``; uniform if nobody reports a sample. Sizes may be any finite numbers from 0 on."""
+    if num_samples.max(initial=0.0) > MOST_SAMPLES:  # their sum may be more than a float can hold
+        num_samples = num_samples / num_samples.max()
     total = float(num_samples.sum())
     return num_samples / total if total > 0 else np.full(len(num_samples), 1.0 / len(num_samples))
 
