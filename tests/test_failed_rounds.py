@@ -19,7 +19,7 @@ import hanse
 from hanse.audit import audit_run
 from hanse.cli import app
 from hanse.data import build as build_data
-from hanse.errors import RunFailedError
+from hanse.errors import RunFailedError, UserError
 from hanse.experiment import run_elsewhere
 from hanse.federation.port import ClientInfo, Reply, Request, Roster, Train, Trained
 from hanse.learning.job import Recipe
@@ -201,6 +201,8 @@ class Fails(Fees):
     gives: ClassVar[frozenset[str]] = frozenset()
 
     def decide(self, view: View, state: Any) -> Any:
+        if -1 in self.rounds:
+            raise UserError("no such fee")
         if view.round in self.rounds:
             raise ZeroDivisionError(f"no fee in round {view.round}")
         return super().decide(view, state)
@@ -307,7 +309,7 @@ def test_killed_and_resumed_a_run_with_failed_rounds_is_the_same(tmp_path: Path)
     whole = play(given, tmp_path / "whole")
     cut = tmp_path / "cut"
 
-    class Stop(Exception):
+    class StopError(Exception):
         pass
 
     class Kill:
@@ -315,9 +317,9 @@ def test_killed_and_resumed_a_run_with_failed_rounds_is_the_same(tmp_path: Path)
         def on_end(self, *_: Any) -> None: ...
         def on_round(self, metrics: Mapping[str, Any], found: Any) -> None:
             if metrics["round"] == 2:
-                raise Stop
+                raise StopError
 
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         play(given, cut, observers=[Kill()])
     again = play(given, cut)
     assert untimed(again.metrics) == untimed(whole.metrics)
@@ -355,8 +357,11 @@ def test_a_failed_run_is_one_line_and_exit_1(
 
 def test_a_lost_network_and_a_users_mistake_are_no_failed_rounds(tmp_path: Path) -> None:
     with pytest.raises(ConnectionError, match="the network is down"):
-        play(experiment([]), tmp_path / "run", lost=(1,))
-    assert [line["round"] for line in lines(tmp_path / "run")] == [0]
+        play(experiment([]), tmp_path / "lost", lost=(2,))  # when clients test after round 1
+    assert [line["round"] for line in lines(tmp_path / "lost")] == [0]
+    with pytest.raises(UserError, match="no such fee"):
+        play(experiment([-1]), tmp_path / "wrong")
+    assert lines(tmp_path / "wrong") == []
 
 
 @pytest.mark.parametrize("rounds", [(1,), (0,), (3,)])

@@ -182,8 +182,8 @@ class FirstOrder(ValuePart):
     normalised: bool = True
 
     def decide(self, view: View, state: State) -> Values:
-        """Return first-order values; parameters only, buffers have no gradient. Where the mixed model is so far off that
-        it has no finite gradient, nothing is known, and they are 0.
+        """Return first-order values; parameters only, buffers have no gradient. They are 0 where the mixed model is so
+        far off that it has no finite gradient.
         """
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, without_block = np.zeros(len(updates)), np.zeros((len(updates), 0))
