@@ -34,6 +34,7 @@ from hanse.reports.load import load_run
 from hanse.rounds import Setup, first_state, play_round
 from hanse.setup import build, settle_engine
 from hanse.table import Mix
+from hanse.web.run import LiveRun, encode
 
 N = 4
 PROBLEM, INITIAL = build_problem("logistic", (2,), 3, 0)
@@ -369,6 +370,8 @@ def test_reports_read_a_run_with_a_failed_round(tmp_path: Path, rounds: tuple[in
     play(experiment(rounds), tmp_path / "a")
     play(experiment(()), tmp_path / "b")
     assert len(load_run(tmp_path / "a").metrics) == 4
+    page = json.loads(encode(LiveRun(tmp_path / "a", "a").whole()))
+    assert (page["progress"]["rounds"], page["progress"]["damaged"], page["progress"]["refused"]) == (4, 0, 2)
     for words in (["report"], ["statement"], ["compare", str(tmp_path / "b")], ["ledger", "balances"]):
         command = (
             [*words[:1], str(tmp_path / "a"), *words[1:]] if words[0] != "ledger" else [*words, str(tmp_path / "a")]
