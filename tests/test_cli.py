@@ -164,12 +164,12 @@ def test_an_import_path_may_name_a_module_of_the_folder(folder: Path) -> None:
 def test_ctrl_c_keeps_the_round_and_prints_how_to_go_on(folder: Path) -> None:
     script = (
         "import os, signal\n"
-        "from hanse import experiment, cli\n"
-        "real = experiment.play_round\n"
+        "from hanse import attempt, cli\n"
+        "real = attempt.play_round\n"
         "def play(setup, state):\n"
         "    if state.round == 2: os.kill(os.getpid(), signal.SIGINT)\n"
         "    return real(setup, state)\n"
-        "experiment.play_round = play\n"
+        "attempt.play_round = play\n"
         "before = signal.getsignal(signal.SIGINT)\n"
         "try: cli.main()\n"
         "finally: assert signal.getsignal(signal.SIGINT) is before, 'the handler is put back'\n"

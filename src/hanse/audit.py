@@ -5,7 +5,7 @@ It needs nothing but the run directory, so a deployment is audited as a simulati
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,38 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.errors import UserError
-from hanse.games.market import Market, best_imports, prices, utilities_of
-from hanse.games.market_checks import critical_prices, local_optimality
+from hanse.games.market import best_imports, utilities_of
+from hanse.games.market_checks import local_optimality
 from hanse.ledger.entry import TOKEN
+from hanse.replay import (
+    MarketRound,
+    recorded_markets,
+    unlike_books,
+    wrong_balance,
+    wrong_delivery,
+    wrong_payments,
+)
 
 __all__ = ["Audit", "Check", "MarketRound", "audit_run", "load_market"]
 
-Arrays = Mapping[str, NDArray[Any]]
 SLACK = 1e-6  # tokens that a rounded edge may differ by
-
-
-@dataclass(frozen=True)
-class MarketRound:
-    """One recorded market: the round, the ``clients [m]``, what they declared, the graph, and who paid what (units)."""
-
-    round: int
-    clients: NDArray[np.int64]
-    market: Market
-    graph: NDArray[np.int8]
-    units: NDArray[np.int64]
-    paid: NDArray[np.bool_]
-    pricing: str
-    utility: NDArray[np.float64]  # under what is true of the clients
-
-    @property
-    def realised(self) -> NDArray[np.int8]:
-        """The imports that were delivered."""
-        return np.where(self.paid[:, None], self.graph, 0).astype(np.int8)
-
-    @property
-    def money(self) -> NDArray[np.int64]:
-        """What was really paid, units ``[m, m]``."""
-        return np.where(self.paid[:, None], self.units, 0)
 
 
 @dataclass(frozen=True)
@@ -91,28 +74,10 @@ def load_market(folder: Path) -> list[MarketRound]:
     """Return the recorded markets of a run. Raises UserError if there is no run, or none of its rounds traded."""
     if not (folder / "config.toml").exists():
         raise UserError(f"{folder}: is not a run directory (it has no config.toml)")
-    found = []
-    for file in sorted((folder / "rounds").glob("*.npz")):
-        with np.load(file) as record:
-            if "market_units" in record:
-                found.append(_round(int(file.stem), record))
+    found = list(recorded_markets(folder))
     if not found:
         raise UserError(f"{folder}: none of its rounds has a market; 'hanse audit' is for runs with a market of models")
     return found
-
-
-def _round(number: int, record: Arrays) -> MarketRound:
-    d, n, c, K = (record[f"market_{name}"] for name in ("distance", "size", "cost", "eagerness"))
-    return MarketRound(
-        number,
-        record["market_client"],
-        Market.of(d, n, c, K, float(record["market_lam"])),
-        record["market_graph"],
-        record["market_units"],
-        record["market_paid"],
-        str(record["market_pricing"]),
-        record["market_utility"],
-    )
 
 
 def audit_run(folder: Path) -> Audit:
@@ -120,11 +85,12 @@ def audit_run(folder: Path) -> Audit:
     rounds = load_market(folder)
     checks = [
         _all("graph", "every graph is what Algorithm 2 makes of the declarations", rounds, _graph),
-        _all("payments", "every payment is its price, rounded down to the unit", rounds, _payments),
+        _all("payments", "every payment is its price, rounded down to the unit", rounds, wrong_payments),
         _all("local optimality", "no import too many or too few, iPFL eq. (9)", rounds, _optimal),
         _rationality("individual rationality", rounds, "nobody lost in any round, by what was declared", _declared),
         _rationality("true rationality", rounds, "nobody lost in any round, by what is true", lambda r: r.utility),
-        _all("budget balance", "what is paid is what is received", rounds, _balance),
+        _all("budget balance", "what is paid is what is received", rounds, wrong_balance),
+        _all("delivery", "who did not pay was delivered nothing", rounds, wrong_delivery),
         _books(folder, rounds),
         _isolated(rounds),
     ]
@@ -156,17 +122,6 @@ def _graph(r: MarketRound) -> str:
     return f"client {r.clients[bad[0][0]]} imports otherwise from client {r.clients[bad[0][1]]}" if len(bad) else ""
 
 
-def _payments(r: MarketRound) -> str:
-    due = critical_prices(r.market, r.graph) if r.pricing == "critical" else prices(r.market, r.graph)
-    bad = np.argwhere(np.abs(np.floor(np.maximum(due, 0) * TOKEN) - r.units) > 1)  # a last bit may cross a unit
-    if not len(bad):
-        return ""
-    i, j = bad[0]
-    return (
-        f"client {r.clients[i]} owed client {r.clients[j]} {due[i, j]:.6f} and was billed {r.units[i, j] / TOKEN:.6f}"
-    )
-
-
 def _optimal(r: MarketRound) -> str:
     removal, addition = local_optimality(r.market, r.graph)
     slack = 1e-9 * (1 + float(np.sqrt(r.market.eagerness / np.maximum(r.market.sizes, 1)).max(initial=0)))
@@ -192,16 +147,11 @@ def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: A
     return Check(name, False, f"{len(losses)} losses; the largest is client {client}'s {-worst:.3f} in round {number}")
 
 
-def _balance(r: MarketRound) -> str:
-    net = r.money.sum(axis=0) - r.money.sum(axis=1)
-    return f"{int(net.sum())} units were made or lost" if net.sum() or (r.money < 0).any() else ""
-
-
 def _books(folder: Path, rounds: Sequence[MarketRound]) -> Check:
     """Compare the records with the ledger: its chain is whole, its sums are zero, and its postings are these
     payments.
     """
-    from hanse.ledger.place import open_ledger
+    from hanse.ledger.place import open_ledger, rounds_written
 
     name = "conservation"
     with open_ledger(folder) as ledger:
@@ -211,21 +161,10 @@ def _books(folder: Path, rounds: Sequence[MarketRound]) -> Check:
         held = sum(ledger.balances().values())
         if held:
             return Check(name, False, f"all accounts together hold {held} units, not 0")
-        posted: dict[tuple[int, str], int] = {}
-        for record in ledger.history():
-            if record.transaction.kind == "market":
-                for account, units in record.transaction.postings:
-                    posted[record.round, account] = posted.get((record.round, account), 0) + units
-    for r in rounds:
-        net = r.money.sum(axis=0) - r.money.sum(axis=1)
-        for client, units in zip(r.clients.tolist(), net.tolist(), strict=True):
-            if posted.pop((r.round, f"client/{client}"), 0) != units:
-                return Check(
-                    name, False, f"round {r.round}: the ledger moved client {client} otherwise than {units} units"
-                )
-    if any(posted.values()):
-        number, account = next(key for key, units in posted.items() if units)
-        return Check(name, False, f"round {number}: the ledger has a payment of {account} that no record explains")
+        history = ((record.round, record.transaction) for record in ledger.history())
+        unlike = unlike_books(rounds, history, rounds_written(folder, ledger))
+    if unlike:
+        return Check(name, False, unlike)
     return Check(name, True, f"{verdict.transactions} transactions; the books and the records agree to the unit")
 
 

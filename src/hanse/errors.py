@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["UserError", "import_path", "library", "named", "nearest"]
+__all__ = ["RunFailedError", "UserError", "import_path", "library", "named", "nearest"]
 
 
 class UserError(ValueError):
@@ -16,6 +16,10 @@ class UserError(ValueError):
     def __init__(self, *lines: str) -> None:
         self.lines: Sequence[str] = lines
         super().__init__("\n".join(lines))
+
+
+class RunFailedError(RuntimeError):
+    """A run that ended by itself; the command line prints its one line and exits with 1, without a traceback."""
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import signal
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,18 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hanse.attempt import MOST_FAILED, attempt
 from hanse.budget import Budget
 from hanse.config import Experiment
 from hanse.data.federated import FederatedData
-from hanse.errors import UserError, library
-from hanse.federation.elsewhere import test_elsewhere
+from hanse.errors import RunFailedError, UserError, library
 from hanse.federation.port import Federation
-from hanse.held import own_weights
 from hanse.learning.job import Problem
 from hanse.learning.threads import intra_op
 from hanse.ledger.book import Book
-from hanse.records import Tested, evaluate, metrics_of, seats_of
-from hanse.rounds import LoopState, Played, finish, first_state, play_round
+from hanse.rounds import LoopState, Played, finish, first_state
 from hanse.rundir import RunDir
 from hanse.setup import World, build, settle_engine
 from hanse.table import Table, mix
@@ -201,31 +198,29 @@ def _play(
     limits = experiment.run
     budget = Budget(limits.target_accuracy, limits.max_seconds, limits.max_megabytes)
     budget.spend(result.metrics)
-    result.over = budget.over()
+    result.over, failures = budget.over(), 0
     # engines and games bring their own threads; for what lies between, one is robust beside busy neighbours
     with intra_op(1), _interruptible(ours=not world.elsewhere) as stop:
         while state.round < limits.rounds and result.over is None and not stop.asked:
-            begun = time.perf_counter()
-            played = play_round(world.setup, state)
-            state = played.state
-            seconds = {"play": time.perf_counter() - begun}
-            tested = _test(world, experiment, played)
-            state = state if tested.personal is None else replace(state, personal=tested.personal)
-            seconds["test"] = time.perf_counter() - begun - seconds["play"]
-            result.tested = tested.arrays or result.tested
-            seats = seats_of(played)
-            metrics = metrics_of(played, tested.metrics, seconds | {"round": time.perf_counter() - begun})
+            done = attempt(world, experiment, state)
+            state, metrics = done.state, done.metrics
+            failures = failures + 1 if "failed" in metrics else 0
+            result.tested = done.tested.arrays or result.tested
             budget.spend([metrics])
             result.over = budget.over()
             if folder is not None:
-                folder.append(metrics, seats, played, tested.arrays)
-                last = state.round == limits.rounds or result.over is not None or stop.asked
+                folder.append(metrics, done.seats, done.played, done.tested.arrays)
+                last = state.round == limits.rounds or result.over is not None or stop.asked or failures == MOST_FAILED
                 if state.round % limits.checkpoint_every == 0 or last:
                     folder.checkpoint(state)
             result.metrics.append(metrics)
-            result.clients.extend(seats)
+            result.clients.extend(done.seats)
             for observer in observers:
-                observer.on_round(metrics, played)
+                observer.on_round(metrics, done.played)
+            if failures == MOST_FAILED:
+                raise RunFailedError(
+                    f"{failures} rounds in a row failed; the last, round {metrics['round']}, by {metrics['failed']}"
+                )
         result.interrupted = state.round < limits.rounds and result.over is None
         if world.setup.mechanism.settle is not None and not result.interrupted and not state.finished:
             last_word = finish(world.setup, state)
@@ -240,22 +235,6 @@ def _play(
     for observer in observers:
         observer.on_end(result)
     return result
-
-
-def _test(world: World, experiment: Experiment, played: Played) -> Tested:
-    number = played.state.round
-    if number % experiment.eval.every and number != experiment.run.rounds:
-        return Tested()
-    deployment, state = played.view.deployment, played.state
-    rows = state.home if deployment is None else deployment.rows
-    if world.elsewhere:
-        own = None if deployment is None else deployment.own_mix
-        federation, asked = world.setup.federation, world.tested_clients
-        return test_elsewhere(world.engine, world.data, federation, number, state.table, rows, asked, own)
-    weights = state.personal
-    if deployment is not None and deployment.own_mix is not None:
-        weights = own_weights(world.engine, world.data, state.table, deployment.own_mix)
-    return evaluate(world.engine, world.data, state.table, rows, world.tested_clients, weights)
 
 
 @dataclass

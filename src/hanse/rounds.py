@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 
 from hanse.exchange import Exchange, accepted, merge, training
 from hanse.federation.port import Federation, Request, Roster
 from hanse.ledger.book import Book
 from hanse.ledger.entry import MINT, Transaction
 from hanse.ledger.entry import client as account_of
+from hanse.mechanisms.calling import call
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.part import Context, Floats, Ints, Mechanism, Part, Server, Stage, State, View
-from hanse.table import Mix, Table, Updates, mix
+from hanse.table import Mix, Seats, Table, Updates, mix
 
-__all__ = ["LoopState", "Played", "Setup", "finish", "first_state", "play_round"]
+__all__ = ["LoopState", "Played", "Setup", "failed_round", "finish", "first_state", "play_round"]
 
 
 @dataclass(frozen=True)
@@ -89,35 +91,42 @@ def play_round(setup: Setup, state: LoopState) -> Played:
         view = _without_leavers(setup, states, view)  # those who say so now
     if mechanism.settle is not None:
         with port.clock("settle"):
-            view = _post(view, mechanism.settle.open(view, states["settle"]))
+            view = _post(view, call("settle", mechanism.settle.open, view, states))
     with port.clock("select"):
-        view = replace(view, choice=mechanism.select.decide(view, states["select"]))
-        seats = mechanism.train.decide(view, states["train"])
+        view = replace(view, choice=call("select", mechanism.select.decide, view, states))
+        seats = call("train", mechanism.train.decide, view, states)
         view = replace(view, seats=seats, stage="train")
     with port.clock("train"):
         questions = _questions(setup, states, view, "train")
-        guide = mechanism.train.guide(view, states["train"])
+        guide = call("train", mechanism.train.guide, view, states)
         view = port.send(merge([*training(seats, view.table, guide), *questions]), view)
         view = _enough(replace(view, updates=accepted(seats, view), stage="close"), setup.min_replies)
     with port.clock("ask"):
         view = port.send(_questions(setup, states, view, "close"), view)
     with port.clock("weigh"):
-        view = replace(view, mix=_weigh(mechanism, states, view))
+        weighed = _weigh(mechanism, states, view)
+        view = replace(view, mix=weighed, refusals=(*view.refusals, *weighed.refused))
     if mechanism.value is not None and len(view.trained):
         with port.clock("value"):
-            view = replace(view, values=mechanism.value.decide(view, states["value"]))
-    if mechanism.settle is not None:
-        with port.clock("settle"):
-            settlement = mechanism.settle.decide(view, states["settle"])
-            view = _post(replace(view, settlement=settlement), settlement.transactions)
-    with port.clock("mix"):
-        table = _mixed(view)
+            view = replace(view, values=call("value", mechanism.value.decide, view, states))
+    view, table = _settled(mechanism, states, view, port)
     if mechanism.deploy is not None:
-        view = replace(view, deployment=mechanism.deploy.decide(view, states["deploy"]))
-    learned = {slot: part.learn(view, states[slot]) for slot, part in setup.parts().items()}
+        view = replace(view, deployment=call("deploy", mechanism.deploy.decide, view, states))
+    learned = {slot: call(slot, part.learn, view, states) for slot, part in setup.parts().items()}
     personal = None if view.deployment is None else view.deployment.weights
     after = LoopState(state.round + 1, table, view.mixed.home, learned, view.book, personal)
     return Played(after, view, port.seconds, port.down, port.up)
+
+
+def failed_round(setup: Setup, state: LoopState, roster: Roster, seats: Seats, reason: str) -> Played:
+    """Return a round in which something raised: nothing of it counts, and the next one begins where it began. The
+    clients in ``seats`` are refused for this ``reason``.
+    """
+    view = View(setup.context, state.round, "close", roster, state.table, state.home, setup.server, book=state.book)
+    refused = tuple((client, reason) for client in dict.fromkeys(seats.client.tolist()))
+    empty = _nothing(state.table, seats)
+    view = replace(view, seats=seats, updates=empty, mix=_keep_all(state.table, 0, state.home), refusals=refused)
+    return Played(replace(state, round=state.round + 1), view, {}, 0, 0)
 
 
 def finish(setup: Setup, state: LoopState) -> Played:
@@ -128,8 +137,8 @@ def finish(setup: Setup, state: LoopState) -> Played:
     settle = setup.mechanism.settle
     if settle is not None:
         view = _without_leavers(setup, state.states, view)
-        view = port.send(merge(settle.asks(view, state.states["settle"])), view)
-        view = _post(view, settle.finish(view, state.states["settle"]))
+        view = port.send(merge(call("settle", settle.asks, view, state.states)), view)
+        view = _post(view, call("settle", settle.finish, view, state.states))
     return Played(replace(state, book=view.book, finished=True), view, port.seconds, port.down, port.up)
 
 
@@ -162,7 +171,7 @@ def _questions(setup: Setup, states: Mapping[str, State], view: View, stage: Sta
     """Gather what all parts want to know at a stage, one request a client."""
     view = replace(view, stage=stage)
     parts = setup.parts().items()
-    return merge([r for slot, part in parts for r in part.asks(view, states[slot])])
+    return merge([r for slot, part in parts for r in call(slot, part.asks, view, states)])
 
 
 def _enough(view: View, least: int) -> View:
@@ -172,27 +181,82 @@ def _enough(view: View, least: int) -> View:
         return view
     reason = f"the round had {len(updates)} sound updates, {least} are needed"
     refused = (*view.refusals, *((int(c), reason) for c in updates.seats.client))
-    none = np.zeros(0, np.int64)
-    empty = Updates(
-        updates.seats.take(none), updates.rows[:0], updates.num_samples[:0], updates.loss[:0], updates.steps[:0]
-    )
-    return replace(view, updates=empty, refusals=refused)
+    return replace(view, updates=_nothing(view.table, updates.seats), refusals=refused)
+
+
+def _nothing(table: Table, seats: Seats) -> Updates:
+    """Return the updates of nobody."""
+    none, zero = np.zeros(0, np.int64), np.zeros(0)
+    return Updates(seats.take(none), table.rows[:0], zero, zero, none)
 
 
 def _weigh(mechanism: Mechanism, states: Mapping[str, State], view: View) -> Mix:
     """Return the part's mix; if nobody answered, every row stays."""
     if len(view.trained) == 0:
-        return Mix(np.eye(view.table.size), view.table.owner, view.home)
-    return mechanism.weigh.decide(view, states["weigh"])
+        return _keep_all(view.table, 0, view.home)
+    return call("weigh", mechanism.weigh.decide, view, states)
 
 
-def _mixed(view: View) -> Table:
-    """Apply the mix; withheld rows stay as they were."""
-    proposed, settlement = view.mixed, view.settlement
+def _keep_all(table: Table, seats: int, home: Ints) -> Mix:
+    """Return the mix beside so many ``seats`` in which every row stays."""
+    return Mix(np.eye(table.size, seats + table.size, seats), table.owner, home)
+
+
+def _settled(mechanism: Mechanism, states: Mapping[str, State], view: View, port: Exchange) -> tuple[View, Table]:
+    """Settle and mix. A row that would not be finite stays as it was, and then nobody pays for it: the round is settled
+    again without it.
+    """
+
+    def settle(view: View) -> View:
+        if mechanism.settle is None:
+            return view
+        with port.clock("settle"):
+            settlement = call("settle", mechanism.settle.decide, view, states)
+            return _post(replace(view, settlement=settlement), settlement.transactions)
+
+    settled = settle(view)
+    with port.clock("mix"):
+        table, broken = _mixed(settled)
+    if broken:
+        settled = settle(_without(view, broken))
+        table, _ = _mixed(settled)
+    return settled, table
+
+
+def _mixed(view: View) -> tuple[Table, Sequence[int]]:
+    """Apply the mix; withheld rows stay as they were. Return the table, and which of its rows are not finite now."""
+    proposed, settlement, count = view.mixed, view.settlement, len(view.trained)
     W = proposed.W
     if settlement is not None and settlement.withheld:
         W = W.copy()
         for row in settlement.withheld:
             W[row] = 0.0
-            W[row, len(view.trained) + row] = 1.0
-    return Table(mix(W, view.trained.rows, view.table.rows), proposed.owner)
+            W[row, count + row] = 1.0
+    table = Table(mix(W, view.trained.rows, view.table.rows), proposed.owner)
+    copied = (np.count_nonzero(W, axis=1) == 1) & (W.max(axis=1, initial=0.0) == 1.0)  # of what is sound already
+    mixed = np.flatnonzero(~copied).tolist()
+    if not mixed:
+        return table, ()
+    # a finite sum has finite terms, and takes one pass without a copy; only where it is not, each number is looked at
+    sums = torch.stack([table.rows[row].sum() for row in mixed]).isfinite().tolist()
+    suspects = [row for row, sound in zip(mixed, sums, strict=True) if not sound]
+    return table, [row for row in suspects if not bool(table.rows[row].isfinite().all())]
+
+
+def _without(view: View, broken: Sequence[int]) -> View:
+    """Return the view with a mix that leaves these rows as they are (or all of them, if one of these is new), and with
+    the seats that made them refused.
+    """
+    proposed, seats, K = view.mixed, view.trained.seats, view.table.size
+    count, rows = len(seats), list(broken)
+    makers = seats.client[(proposed.W[rows, :count] != 0).any(axis=0)].tolist()
+    named = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
+    reason = f"its update made row {named} of the table infinite or NaN: the old one stays"
+    if max(rows) >= K:
+        kept = _keep_all(view.table, count, view.home)
+    else:
+        W = proposed.W.copy()
+        W[rows] = np.eye(K, count + K, count)[rows]
+        kept = replace(proposed, W=W)
+    refused = tuple((client, reason) for client in dict.fromkeys(makers))
+    return replace(view, mix=kept, refusals=(*view.refusals, *refused))

@@ -151,13 +151,14 @@ class Updates:
 class Mix:
     """The proposed table ``M' = W [U; M]``: ``W [K', S + K]`` float64, its rows' ``owner [K']``, and ``home [N]``, the
     row that each client starts from next. Keeping row k is the unit column ``S + k``; K' may differ from K.
-    ``metrics`` are recorded with the round.
+    ``metrics`` are recorded with the round, and so is who was ``refused``: (client, reason).
     """
 
     W: Floats
     owner: Ints
     home: Ints
     metrics: Mapping[str, float] = field(default_factory=dict)
+    refused: tuple[tuple[int, str], ...] = ()
 
 
 _COLUMNS = 1 << 20  # elements of the float64 copy at a time, so that mixing needs no second table

@@ -27,10 +27,11 @@ Told = Mapping[str, Any]
 
 def fit(loss: float, accuracy: float) -> float:
     """Return how well a model fits, from 0 to 1: its accuracy (PI-FL eq. 3), or ``1 / (1 + loss)`` for regression,
-    where nothing is right or wrong; 0 if neither is known.
+    where nothing is right or wrong; 0 if neither is known. An accuracy that somebody reports as less than 0 or more
+    than 1 counts as 0 or 1.
     """
     if math.isfinite(accuracy):
-        return accuracy
+        return min(1.0, max(0.0, accuracy))
     return 1 / (1 + loss) if math.isfinite(loss) and loss >= 0 else 0.0
 
 

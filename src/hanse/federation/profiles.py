@@ -16,10 +16,12 @@ import numpy as np
 from hanse.errors import UserError, named, nearest
 from hanse.streams import stream
 
-__all__ = ["PROFILES", "ROLES", "Profile", "at_round", "build_profiles"]
+__all__ = ["MOST", "MOST_SAMPLES", "PROFILES", "ROLES", "Profile", "amount", "at_round", "build_profiles"]
 
 Profile = Mapping[str, Any]
 ROLES = ("trader", "buyer", "seller", "attacker")
+MOST = 1e15  # the most that anybody may declare: a cost in tokens (or infinity), an eagerness
+MOST_SAMPLES = 2**53  # that anybody may report: every whole number up to it is a float64
 # iPFL Table 5: the roles of its twelve clients
 TABLE_5 = (
     "seller", "buyer", "buyer", "trader", "trader", "seller",
@@ -45,10 +47,25 @@ def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed
 def at_round(profile: Profile, round: int) -> Profile:
     """Return a profile as it is in a round: entries of ``later`` (each with its ``round``) replace what was before."""
     now = {key: value for key, value in profile.items() if key != "later"}
-    for change in sorted(profile.get("later", ()), key=lambda change: change["round"]):
+    later = profile.get("later", ())
+    changes = [  # what a client registered itself with may be anything
+        change
+        for change in (later if isinstance(later, list | tuple) else ())
+        if isinstance(change, Mapping) and isinstance(change.get("round"), int)
+    ]
+    for change in sorted(changes, key=lambda change: change["round"]):
         if change["round"] <= round:
             now |= {key: value for key, value in change.items() if key != "round"}
     return now
+
+
+def amount(value: object, *, infinite: bool = False) -> float | None:
+    """Return a number from 0 to ``MOST`` (or infinity, if that is allowed) as a float; None: it is no such number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if infinite and value == math.inf:
+        return math.inf
+    return float(value) if 0 <= value <= MOST else None
 
 
 def uniform(num_clients: int, rng: np.random.Generator, cost: float = 1.0, eagerness: float = 5e5) -> Sequence[Profile]:
@@ -118,10 +135,9 @@ def listed(
 
 
 def _check(name: str, value: Any, *, infinite: bool = False) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not value >= 0 or (math.isinf(value) and not infinite):
-        most = "inf is allowed" if infinite else "finite"
-        raise UserError(f"clients.profiles.{name}: {value!r}: must be a number, at least 0 ({most})")
+    if amount(value, infinite=infinite) is None:
+        most = ", or inf" if infinite else ""
+        raise UserError(f"clients.profiles.{name}: {value!r}: must be a number from 0 to {MOST:g}{most}")
 
 
 PROFILES: Mapping[str, Callable[..., Sequence[Profile]]] = {"uniform": uniform, "roles": roles, "listed": listed}

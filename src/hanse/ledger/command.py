@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -91,26 +91,36 @@ def verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute balances, sums and the hash chain; exit with 1 and name the first wrong row if they do not hold."""
+    """Recompute balances, sums and the hash chain, and what each delivered model of a market cost; exit with 1 and name
+    the first wrong row if they do not hold.
+    """
     from hanse.ledger import verify as verifying
     from hanse.ledger.book import LedgerError
-    from hanse.ledger.place import heads_said, place_of
+    from hanse.ledger.place import heads_said, place_of, rounds_written
     from hanse.ledger.receipts import read_receipts
     from hanse.ledger.store import Ledger
+    from hanse.replay import first_wrong, recorded_markets
 
+    markets = 0
     told = [] if receipts is None else list(read_receipts(receipts))
     url, book = place_of(folder)
     try:
         with Ledger.open(url, book=book, read_only=True) as ledger:
             verdict = verifying.verify(ledger, told, heads_said(folder, ledger))
-    except LedgerError as wrong:  # gone, or too damaged to be opened
-        verdict = verifying.Verdict(0, 0, 0, "", str(wrong))
+            if verdict.ok:
+                history = ((record.round, record.transaction) for record in ledger.history())
+                markets, wrong = first_wrong(recorded_markets(folder), history, rounds_written(folder, ledger))
+                verdict = replace(verdict, wrong=wrong)
+    except LedgerError as damaged:  # gone, or too damaged to be opened
+        verdict = verifying.Verdict(0, 0, 0, "", str(damaged))
     if as_json:
-        print(json.dumps({"ok": verdict.ok, **asdict(verdict), "receipts": len(told)}, indent=1))
+        said = {"ok": verdict.ok, **asdict(verdict), "receipts": len(told), "markets": markets}
+        print(json.dumps(said, indent=1))
     elif verdict.ok:
         print(
             f"The books hold: {verdict.transactions} transactions, {verdict.postings} postings, "
-            f"{verdict.accounts} accounts{f', {len(told)} receipts' if told else ''}.\nhead {verdict.head}"
+            f"{verdict.accounts} accounts{f', {len(told)} receipts' if told else ''}"
+            f"{f', {markets} markets replayed' if markets else ''}.\nhead {verdict.head}"
         )
     else:
         print(f"The books do not hold: {verdict.wrong}", file=sys.stderr)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from dataclasses import dataclass
 
-__all__ = ["GENESIS", "MINT", "TOKEN", "Transaction", "client", "digest", "escrow", "is_account", "pool"]
+__all__ = ["GENESIS", "MINT", "TOKEN", "Transaction", "client", "digest", "escrow", "is_account", "pool", "units_of"]
 
 TOKEN = 1_000_000  # units of one token
 MINT = "mint"  # where grants come from: the only account that may go below its floor
 GENESIS = "0" * 64  # the hash before a book's first transaction
+
+
+def units_of(tokens: float) -> int:
+    """Return the whole units in an amount of tokens, rounded down: an integer of any size, for it has not overflowed.
+
+    Raises ValueError or OverflowError for an amount that is not finite.
+    """
+    units = tokens * TOKEN
+    return math.floor(units) if math.isfinite(units) else math.floor(tokens) * TOKEN
 
 
 def client(i: int) -> str:

@@ -15,7 +15,7 @@ from hanse.ledger.book import LedgerError
 from hanse.ledger.entry import Transaction, digest
 from hanse.ledger.store import Ledger
 
-__all__ = ["heads_said", "latest_notes", "open_ledger", "place_of", "reading"]
+__all__ = ["heads_said", "latest_notes", "open_ledger", "place_of", "reading", "rounds_written"]
 
 
 def place_of(folder: Path) -> tuple[str, str]:
@@ -103,3 +103,15 @@ def heads_said(folder: Path, ledger: Ledger) -> dict[str, str]:
         head = digest(head, round_, Transaction(step, kind, tuple((a, u) for a, u in postings), memo))
         said.pop(head, None)
     return said
+
+
+def rounds_written(folder: Path, ledger: Ledger) -> int | None:
+    """Return before which round everything is in the ledger: rounds after the last checkpoint are not, nor is what a
+    run that was killed left in it. None: no checkpoint says so.
+    """
+    notes = latest_notes(folder)
+    if notes is None:
+        return None if ledger.count() else 0
+    missing, pending = notes["book"]["count"] - ledger.count(), notes["pending"]
+    late = [int(round_) for round_, *_ in pending[-missing:]] if missing > 0 else []
+    return min([int(notes["round"]), *late])

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from hanse.federation.port import Ask, Request
+from hanse.federation.profiles import MOST
 from hanse.games.market_models import Kind
 from hanse.ledger.entry import client as account
 from hanse.mechanisms.deploy import ServerModel
@@ -153,7 +154,7 @@ def ipfl(
     lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0,
     eta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0,
     cost: Annotated[float, Field(ge=0)] = 1.0,
-    eagerness: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5e5,
+    eagerness: Annotated[float, Field(ge=0, le=MOST)] = 5e5,
     distance: Kind = "cosine",
     of: Of = "travel",
     bounded: bool = True,

@@ -171,7 +171,7 @@ class View:
     def said(self, client: int, question: str) -> Mapping[str, Any] | None:
         """Return what a client's policy answered, plain values that are not to be trusted; None if it did not."""
         answer = self.answers.get((client, question))
-        return answer.values if isinstance(answer, Answered) else None
+        return answer.values if isinstance(answer, Answered) and isinstance(answer.values, Mapping) else None
 
     @property
     def leaving(self) -> Ints:

@@ -182,18 +182,22 @@ class FirstOrder(ValuePart):
     normalised: bool = True
 
     def decide(self, view: View, state: State) -> Values:
-        """Return first-order values; parameters only, buffers have no gradient."""
+        """Return first-order values; parameters only, buffers have no gradient. They are 0 where the mixed model is so
+        far off that it has no finite gradient.
+        """
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, without_block = np.zeros(len(updates)), np.zeros((len(updates), 0))
         for row, group in updates.seats.groups().items():
             weights = sample_shares(view.mixed.W[row, group])
             mixed = mix(weights[None], updates.rows[group], updates.rows[:0])
             gradient = view.server.gradient(mixed)[0, :width]
-            params = updates.rows[group, :width]
-            per_seat[group] = shapley.first_order(gradient, params, weights, self.normalised)
             lacking = view.server.gradients_without_block(mixed)[:, :width]
             if not without_block.size:
                 without_block = np.zeros((len(updates), len(lacking)))
+            if not bool(gradient.isfinite().all() & lacking.isfinite().all()):
+                continue
+            params = updates.rows[group, :width]
+            per_seat[group] = shapley.first_order(gradient, params, weights, self.normalised)
             for b, one in enumerate(lacking):
                 without_block[group, b] = shapley.first_order(one, params, weights, self.normalised)
         return Values(per_seat, metrics={"value/sum": float(per_seat.sum())}, without_block=without_block)

@@ -38,9 +38,9 @@ def good_bids(view: View, book: Book, price: int) -> Bids:
     rows = tier_rows(view.table).tolist()
     bids = np.zeros((view.context.num_clients, view.table.size), bool)
     for c in view.present.tolist():
-        wanted = [k for k in dict.fromkeys(wanted_tiers(view, c)) if type(k) is int and 0 <= k < len(rows)]
+        wanted = dict.fromkeys(k for k in wanted_tiers(view, c) if type(k) is int and 0 <= k < len(rows))
         afford = max(0, (book.balance(account(c)) - book.floor) // price)
-        bids[c, [rows[k] for k in wanted[:afford]]] = True
+        bids[c, [rows[k] for k in list(wanted)[:afford]]] = True
     return bids
 
 

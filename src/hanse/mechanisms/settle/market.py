@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from hanse.federation.profiles import MOST
 from hanse.games.market import Floats, Graph, gains, prices, utilities_of
 from hanse.games.market_checks import critical_prices
-from hanse.ledger.entry import TOKEN, Transaction
+from hanse.ledger.book import LARGEST
+from hanse.ledger.entry import TOKEN, Transaction, units_of
 from hanse.ledger.entry import client as account
 from hanse.mechanisms.part import Context, Ints, Settlement, SettlePart, State, View
 from hanse.mechanisms.weigh.market import MarketMix, Trade, Truth
@@ -20,8 +23,9 @@ from hanse.mechanisms.weigh.market import MarketMix, Trade, Truth
 __all__ = ["Payments", "Pricing", "Utilities", "graph_of"]
 
 Pricing = Literal["marginal", "critical"]
-Units = NDArray[np.int64]
+Bill = dict[int, int]  # what a buyer owes: units by the seller's place at the market
 
+UNPAYABLE = LARGEST + 1  # units: more than any account can hold
 ONE_BY_ONE = 64  # clients: more of them are only in the records, not in the metrics
 
 
@@ -30,7 +34,8 @@ class Payments(SettlePart):
     """Posts what each client pays for its imports, in one transaction a buyer; each edge is rounded down to the unit.
 
     A buyer whose bill is larger than what its training reply authorised, or than its account can bear, pays nothing
-    and its proximal centre is withheld; its sellers share nothing with it, and all other payments stay as they are.
+    and its proximal centre is withheld; its sellers share nothing with it, and all other payments stay as they are. So
+    it is for a buyer whose centre keeps its old model. Amounts are Python integers, from the price to the posting.
     ``pricing`` is "marginal", iPFL's eq. (10), or "critical": the highest cost at which the seller would still have
     been imported, which leaves no motive to misreport the cost.
     """
@@ -49,16 +54,17 @@ class Payments(SettlePart):
             return Settlement(metrics=_metrics(state, None))
         market, N = trade.market, view.context.num_clients
         due = prices(market, trade.graph) if self.pricing == "marginal" else critical_prices(market, trade.graph)
-        units = np.floor(np.maximum(due, 0.0) * TOKEN).astype(np.int64)
-        authorised = np.array([view.authorised.get(int(c), -1) for c in trade.clients], dtype=np.int64)
-        paid, transactions = _clear(view, trade.clients, units, authorised)
+        bills = _bills(due, trade.graph)
+        authorised = [_limit(view.authorised.get(c)) for c in trade.clients.tolist()]
+        paid, transactions = _clear(view, trade.clients, bills, authorised)
+        units = _recorded(bills)
         realised = np.where(paid[:, None], trade.graph, 0).astype(np.int8)
         money = np.where(paid[:, None], units, 0)
         utility = _utilities(realised, money / TOKEN, trade.truth)
         arrays = _arrays(trade, self.pricing) | {
             "market_units": units,
             "market_paid": paid,
-            "market_authorised": authorised,
+            "market_authorised": np.array([-1 if most is None else most for most in authorised], np.int64),
             "market_utility": utility,
         }
         unpaid = int((~paid).sum())
@@ -74,34 +80,69 @@ class Payments(SettlePart):
         return _added(outcome, state)
 
 
+def _bills(due: Floats, graph: Graph) -> list[Bill]:
+    """Return what each buyer owes at prices ``due [m, m]`` (tokens); a price that is no number cannot be paid."""
+    found: list[Bill] = []
+    for i in range(len(due)):
+        sellers = np.flatnonzero(graph[i])
+        tokens = zip(sellers.tolist(), due[i, sellers].tolist(), strict=True)
+        found.append({j: units_of(max(0.0, price)) if math.isfinite(price) else UNPAYABLE for j, price in tokens})
+    return found
+
+
+def _limit(authorised: object) -> int | None:
+    """Return the most that a client pays, in units; None: any bill. What is no amount authorises nothing."""
+    if authorised is None:
+        return None
+    return max(0, min(authorised, LARGEST)) if type(authorised) is int else 0
+
+
+def _recorded(bills: Sequence[Bill]) -> NDArray[np.int64]:
+    """Return the bills as an array ``[m, m]`` for the record. What nobody can pay is cut there, so that sums fit."""
+    units = np.zeros((len(bills), len(bills)), np.int64)
+    for i, bill in enumerate(bills):
+        units[i, list(bill)] = [min(owed, LARGEST // len(bills)) for owed in bill.values()]
+    return units
+
+
 def _clear(
-    view: View, clients: Ints, units: Units, authorised: Units
+    view: View, clients: Ints, bills: Sequence[Bill], authorised: Sequence[int | None]
 ) -> tuple[NDArray[np.bool_], tuple[Transaction, ...]]:
     """Return who pays ``[m]`` and the transactions, in an order in which no account falls below its floor.
 
-    Those who authorised their bill pay as soon as their account can bear it; what they pay may enable others.
+    Those who authorised their bill pay as soon as their account can bear it; what they pay may enable others. Only a
+    bill of nothing is paid by nothing.
     """
-    book, bills = view.book, units.sum(axis=1)
-    willing = (authorised < 0) | (bills <= authorised)
-    paid = willing & (bills == 0)
+    book, owed = view.book, [sum(bill.values()) for bill in bills]
+    kept = _kept(view, clients)
+    willing = [
+        not kept[i] and units <= (LARGEST if most is None else most)
+        for i, (units, most) in enumerate(zip(owed, authorised, strict=True))
+    ]
+    paid = [ready and units == 0 for ready, units in zip(willing, owed, strict=True)]
     posted: list[Transaction] = []
     progress = True
     while progress:
         progress = False
-        for i in np.flatnonzero(willing & ~paid).tolist():
-            if not book.can_pay(account(int(clients[i])), int(bills[i])):
+        for i in range(len(bills)):
+            if paid[i] or not willing[i] or not book.can_pay(account(int(clients[i])), owed[i]):
                 continue
-            entry = _bill(clients, units, i)
+            entry = _transaction(clients, bills[i], i)
             book = book.post(view.round, [entry])  # a trial of what the loop posts later
             posted.append(entry)
             paid[i] = progress = True
-    return paid, tuple(posted)
+    return np.array(paid, bool), tuple(posted)
 
 
-def _bill(clients: Ints, units: Units, i: int) -> Transaction:
-    sellers = np.flatnonzero(units[i])
-    postings = [(account(int(clients[i])), -int(units[i].sum()))]
-    postings += [(account(int(clients[j])), int(units[i, j])) for j in sellers]
+def _kept(view: View, clients: Ints) -> NDArray[np.bool_]:
+    """Return whose centre the mix leaves as it was ``[m]``: nothing would be delivered for their money."""
+    centres, S = view.context.num_clients + clients, len(view.trained)
+    return np.asarray(view.mixed.W[centres, S + centres] == 1.0)
+
+
+def _transaction(clients: Ints, bill: Bill, i: int) -> Transaction:
+    postings = [(account(int(clients[i])), -sum(bill.values()))]
+    postings += [(account(int(clients[j])), units) for j, units in bill.items() if units]
     return Transaction(f"market/{int(clients[i])}", "market", tuple(postings), "iPFL eq. (10)")
 
 
@@ -114,8 +155,8 @@ class Utilities(SettlePart):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"clients"})
-    cost: float = 1.0
-    eagerness: float = 5e5
+    cost: Annotated[float, Field(ge=0)] = 1.0
+    eagerness: Annotated[float, Field(ge=0, le=MOST)] = 5e5
 
     def init(self, context: Context) -> State:
         """Nobody has gained anything."""

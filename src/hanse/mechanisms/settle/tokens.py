@@ -13,6 +13,7 @@ from pydantic import Field
 
 from hanse.federation.bids import fit, fits
 from hanse.federation.port import Request, Score, Scored
+from hanse.federation.profiles import MOST_SAMPLES
 from hanse.games.tokens import reimbursement_rate
 from hanse.ledger.entry import TOKEN, Transaction
 from hanse.ledger.entry import client as account
@@ -133,9 +134,9 @@ class Tokens(TokenManager):
             for c in state["client"][(state["tier"] == k) & state["worked"]].tolist():
                 scored = view.answers.get((c, QUESTION))
                 if isinstance(scored, Scored) and scored.num_samples > 0:
-                    i = place[k]
-                    total += scored.num_samples * fit(float(scored.loss[i]), float(scored.accuracy[i]))
-                    weight += scored.num_samples
+                    i, samples = place[k], min(scored.num_samples, MOST_SAMPLES)
+                    total += samples * fit(float(scored.loss[i]), float(scored.accuracy[i]))
+                    weight += samples
             found[k] = total / weight if weight else 0.0
         return found
 

@@ -11,14 +11,22 @@ from typing import ClassVar
 
 import numpy as np
 
+from hanse.federation.profiles import MOST_SAMPLES
 from hanse.mechanisms.part import Floats, Ints, State, View, WeighPart
 from hanse.table import Mix
 
-__all__ = ["BySamples", "UniformWeights", "average_groups", "sample_shares"]
+__all__ = ["BySamples", "UniformWeights", "addable", "average_groups", "sample_shares"]
+
+
+def addable(num_samples: Floats) -> Floats:
+    """Return sizes ``[S]`` in proportions whose sum a float can hold; as they are, unless one is beyond 2^53."""
+    largest = num_samples.max(initial=0.0)
+    return num_samples / largest if largest > MOST_SAMPLES else num_samples
 
 
 def sample_shares(num_samples: Floats) -> Floats:
-    """Return ``n_k / sum n`` ``[S]``; uniform if nobody reports a sample."""
+    """Return ``n_k / sum n`` ``[S]``; uniform if nobody reports a sample. Sizes may be any finite numbers from 0 on."""
+    num_samples = addable(num_samples)
     total = float(num_samples.sum())
     return num_samples / total if total > 0 else np.full(len(num_samples), 1.0 / len(num_samples))
 

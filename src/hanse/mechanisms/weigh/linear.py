@@ -10,6 +10,7 @@ from pydantic import Field
 
 from hanse.errors import UserError
 from hanse.mechanisms.part import Context, Floats, Ints, State, View, WeighPart
+from hanse.mechanisms.weigh.average import addable
 from hanse.mechanisms.weigh.centres import keep_all
 from hanse.table import Mix
 
@@ -20,7 +21,7 @@ def soft_shares(importance: Floats, num_samples: Floats) -> Floats:
     """Return ``v_ks = u_sk n_s / sum_s u_sk n_s`` ``[K, S]``, FedSoft's shares, from ``importance [S, K]``; a centre
     that is important to nobody has a row of zeros. With no samples reported all count the same.
     """
-    n = num_samples if num_samples.sum() > 0 else np.ones(len(num_samples))
+    n = addable(num_samples) if num_samples.any() else np.ones(len(num_samples))
     weights = (importance * n[:, None]).T
     total = weights.sum(axis=1, keepdims=True)
     return np.asarray(np.divide(weights, total, out=np.zeros_like(weights), where=total > 0))

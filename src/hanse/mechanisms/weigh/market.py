@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from hanse.errors import UserError
 from hanse.federation.port import Ask, Request, Score, Scored
-from hanse.federation.profiles import at_round
+from hanse.federation.profiles import MOST, MOST_SAMPLES, amount, at_round
 from hanse.games.market import Graph, Market, best_imports
 from hanse.games.market_checks import local_optimality
 from hanse.games.market_models import Kind, centre_weights, cosine_distances, cosine_gram, distances, gram_distances
@@ -30,6 +31,7 @@ __all__ = ["Imports", "MarketMix", "Of", "Trade", "Truth", "within_reach"]
 Of = Literal["travel", "models", "updates"]
 CosineGram = tuple[Floats, Floats]  # cosines [m, m] and lengths [m]
 OWN = "own model"  # the question for a model's validation score
+FAR = 1e9  # the length of a model, or of its way, that no market measures: squares of squares fit into float32
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,9 @@ class Truth:
         info = {c.id: c for c in view.roster}
         now = [at_round(info[c].profile, view.round) for c in clients.tolist()]
         return Truth(
-            np.array([float(info[c].num_samples) for c in clients.tolist()]),
-            np.array([float(t.get("cost", cost)) for t in now]),
-            np.array([float(t.get("eagerness", eagerness)) for t in now]),
+            np.array([float(min(info[c].num_samples, MOST_SAMPLES)) for c in clients.tolist()]),
+            np.array([_known(amount(t.get("cost"), infinite=True), cost) for t in now]),
+            np.array([_known(amount(t.get("eagerness")), eagerness) for t in now]),
         )
 
 
@@ -60,6 +62,18 @@ class Trade:
     market: Market
     graph: Graph
     truth: Truth
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What clients bring to the market: ``sizes``, ``costs``, ``eagerness`` ``[m]``, and who is left ``out``: the
+    reason, by place.
+    """
+
+    sizes: Floats
+    costs: Floats
+    eagerness: Floats
+    out: Mapping[int, str]
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,10 @@ class Imports(WeighPart):
     the distances between LoRA adapters are those of their "factors", as of any parameters, or of the "products" B A,
     which do not depend on how a change is factored (:mod:`hanse.learning.adapters`); centres mix factors either way,
     because a table row is the factors.
+
+    Who declares what no market can have (a cost or an eagerness that is no number from 0 to 1e15; a cost may be
+    infinite), reports more than 2^53 samples or sends a model longer than 1e9 neither buys nor sells in that round, and
+    the record says why.
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"market", "centres_mixed"})
@@ -90,7 +108,7 @@ class Imports(WeighPart):
     of: Of = "travel"
     bounded: bool = True
     cost: Annotated[float, Field(ge=0)] = 1.0
-    eagerness: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5e5
+    eagerness: Annotated[float, Field(ge=0, le=MOST)] = 5e5
     adapters: Literal["factors", "products"] = "factors"
 
     def init(self, context: Context) -> State:
@@ -132,9 +150,14 @@ class Imports(WeighPart):
         home[gone] = 2 * N + gone if _keeps_best(view) else gone  # iPFL Alg. 1: quits with its best model
         if view.round == view.context.rounds - 1 or S == 0:
             return MarketMix(W, table.owner, home)  # nothing is trained after it: no graph, no payment
+        measured = self._measured(view)
+        offers = self._offers(view, measured)
+        if offers.out:
+            measured = measured.clone()
+            measured[list(offers.out)] = 0.0
         # one product of the models for the distances and for the centres
-        gram = cosine_gram(self._measured(view)) if self.distance == "cosine" else None
-        trade = self._trade(view, gram)
+        gram = cosine_gram(measured) if self.distance == "cosine" else None
+        trade = self._trade(view, offers, measured, gram)
         W[N + clients] = self._centres(view, trade, gram)
         metrics = {
             "market/edges": float(trade.graph.sum()),
@@ -144,7 +167,8 @@ class Imports(WeighPart):
         worst = max(local_optimality(trade.market, trade.graph))
         if math.isfinite(worst):
             metrics["market/eq9"] = worst  # at most 0: no import too many, none too few
-        return MarketMix(W, table.owner, home, metrics, trade)
+        refused = tuple((int(clients[s]), f"not at the market: {why}") for s, why in sorted(offers.out.items()))
+        return MarketMix(W, table.owner, home, metrics, refused, trade)
 
     def learn(self, outcome: View, state: State) -> State:
         """Remember the best validation accuracies."""
@@ -170,22 +194,43 @@ class Imports(WeighPart):
             found[s] = value if math.isfinite(value) else np.nextafter(state["best"][c], np.inf)
         return found
 
-    def _trade(self, view: View, gram: CosineGram | None) -> Trade:
-        clients, updates = view.trained.seats.client, view.trained
-        said = [view.said(c, "declare") for c in clients.tolist()]
+    def _offers(self, view: View, measured: Tensor) -> Offers:
+        """Return what the clients declare and report, and who is left out: it sells nothing, and buys nothing."""
+        updates, out = view.trained, dict[int, str]()
+        lengths = torch.linalg.vector_norm(measured, dim=1).tolist()
+        costs, eager = np.full(len(updates), math.inf), np.zeros(len(updates))
         sizes = np.where(updates.num_samples >= 1, updates.num_samples, 0.0)
-        costs = np.array([_amount(s, "cost", self.cost, math.inf, infinite=True) for s in said])
-        eager = np.array([_amount(s, "eagerness", self.eagerness, 0.0) for s in said])
-        eager = np.where(sizes > 0, eager, 0.0)  # papers.md I13: who reports no samples neither buys nor sells
+        for s, c in enumerate(updates.seats.client.tolist()):
+            said = view.said(c, "declare")
+            cost = amount((said or {}).get("cost", self.cost), infinite=True)
+            eagerness = amount((said or {}).get("eagerness", self.eagerness))
+            if said is None:
+                out[s] = "it declares nothing"
+            elif cost is None:
+                out[s] = f"its cost is no number from 0 to {MOST:g}, nor infinite"
+            elif eagerness is None:
+                out[s] = f"its eagerness is no number from 0 to {MOST:g}"
+            elif sizes[s] > MOST_SAMPLES:
+                out[s] = f"it reports more than {MOST_SAMPLES} samples"
+            elif not lengths[s] <= FAR:
+                out[s] = f"its model is {lengths[s]:.3g} long: at most {FAR:g}"
+            else:
+                # papers.md I13: who reports no samples neither buys nor sells
+                costs[s], eager[s] = cost, eagerness if sizes[s] > 0 else 0.0
+        sizes[list(out)] = 0.0
+        return Offers(sizes, costs, eager, out)
+
+    def _trade(self, view: View, offers: Offers, measured: Tensor, gram: CosineGram | None) -> Trade:
+        clients = view.trained.seats.client
         if self.adapters == "products":
             apart = self._product_distances(view)
         elif gram is None:
-            apart = distances(self._measured(view), self.distance)
+            apart = distances(measured, self.distance)
         else:
             apart = cosine_distances(gram[0])
         if self.distance == "squared_l2":
             apart = apart / 2  # papers.md I15: 0.5 |.|^2, so that eta sum A n_j/n_i <= 1 keeps the centre between
-        market = Market.of(apart, sizes, costs, eager, self.lam)
+        market = Market.of(apart, offers.sizes, offers.costs, offers.eagerness, self.lam)
         truth = Truth.of(view, clients, self.cost, self.eagerness)
         return Trade(clients, market, best_imports(market), truth)
 
@@ -249,14 +294,8 @@ def _keeps_best(view: View) -> bool:
     return view.table.size > 2 * view.context.num_clients + 1
 
 
-def _amount(said: Mapping[str, Any] | None, key: str, default: float, out: float, infinite: bool = False) -> float:
-    """Return what was declared, or ``out`` if it is not a number that a market can have."""
-    if said is None:
-        return out
-    value = said.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value < 0:
-        return out
-    return float(value) if infinite or math.isfinite(value) else out
+def _known(value: float | None, default: float) -> float:
+    return default if value is None else value
 
 
 def _mean_off_diagonal(values: Floats) -> float:

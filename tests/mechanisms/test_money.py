@@ -1,0 +1,343 @@
+"""Money under absurd declarations: every delivered model is paid for, nothing overflows, and no answer ends a round."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import hanse
+from hanse.audit import audit_run
+from hanse.cli import app
+from hanse.federation.behaviour import Me
+from hanse.federation.port import Answered, Federation, Reply, Request, Roster, Scored, Trained
+from hanse.games.market import prices
+from hanse.ledger.entry import TOKEN, units_of
+from hanse.ledger.entry import client as account
+from hanse.mechanisms.settle import market as settling
+from hanse.mechanisms.weigh.average import sample_shares
+from hanse.mechanisms.weigh.linear import soft_shares
+from hanse.rounds import finish, first_state, play_round
+from hanse.setup import World, build, settle_engine
+
+N = 4
+
+
+def experiment(mechanism: Mapping[str, Any], rounds: int = 3, policy: Any = "loyal") -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": N, "alpha": 1.0, "client_test": 0.2, "client_validation": 0.2, "seed": 2},
+        model={"name": "logistic"},
+        mechanism=dict(mechanism),
+        train={"steps": 2, "batch_size": 8, "lr": 0.1},
+        clients={"profiles": {"name": "uniform", "cost": 0.2, "eagerness": 1e5}, "policy": policy, "grant": 50.0},
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": rounds, "seed": 3},
+    )
+
+
+@dataclass(frozen=True)
+class Declares:
+    """Client 2 declares what it is given; the others are loyal."""
+
+    eagerness: float = 1e60
+
+    def declare(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"cost": 1.0, "eagerness": self.eagerness} if me.id == 2 else dict(told["profile"])
+
+
+def records(folder: Path) -> list[dict[str, np.ndarray]]:
+    found = []
+    for file in sorted((folder / "rounds").glob("*.npz")):
+        with np.load(file) as record:
+            found.append({name: record[name] for name in record})
+    return found
+
+
+@pytest.mark.parametrize("eagerness", [1e18, 1e30, 1e60, 1e308])
+def test_no_eagerness_makes_models_free(tmp_path: Path, eagerness: float) -> None:
+    policy = {"name": "test_money:Declares", "eagerness": eagerness}
+    run = hanse.run(experiment({"name": "ipfl"}, 3, policy), out=tmp_path / "run")
+    for r in records(tmp_path / "run")[:-1]:
+        assert not r["market_graph"][2].any()  # it imports nothing ...
+        assert not r["market_graph"][:, 2].any()
+        assert (r["market_units"] >= 0).all()
+        reasons = dict(zip(r["refused"].tolist(), r["reason"].tolist(), strict=True))
+        assert reasons == {2: "not at the market: its eagerness is no number from 0 to 1e+15"}  # ... and this is why
+    assert run.book.balance(account(2)) == 50 * TOKEN
+    assert run.metrics[0]["refused"] == 1
+
+
+def test_the_largest_eagerness_that_is_allowed_is_a_bill_that_cannot_be_paid(tmp_path: Path) -> None:
+    policy = {"name": "test_money:Declares", "eagerness": 1e15}
+    run = hanse.run(experiment({"name": "ipfl"}, 3, policy), out=tmp_path / "run")
+    for r in records(tmp_path / "run")[:-1]:
+        assert r["market_graph"][2].sum() == N - 1
+        assert r["market_units"][2].sum() > 10**11
+        assert not r["market_paid"][2]
+        assert r["withheld"].tolist() == [N + 2]
+    assert run.book.balance(account(2)) >= 50 * TOKEN
+    assert audit_run(tmp_path / "run").holds
+
+
+def test_a_bill_that_no_account_can_hold_is_unpaid_and_never_nothing() -> None:
+    bills = settling._bills(np.array([[0.0, 1e300, 1e300], [math.inf, 0.0, math.nan], [0.25, 0.0, 0.0]]),
+                            np.array([[0, 1, 1], [1, 0, 1], [1, 0, 0]]))  # fmt: skip
+    assert bills[0] == {1: int(1e300 * TOKEN), 2: int(1e300 * TOKEN)}
+    assert bills[1] == {0: 2**63, 2: 2**63}
+    assert bills[2] == {0: TOKEN // 4}
+    assert settling._recorded(bills).sum(axis=1).min() > 0  # the record's sums do not overflow
+
+
+def test_units_are_the_floor_of_tokens_at_any_size() -> None:
+    draw = np.random.default_rng(0)
+    small = draw.random(20_000) * 10.0 ** draw.integers(-8, 9, 20_000)
+    assert [units_of(x) for x in small.tolist()] == np.floor(small * TOKEN).astype(np.int64).tolist()
+    assert units_of(1e60) == int(1e60 * TOKEN)
+    assert units_of(1.5e308) == int(1.5e308) * TOKEN
+    assert type(units_of(0.0)) is int
+
+
+def verified(folder: Path) -> tuple[int, dict[str, Any]]:
+    told = CliRunner().invoke(app, ["ledger", "verify", str(folder), "--json"])
+    return told.exit_code, json.loads(told.stdout)
+
+
+def test_verify_replays_what_models_cost_and_finds_a_free_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hanse.run(experiment({"name": "ipfl"}), out=tmp_path / "sound")
+    code, said = verified(tmp_path / "sound")
+    assert (code, said["ok"], said["markets"]) == (0, True, 2)
+    real = settling._bills
+
+    def free(due: np.ndarray, graph: np.ndarray) -> list[dict[int, int]]:
+        return [{} if i == 2 else bill for i, bill in enumerate(real(due, graph))]  # client 2 is never billed
+
+    monkeypatch.setattr(settling, "_bills", free)
+    run = hanse.run(experiment({"name": "ipfl"}), out=tmp_path / "free")
+    assert run.book.balance(account(2)) > 50 * TOKEN
+    code, said = verified(tmp_path / "free")
+    assert (code, said["ok"]) == (1, False)
+    assert said["wrong"].startswith("round 0: client 2 owed client ")
+    assert said["wrong"].endswith("and was billed 0.000000")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("withheld", lambda a: a[:0], "round 1: a model without payment: 0 were withheld, and 1 were not paid (by 2)"),
+        ("market_units", lambda a: a - 10 * (a == a.max()), "round 1: client "),
+        ("market_paid", lambda a: a | True, "round 1: client 2 paid by the record, and the ledger has nothing of it"),
+    ],
+)
+def test_verify_names_what_is_wrong_with_a_delivery(tmp_path: Path, name: str, change: Any, message: str) -> None:
+    policy = {"name": "test_money:Declares", "eagerness": 1e15}
+    hanse.run(experiment({"name": "ipfl"}, 3, policy), out=tmp_path / "run")
+    file = tmp_path / "run" / "rounds" / "00001.npz"
+    with np.load(file) as record:
+        kept = {key: record[key] for key in record}
+    if name == "market_paid":
+        kept["withheld"] = kept["withheld"][:0]
+    np.savez(file, **{**kept, name: change(kept[name])})
+    code, said = verified(tmp_path / "run")
+    assert code == 1
+    assert said["wrong"].startswith(message)
+
+
+def test_verify_of_a_run_that_was_killed_before_its_ledger_was_written(tmp_path: Path) -> None:
+    given = experiment({"name": "ipfl"}).sections()
+    sparse = hanse.Experiment(**{**given, "run": {**given["run"], "rounds": 4, "checkpoint_every": 2}})
+    seen = []
+
+    class Look:
+        def on_start(self, *_: Any) -> None: ...
+        def on_end(self, *_: Any) -> None: ...
+        def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
+            seen.append(verified(tmp_path / "run"))
+
+    hanse.run(sparse, out=tmp_path / "run", observers=[Look()])
+    assert [said["wrong"] for _, said in seen] == [None] * 4  # rounds that no checkpoint holds are not missed
+    assert seen[2][1]["markets"] == 3
+
+
+# ---- weights and accuracies
+
+
+def test_sizes_whose_sum_overflows_still_make_shares() -> None:
+    assert sample_shares(np.array([1e308, 1e308, 0.0])).tolist() == [0.5, 0.5, 0.0]
+    assert sample_shares(np.array([1.5e308] * 4)).sum() == 1.0
+    largest = 2.0**53
+    assert sample_shares(np.array([largest, largest])).tolist() == [0.5, 0.5]
+    assert sample_shares(np.array([1.0, 3.0])).tolist() == [0.25, 0.75]
+    assert sample_shares(np.zeros(2)).tolist() == [0.5, 0.5]
+    assert soft_shares(np.ones((2, 1)), np.array([1e308, 1e308])).tolist() == [[0.5, 0.5]]
+
+
+@dataclass
+class Hostile(Federation):
+    """The clients of another federation, whose replies are changed before the server sees them."""
+
+    federation: Federation
+    change: Any
+
+    def present(self, round: int) -> Roster:
+        return self.federation.present(round)
+
+    def exchange(
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, min_replies: int
+    ) -> Sequence[Reply]:
+        return [self.change(reply) for reply in self.federation.exchange(round, requests, deadline_s, min_replies)]
+
+
+@cache
+def world(name: str, **options: Any) -> World:
+    mechanism = {"name": name, **options} | ({} if name == "ipfl" else {"by_contribution": 2, "at_random": 1})
+    given = experiment(mechanism)
+    return settle_engine(given, build(given), fresh=False)[1]
+
+
+def test_two_huge_sizes_do_not_make_the_model_zero() -> None:
+    def huge(reply: Reply) -> Reply:
+        results = [replace(r, num_samples=1e308) if isinstance(r, Trained) else r for r in reply.results]
+        return replace(reply, results=tuple(results))
+
+    setup = world("pifl").setup
+    played = play_round(replace(setup, federation=Hostile(setup.federation, huge)), first_state(setup))
+    answered = len(played.view.trained)
+    for row in np.unique(played.view.trained.seats.target).tolist():
+        assert played.view.mixed.W[row, :answered].sum() == pytest.approx(1.0)
+    assert bool(played.state.table.rows.any(dim=1).all())
+
+
+@pytest.mark.parametrize("accuracy", [-1.0, 5.0, math.inf, math.nan, 1e300])
+def test_accuracies_outside_0_and_1_neither_end_a_round_nor_stay_the_best(accuracy: float) -> None:
+    def lie(reply: Reply) -> Reply:
+        results = [
+            replace(r, accuracy=torch.full_like(r.accuracy, accuracy)) if isinstance(r, Scored) else r
+            for r in reply.results
+        ]
+        return replace(reply, results=tuple(results))
+
+    setup = world("pifl").setup
+    setup = replace(setup, federation=Hostile(setup.federation, lie))
+    state = first_state(setup)
+    for _ in range(3):
+        played = play_round(setup, state)
+        state = played.state
+        told = [v for k, v in played.view.settlement.metrics.items() if k.endswith("/accuracy")]  # type: ignore[union-attr]
+        assert all(0 <= reached <= 1 for reached in told)
+        assert (state.states["settle"]["best"] <= 1).all()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"distance": "squared_l2"}, {"of": "updates"}, {"of": "models", "bounded": False}]
+)
+def test_a_model_too_long_to_measure_is_out_of_the_market_and_the_round_goes_on(options: dict[str, Any]) -> None:
+    def long(reply: Reply) -> Reply:
+        if reply.client != 1:
+            return reply
+        results = [
+            replace(r, row=torch.full_like(r.row, -3e38)) if isinstance(r, Trained) else r for r in reply.results
+        ]
+        return replace(reply, results=tuple(results))
+
+    setup = world("ipfl", **options).setup
+    played = play_round(replace(setup, federation=Hostile(setup.federation, long)), first_state(setup))
+    arrays = played.view.settlement.arrays  # type: ignore[union-attr]
+    assert dict(played.view.refusals)[1] == "not at the market: its model is inf long: at most 1e+09"
+    assert not arrays["market_graph"][1].any()
+    assert not arrays["market_graph"][:, 1].any()
+    assert arrays["market_graph"].sum() > 0  # the others trade on
+    assert bool(played.state.table.rows.isfinite().all())
+
+
+# ---- every paying mechanism, under anything
+
+REALS = [0, 1, -1, 0.5, 1e-300, 5.0, 1e9, 1e15, 1.1e15, 2.0**53, 1e18, 1e30, 1e60, 1e308, math.inf, -math.inf, math.nan]
+NUMBERS = st.sampled_from([*REALS, 10**18, 10**400, -(10**400), True, None, "much", (), {}])
+AMOUNTS = st.sampled_from([None, 0, 1, 10**6, 10**9, 2**63, 10**400, -1, -(10**400)])
+FINITE = st.sampled_from([0.0, 1.0, 50.0, 2.0**53, 1e30, 1e308])
+ACCURACIES = st.sampled_from([None, -1.0, 0.0, 5.0, 1e300, math.nan, math.inf])
+ENTRIES = st.sampled_from([None, 0.0, 1e-30, 1e10, -3e38, 3e38])
+TIERS = st.sampled_from([None, (), (0,), (1, 0), (0, 0, 1), (7, -1), (10**400,), ({}, 0), "no", 5, (True, 1.0)])
+
+
+@st.composite
+def answers(draw: Any) -> dict[str, Any]:
+    names = {"cost": NUMBERS, "eagerness": NUMBERS, "authorise": AMOUNTS, "samples": FINITE, "accuracy": ACCURACIES,
+             "entry": ENTRIES, "tiers": TIERS}  # fmt: skip
+    return {name: draw(strategy) for name, strategy in names.items()}
+
+
+def told_by(said: Mapping[int, Mapping[str, Any]], reply: Reply) -> Reply:
+    """Return the reply as a client that says these things would have sent it."""
+    if reply.client not in said:
+        return reply
+    mine, results = said[reply.client], []
+    for r in reply.results:
+        if isinstance(r, Trained):
+            row = r.row if mine["entry"] is None else torch.full_like(r.row, mine["entry"])
+            r = replace(r, num_samples=mine["samples"], row=row)
+        elif isinstance(r, Scored) and mine["accuracy"] is not None:
+            r = replace(r, accuracy=torch.full_like(r.accuracy, mine["accuracy"]).double())
+        elif isinstance(r, Answered) and r.name == "declare":
+            r = replace(r, values={"cost": mine["cost"], "eagerness": mine["eagerness"]})
+        elif isinstance(r, Answered) and r.name == "bid" and mine["tiers"] is not None:
+            r = replace(r, values={"tiers": mine["tiers"]})
+        results.append(r)
+    return replace(reply, results=tuple(results), authorise=mine["authorise"])
+
+
+def check_delivery(played: Any, before: torch.Tensor) -> None:
+    """Every model that a market delivered is paid for at its price, or is free by rule: its price is below a unit."""
+    trade, arrays, posted = played.view.mix.trade, played.view.settlement.arrays, played.view.posted
+    if trade is None:
+        return
+    moved = {t.step: dict(t.postings) for t in posted}
+    due = prices(trade.market, trade.graph)
+    for i, c in enumerate(trade.clients.tolist()):
+        bill = {account(int(trade.clients[j])): math.floor(max(0.0, due[i, j]) * TOKEN) for j in range(len(due))}
+        owed = sum(bill.values())
+        if not arrays["market_paid"][i]:
+            assert N + c in played.view.settlement.withheld
+            assert torch.equal(played.state.table.rows[N + c], before[N + c])
+            assert f"market/{c}" not in moved
+        elif owed:
+            assert moved[f"market/{c}"] == {account(c): -owed} | {name: units for name, units in bill.items() if units}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("ipfl", {}), ("ipfl", {"pricing": "critical", "distance": "squared_l2"}), ("pifl", {}), ("tiff", {})],
+)
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(said=st.dictionaries(st.integers(0, N - 1), answers(), min_size=1))
+def test_whatever_clients_declare_money_is_conserved_and_paid(
+    name: str, options: dict[str, Any], said: Mapping[int, Mapping[str, Any]]
+) -> None:
+    setup = world(name, **options).setup
+    setup = replace(setup, federation=Hostile(setup.federation, lambda reply: told_by(said, reply)))
+    state = first_state(setup)
+    for number in range(4):
+        before = state.table.rows.clone()
+        played = play_round(setup, state) if number < 3 else finish(setup, state)
+        state = played.state
+        for transaction in played.view.posted:
+            assert all(type(units) is int for _, units in transaction.postings)
+            assert sum(units for _, units in transaction.postings) == 0
+        assert sum(state.book.balances.values()) == 0
+        assert all(units >= 0 for name_, units in state.book.balances.items() if name_ != "mint")
+        assert bool(state.table.rows.isfinite().all())
+        if name == "ipfl" and number < 3 and options.get("pricing") != "critical":
+            check_delivery(played, before)
+    escrow = [units for name_, units in state.book.balances.items() if name_.startswith("escrow")]
+    assert not any(escrow)  # every bid is settled at the end
