@@ -52,13 +52,13 @@ class Letters:
 
     def delivered(self, count: Mapping[int, int]) -> None:
         """Drop each client's first ``count`` lines: it has them."""
-        if not any(count.values()):
-            return
-        for client, lines in count.items():
+        known = {client: lines for client, lines in count.items() if lines}
+        for client, lines in known.items():
             del self.waiting[client][:lines]
             if not self.waiting[client]:
                 del self.waiting[client]
-        self._write()
+        if known:
+            self._write()
 
     def _write(self) -> None:
         if self.path is None:
