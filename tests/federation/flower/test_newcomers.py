@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 from inprocess import InProcessGrid
-from test_flower_in_process import N, experiment, grid_of, swap
+from test_flower_in_process import N, everyone, experiment, grid_of, swap
 
 import hanse
 from hanse.data import build
@@ -342,6 +342,25 @@ def test_a_plain_flower_client_is_named_at_its_first_error_and_not_waited_for(
     assert asked(grid, 103) == 1
 
 
+def test_a_member_whose_node_fails_is_named_once_and_before_its_round_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    exp = everyone(run={"rounds": 2}, eval={"clients": 0}, federation={"deadline_s": 0.3})
+
+    def fails(node: int, message: Message, reply: Message) -> Message | None:
+        if message.content["hanse"].get("kind") == "hello" or node < 103:
+            return reply
+        said = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "its disk is full"), reply_to=message)
+        return said if node == 103 else None  # the round waits for 104
+
+    run = run_with(grid_of(exp, tmp_path, meddle=fails), exp, tmp_path / "run")
+    assert [m["answered"] for m in run.metrics] == [3, 3]
+    said = [r.getMessage() for r in caplog.records]
+    line = f"node 103 (key {key_of(103)}, registered as 'site-103'): its node failed: its disk is full"
+    assert said.count(line) == 1
+    assert said.index(line) < next(i for i, s in enumerate(said) if s.startswith("round 0: "))
+
+
 def test_where_nobody_can_take_part_the_run_ends_with_the_reasons_at_once(tmp_path: Path) -> None:
     exp = experiment("fedavg")
     grid = grid_of(exp, tmp_path)
@@ -414,6 +433,13 @@ def test_an_expelled_member_is_not_compared_asked_or_counted_even_before_the_run
     assert -played.book.balance("mint") == N * 100 * 1_000_000
     assert asked(grid, 105) == 0
     assert all(to != 105 for to, _ in grid.sent)
+
+
+def test_one_that_is_expelled_does_not_count_in_what_members_samples_are_like(tmp_path: Path) -> None:
+    path = tmp_path / "members.json"
+    for why, fit in ((None, [0]), ("lies", [1])):  # of equally many the first one's
+        path.write_text(json.dumps([member(105, 0, input_shape=[9], expelled=why), member(100, 1)]))
+        assert [m.id for m in Members.read(path).fitting()] == fit
 
 
 def test_the_register_of_an_earlier_version_is_read(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.flower.letters import Letters
 from hanse.federation.flower.members import Check, Member, Members, kind, majority
 from hanse.federation.flower.message import LARGEST, from_records, to_records
-from hanse.federation.flower.newcomers import Newcomers
+from hanse.federation.flower.newcomers import LOG, Newcomers, named, plain
 from hanse.federation.flower.operator import Orders
 from hanse.federation.node import KEPT, Job
 from hanse.federation.port import Reply, Request, Roster, Train, Trained
@@ -51,6 +51,7 @@ class FlowerFederation:
     newcomers: Newcomers = field(init=False)
     online: dict[str, Any] = field(default_factory=dict, init=False)  # key -> node, as of the last look
     _nodes: dict[int, int] = field(default_factory=dict, init=False)  # client -> node that is online
+    _failed: set[int] = field(default_factory=set, init=False)  # nodes whose failure was logged
     _held: dict[int, list[str]] = field(default_factory=dict, init=False)  # client -> hashes it keeps, oldest first
 
     def __post_init__(self) -> None:
@@ -204,6 +205,7 @@ class FlowerFederation:
                 node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
                     found[node] = self._opened(reply)
+                    self._warn(node, reply)
             self.newcomers.poll()
             if waiting:
                 waited = time.monotonic() - begun
@@ -211,6 +213,15 @@ class FlowerFederation:
                     break
                 time.sleep(min(SELDOM_S, max(POLL_S, waited / 20)))
         return found
+
+    def _warn(self, node: int, reply: FlowerMessage) -> None:
+        """Name a member whose node failed at once, and once: its round may last long yet."""
+        if not reply.has_error() or node in self._failed:
+            return
+        self._failed.add(node)
+        for key, one in self.online.items():
+            if int(one.node_id) == node:
+                LOG.warning("%s: its node failed: %s", named(key, one), plain(str(reply.error.reason)))
 
     def _opened(self, reply: FlowerMessage) -> Any:
         if reply.has_error():

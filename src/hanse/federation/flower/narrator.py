@@ -15,14 +15,12 @@ from hanse.errors import UserError
 from hanse.experiment import Run
 from hanse.federation.flower.follow import MARK
 from hanse.federation.flower.link import FlowerFederation
-from hanse.federation.flower.newcomers import named, plain
+from hanse.federation.flower.newcomers import LOG, named, plain
 from hanse.progress import figure_of
 from hanse.rounds import Played
 
-__all__ = ["LOG", "Narrator", "speak"]
+__all__ = ["Narrator", "speak"]
 
-LOG = logging.getLogger("hanse.network")
-LOG.addHandler(logging.NullHandler())
 MOST = 20  # lines on refused clients in a round
 
 

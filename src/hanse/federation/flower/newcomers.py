@@ -17,9 +17,10 @@ from hanse.federation.codec import Message
 from hanse.federation.flower.members import Hello
 from hanse.federation.flower.message import to_records
 
-__all__ = ["Newcomers", "named", "plain"]
+__all__ = ["LOG", "Newcomers", "named", "plain"]
 
 LOG = logging.getLogger("hanse.network")
+LOG.addHandler(logging.NullHandler())
 HELLO_S = 60.0  # for so long an answer is looked for; then the question is put again
 FIRST_S, LAST_S = 5.0, 600.0  # pauses before a node is asked again: doubled each time, within these
 SEEN_S = 1.0  # answers are looked for no more often than this while the server waits for something else

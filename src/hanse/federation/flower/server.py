@@ -23,7 +23,8 @@ from hanse.federation.flower.letters import Letters
 from hanse.federation.flower.link import FlowerFederation
 from hanse.federation.flower.members import Check, Hello, Member, Members, kind
 from hanse.federation.flower.message import LARGEST
-from hanse.federation.flower.narrator import LOG, Narrator, speak
+from hanse.federation.flower.narrator import Narrator, speak
+from hanse.federation.flower.newcomers import LOG
 from hanse.federation.flower.operator import Orders
 from hanse.federation.flower.receipts import Teller
 from hanse.federation.node import Job
