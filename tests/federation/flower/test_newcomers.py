@@ -27,7 +27,7 @@ from hanse.federation.flower.members import Members
 from hanse.federation.flower.operator import Orders, give
 from hanse.federation.flower.server import play
 
-SOUND = {"name": "A", "num_samples": 5, "input_shape": [3], "num_classes": 2, "profile": {"cost": 1.5}, "order": 1}
+SOUND = {"name": "A", "num_samples": 5, "input_shape": [1, 8, 8], "num_classes": 10, "profile": {"cost": 1}, "order": 7}
 
 
 @pytest.fixture(autouse=True)
@@ -170,8 +170,21 @@ def test_a_hello_out_of_bounds_is_refused_in_one_line_and_costs_nobody_else_anyt
     assert federation.present(0).ids.tolist() == [0, 1, 2, 3]
     [record] = caplog.records
     assert record.getMessage().startswith(f"node 102 (key {key_of(102)}, registered as 'site-102'): is kept out: ")
+    assert "the members have them" not in record.getMessage()  # it is refused for its form
     assert record.getMessage().isprintable()
     assert len(record.getMessage()) < 500
+
+
+def test_a_hello_at_its_bounds_is_taken(tmp_path: Path) -> None:
+    most = {
+        "num_samples": 2**53,
+        "tests": 0,
+        "name": "x" * 80,
+        "profile": {"cost": 1.5, "a": "b", "c": 2**53, "d": True},
+    }
+    grid = grid_of(experiment("fedavg"), tmp_path, meddle=says(102, lambda reply: json.dumps(SOUND | most)))
+    roster = FlowerFederation(grid, Members(), lambda *_: None).present(0)
+    assert (len(roster), roster[4].num_samples, roster[4].profile) == (N, 2**53, most["profile"])  # by order: the last
 
 
 @pytest.mark.parametrize("answer", [RecordDict({}), RecordDict({"hanse": ConfigRecord({"hello": 5})})])
