@@ -155,7 +155,7 @@ def test_samples_are_compared_with_the_servers_own_whatever_most_nodes_say(
                 {"num_samples": "5"}, {"input_shape": [0]}, {"input_shape": [2**31 + 1]}, {"input_shape": [1] * 9},
                 {"input_shape": 3}, {"input_shape": [3.0]}, {"num_classes": 0}, {"num_classes": "2"}, {"tests": -1},
                 {"order": -1}, {"name": "x" * 81}, {"name": "\x1b[2J"}, {"name": None}, {"text": 1},
-                {"profile": {"cost": float("nan")}}, {"profile": {"cost": [1]}}, {"profile": {"cost": 10**30}},
+                {"profile": {"cost": float("nan")}}, {"profile": {"cost": [1]}}, {"profile": {"cost": 10**400}},
                 {"profile": {str(i): 1 for i in range(101)}}, {"profile": {"x" * 81: 1}},
             )
         ),
