@@ -198,6 +198,28 @@ def test_an_answer_without_a_hello_is_refused(answer: RecordDict, tmp_path: Path
     assert "hello: must be JSON" in reason
 
 
+def test_an_answer_that_flower_cannot_take_apart_is_its_senders_alone(tmp_path: Path) -> None:
+    grid = grid_of(experiment("fedavg"), tmp_path)
+    whole = grid.pull_messages
+
+    def inflates(ids: Any) -> list[Message]:
+        found = list(whole(ids))
+        if any(reply.metadata.src_node_id == 102 for reply in found):
+            grid.replies.update({reply.metadata.reply_to_message_id: reply for reply in found})
+            raise ValueError("no such object type")
+        return found
+
+    def from_its_node(node: int, message: Message, reply: Message) -> Message:
+        reply.metadata.__dict__["_src_node_id"] = node
+        return reply
+
+    grid.meddle, grid.pull_messages = from_its_node, inflates  # type: ignore[method-assign]
+    federation = FlowerFederation(grid, Members(), lambda *_: None)
+    assert federation.present(0).ids.tolist() == [0, 1, 2, 3]
+    [reason] = federation.newcomers.refused.values()
+    assert reason.endswith("its answer cannot be read: ValueError: no such object type")
+
+
 # ---- when they are asked
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,13 @@ from flwr.app import ConfigRecord
 from flwr.app import Message as FlowerMessage
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
+from httpx import HTTPError
 
 from hanse.federation.codec import Message
 from hanse.federation.flower.members import Hello
 from hanse.federation.flower.message import to_records
 
-__all__ = ["LOG", "Newcomers", "named", "plain"]
+__all__ = ["LOG", "Newcomers", "named", "plain", "pulled"]
 
 LOG = logging.getLogger("hanse.network")
 LOG.addHandler(logging.NullHandler())
@@ -67,10 +68,11 @@ class Newcomers:
         if not out or now < self._looked + every:
             return
         self._looked = now
-        for reply in self.grid.pull_messages([name for name in out if name]):
-            key = out.get(reply.metadata.reply_to_message_id)
-            if key is not None:
-                self._hear(key, reply)
+        for name, reply in pulled(self.grid, [name for name in out if name]):
+            if isinstance(reply, Exception):
+                self.refuse(out[name], f"its answer cannot be read: {type(reply).__name__}: {reply}")
+            elif name in out:
+                self._hear(out[name], reply)
         for one in map(self._asked.__getitem__, out.values()):
             if one.message and now >= one.due:
                 self._again(one, now)
@@ -149,6 +151,24 @@ class Newcomers:
     @staticmethod
     def _again(one: _Asked, now: float) -> None:
         one.message, one.due, one.pause = None, now + one.pause, min(2 * one.pause, LAST_S)
+
+
+def pulled(grid: Grid, ids: Sequence[str]) -> Iterator[tuple[str, FlowerMessage | Exception]]:
+    """Yield the replies that are there, ``(id of the question, reply)``. Flower takes them apart while it fetches them:
+    where that fails, because of what one node sent, each is fetched alone, and that node's is the exception.
+    """
+    try:
+        replies = list(grid.pull_messages(ids))
+    except (HTTPError, OSError):  # the SuperLink
+        raise
+    except Exception as wrong:
+        if len(ids) == 1:
+            yield ids[0], wrong
+        else:
+            for one in ids:
+                yield from pulled(grid, [one])
+    else:
+        yield from ((reply.metadata.reply_to_message_id, reply) for reply in replies)
 
 
 def plain(text: str, most: int = 300) -> str:
