@@ -12,7 +12,7 @@ from hanse.config import Experiment
 from hanse.experiment import Run
 from hanse.rounds import Played
 
-__all__ = ["ProgressBar"]
+__all__ = ["ProgressBar", "figure_of"]
 
 
 class ProgressBar:
@@ -47,14 +47,21 @@ class ProgressBar:
         self._progress.advance(self._task)
         if not self._figure:
             return
-        own = metrics.get("client/test_accuracy")
-        if own is not None:  # the clients' own data come first where they test: it is what they asked for
-            self._progress.update(self._task, figure=f"own accuracy {own:.3f}")
-        elif metrics.get("test/accuracy") is not None:
-            self._progress.update(self._task, figure=f"test accuracy {metrics['test/accuracy']:.3f}")
-        elif metrics.get("test/loss") is not None:
-            self._progress.update(self._task, figure=f"test loss {metrics['test/loss']:.4g}")
+        if figure := figure_of(metrics):
+            self._progress.update(self._task, figure=figure)
 
     def on_end(self, result: Run) -> None:
         """Stop the bar."""
         self._progress.stop()
+
+
+def figure_of(metrics: Mapping[str, Any]) -> str:
+    """Return the accuracy of a round in words, at the clients or else the server's; the loss if there is none, and
+    nothing if nothing was tested.
+    """
+    own = metrics.get("client/test_accuracy")
+    if own is not None:  # the clients' own data come first where they test: it is what they asked for
+        return f"own accuracy {own:.3f}"
+    if metrics.get("test/accuracy") is not None:
+        return f"test accuracy {metrics['test/accuracy']:.3f}"
+    return f"test loss {metrics['test/loss']:.4g}" if metrics.get("test/loss") is not None else ""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["RunDir", "read_lines"]
 
 LINE_FILES = ("metrics.jsonl", "clients.jsonl")
-EARLIER = ("federation.json", "members.json")  # of a federation on a network: who is there before the run begins
+EARLIER = ("federation.json", "members.json", "members.tmp", "operator.jsonl")  # of a network, before the run
 KEEP = 3  # checkpoints: the last one, and two to fall back on
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +28,23 @@ def keep_receipts(folder: Path, client: int, lines: str, secret: Path) -> None:
         raise WireError(f"not receipts: {wrong}") from None
     if any(receipt.client != client for receipt in told):
         raise WireError("a receipt of another client")
-    with private_file(private_folder(folder) / f"client-{client}.jsonl", "ab"):
+    file = private_folder(folder) / f"client-{client}.jsonl"
+    have = _last(file, len(told))
+    with private_file(file, "ab"):
         pass  # made here, so that it is private
-    write_receipts(folder, told, {client: load_key(secret)} if secret.exists() else None)
+    write_receipts(folder, [r for r in told if r not in have], {client: load_key(secret)} if secret.exists() else None)
+
+
+def _last(path: Path, count: int) -> list[Receipt]:
+    """Return the last receipts of a file, as they were told: a server that died before it heard us tells them again."""
+    if not path.exists():
+        return []
+    found = []
+    with path.open() as file:
+        for line in deque(file, maxlen=count):
+            with suppress(ValueError, TypeError, KeyError):  # torn by a crash while it was written
+                found.append(_read(json.loads(line)))
+    return found
 
 
 def _read(said: Any) -> Receipt:

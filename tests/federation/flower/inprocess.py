@@ -39,7 +39,9 @@ class InProcessGrid(Grid):
         return sorted(self.online)
 
     def get_nodes(self) -> Iterable[Any]:
-        return [SimpleNamespace(node_id=n, public_key=f"key {n}".encode()) for n in sorted(self.online)]
+        return [
+            SimpleNamespace(node_id=n, public_key=f"key {n}".encode(), name=f"site-{n}") for n in sorted(self.online)
+        ]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []

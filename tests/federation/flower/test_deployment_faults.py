@@ -96,6 +96,25 @@ def test_nodes_and_the_server_die_and_the_run_goes_on(net: Loopback, tmp_path: P
             assert found[-1].head == book.head
 
 
+def test_nodes_that_cannot_take_part_are_named_and_the_others_play(net: Loopback, tmp_path: Path) -> None:
+    net.up(only=[2, 3])
+    net.start_node(0, {"FAULT": "plain"})
+    net.start_node(1, {"FAULT": "stranger"})
+    exp = experiment("fedavg", nodes=4, rounds=2, federation={"deadline_s": 120.0}, eval={"every": 1})
+    shown: list[str] = []
+    net.play({"plan": str(plan(tmp_path, {"run": exp}))}, show=shown.append)
+    played = metrics(tmp_path / "run")
+    assert [m["present"] for m in played] == [2, 2]
+    out = [line for line in shown if "is kept out" in line]
+    assert len(out) == 2
+    for name, why in (("node0", "its client app is not hanse's"), ("node1", "of shape [9] with 10 classes; the")):
+        [line] = [line for line in out if f"registered as '{name}'" in line]
+        assert why in line
+    for m in played:
+        figure = f"round {m['round']}: own accuracy {m['client/test_accuracy']:.3f}, 2 of 2 seats answered"
+        assert any(line.startswith(figure) for line in shown)
+
+
 def _ignoring_its_end(net: Loopback, config: dict[str, str]) -> None:
     try:
         net.play(config)

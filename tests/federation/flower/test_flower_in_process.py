@@ -19,7 +19,7 @@ import hanse
 import hanse.setup
 from hanse.data import build
 from hanse.errors import UserError
-from hanse.federation.flower.members import Members, checked
+from hanse.federation.flower.members import Hello, Members
 from hanse.federation.flower.server import play
 from hanse.flower import ClientData, client_app
 
@@ -223,13 +223,14 @@ def test_simulated_behaviour_does_not_belong_on_a_network(tmp_path: Path) -> Non
 
 
 def test_a_member_is_its_key_whatever_name_it_gives_itself(tmp_path: Path) -> None:
-    said = {"name": "A", "num_samples": 5, "input_shape": [3], "num_classes": 2}
+    said = Hello(name="A", num_samples=5, input_shape=(3,), num_classes=2)
     register = Members.read(tmp_path / "members.json")
-    register.register([("key a", checked(said)), ("key b", checked(said | {"name": ""}))])
-    Members.read(tmp_path / "members.json").register([("key a", checked(said | {"name": "somebody else"}))])
+    register.register([("key a", said), ("key b", said.model_copy(update={"name": ""}))])
+    other = said.model_copy(update={"name": "somebody else"})
+    Members.read(tmp_path / "members.json").register([("key a", other)])
     again = Members.read(tmp_path / "members.json").by_key
     assert [(m.id, m.name) for m in again.values()] == [(0, "somebody else"), (1, "client 1")]
-    register.expel(1, "sent rubbish")
+    register.expel({1: "sent rubbish", 7: "nobody"})
     assert Members.read(tmp_path / "members.json").by_key["key b"].expelled == "sent rubbish"
 
 

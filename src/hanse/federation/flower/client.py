@@ -17,6 +17,7 @@ from flwr.clientapp import ClientApp
 
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
+from hanse.federation.flower.members import NAME
 from hanse.federation.flower.message import from_records, to_records
 from hanse.federation.node import ClientData, Job, Node, hello
 from hanse.learning.threads import intra_op
@@ -55,6 +56,7 @@ def client_app(
         data = data_of(context)
         if values.get("kind") == "hello":
             said = hello(data) | {"order": int(context.node_config.get("partition-id", 1 << 30))}
+            said["name"] = said["name"][:NAME]
             return FlowerMessage(to_records(Message("null"), hello=json.dumps(said)), reply_to=message)
         round = int(values["round"])
         try:

@@ -121,10 +121,14 @@ def join(
 
 @app.command(epilog="Example:\n\nhanse network run harvest")
 def run(folder: Folder = Path()) -> None:
-    """Play the project's experiment with the nodes that are up, or go on with the run that is there."""
+    """Play the project's experiment with the nodes that are up, or go on with the run that is there.
+
+    Shows each round with its accuracy, and who is kept out or refused, and why; logs/run.log has all the rest.
+    """
     from hanse.federation.flower.loopback import Loopback
 
-    typer.echo(Loopback.read(folder.resolve()).play())
+    Loopback.read(folder.resolve()).play(show=typer.echo)
+    typer.echo(f"log: {folder / 'logs' / 'run.log'}")
 
 
 @app.command(epilog="Example:\n\nhanse network down harvest")

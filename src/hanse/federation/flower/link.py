@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
@@ -15,8 +14,10 @@ from flwr.serverapp import Grid
 
 from hanse.federation.check import HEADER, one_line, reading, room
 from hanse.federation.codec import Message, pack, unpack_reply
-from hanse.federation.flower.members import Member, Members, checked
+from hanse.federation.flower.letters import Letters
+from hanse.federation.flower.members import Check, Member, Members, kind, majority
 from hanse.federation.flower.message import LARGEST, Beside, from_records, said_beside, to_records
+from hanse.federation.flower.newcomers import LOG, Newcomers, named, plain, pulled
 from hanse.federation.flower.operator import Orders
 from hanse.federation.node import KEPT, Job
 from hanse.federation.port import Reply, Request, Roster, Train, Trained
@@ -29,7 +30,6 @@ T = TypeVar("T")
 POLL_S, SELDOM_S = 0.02, 0.5  # answers are looked for at intervals of a twentieth of the time waited, within these
 PAUSE_S = 0.5  # how often a paused server looks whether it may go on
 LETTER_S = 60.0  # the last letters are waited for no longer
-HELLO_S = 60.0  # a newcomer that has not introduced itself by then is asked again next round
 
 
 @dataclass
@@ -38,7 +38,8 @@ class FlowerFederation:
 
     ``deadline_s`` bounds a round where the experiment names none, so that a dead node costs its seat and not the run.
     ``orders`` says what the operator wants (nothing, if there is none). ``letters`` are receipts for clients: they
-    travel with the next request to each. With ``half`` models travel as 16-bit floats.
+    travel with the next request to each. With ``half`` models travel as 16-bit floats. ``check`` says why samples do
+    not belong to the experiment, if they do not.
     """
 
     grid: Grid
@@ -49,46 +50,71 @@ class FlowerFederation:
     largest: int = LARGEST
     half: bool = False
     orders: Callable[[], Orders] = Orders
-    letters: dict[int, list[str]] = field(default_factory=dict)
+    letters: Letters = field(default_factory=Letters)
+    check: Check = lambda said: None
+    asked: list[int] = field(default_factory=list, init=False)  # the clients of the last exchange
+    newcomers: Newcomers = field(init=False)
+    online: dict[str, Any] = field(default_factory=dict, init=False)  # key -> node, as of the last look
     _nodes: dict[int, int] = field(default_factory=dict, init=False)  # client -> node that is online
+    _failed: set[int] = field(default_factory=set, init=False)  # nodes whose failure was logged
     _held: dict[int, list[str]] = field(default_factory=dict, init=False)  # client -> hashes it keeps, oldest first
+
+    def __post_init__(self) -> None:
+        self.newcomers = Newcomers(self.grid)
 
     # ---- who is here
 
     def present(self, round: int) -> Roster:
-        """Return the members that are online; newcomers introduce themselves first. Waits while there is a pause."""
+        """Return the members that are online. Newcomers that have introduced themselves are taken in first; nobody is
+        waited for, unless there is a pause.
+        """
+        self.look()
+        self.admit()
+        return Roster(m.info for m in self._here())
+
+    def look(self) -> None:
+        """See who is online, obey the operator, ask newcomers who they are. Waits while there is a pause."""
         while (orders := self.orders()).paused is not None:
             time.sleep(PAUSE_S)
-        for client, reason in orders.expelled.items():
-            self.members.expel(client, reason)
-        online = {self._key(node): int(node.node_id) for node in self.grid.get_nodes()}
-        strangers = {key: node for key, node in online.items() if key not in self.members.by_key}
-        if strangers:
-            self._introduce(strangers)
+        self.members.expel(orders.expelled)
+        self.online = {self._key(node): node for node in self.grid.get_nodes()}
+        known = {m.key for m in self.members.by_key.values() if m.expelled is not None}
+        known |= {m.key for m in self.members.fitting(self.check)}
+        self.newcomers.meet({key: node for key, node in self.online.items() if key not in known})
+
+    def admit(self) -> None:
+        """Register the newcomers whose samples are what the experiment needs; the others stay out, with the reason.
+
+        Ids follow the order that they state (their partition), then the key.
+        """
+        said = dict(self.newcomers.said)
+        for key, reason in [(k, r) for k, hello in said.items() if (r := self.check(hello)) is not None]:
+            self.newcomers.refuse(key, reason)
+            del said[key]
+        new = sorted(said.items(), key=lambda item: (item[1].order, item[0]))
+        like = majority(self.members.fitting(self.check)) or majority(hello for _, hello in new)
+        for key, hello in new:
+            if kind(hello) != like:
+                self.newcomers.refuse(key, f"its samples are {kind(hello)}; the members have them {like}")
+        taken = [(key, hello) for key, hello in new if kind(hello) == like]
+        self.members.register(taken)
+        self.newcomers.forget(key for key, _ in taken)
+
+    def here(self) -> int:
+        """Return how many members are online, as of the last look."""
+        return len(self._here())
+
+    def _here(self) -> list[Member]:
+        fitting = self.members.fitting(self.check)
         room = self.capacity or len(self.members.by_key)
-        known = sorted(self.members.by_key.values(), key=lambda m: m.id)
-        here = [m for m in known if m.key in online and m.expelled is None and m.id < room]
-        self._nodes = {m.id: online[m.key] for m in here}
-        return Roster(m.info for m in here)
+        here = [m for m in fitting if m.key in self.online and m.id < room]
+        self._nodes = {m.id: int(self.online[m.key].node_id) for m in here}
+        return here
 
     @staticmethod
     def _key(node: Any) -> str:
         public = bytes(getattr(node, "public_key", b"") or b"")
         return hashlib.sha256(public).hexdigest() if public else f"node-{node.node_id}"
-
-    def _introduce(self, strangers: Mapping[str, int]) -> None:
-        """Ask newcomers who they are; ids follow the order that they state (their partition), then the key."""
-        asked = {node: to_records(Message("null"), kind="hello") for node in strangers.values()}
-        said: dict[str, Mapping[str, Any]] = {}
-        key_of = {node: key for key, node in strangers.items()}
-        for node, reply in self._talk(asked, HELLO_S, "hello").items():
-            if isinstance(reply, str):
-                continue
-            try:
-                said[key_of[node]] = checked(json.loads(str(reply[1].get("hello"))))
-            except (ValueError, KeyError, TypeError):
-                continue  # whoever cannot say this cannot take part; it is asked again next round
-        self.members.register(sorted(said.items(), key=lambda item: (item[1]["order"], item[0])))
 
     # ---- the exchange
 
@@ -125,9 +151,9 @@ class FlowerFederation:
         return replies
 
     def deliver(self) -> None:
-        """Send the letters that are left, each to its client if it is online; who is not does without."""
+        """Send the letters that are left, each to its client if it is online; the others' stay where they are."""
         self.present(-1)
-        left = {c: lines for c, lines in self.letters.items() if lines and c in self._nodes}
+        left = [c for c in self.letters.waiting if c in self._nodes]
         self._send(-1, {c: Message("null") for c in left}, LETTER_S, kind="letter")
 
     def _send(
@@ -140,22 +166,19 @@ class FlowerFederation:
     ) -> dict[int, Any]:
         records, client_of = {}, {}
         most: dict[int, int] = {}  # bytes that a node may answer
-        sent: dict[int, int] = {}  # letters that go with it
+        members, self.asked = self.members.by_id(), sorted(messages)
+        letters = {c: self.letters.waiting.get(c, [])[:] for c in messages}
         for client, message in messages.items():
-            member = next(m for m in self.members.by_key.values() if m.id == client)
-            job = self.job(member, self.capacity or len(self.members.by_key))
+            job = self.job(members[client], self.capacity or len(members))
             client_of[self._nodes[client]] = client
             values = {"kind": "request", "round": round, "job": job.to_json()} | more
-            sent[client] = len(self.letters.get(client, ()))
-            if sent[client]:
-                values["letter"] = "\n".join(self.letters[client])
+            if letters[client]:
+                values["letter"] = "\n".join(letters[client])
             records[self._nodes[client]] = to_records(message, **values)
             if client in asked:
                 most[self._nodes[client]] = min(self.largest, sum(astuple(room(asked[client]))))
         heard = {client_of[node]: answer for node, answer in self._talk(records, seconds, str(round), most).items()}
-        for client, answer in heard.items():
-            if not isinstance(answer, str) and sent[client]:
-                del self.letters[client][: sent[client]]
+        self.letters.delivered({c: len(letters[c]) for c, answer in heard.items() if not isinstance(answer, str)})
         return heard
 
     def _read(self, round: int, request: Request, message: Message, beside: Beside) -> Reply | str:
@@ -197,10 +220,12 @@ class FlowerFederation:
         waiting = {i: node for i, node in zip(ids, nodes, strict=False) if i}
         begun, found = time.monotonic(), {}
         while waiting:
-            for reply in self.grid.pull_messages(list(waiting)):
-                node = waiting.pop(reply.metadata.reply_to_message_id, None)
+            for name, reply in pulled(self.grid, list(waiting)):
+                node = waiting.pop(name, None)
                 if node is not None:
                     found[node] = _guarded(self._opened, reply, most.get(node, HEADER))
+                    self._warn(node, reply)
+            self.newcomers.poll()
             if waiting:
                 waited = time.monotonic() - begun
                 if waited > seconds:
@@ -208,8 +233,19 @@ class FlowerFederation:
                 time.sleep(min(SELDOM_S, max(POLL_S, waited / 20)))
         return found
 
-    def _opened(self, reply: FlowerMessage, largest: int) -> tuple[Message, Beside] | str:
+    def _warn(self, node: int, reply: FlowerMessage | Exception) -> None:
+        """Name a member whose node failed at once, and once: its round may last long yet."""
+        if isinstance(reply, Exception) or not reply.has_error() or node in self._failed:
+            return
+        self._failed.add(node)
+        for key, one in self.online.items():
+            if int(one.node_id) == node:
+                LOG.warning("%s: its node failed: %s", named(key, one), plain(str(reply.error.reason)))
+
+    def _opened(self, reply: FlowerMessage | Exception, largest: int) -> tuple[Message, Beside] | str:
         """Return a message from a node, which is untrusted input, or why there is none. May raise anything."""
+        if isinstance(reply, Exception):
+            raise reply
         if reply.has_error():
             return one_line(f"its node failed: {reply.error.reason}")
         message, values = from_records(reply.content, largest)

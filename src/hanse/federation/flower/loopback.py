@@ -14,12 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hanse.errors import UserError
 from hanse.federation.flower import gate
+from hanse.federation.flower.follow import alone, last_error, stream
 from hanse.federation.flower.processes import Processes
 from hanse.federation.flower.proxy import configure, split, wait_for
 from hanse.federation.secret import private_folder
@@ -28,6 +29,7 @@ __all__ = ["Loopback", "flwr"]
 
 HOST = "127.0.0.1"
 POLL_S = 0.25  # how often Flower's executor looks for a message: its own variable, 1 s if it is not set
+TOLD_AT_THE_END = ("error: ", "asked last: ")  # of our lines; who waits for a run's end is told them then
 TAKEN = "SuperNode ID"  # what a node prints once the SuperLink knows it
 
 # Flower's command line, several commands in one interpreter
@@ -46,23 +48,25 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
-def flwr(commands: Sequence[Sequence[str]], env: Mapping[str, str], cwd: Path, log: Path | None = None) -> str:
-    """Run commands of Flower's command line one after another and return what they printed (or what ``log`` has now).
+def flwr(commands: Sequence[Sequence[str]], env: Mapping[str, str], cwd: Path) -> str:
+    """Run commands of Flower's command line one after another and return what they printed.
 
     Raises UserError if one fails.
     """
-    call = [sys.executable, "-c", _MANY, json.dumps([list(c) for c in commands])]
-    if log is None:
-        done = subprocess.run(call, env=dict(env), cwd=cwd, capture_output=True, text=True, check=False)
-        said = done.stdout + done.stderr
-    else:
-        with log.open("wb") as file:
-            done = subprocess.run(call, env=dict(env), cwd=cwd, stdout=file, stderr=file, text=True, check=False)
-        said = log.read_text(errors="replace")
+    done = subprocess.run(_call(commands), env=dict(env), cwd=cwd, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
     if done.returncode:
-        last = [line for line in said.splitlines() if line.strip()][-3:]
-        raise UserError(f"flwr {' '.join(commands[-1][:2])}: failed: {' / '.join(last)}")
+        raise UserError(_failed(commands[-1], said))
     return said
+
+
+def _call(commands: Sequence[Sequence[str]]) -> list[str]:
+    return [sys.executable, "-c", _MANY, json.dumps([list(c) for c in commands])]
+
+
+def _failed(command: Sequence[str], said: str) -> str:
+    last = [line for line in said.splitlines() if line.strip()][-3:]
+    return f"flwr {' '.join(command[:2])}: failed: {' / '.join(last)}"
 
 
 @dataclass(frozen=True)
@@ -223,25 +227,42 @@ class Loopback:
 
     # ---- runs
 
-    def play(self, config: Mapping[str, str | int | float | bool] | None = None, log: str = "run") -> str:
+    def play(
+        self,
+        config: Mapping[str, str | int | float | bool] | None = None,
+        log: str = "run",
+        show: Callable[[str], None] = lambda line: None,
+    ) -> str:
         """Start a run of the app with these values of its configuration, wait for its end, return what it printed.
 
-        Raises UserError if it cannot be started, or does not complete.
+        ``show`` is given what a server of ours says of the run, line by line, as it goes on. Raises UserError if it
+        cannot be started, does not complete, or another process plays here.
         """
         words = [f"{k}={json.dumps(v)}" if not isinstance(v, str) else f"{k}='{v}'" for k, v in (config or {}).items()]
         command = ["run", str(self.app), "here", "--stream", *(["-c", " ".join(words)] if words else [])]
-        said = flwr([command], self.env(), self.app, self.folder / "logs" / f"{log}.log")
+        path = self.folder / "logs" / f"{log}.log"
+        with alone(self.folder / "logs" / "run.lock", str(self.folder), path):
+            return self._followed(command, path, show)
+
+    def _followed(self, command: Sequence[str], log: Path, show: Callable[[str], None]) -> str:
+        heard: list[str] = []
+        code = stream(_call([command]), self.env(), self.app, log, _new(heard, show))
+        said = log.read_text(errors="replace")
         started = re.search(r"started run (\d+)", said)
         if started is None:
-            raise UserError(f"the run was not started: {' / '.join(said.splitlines()[-3:])}")
-        while True:  # the stream of a run's log may end before the run does
-            status, details = self.status(started[1])
-            if status.startswith("finished"):
-                break
-            time.sleep(1.0)
+            raise UserError(_failed(command, said) if code else f"the run was not started: {said[-300:]}")
+        while not (ended := self.status(started[1]))[0].startswith("finished"):
+            time.sleep(1.0)  # the stream of a run's log may end before the run does
+            stream(
+                _call([["log", started[1], "here", "--stream"]]), self.env(), self.app, log, _new(heard, show)
+            )  # from its beginning
+        status, details = ended
         if status != "finished:completed":
-            raise UserError(f"the run did not complete ({status}): {details}")
-        return said
+            said = log.read_text(errors="replace")
+            why = [line for line in heard if line.startswith(TOLD_AT_THE_END)]
+            why = why or [line for line in (details.partition("\n")[0], last_error(said)) if line]
+            raise UserError(f"the run did not complete ({status})", *why, f"its log: {log}")
+        return log.read_text(errors="replace")
 
     def status(self, run: str) -> tuple[str, str]:
         """Return a run's status as Flower names it ("running", "finished:completed", ...) and its details."""
@@ -292,3 +313,16 @@ class Loopback:
 
     def _key(self, i: int) -> Path:
         return self.folder / "keys" / f"node{i}"
+
+
+def _new(heard: list[str], show: Callable[[str], None]) -> Callable[[str], None]:
+    """Return what takes a log's lines, from its first one on, into ``heard``, and shows those that are new."""
+    known = iter(list(heard))
+
+    def take(line: str) -> None:
+        if next(known, None) is None:
+            heard.append(line)
+            if not line.startswith(TOLD_AT_THE_END):
+                show(line)
+
+    return take

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hanse.errors import UserError
+from hanse.federation.flower.members import Members
 
 __all__ = ["FILE", "Orders", "give"]
 
@@ -37,29 +38,36 @@ class Orders:
         for line in path.read_text().splitlines(keepends=True) if path.exists() else []:
             if not line.endswith("\n"):
                 break
-            order = json.loads(line)
-            if order["order"] == "pause":
-                paused = order["reason"]
-            elif order["order"] == "go-on":
-                paused = None
-            elif order["order"] == "expel":
-                expelled[int(order["client"])] = order["reason"]
+            try:
+                order = json.loads(line)
+                if order["order"] == "pause":
+                    paused = str(order["reason"])
+                elif order["order"] == "go-on":
+                    paused = None
+                elif order["order"] == "expel":
+                    expelled[int(order["client"])] = str(order["reason"])
+            except (ValueError, KeyError, TypeError) as wrong:
+                raise UserError(
+                    f"{path}: is no list of orders: {line.strip()[:80]!r} ({wrong}): mend or remove it"
+                ) from None
         return Orders(paused, expelled)
 
 
 def give(run: Path, order: str, reason: str, client: int | None = None) -> None:
-    """Add an order ("pause", "go-on", "expel") to a run. Raises UserError if it is none of a network, or cannot be."""
-    for name in ("federation.json", "config.toml"):
-        if not (run / name).exists():
-            raise UserError(f"{run}: is not a run on a network that has begun (it has no {name})")
+    """Add an order ("pause", "go-on", "expel") to a run, which may still wait for its members.
+
+    Raises UserError if it is none of a network, or cannot be.
+    """
+    if not (run / "federation.json").exists():
+        raise UserError(f"{run}: is not a run on a network that has begun (it has no federation.json)")
     if not reason.strip() or len(reason) > LONGEST:
         raise UserError(f"--reason: {len(reason)} characters: must be 1 to {LONGEST}")
     line: dict[str, Any] = {"order": order, "reason": reason.strip(), "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     if order == "expel":
-        members = json.loads((run / "members.json").read_text()) if (run / "members.json").exists() else []
-        known = {int(m["id"]): m for m in members}
-        if client not in known:
+        known = Members.read(run / "members.json").by_id()
+        member = None if client is None else known.get(client)
+        if member is None:
             raise UserError(f"--client: {client}: the members are {', '.join(map(str, sorted(known))) or 'none yet'}")
-        line |= {"client": client, "key": known[client]["key"], "name": known[client]["name"]}
+        line |= {"client": client, "key": member.key, "name": member.name}
     with (run / FILE).open("a") as file:
         file.write(json.dumps(line) + "\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -20,14 +19,20 @@ from hanse.data.samples import Samples
 from hanse.errors import UserError
 from hanse.experiment import Observer, Run, run_elsewhere
 from hanse.federation.elsewhere import RemoteData
+from hanse.federation.flower.letters import Letters
 from hanse.federation.flower.link import FlowerFederation
-from hanse.federation.flower.members import Member, Members
+from hanse.federation.flower.members import Check, Hello, Member, Members, kind
 from hanse.federation.flower.message import LARGEST
+from hanse.federation.flower.narrator import Narrator, speak
+from hanse.federation.flower.newcomers import LOG
 from hanse.federation.flower.operator import Orders
 from hanse.federation.flower.receipts import Teller
 from hanse.federation.node import Job
+from hanse.learning.sequences import is_text
 
-__all__ = ["play", "server_app"]
+__all__ = ["gather", "play", "server_app"]
+
+OTHERS_S = 5.0  # more nodes than are expected have so long to introduce themselves before round 0
 
 LoadServerData = Callable[[], tuple[Samples | None, Samples | None]]  # validation and test set of the server
 
@@ -44,14 +49,16 @@ def server_app(
 ) -> ServerApp:
     """Return a Flower server app that runs ``experiment`` into the run directory ``out``, or goes on with it.
 
-    It waits up to ``patience_s`` seconds for ``members`` nodes; others may join later while there are fewer than
-    ``data.clients`` of the experiment. ``load_server_data`` returns the server's validation and test sets, for
-    mechanisms that value by one. A reply of more than ``largest`` bytes is refused unread.
+    It waits up to ``patience_s`` seconds for ``members`` nodes, but not for those that answer that they cannot take
+    part; others may join later while there are fewer than ``data.clients`` of the experiment. ``load_server_data``
+    returns the server's validation and test sets, for mechanisms that value by one. A reply of more than ``largest``
+    bytes is refused unread.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        speak()
         loaded = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
         play(grid, loaded, Path(out), members, load_server_data, observers, patience_s, largest)
 
@@ -72,7 +79,7 @@ def play(
     """Wait for the members, then play the rounds. Unless it is to ``remember`` them, their numbers are those that they
     state (in a simulation, where nodes have no keys).
 
-    Raises UserError if too few come, they do not fit together, or another server plays into ``out``.
+    Raises UserError if too few come, or another server plays into ``out``.
     """
     if experiment.behaviour:
         raise UserError("behaviour: clients on a network behave as they do; give behaviours to client_app in a trial")
@@ -82,55 +89,78 @@ def play(
     with _alone(out / "federation.json") as run:
         room, half = experiment.data.clients, experiment.federation.half_precision
         register = Members.read(out / "members.json" if remember else None)
+        validation, test = (None, None) if load_server_data is None else load_server_data()
 
         def job(member: Member, num_clients: int) -> Job:
             model = {"name": experiment.model.name, **experiment.model.options}
             return Job(run, member.id, num_clients, experiment.run.seed, model, experiment.train.model_dump(), half)
 
         deadline_s = experiment.federation.deadline_s or 3600.0
-        _log_refusals()
-        federation = FlowerFederation(grid, register, job, deadline_s, room, largest, half, partial(Orders.read, out))
-        _gather(federation, members, patience_s)
-        first = min(register.by_key.values(), key=lambda m: m.id)
-        for member in register.by_key.values():
-            if _kind(member) != _kind(first):
-                raise UserError(f"member {member.name}: samples {_kind(member)}; {first.name} has them {_kind(first)}")
-        sizes = [0] * room
-        for member in register.by_key.values():
-            sizes[member.id] = member.num_samples
-        validation, test = (None, None) if load_server_data is None else load_server_data()
-        data = RemoteData.of(sizes, first.input_shape, first.num_classes, validation, test, first.text)
-        watching = [*observers, Teller(federation, out)]
-        return run_elsewhere(experiment, data, federation, out=out, observers=watching)
+        orders, letters = partial(Orders.read, out), Letters.read(out / "letters.json")
+        check = _alike([samples for samples in (validation, test) if samples is not None])
+        federation = FlowerFederation(grid, register, job, deadline_s, room, largest, half, orders, letters, check)
+        narrator = Narrator(federation, out)
+        with narrator.watching():
+            gather(federation, members, patience_s)
+            found = [m for m in register.fitting(check) if m.id < room]
+            sizes = [0] * room
+            for member in found:
+                sizes[member.id] = member.num_samples
+            one = found[0]
+            data = RemoteData.of(sizes, one.input_shape, one.num_classes, validation, test, one.text)
+            watching = [*observers, Teller(federation, out), narrator]
+            return run_elsewhere(experiment, data, federation, out=out, observers=watching)
 
 
-def _log_refusals() -> None:
-    """Let the server's log name whoever is refused, with key and reason: the operator may want to expel it."""
-    logger = logging.getLogger("hanse.federation")
-    logger.setLevel(logging.INFO)
-    if not logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
-        logger.addHandler(handler)
+def _alike(own: Sequence[Samples]) -> Check:
+    """Return what says why a participant's samples are not like the server's own, if they are not."""
+    labels = [None if s.y.is_floating_point() else int(s.y.max()) for s in own if len(s)]
+
+    def check(said: Hello | Member) -> str | None:
+        for samples in own:
+            if said.text != is_text(samples):
+                return f"its samples are {kind(said)}; the server's own are {'' if is_text(samples) else 'no '}texts"
+            shape = tuple(samples.x.shape[1:])
+            if not said.text and shape != said.input_shape:
+                return f"its samples are {kind(said)}; the server's own are of shape {list(shape)}"
+        for largest in labels:
+            if (largest is None) != (said.num_classes is None):
+                return f"its samples are {kind(said)}; the server's have {'numbers' if largest is None else 'classes'}"
+            if largest is not None and said.num_classes is not None and largest >= said.num_classes:
+                return f"its samples are {kind(said)}; the server's own have labels up to {largest}"
+        return None
+
+    return check
 
 
-def _kind(member: Member) -> str:
-    """Return what a member's samples are like; all members' must be alike. Texts may be of any length."""
-    if member.text:
-        return f"as texts of {member.num_classes} tokens"
-    labels = "targets that are numbers" if member.num_classes is None else f"{member.num_classes} classes"
-    return f"of shape {list(member.input_shape)} with {labels}"
+def gather(federation: FlowerFederation, members: int, patience_s: float) -> None:
+    """Wait until as many members are online as are expected, and register them together, in the order they state.
 
-
-def _gather(federation: FlowerFederation, members: int, patience_s: float) -> None:
-    end = time.monotonic() + patience_s
+    Nobody waits for those that were expelled or refused. At the very first start others that are online have
+    ``OTHERS_S`` to introduce themselves too, so that ids do not hang on who was faster. Raises UserError if too few
+    come within ``patience_s``, or all that could come were refused.
+    """
+    end, enough, told = time.monotonic() + patience_s, None, -1
     while True:
-        here = len(federation.present(-1))
-        expelled = sum(m.expelled is not None for m in federation.members.by_key.values())
-        if here >= max(1, members - expelled):
-            return
-        if time.monotonic() > end:
-            raise UserError(f"members: {here} of {members} nodes came within {patience_s:g} s")
+        federation.look()
+        newcomers, known = federation.newcomers, federation.members.by_key
+        refused, here = newcomers.refused, federation.here() + len(newcomers.said)
+        due = members - sum(m.expelled is not None for m in known.values())
+        now = time.monotonic()
+        if here >= max(1, due - len(refused)):
+            enough = now if enough is None else enough
+            if known or not newcomers.pending or now >= enough + OTHERS_S:
+                federation.admit()
+                if federation.here():
+                    return
+        elif not here and not newcomers.pending and len(refused) >= max(1, due):
+            raise UserError(f"members: none of the {len(refused)} nodes that are here can take part", *refused.values())
+        if now > end:
+            why = [*refused.values(), *([f"{newcomers.pending} have not answered yet"] if newcomers.pending else [])]
+            raise UserError(f"members: {here} of {members} nodes came within {patience_s:g} s", *why)
+        if here != told:
+            LOG.info("%d of %d members are here", here, members)
+            told = here
         time.sleep(0.5)
 
 

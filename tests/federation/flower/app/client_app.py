@@ -1,4 +1,5 @@
-"""A participant with one client's share of the experiment's data; ``FAULT`` makes it misbehave."""
+"""A participant with one client's share of the experiment's data; ``FAULT`` makes it misbehave ("plain": it is an app
+of Flower's that knows nothing of hanse; "stranger": it says that its samples are others)."""
 
 import json
 import os
@@ -49,6 +50,22 @@ def answer(message: Message, context: Context) -> Message:
         os.kill(int(Path(os.environ["FAULT_PID"]).read_text().split()[0]), 9)  # the node, and we with it
         os._exit(1)
     reply = honest(message, context)
+    if fault == "stranger" and asked.get("kind") == "hello":
+        hello = json.loads(reply.content["hanse"]["hello"]) | {"input_shape": [9], "order": 0}
+        config = ConfigRecord({**dict(reply.content["hanse"]), "hello": json.dumps(hello)})
+        return Message(RecordDict({"hanse": config, "arrays": reply.content["arrays"]}), reply_to=message)
     if fault not in FAULTS or len(reply.content["arrays"]) == 0:  # an update is what goes wrong
         return reply
     return Message(FAULTS[fault](reply), reply_to=message)
+
+
+plain = ClientApp()
+
+
+@plain.train()
+def train(message: Message, context: Context) -> Message:
+    return message
+
+
+if os.environ.get("FAULT") == "plain":
+    app = plain

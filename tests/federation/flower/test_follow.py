@@ -1,0 +1,174 @@
+"""What ``hanse network run`` shows of a run, how it ends, and that it is alone; a script in the place of Flower's."""
+
+import json
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from deployed import until
+from flwr.app import Message
+from flwr.supercore.task_identity import TaskIdentity
+from test_flower_in_process import N, everyone, experiment, grid_of, swap
+from test_newcomers import AfterRound, key_of, run_with
+
+from hanse.errors import UserError
+from hanse.federation.flower import loopback
+from hanse.federation.flower.loopback import Loopback
+
+# Each call of "run" starts the next of the runs that runs.json lists; a run prints its lines and has a status. One with
+# "until" lasts until that file is there; of one with "cut" the stream breaks off after so many lines
+FLOWER = """
+import json, sys, time
+from pathlib import Path
+for words in json.loads(sys.argv[1]):
+    place = Path("runs.json")
+    runs, count = json.loads(place.read_text()), Path("count")
+    if words[0] == "run":
+        number = int(count.read_text()) + 1 if count.exists() else 1
+        count.write_text(str(number))
+        print("Successfully started run", number, flush=True)
+    else:
+        number = int(words[1] if words[0] == "log" else words[2])
+    one = runs[number - 1]
+    if words[0] == "list":
+        done = Path(f"streamed{number}").exists()
+        status = one["status"] if done else "running"
+        print(json.dumps({"runs": [{"status": status, "status-details": one.get("details", "")}]}))
+    else:
+        lines = one["lines"][: one.get("cut")] if words[0] == "run" else one["lines"]
+        for line in lines:
+            print(line, flush=True)
+        while "until" in one and not Path(one["until"]).exists():
+            time.sleep(0.01)
+        if words[0] == "log" or "cut" not in one:
+            Path(f"streamed{number}").touch()
+        sys.exit(1 if one.get("breaks") else 0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
+
+
+def network(folder: Path, monkeypatch: pytest.MonkeyPatch, *runs: dict[str, Any]) -> Loopback:
+    monkeypatch.setattr(loopback, "_MANY", FLOWER)
+    (folder / "logs").mkdir()
+    (folder / "runs.json").write_text(json.dumps(runs))
+    return Loopback(folder, folder, (1, 2))
+
+
+def test_the_second_of_two_runs_is_refused_and_the_first_has_its_own_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = {"lines": ["hanse: round 0"], "status": "finished:completed", "until": "go"}
+    second = {"lines": [], "status": "finished:failed", "details": "another server plays this run"}
+    net, ends = network(tmp_path, monkeypatch, first, second), list[str]()
+
+    def play() -> None:
+        try:
+            ends.append(net.play())
+        except UserError as wrong:
+            ends.append(str(wrong))
+
+    playing = threading.Thread(target=play)
+    playing.start()
+    until("the first to play", lambda: "round 0" in net.processes.log("run"))
+    with pytest.raises(UserError) as refused:
+        net.play()
+    (tmp_path / "go").touch()
+    playing.join()
+    assert ends == ["Successfully started run 1\nhanse: round 0\n"]
+    assert "plays here already" in str(refused.value)
+    assert str(refused.value).startswith(f"{tmp_path}: process ")
+    assert not (tmp_path / "streamed2").exists()
+
+
+def test_our_lines_are_shown_as_they_come_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["INFO : noise", "hanse: round 0: own accuracy 0.5", "", "hanse: round 1: own accuracy 0.7"]
+    net = network(tmp_path, monkeypatch, {"lines": lines, "status": "finished:completed"})
+    shown: list[str] = []
+    assert net.play(show=shown.append).splitlines()[1:] == lines
+    assert shown == ["round 0: own accuracy 0.5", "round 1: own accuracy 0.7"]
+
+
+def test_a_stream_that_breaks_off_is_taken_up_again_and_no_line_is_shown_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f"hanse: round {i}" for i in range(4)]
+    net = network(tmp_path, monkeypatch, {"lines": lines, "status": "finished:completed", "cut": 2, "breaks": True})
+    shown: list[str] = []
+    net.play(show=shown.append)
+    assert shown == [f"round {i}" for i in range(4)]
+
+
+def test_a_run_that_fails_says_what_the_server_said_and_where_its_log_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = ["hanse: round 0: own accuracy 0.5", "hanse: error: round 1: KeyError: 'x'", "hanse: asked last: client 3"]
+    net = network(tmp_path, monkeypatch, {"lines": told, "status": "finished:failed", "details": "ServerApp failed"})
+    shown: list[str] = []
+    with pytest.raises(UserError) as wrong:
+        net.play(show=shown.append)
+    assert wrong.value.lines == (
+        "the run did not complete (finished:failed)", "error: round 1: KeyError: 'x'", "asked last: client 3",
+        f"its log: {tmp_path / 'logs' / 'run.log'}",
+    )  # fmt: skip
+    assert shown == ["round 0: own accuracy 0.5"]
+
+
+def test_a_server_app_that_is_not_ours_fails_with_its_tracebacks_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["Traceback (most recent call last):", '  File "x.py", line 1', "ValueError: no such file", "INFO : bye"]
+    run = {"lines": lines, "status": "finished:failed", "details": "ServerApp failed with exception: no such file"}
+    with pytest.raises(UserError) as wrong:
+        network(tmp_path, monkeypatch, run).play()
+    assert wrong.value.lines[1:3] == ("ServerApp failed with exception: no such file", "ValueError: no such file")
+
+
+# ---- what the server says
+
+
+def test_rounds_accuracy_and_who_was_refused_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    exp = everyone(run={"rounds": 2}, eval={"every": 1})
+
+    def unwilling(node: int, message: Message, reply: Message) -> Message:
+        if node != 101 or message.content["hanse"].get("kind") == "hello":
+            return reply
+        return Message(swap(reply.content, refused="I do not\nwant to"), reply_to=message)
+
+    run = run_with(grid_of(exp, tmp_path, meddle=unwilling), exp, tmp_path / "run")
+    said = [r.getMessage() for r in caplog.records]
+    for number, line in enumerate(run.metrics):
+        figure = f"own accuracy {line['client/test_accuracy']:.3f}"
+        assert any(s.startswith(f"round {number}: {figure}, 4 of 5 seats answered ({number + 1} of 2") for s in said)
+    who = f"client 1 (client 1, key {key_of(101)})"
+    refused = list(dict.fromkeys(s for s in said if "refused" in s and not s.startswith("round 2")))
+    assert refused == [f"round {i}: {who}: refused: I do not?want to" for i in range(2)]
+    assert said[0] == f"{tmp_path / 'run'}: 0 of 2 rounds are played; 5 members are here"
+    assert f"hanse report {tmp_path / 'run'}" in said[-1]
+
+
+def test_an_error_names_its_round_and_the_clients_that_were_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    exp = experiment("fedavg", rounds=3)
+    grid = grid_of(exp, tmp_path)
+
+    def broken(ids: Any) -> Any:
+        raise RuntimeError("cannot be inflated")
+
+    after = AfterRound(lambda: setattr(grid, "pull_messages", broken))
+    with pytest.raises(RuntimeError):
+        run_with(grid, exp, tmp_path / "run", N, after)
+    said = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert said[0] == "error: round 1: RuntimeError: cannot be inflated"
+    assert len(said) == 4  # three clients a round
+    assert all(line.startswith("asked last: client ") and "(key " in line for line in said[1:])
