@@ -50,11 +50,11 @@ class Neighbours:
             process.wait()
 
 
-def play(engine: Mapping[str, Any] | None = None, neighbours: int = 0) -> tuple[str, list[float]]:
+def play(rounds: int, engine: Mapping[str, Any] | None = None, neighbours: int = 0) -> tuple[str, list[float]]:
     """Return the engine of a run, and the seconds of its rounds from the third on."""
     beside = Neighbours(neighbours)
     try:
-        run = hanse.run(whole_run.experiment(engine), observers=[beside])
+        run = hanse.run(whole_run.experiment(engine, rounds), observers=[beside])
     finally:
         beside.end()
     found = run.experiment.engine
@@ -65,6 +65,7 @@ def play(engine: Mapping[str, Any] | None = None, neighbours: int = 0) -> tuple[
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=whole_run.ROUNDS)
     options = parser.parse_args()
     whole_run.samples()
     most = torch.get_num_threads()
@@ -75,14 +76,14 @@ def main() -> int:
     chosen = set()
     for repeat in range(options.repeats):
         for label, neighbours in (("by the rule", 0), ("by the rule, neighbours at the start", os.cpu_count() or 1)):
-            engine, found = play(None, neighbours)
+            engine, found = play(options.rounds, None, neighbours)
             chosen.add(engine)
             times.setdefault(label, []).extend(found)
         best = min((median(found) for found in times.values()), default=0.0)
         for hand in hands:
             label = ", ".join(f"{key} {value}" for key, value in hand.items())
             if repeat == 0 or median(times[label]) <= 3 * best:  # the slow ones once only
-                times.setdefault(label, []).extend(play(hand)[1])
+                times.setdefault(label, []).extend(play(options.rounds, hand)[1])
     by_rule = [median(found) for label, found in times.items() if label.startswith("by the rule")]
     by_hand = min(median(found) for label, found in times.items() if not label.startswith("by the rule"))
     print(f"mnist-mlp, {most} threads, load {os.getloadavg()[0]:.1f}; by the rule: {'; '.join(sorted(chosen))}")

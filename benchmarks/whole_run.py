@@ -51,7 +51,7 @@ def plain(threads: int) -> list[float]:
     return times
 
 
-def experiment(engine: Mapping[str, Any] | None = None) -> hanse.Experiment:
+def experiment(engine: Mapping[str, Any] | None = None, rounds: int = ROUNDS) -> hanse.Experiment:
     """Return the job, on the engine that the rule chooses if none is given."""
     return hanse.Experiment(
         data={
@@ -65,7 +65,7 @@ def experiment(engine: Mapping[str, Any] | None = None) -> hanse.Experiment:
         mechanism={"name": "fedavg", "clients_per_round": 10},
         train={"epochs": 5, "batch_size": 50, "lr": 0.01, "momentum": 0.5},
         engine=dict(engine or {}),
-        run={"rounds": ROUNDS},
+        run={"rounds": rounds},
     )
 
 

@@ -29,6 +29,7 @@ MNIST_MLP = 50 * 40_785  # multiplications of a seat's step: batch times P
     [
         (("layers", 10, MNIST_MLP, 2), ("stacked", 2, 1)),
         (("layers", 100, MNIST_MLP, 64), ("stacked", 4, 1)),
+        (("layers", 1, MNIST_MLP, 2), ("stacked", 2, 1)),
         (("layers", 10, 20 * 610, 2), ("stacked", 1, 1)),
         (("layers", 10, MNIST_MLP, 1), ("stacked", 1, 1)),
         (("images", 5, 50 * 188_810, 2), ("sequential", 1, 2)),

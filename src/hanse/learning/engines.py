@@ -27,9 +27,9 @@ __all__ = ["Choice", "Kind", "choose", "make_engine", "pick_device", "rule"]
 
 Kind = Literal["layers", "images", "texts", "batched", "other"]
 
-_A_THREAD = 1 << 20  # multiplications of a step from which one more thread pays
+_A_THREAD = 1_000_000  # multiplications of a step from which one more thread pays
 _MOST = 4  # threads of one program: beyond these nothing has been measured
-_LARGE = 1 << 23  # multiplications of a seat's step from which its operators outweigh Python's part
+_LARGE = 8_000_000  # multiplications of a seat's step from which its operators outweigh Python's part
 _FEW = 8  # seats from which batching by torch.func pays for what it costs
 _GUIDED = "it trains without the guide that the mechanism sends (FedGen's generator)"
 _ADAMW = "its steps are SGD's, and train.optimizer asks for others"
