@@ -209,6 +209,7 @@ def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
         threads=section.threads,
         workers=section.workers,
         device=blueprint.device,
+        precision=section.precision,
         guided="guide" in blueprint.mechanism.train.gives,
     )
 

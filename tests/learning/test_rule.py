@@ -106,6 +106,12 @@ def test_what_is_asked_for_is_kept() -> None:
         chosen(*build_problem(USER + "dropping", (1, 28, 28), 10, 1), train="vmapped")
 
 
+def test_engines_without_bf16_say_so() -> None:
+    mlp, cnn = (build_problem(name, (1, 28, 28), 10, 1) for name in ("mlp", "cnn_small"))
+    assert chosen(*mlp, precision="bf16").why[0] == "stacked: computes in float32, where bf16 gains nothing"
+    assert not any("bf16" in line for line in chosen(*cnn, precision="bf16").why)
+
+
 EXPERIMENT: dict[str, Any] = {
     "data": {"clients": 4},
     "model": {"name": "mlp", "hidden": [8]},

@@ -92,6 +92,7 @@ def choose(
     threads: int | None = None,
     workers: int | None = None,
     device: torch.device | str = "cpu",
+    precision: Precision = "float32",
     guided: bool = False,
 ) -> Choice:
     """Return the engine for rounds of ``seats`` and batches of ``batch``; what is given (``train``, ``threads``,
@@ -112,6 +113,8 @@ def choose(
     found = rule(kind, seats, batch * problem.layout.num_parameters, cores, device, train)
     if threads or workers:
         found = replace(found, threads=threads or 1, workers=workers or 1)
+    if precision == "bf16" and found.engine != "sequential":
+        notes.append(f"{found.engine}: computes in float32, where bf16 gains nothing")
     return replace(found, why=[*notes, f"{found.label}: for {kind}, {seats} seats, {cores} threads, {device}"])
 
 
