@@ -66,12 +66,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=whole_run.ROUNDS)
+    parser.add_argument("--train", nargs="*", default=["stacked", "vmapped", "sequential"], help="set by hand")
     options = parser.parse_args()
     whole_run.samples()
     most = torch.get_num_threads()
     counts = sorted({1, min(2, most), min(4, most), most})
-    hands = [{"train": train, "threads": t} for train in ("stacked", "vmapped", "sequential") for t in counts]
-    hands += [{"train": train, "workers": w} for train in ("stacked", "sequential") for w in counts[1:]]
+    hands = [{"train": train, "threads": t} for train in options.train for t in counts]
+    hands += [{"train": train, "workers": w} for train in options.train if train != "vmapped" for w in counts[1:]]
     times: dict[str, list[float]] = {}
     chosen = set()
     for repeat in range(options.repeats):
