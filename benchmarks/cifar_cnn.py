@@ -16,7 +16,7 @@ from plain import PlainLoop, cnn, interleaved, load, table, with_threads
 from torch import Tensor
 
 from hanse.data.samples import Samples
-from hanse.learning.calibrate import Choice, choose, make_engine
+from hanse.learning.engines import Choice, choose, make_engine
 from hanse.learning.job import Engine, Recipe, SeatJob
 from hanse.learning.models import build_problem
 
@@ -55,7 +55,8 @@ def main() -> None:
     most = torch.get_num_threads()
     print(f"cifar-cnn on {source}; PyTorch {torch.__version__}, {most} threads at most")
     problem, row = build_problem("cnn", (3, 32, 32), 10, 0)
-    jobs = [SeatJob(clients[c], row, (0, -1, c, 0)) for c in range(5)]
+    chosen = choose(problem, row, RECIPE, train.take(clients[0][:4]), seats=5, batch=50)
+    others = {Choice("sequential", 1, most), Choice("sequential", most, 1)} if options.all else set()
     runs: dict[str, Callable[[], object]] = {}
     for threads in sorted({1, most}):
         loop = PlainLoop(cnn(), train, test, clients)
@@ -63,9 +64,7 @@ def main() -> None:
     baseline = list(runs)
     engines: list[Engine] = []
     for precision in ("float32", "bf16"):
-        chosen = choose(problem, RECIPE, train, jobs, rounds=100, precision=precision)  # type: ignore[arg-type]
-        others = {Choice("sequential", 1, most), Choice("sequential", most, 1), Choice("processes", 1, most)}
-        for choice in sorted({chosen, *(others if options.all else ())}, key=lambda c: c.label):
+        for choice in sorted({chosen} | others, key=lambda c: c.label):
             engines.append(make_engine(choice, problem, "cpu", precision))  # type: ignore[arg-type]
             ours = Hanse(engines[-1], row, train, test, clients)
             label = f"{precision}, {choice.label}{' <- chosen' if choice == chosen else ''}"

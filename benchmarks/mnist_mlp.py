@@ -14,7 +14,7 @@ from plain import PlainLoop, interleaved, load, mlp, table, with_threads
 from torch import Tensor
 
 from hanse.data.samples import Samples
-from hanse.learning.calibrate import Choice, choose, make_engine
+from hanse.learning.engines import Choice, choose, make_engine
 from hanse.learning.job import Engine, Problem, Recipe, SeatJob
 from hanse.learning.models import build_problem
 
@@ -43,9 +43,8 @@ def seats_of(round: int, count: int) -> list[int]:
 
 
 def engines(count: int, problem: Problem, row: Tensor, train: Samples, clients: list[Tensor]) -> dict[str, Engine]:
-    """Return the engine that calibration chooses for so many seats, and the other ways to stack."""
-    jobs = [SeatJob(clients[c], row, (0, -1, c, 0)) for c in range(count)]
-    chosen = choose(problem, RECIPE, train, jobs, rounds=100)
+    """Return the engine that the rule chooses for so many seats, and the other ways to stack."""
+    chosen = choose(problem, row, RECIPE, train.take(clients[0][:4]), seats=count, batch=50)
     most = torch.get_num_threads()
     every = {Choice("stacked", 1, 1), Choice("stacked", most, 1), Choice("stacked", 1, min(most, count)), chosen}
     labels = {c.label + (" <- chosen" if c == chosen else ""): c for c in every}
@@ -82,7 +81,7 @@ def plain_round(loop: PlainLoop, count: int) -> float:
 
 
 def whole(train: Samples, test: Samples, clients: list[Tensor], most: int, rounds: int = 20) -> None:
-    """Time a run of 20 rounds from nothing, warm-up included, with the calibration of a first run and without."""
+    """Time a run of 20 rounds from nothing, warm-up included."""
     times: dict[str, list[float]] = {}
     accuracy: dict[str, float] = {}
     for _ in range(3):
@@ -94,17 +93,14 @@ def whole(train: Samples, test: Samples, clients: list[Tensor], most: int, round
                 accuracy["plain"] = plain_round(loop, 10)
             times.setdefault(f"plain loop ({threads} threads)", []).append(time.perf_counter() - begin)
         torch.set_num_threads(most)
-        for fresh in (True, False):
-            begin = time.perf_counter()
-            problem, row = build_problem("mlp", (1, 28, 28), 10, 0, hidden=[50, 25])
-            jobs = [SeatJob(clients[c], row, (0, -1, c, 0)) for c in range(10)]
-            choice = choose(problem, RECIPE, train, jobs, rounds=rounds, fresh=fresh)
-            ours = Hanse(make_engine(choice, problem), row, train, test, clients)
-            for _ in range(rounds):
-                ours.run(10)
-            accuracy["hanse"] = ours.accuracy
-            label = f"hanse, {'calibrating first' if fresh else 'calibrated before'}"
-            times.setdefault(label, []).append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        problem, row = build_problem("mlp", (1, 28, 28), 10, 0, hidden=[50, 25])
+        choice = choose(problem, row, RECIPE, train.take(clients[0][:4]), seats=10, batch=50)
+        ours = Hanse(make_engine(choice, problem), row, train, test, clients)
+        for _ in range(rounds):
+            ours.run(10)
+        accuracy["hanse"] = ours.accuracy
+        times.setdefault("hanse", []).append(time.perf_counter() - begin)
     table(f"{rounds} rounds of 10 seats, from nothing", times, [name for name in times if name.startswith("plain")])
     print(f"accuracy after {rounds} rounds: plain {accuracy['plain']:.4f}, hanse {accuracy['hanse']:.4f}")
 

@@ -6,7 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPTS = ("mnist_mlp.py", "whole_run.py", "cifar_cnn.py", "coalitions.py", "registered.py", "equilibrium.py")
+SCRIPTS = (
+    "engines.py",
+    "busy_start.py",
+    "mnist_mlp.py",
+    "whole_run.py",
+    "cifar_cnn.py",
+    "coalitions.py",
+    "registered.py",
+    "equilibrium.py",
+)
 
 
 def main() -> None:

@@ -113,9 +113,6 @@ def run(
     out_dir: Out = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an existing run directory first.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say which training engine was chosen, and why.")] = False,
-    recalibrate: Annotated[
-        bool, typer.Option("--recalibrate", help="Measure the engines again instead of reusing the last result.")
-    ] = False,
     track: Track = None,
 ) -> None:
     """Run an experiment and leave a run directory."""
@@ -128,9 +125,7 @@ def run(
     folder = out_dir or Path("runs") / file.stem
     bar = ProgressBar(out, experiment.mechanism.name, explain=explain)
     trackers = make_trackers(track or [], folder)
-    result = running.run(
-        experiment, out=folder, observers=[bar, *trackers], overwrite=overwrite, recalibrate=recalibrate
-    )
+    result = running.run(experiment, out=folder, observers=[bar, *trackers], overwrite=overwrite)
     _finish(result)
 
 

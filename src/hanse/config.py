@@ -136,17 +136,26 @@ class LedgerSection(Section):
 
 
 class EngineSection(Section):
-    """``[engine]``: how the local federation trains; "auto" is measured once and then written here.
+    """``[engine]``: how the local federation trains; "auto" goes by a rule (``docs/engines.md``), and is then written
+    here. "processes", the worker processes of earlier versions, is read as "sequential" with as many threads in their
+    place: it trains the same models, bit for bit.
 
     ``precision = "bf16"`` pays for CNNs on processors with bfloat16 instructions; their accuracy stayed within the
     seeds' deviation on Fashion-MNIST and CIFAR-10 (``benchmarks/bf16.py``). MLPs gain nothing.
     """
 
-    train: Literal["auto", "stacked", "vmapped", "sequential", "processes"] = "auto"
+    train: Literal["auto", "stacked", "vmapped", "sequential"] = "auto"
     threads: Positive | None = None
     workers: Positive | None = None
     device: str = "auto"
     precision: Literal["float32", "bf16"] = "float32"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _earlier(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("train") == "processes":
+            return {**given, "train": "sequential", "threads": 1}
+        return given
 
 
 class EvalSection(Section):

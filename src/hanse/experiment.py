@@ -106,13 +106,11 @@ def run(
     out: str | Path | None = None,
     observers: Sequence[Observer] = (),
     overwrite: bool = False,
-    recalibrate: bool = False,
 ) -> Run:
     """Run an experiment (an :class:`Experiment`, or the path of a TOML file) and return the :class:`Run`.
 
-    With ``out`` it leaves a run directory and can be resumed; without, nothing is written. ``recalibrate`` measures
-    the engines again instead of using what this machine found before. Raises UserError for what cannot be run, before
-    round 0.
+    With ``out`` it leaves a run directory and can be resumed; without, nothing is written. Raises UserError for what
+    cannot be run, before round 0.
     """
     if not isinstance(experiment, Experiment):
         experiment = Experiment.read(experiment)
@@ -121,7 +119,7 @@ def run(
         from hanse.federation.flower.simulation import run_simulated  # here: Flower takes a while to import
 
         return run_simulated(experiment, out=out, observers=observers, overwrite=overwrite)
-    ready = settle_engine(experiment, build(experiment), fresh=recalibrate)
+    ready = settle_engine(experiment, build(experiment))
     return _from_the_start(*ready, observers, None if out is None else Path(out), overwrite)
 
 
@@ -136,7 +134,7 @@ def resume(path: str | Path, *, observers: Sequence[Observer] = ()) -> Run:
         from hanse.federation.flower.simulation import run_simulated
 
         return run_simulated(experiment, out=path, observers=observers, again=True)
-    return _from_a_checkpoint(*settle_engine(experiment, build(experiment), fresh=False), observers, path)
+    return _from_a_checkpoint(*settle_engine(experiment, build(experiment)), observers, path)
 
 
 def run_elsewhere(
@@ -152,7 +150,7 @@ def run_elsewhere(
     ``data`` says what the server knows: its own sets, the shape of samples and each client's reported size.
     """
     path = Path(out)
-    ready = settle_engine(experiment, build(experiment, data), fresh=False, federation=federation)
+    ready = settle_engine(experiment, build(experiment, data), federation=federation)
     if (path / "config.toml").exists():
         return _from_a_checkpoint(*ready, observers, path)
     return _from_the_start(*ready, observers, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,10 +22,10 @@ from hanse.federation.local import LocalFederation
 from hanse.federation.policy import POLICIES
 from hanse.federation.port import Federation
 from hanse.federation.profiles import Profile, build_profiles
-from hanse.learning.calibrate import Choice as EngineChoice
-from hanse.learning.calibrate import choose, make_engine, pick_device
+from hanse.learning.engines import Choice as EngineChoice
+from hanse.learning.engines import choose, make_engine, pick_device
 from hanse.learning.guide import why_no_head
-from hanse.learning.job import Engine, Problem, SeatJob, smallest_batch
+from hanse.learning.job import Engine, Problem, smallest_batch
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.ledger.entry import TOKEN
@@ -157,13 +158,13 @@ def _given(experiment: Experiment, data: FederatedData, problem: Problem, mechan
 
 
 def settle_engine(
-    experiment: Experiment, blueprint: Blueprint, *, fresh: bool, federation: Federation | None = None
+    experiment: Experiment, blueprint: Blueprint, *, federation: Federation | None = None
 ) -> tuple[Experiment, World, Sequence[str]]:
-    """Choose the engine (measured if it says "auto"), write the choice into the experiment, and make the world.
+    """Choose the engine (by a rule if it says "auto"), write the choice into the experiment, and make the world.
 
-    With a ``federation`` the clients train elsewhere: the engine here only scores, one thread, without measuring.
+    With a ``federation`` the clients train elsewhere: the engine here only scores, one thread.
     """
-    choice = _choose(experiment, blueprint, fresh) if federation is None else ELSEWHERE
+    choice = _choose(experiment, blueprint) if federation is None else ELSEWHERE
     section = experiment.engine.model_copy(
         update={
             "train": choice.engine,
@@ -193,24 +194,22 @@ def _too_short(experiment: Experiment, blueprint: Blueprint) -> list[str]:
     ]
 
 
-def _choose(experiment: Experiment, blueprint: Blueprint, fresh: bool) -> EngineChoice:
-    section, data, seed = experiment.engine, blueprint.data, experiment.run.seed
-    seats = getattr(blueprint.mechanism.select, "clients_per_round", data.num_clients)
-    clients = stream(seed, "calibration").permutation(data.num_clients)[:seats].tolist()
-    pool, index = data.pool(clients)
-    jobs = [SeatJob(i, blueprint.initial, (seed, -1, c, 0)) for c, i in zip(clients, index, strict=True)]
+def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
+    section, data, recipe = experiment.engine, blueprint.data, experiment.train.recipe
+    pool, index = data.pool([0])
+    size = recipe.batch_size or math.ceil(float(data.sizes.mean()) / (recipe.batches_per_epoch or 1))
     return choose(
         blueprint.problem,
-        experiment.train.recipe,
-        pool,
-        jobs,
-        rounds=experiment.run.rounds,
+        blueprint.initial,
+        recipe,
+        pool.take(index[0][:4]),
+        seats=min(getattr(blueprint.mechanism.select, "clients_per_round", data.num_clients), data.num_clients),
+        batch=min(size, int(data.sizes.max())),
         train=section.train,
         threads=section.threads,
         workers=section.workers,
         device=blueprint.device,
         precision=section.precision,
-        fresh=fresh,
         guided="guide" in blueprint.mechanism.train.gives,
     )
 

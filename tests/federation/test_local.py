@@ -33,7 +33,7 @@ def world(**sections: Any) -> World:
         **sections,
     }
     experiment = hanse.Experiment(**given)
-    return settle_engine(experiment, build(experiment), fresh=False)[1]
+    return settle_engine(experiment, build(experiment))[1]
 
 
 @pytest.fixture(scope="module")

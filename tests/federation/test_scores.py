@@ -107,7 +107,7 @@ def here() -> World:
         mechanism={"name": "fedavg", "clients_per_round": 3},
         engine={"train": "stacked", "threads": 1},
     )
-    return settle_engine(experiment, build(experiment), fresh=False)[1]
+    return settle_engine(experiment, build(experiment))[1]
 
 
 def test_wishes_of_all_kinds_come_back_in_order(here: World) -> None:

@@ -13,7 +13,6 @@ from hanse.learning.generator import Ensemble, Generator, diversity, ensemble_lo
 from hanse.learning.guide import Guide, Head, Tutor, labels_met, why_no_head
 from hanse.learning.job import Problem, Recipe, SeatJob, batch_plan
 from hanse.learning.models import build_problem
-from hanse.learning.processes import ProcessEngine
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 from hanse.learning.vmapped import VmappedEngine
@@ -289,25 +288,20 @@ def test_weights_of_zero_are_plain_training() -> None:
     assert torch.equal(engine.train(pool, jobs, RECIPE, 0.05).rows, engine.train(pool, plain, RECIPE, 0.05).rows)
 
 
-def test_worker_processes_and_threads_give_the_same_bits() -> None:
+def test_seats_side_by_side_give_the_bits_of_one_thread() -> None:
     problem, pool, jobs = problem_and_jobs()
     want = SequentialEngine(problem, threads=1).train(pool, jobs, RECIPE, 0.05)
     beside = SequentialEngine(problem, threads=1, workers=2)
-    processes = ProcessEngine(problem, workers=2)
-    try:
-        for engine in (beside, processes):
-            got = engine.train(pool, jobs, RECIPE, 0.05)
-            assert torch.equal(got.rows, want.rows)
-            np.testing.assert_array_equal(got.loss, want.loss)
-    finally:
-        processes.close()
-        beside.close()
+    got = beside.train(pool, jobs, RECIPE, 0.05)
+    beside.close()
+    assert torch.equal(got.rows, want.rows)
+    np.testing.assert_array_equal(got.loss, want.loss)
 
 
 @pytest.mark.parametrize("make", [StackedEngine, VmappedEngine])
 def test_engines_that_cannot_heed_a_guide_refuse_it(make: type) -> None:
     problem, pool, jobs = problem_and_jobs()
-    with pytest.raises(ValueError, match="trains without guides; use 'sequential' or 'processes'"):
+    with pytest.raises(ValueError, match="trains without guides; use 'sequential'"):
         make(problem).train(pool, jobs, RECIPE, 0.05)
 
 

@@ -14,8 +14,8 @@ from hanse.data.samples import Samples
 from hanse.errors import UserError
 from hanse.federation.answers import Share, confusion, gradient
 from hanse.federation.port import Confusion, Gradient
-from hanse.learning.calibrate import choose
 from hanse.learning.coalitions import Coalitions
+from hanse.learning.engines import choose
 from hanse.learning.job import Problem, Recipe, SeatJob
 from hanse.learning.local import Trainer
 from hanse.learning.models import build_problem
@@ -169,9 +169,9 @@ def test_engines_that_batch_seats_refuse_adamw(pool: Samples) -> None:
     recipe = Recipe(steps=2, batch_size=3, lr=0.1, optimizer="adamw")
     with pytest.raises(ValueError, match="takes SGD steps"):
         StackedEngine(made).train(numbers, jobs, recipe, 0.1)
-    choice = choose(made, recipe, numbers, jobs, rounds=1, threads=1, workers=1)
+    choice = choose(made, row, recipe, numbers, seats=2, batch=3)
     assert choice.engine == "sequential"
     with pytest.raises(UserError, match="its steps are SGD's"):
-        choose(made, recipe, numbers, jobs, rounds=1, train="stacked")
+        choose(made, row, recipe, numbers, seats=2, batch=3, train="stacked")
     moved = SequentialEngine(made).train(numbers, jobs, recipe, 0.1).rows - row
     assert np.isclose(float(moved.abs().max()), 0.2, rtol=0.05)  # two steps of about lr each

@@ -12,9 +12,8 @@ import torch
 import hanse
 from hanse.federation.check import refusal
 from hanse.federation.port import Reply, Request, Train, Trained
-from hanse.learning.calibrate import choose
-from hanse.learning.job import Recipe, SeatJob, batch_plan
-from hanse.learning.models import build_problem
+from hanse.learning.engines import choose
+from hanse.learning.job import Recipe, batch_plan
 from hanse.mechanisms.fedgen import Distilled, fedgen
 from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.train import SharedModel
@@ -35,7 +34,7 @@ def experiment(name: str = "fedgen", rounds: int = 3, **sections: Any) -> hanse.
 
 
 def world_of(made: hanse.Experiment) -> World:
-    return settle_engine(made, build(made), fresh=False)[1]
+    return settle_engine(made, build(made))[1]
 
 
 def play(world: World, rounds: int, lost: tuple[int, ...] = ()) -> list[Played]:
@@ -181,19 +180,14 @@ def test_an_engine_that_cannot_guide_is_refused_before_round_0(engine: str) -> N
         hanse.run(experiment(engine={"train": engine, "threads": 1}))
 
 
-def test_the_automatic_choice_avoids_them_and_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    problem, row = build_problem("mlp", (4,), 3, 0)
+def test_the_automatic_choice_avoids_them_and_says_why() -> None:
     world = world_of(experiment())
-    pool, index = world.data.pool([0, 1])
-    problem, row = world.problem, world.setup.context.initial(0)
-    jobs = [SeatJob(i, row, (0, -1, c, 0)) for c, i in enumerate(index)]
-    recipe = Recipe(steps=2, batch_size=8)
-    choice = choose(problem, recipe, pool, jobs, rounds=1, guided=True, fresh=True)
-    assert choice.engine in ("sequential", "processes")
+    pool, _ = world.data.pool([0])
+    row, recipe = world.setup.context.initial(0), Recipe(steps=2, batch_size=8)
+    choice = choose(world.problem, row, recipe, pool, seats=2, batch=8, guided=True)
+    assert choice.engine == "sequential"
     assert any(line.startswith("stacked: it trains without the guide") for line in choice.why)
-    plain = choose(problem, recipe, pool, jobs, rounds=1, fresh=True)
-    assert plain.engine == "stacked"
+    assert choose(world.problem, row, recipe, pool, seats=2, batch=8).engine == "stacked"
 
 
 def test_it_beats_fedavg_on_skewed_digits() -> None:

@@ -35,7 +35,7 @@ def experiment(**mechanism: Any) -> hanse.Experiment:
 @pytest.fixture(scope="module")
 def world() -> World:
     given = experiment()
-    return settle_engine(given, build(given), fresh=False)[1]
+    return settle_engine(given, build(given))[1]
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_few_equal_and_enormous_models(view: View, name: str) -> None:
 
 def test_a_model_that_is_not_finite_never_reaches_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
     given = experiment(weigh="gtflat")
-    world = settle_engine(given, build(given), fresh=False)[1]
+    world = settle_engine(given, build(given))[1]
     engine = world.setup.federation.engine  # type: ignore[attr-defined]
     real = engine.train
 

@@ -218,7 +218,7 @@ def whole(name: str, rounds: int, **select: Any) -> hanse.Run:
 
 def test_set_aware_knows_what_clients_hold_and_seats_different_classes() -> None:
     experiment = whole("set_aware", 1).experiment
-    world = settle_engine(experiment, build(experiment), fresh=False)[1]
+    world = settle_engine(experiment, build(experiment))[1]
     state = first_state(world.setup)
     classes = world.data.class_counts()
     assert classes is not None
@@ -252,7 +252,7 @@ def test_set_aware_runs_on_regression_with_tenths_for_classes() -> None:
 
 def test_what_the_server_finds_class_by_class_adds_up_to_the_whole() -> None:
     experiment = whole("set_aware", 1).experiment
-    world = settle_engine(experiment, build(experiment), fresh=False)[1]
+    world = settle_engine(experiment, build(experiment))[1]
     server, row = world.setup.server, world.setup.context.initial(0)
     assert world.data.server_validation is not None
     counts = torch.bincount(world.data.server_validation.y).double()
@@ -278,7 +278,7 @@ def test_classes_that_are_missing_make_no_part() -> None:
 def test_a_run_that_never_chooses_by_value_says_so(name: str, rounds: int, said: bool) -> None:
     experiment = whole(name, 1).experiment
     experiment = experiment.model_copy(update={"run": experiment.run.model_copy(update={"rounds": rounds})})
-    lines = settle_engine(experiment, build(experiment), fresh=False)[2]
+    lines = settle_engine(experiment, build(experiment))[2]
     want = f"warning: run.rounds: {rounds}: to meet all 12 clients, 3 a round, takes 4 rounds"
     assert any(line.startswith(want) for line in lines) == said
 

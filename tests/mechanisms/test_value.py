@@ -29,7 +29,7 @@ def world() -> World:
         train={"lr": 0.1, "epochs": 2},
         engine={"train": "stacked", "threads": 1},
     )
-    return settle_engine(experiment, build(experiment), fresh=False)[1]
+    return settle_engine(experiment, build(experiment))[1]
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_gtg_of_eight_clients_agrees_with_exact_on_every_round() -> None:
         train={"lr": 0.1, "epochs": 2},
         engine={"train": "stacked", "threads": 1},
     )
-    here = settle_engine(experiment, build(experiment), fresh=False)[1]
+    here = settle_engine(experiment, build(experiment))[1]
     state = first_state(here.setup)
     inside: list[np.ndarray] = []
     for _ in range(5):

@@ -1,6 +1,6 @@
 """What local training is asked to do: the recipe, one job a seat, and the order of its batches.
 
-Every engine (stacked, sequential, processes, a remote node) takes the same jobs and the same batch plan, so that they
+Every engine (stacked, vmapped, sequential, a remote node) takes the same jobs and the same batch plan, so that they
 can be compared number by number.
 """
 
@@ -129,7 +129,7 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Release worker processes and buffers."""
+        """Release threads and buffers."""
         ...
 
 
@@ -212,9 +212,9 @@ def smallest_batch(problem: Problem) -> int:
 def refuse_unfit(jobs: Sequence[SeatJob], recipe: Recipe, engine: str) -> None:
     """Raise ValueError for a guide or a recipe that is not SGD; called by engines that can heed neither."""
     if any(job.guide is not None for job in jobs):
-        raise ValueError(f"engine {engine!r} trains without guides; use 'sequential' or 'processes'")
+        raise ValueError(f"engine {engine!r} trains without guides; use 'sequential'")
     if recipe.optimizer != "sgd":
-        raise ValueError(f"engine {engine!r} takes SGD steps; use 'sequential' or 'processes' for {recipe.optimizer!r}")
+        raise ValueError(f"engine {engine!r} takes SGD steps; use 'sequential' for {recipe.optimizer!r}")
 
 
 def has_buffers(problem: Problem) -> bool:

@@ -51,7 +51,7 @@ def reproduce(
 ) -> None:
     """Run a paper's experiments and put the published numbers beside ours. Finished runs are kept and not run again."""
     from hanse.jobs.pool import cores
-    from hanse.learning.calibrate import pick_device
+    from hanse.learning.engines import pick_device
     from hanse.papers import show
     from hanse.papers.audited import play_audited
     from hanse.papers.catalogue import find_table

@@ -1,0 +1,168 @@
+"""Which engine trains a job: a rule over the model's kind, seats, threads and device. Nothing is timed or remembered.
+
+The rule, where its figures come from and what it cannot know are in ``docs/engines.md``; ``benchmarks/engines.py``
+checks it against every other setting on the machine that it runs on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from hanse.data.samples import Samples
+from hanse.errors import UserError
+from hanse.learning.job import Engine, Problem, Recipe
+from hanse.learning.local import Precision, has_convolutions
+from hanse.learning.program import read_stack
+from hanse.learning.sequences import is_text
+from hanse.learning.sequential import SequentialEngine
+from hanse.learning.stacked import StackedEngine
+from hanse.learning.vmapped import VmappedEngine, why_not_vmapped
+
+__all__ = ["Choice", "Kind", "choose", "make_engine", "pick_device", "rule"]
+
+Kind = Literal["layers", "images", "texts", "batched", "other"]
+
+_A_THREAD = 1_000_000  # multiplications of a step from which one more thread pays
+_MOST = 4  # threads of one program: beyond these nothing has been measured
+_LARGE = 8_000_000  # multiplications of a seat's step from which its operators outweigh Python's part
+_FEW = 8  # seats from which batching by torch.func pays for what it costs
+_GUIDED = "it trains without the guide that the mechanism sends (FedGen's generator)"
+_ADAMW = "its steps are SGD's, and train.optimizer asks for others"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An engine and its settings: intra-op ``threads`` of one program, ``workers`` threads that each train seats of
+    their own. ``why`` explains the choice in lines.
+    """
+
+    engine: str
+    threads: int
+    workers: int
+    why: Sequence[str] = field(default=(), compare=False)
+
+    @property
+    def label(self) -> str:
+        """What it is called in explanations."""
+        if self.workers > 1:
+            what = "stacks" if self.engine == "stacked" else "seats"
+            return f"{self.engine} ({self.workers} {what} side by side, 1 thread each)"
+        return f"{self.engine} ({self.threads} thread{'s' if self.threads > 1 else ''})"
+
+
+def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", engine: str = "auto") -> Choice:
+    """Return the engine for ``seats`` models of a ``kind`` on a device ("cpu", "cuda") with so many ``cores``.
+
+    ``work`` is the multiplications of one seat's step, taken as its batch times P. The kinds are "layers" (a sequence
+    of known layers), "images" (2-d convolutions), "texts" (a label at every position, or recurrent layers), "batched"
+    (any other that torch.func can batch) and "other". Where ``engine`` is given, its threads are chosen.
+    """
+    large = kind in ("images", "texts") or work >= _LARGE
+    if engine == "auto":
+        batches = kind == "batched" and seats >= _FEW and not large
+        engine = "stacked" if kind == "layers" else "vmapped" if batches else "sequential"
+    if device != "cpu":
+        return Choice(engine, 1, 1)
+    if engine != "sequential":  # one program for all seats: its operators are split over threads
+        return Choice(engine, _threads(seats * work, cores), 1)
+    if seats == 1:
+        return Choice(engine, _threads(work, cores) if large else 1, 1)
+    return Choice(engine, 1, min(cores, seats) if large else 1)  # small operators would wait for Python's lock
+
+
+def _threads(work: int, cores: int) -> int:
+    """Return how many threads a program of so many multiplications a step is worth."""
+    return max(1, min(cores, _MOST, work // _A_THREAD))
+
+
+def choose(
+    problem: Problem,
+    initial: Tensor,
+    recipe: Recipe,
+    few: Samples,
+    *,
+    seats: int,
+    batch: int,
+    train: str = "auto",
+    threads: int | None = None,
+    workers: int | None = None,
+    device: torch.device | str = "cpu",
+    precision: Precision = "float32",
+    guided: bool = False,
+) -> Choice:
+    """Return the engine for rounds of ``seats`` and batches of ``batch``; what is given (``train``, ``threads``,
+    ``workers``) is kept, and one of ``threads`` and ``workers`` means 1 of the other.
+
+    ``initial [P]`` and a ``few`` samples tell whether torch.func can batch the model; ``guided`` seats (FedGen) are not
+    batched. Raises UserError if the engine asked for cannot train this model.
+    """
+    if threads and workers and threads > 1 and workers > 1:
+        raise UserError(f"engine.threads is {threads} and engine.workers {workers}; several workers use 1 thread each")
+    device = torch.device(device).type
+    unfit = _GUIDED if guided else _ADAMW if recipe.optimizer != "sgd" else None
+    kind, unable = _kind(problem, initial, few, unfit, train)
+    notes = [f"{engine}: {reason}" for engine, reason in unable.items()]
+    if train in unable:
+        raise UserError(f"engine.train is {train!r}, but it cannot train this model: {'; '.join(notes)}")
+    cores = torch.get_num_threads()
+    found = rule(kind, seats, batch * problem.layout.num_parameters, cores, device, train)
+    if threads or workers:
+        found = replace(found, threads=threads or 1, workers=workers or 1)
+    if precision == "bf16" and found.engine != "sequential":
+        notes.append(f"{found.engine}: computes in float32, where bf16 gains nothing")
+    return replace(found, why=[*notes, f"{found.label}: for {kind}, {seats} seats, {cores} threads, {device}"])
+
+
+def _kind(
+    problem: Problem, initial: Tensor, few: Samples, unfit: str | None, train: str
+) -> tuple[Kind, dict[str, str]]:
+    """Return the kind of a model, and why which engines cannot train it: ``unfit`` if none that batches seats can."""
+    module = problem.module
+    texts = is_text(few) or any(isinstance(m, nn.RNNBase) for m in module.modules())
+    plain: Kind = "images" if has_convolutions(module) else "texts" if texts else "other"
+    if unfit:
+        return plain, {"stacked": unfit, "vmapped": unfit}
+    unable, stacks = {}, read_stack(problem) is not None
+    if not stacks:
+        unable["stacked"] = "the model is not a sequence of layers that can be stacked"
+    tried = train == "auto" and not stacks and plain == "other"
+    if tried or train == "vmapped":
+        reason = why_not_vmapped(problem, initial, few)
+        if reason:
+            unable["vmapped"] = reason
+    if stacks:
+        return "layers", unable
+    return "batched" if tried and "vmapped" not in unable else plain, unable
+
+
+def make_engine(
+    choice: Choice, problem: Problem, device: torch.device | str = "cpu", precision: Precision = "float32"
+) -> Engine:
+    """Return the chosen engine. ``precision`` "bf16" concerns the engines that run the module itself."""
+    device = torch.device(device)
+    match choice.engine:
+        case "stacked":
+            return StackedEngine(problem, device, choice.threads, choice.workers)
+        case "vmapped":
+            return VmappedEngine(problem, device, choice.threads)
+        case "sequential":
+            return SequentialEngine(problem, device, choice.threads, choice.workers, precision)
+    raise UserError(f"engine is {choice.engine!r}; allowed: stacked, vmapped, sequential")
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device: "auto" is CUDA if there is one, else the CPU. Raises UserError for one that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"device is {name!r}; allowed: 'auto', 'cpu', 'cuda', 'cuda:0'") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device is {name!r}, but this PyTorch sees no CUDA device; use 'auto' or 'cpu'")
+    return device

@@ -1,0 +1,165 @@
+"""The rule that chooses engines: the same question has the same answer, whatever the machine is busy with."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hanse
+from hanse.errors import UserError
+from hanse.learning.engines import Choice, choose, make_engine, pick_device, rule
+from hanse.learning.job import Problem, Recipe
+from hanse.learning.models import build_problem
+from hanse.learning.sequential import SequentialEngine
+
+from .helpers import jobs_of, made, oracle
+
+USER = "tests.learning.usermodels:"
+RECIPE = Recipe(epochs=2, batch_size=10, lr=0.05, momentum=0.5)
+MNIST_MLP = 50 * 40_785  # multiplications of a seat's step: batch times P
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (("layers", 10, MNIST_MLP, 2), ("stacked", 2, 1)),
+        (("layers", 100, MNIST_MLP, 64), ("stacked", 4, 1)),
+        (("layers", 1, MNIST_MLP, 2), ("stacked", 2, 1)),
+        (("layers", 10, 20 * 610, 2), ("stacked", 1, 1)),
+        (("layers", 10, MNIST_MLP, 1), ("stacked", 1, 1)),
+        (("images", 5, 50 * 188_810, 2), ("sequential", 1, 2)),
+        (("images", 1, 50 * 188_810, 2), ("sequential", 2, 1)),
+        (("texts", 10, 16 * 213_712, 4), ("sequential", 1, 4)),
+        (("texts", 3, 16 * 213_712, 8), ("sequential", 1, 3)),
+        (("batched", 10, MNIST_MLP, 2), ("vmapped", 2, 1)),
+        (("batched", 2, MNIST_MLP, 2), ("sequential", 1, 1)),
+        (("batched", 10, 50 * 669_706, 2), ("sequential", 1, 2)),
+        (("other", 10, MNIST_MLP, 2), ("sequential", 1, 1)),
+        (("other", 10, 50 * 669_706, 2), ("sequential", 1, 2)),
+        (("layers", 10, MNIST_MLP, 16, "cuda"), ("stacked", 1, 1)),
+        (("images", 10, MNIST_MLP, 16, "cuda"), ("sequential", 1, 1)),
+        (("layers", 10, MNIST_MLP, 2, "cpu", "sequential"), ("sequential", 1, 1)),
+    ],
+)
+def test_the_rule(asked: tuple[Any, ...], expected: tuple[str, int, int]) -> None:
+    assert rule(*asked) == Choice(*expected)
+
+
+def chosen(problem: Problem, row: torch.Tensor, seats: int = 10, **given: Any) -> Choice:
+    few = made((1, 28, 28), 10, 4)
+    return choose(problem, row, given.pop("recipe", RECIPE), few, seats=seats, batch=50, **given)
+
+
+def test_nothing_is_timed_and_nothing_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def never(*_: Any) -> float:
+        raise AssertionError("a clock was read")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(time, "perf_counter", never)
+    monkeypatch.setattr(time, "monotonic", never)
+    for name in ("mlp", "cnn_small", USER + "residual"):
+        assert chosen(*build_problem(name, (1, 28, 28), 10, 1)).why
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "why"),
+    [
+        ("mlp", "stacked", "for layers, 10 seats"),
+        ("cnn_small", "sequential", "for images, 10 seats"),
+        (USER + "residual", "vmapped", "for batched, 10 seats"),
+        (USER + "dropping", "sequential", "vmapped: it draws random numbers"),
+    ],
+)
+@pytest.mark.parametrize("recipe", [RECIPE, Recipe(epochs=1, batch_size=None, batches_per_epoch=3)])
+def test_every_model_gets_an_engine_that_trains_it(name: str, engine: str, why: str, recipe: Recipe) -> None:
+    problem, row = build_problem(name, (1, 28, 28), 10, 1)
+    choice = chosen(problem, row, recipe=recipe)
+    assert choice.engine == engine
+    assert any(why in line for line in choice.why)
+    pool, jobs = made((1, 28, 28), 10, 150), jobs_of(row, [30, 60, 20])
+    made_engine = make_engine(choice, problem)
+    trained = made_engine.train(pool, jobs, recipe, recipe.lr)
+    made_engine.close()
+    assert float((trained.rows - oracle(problem, pool, jobs, recipe).rows).abs().max()) < 1e-4
+
+
+def test_what_is_asked_for_is_kept() -> None:
+    cnn, mlp = (build_problem(name, (1, 28, 28), 10, 1) for name in ("cnn_small", "mlp"))
+    assert chosen(*cnn, train="sequential", threads=1, workers=2) == Choice("sequential", 1, 2)
+    assert chosen(*cnn, threads=1) == Choice("sequential", 1, 1)
+    assert chosen(*cnn, workers=3) == Choice("sequential", 1, 3)
+    for threads, workers in ((2, 1), (1, 2), (1, 1)):
+        asked = chosen(*mlp, seats=1, train="stacked", threads=threads, workers=workers)
+        assert asked == Choice("stacked", threads, workers)
+    with pytest.raises(UserError, match="workers use 1 thread each"):
+        chosen(*mlp, train="stacked", threads=2, workers=2)
+    with pytest.raises(UserError, match=r"engine\.train is 'stacked', but it cannot train this model: stacked"):
+        chosen(*cnn, train="stacked")
+    with pytest.raises(UserError, match=r"engine\.train is 'vmapped'.*random numbers"):
+        chosen(*build_problem(USER + "dropping", (1, 28, 28), 10, 1), train="vmapped")
+
+
+def test_engines_without_bf16_say_so() -> None:
+    mlp, cnn = (build_problem(name, (1, 28, 28), 10, 1) for name in ("mlp", "cnn_small"))
+    assert chosen(*mlp, precision="bf16").why[0] == "stacked: computes in float32, where bf16 gains nothing"
+    assert not any("bf16" in line for line in chosen(*cnn, precision="bf16").why)
+
+
+EXPERIMENT: dict[str, Any] = {
+    "data": {"clients": 4},
+    "model": {"name": "mlp", "hidden": [8]},
+    "mechanism": {"name": "fedavg", "clients_per_round": 3},
+    "run": {"rounds": 2},
+}
+
+
+def test_the_choice_is_written_into_the_run(tmp_path: Path) -> None:
+    run = hanse.run(hanse.Experiment(**EXPERIMENT), out=tmp_path / "r")
+    engine = hanse.Experiment.read(tmp_path / "r" / "config.toml").engine
+    assert engine == run.experiment.engine
+    assert (engine.train, engine.threads, engine.workers) == ("stacked", 1, 1)
+
+
+def test_a_run_of_worker_processes_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    """Worker processes trained as one thread does: an earlier version's run directory is read as that."""
+    straight = hanse.run(hanse.Experiment(**EXPERIMENT, engine={"train": "sequential", "threads": 1, "workers": 2}))
+    hanse.run(
+        hanse.Experiment(**{**EXPERIMENT, "run": {"rounds": 1}}, engine={"train": "sequential", "threads": 1}),
+        out=tmp_path / "r",
+    )
+    config = (tmp_path / "r" / "config.toml").read_text()
+    earlier = config.replace('train = "sequential"', 'train = "processes"').replace("workers = 1", "workers = 2")
+    earlier = earlier.replace("rounds = 1", "rounds = 2")
+    assert earlier.count("processes") == 1
+    (tmp_path / "r" / "config.toml").write_text(earlier)
+    resumed = hanse.resume(tmp_path / "r")
+    assert (resumed.experiment.engine.train, resumed.experiment.engine.workers) == ("sequential", 2)
+    assert [m["round"] for m in resumed.metrics] == [0, 1]
+    assert torch.equal(resumed.table.rows, straight.table.rows)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn_small"])
+def test_seats_side_by_side_equal_one_thread_bit_for_bit(name: str) -> None:
+    problem, row = build_problem(name, (1, 28, 28), 10, 1)
+    pool, jobs = made((1, 28, 28), 10, 200), jobs_of(row, [30, 41, 22], mu=0.1, tilt=0.01, epochs=[1, None, 2])
+    engine = SequentialEngine(problem, threads=1, workers=2)
+    got, expected = engine.train(pool, jobs, RECIPE, 0.05), oracle(problem, pool, jobs, RECIPE)
+    engine.close()
+    assert torch.equal(got.rows, expected.rows)
+    np.testing.assert_array_equal(got.loss, expected.loss)
+
+
+def test_devices() -> None:
+    assert pick_device("auto").type in ("cpu", "cuda")
+    with pytest.raises(UserError, match="device is 'gpu'"):
+        pick_device("gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(UserError, match="no CUDA"):
+            pick_device("cuda")
