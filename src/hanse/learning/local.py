@@ -66,7 +66,7 @@ class Trainer:
         self.problem, self.device, self.dtype, self.precision = problem, device, dtype, precision
         self.layout = problem.layout
         self.module = copy.deepcopy(problem.module).to(device=device, dtype=dtype)
-        self.images = _channels_last(self.module)
+        self.images = not problem.plain and _channels_last(self.module)
         if self.images:
             self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.counters = {n: b.clone() for n, b in self.module.named_buffers() if not b.is_floating_point()}
@@ -108,7 +108,7 @@ class Trainer:
         self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float, plan: list[list[int]], reported: int
     ) -> Tensor:
         module, index = self.module.train(), job.index.to(pool.x.device)
-        parameters: list[Tensor] = list(module.parameters())
+        parameters: list[Tensor] = [p for p in module.parameters() if p.requires_grad]
         pull = self._parts(job.centre) if job.centre is not None and job.mu else None
         tilt = self._parts(job.tilt) if job.tilt is not None else None
         tutor = self._tutor(job)
@@ -166,9 +166,9 @@ class Trainer:
             self.module.get_buffer(name).copy_(counter)
 
     def _parts(self, row: Tensor) -> list[Tensor]:
-        """Cut a row's parameters into tensors shaped as the module's."""
+        """Cut a row's trained parameters into tensors shaped as the module's."""
         views = self.layout.unflatten(row.to(device=self.device, dtype=self.dtype))
-        return [views[name] for name, _ in self.module.named_parameters()]
+        return [views[name] for name, p in self.module.named_parameters() if p.requires_grad]
 
     def _inputs(self, x: Tensor) -> Tensor:
         x = x.to(device=self.device, dtype=self.dtype if x.is_floating_point() else None)

@@ -78,6 +78,7 @@ class VmappedEngine(ScoringEngine):
         centre = torch.stack([zero if job.centre is None else job.centre.to(rows) for job in jobs]) if pulled else None
         tilted = any(job.tilt is not None for job in jobs)
         tilt = torch.stack([zero if job.tilt is None else job.tilt.to(rows) for job in jobs]) if tilted else None
+        held = None if self.problem.held is None else self.problem.held.to(self.device)
         batches = Batches.of(plans, self.device, self.dtype)
         for begin, end, a, b in batches.segments:
             for t in range(begin, end):
@@ -93,6 +94,8 @@ class VmappedEngine(ScoringEngine):
                     gradient.addcmul_(mu[:a], active - centre[:a])
                 if tilt is not None:
                     gradient.add_(tilt[:a])
+                if held is not None:
+                    gradient.masked_fill_(held, 0.0)
                 moving = velocity[:a].mul_(recipe.momentum).add_(gradient)
                 active.add_(moving, alpha=-lr)
         return rows, total.double().cpu().numpy()
