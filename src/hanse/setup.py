@@ -21,9 +21,10 @@ from hanse.federation.local import LocalFederation
 from hanse.federation.policy import POLICIES
 from hanse.federation.port import Federation
 from hanse.federation.profiles import Profile, build_profiles
+from hanse.learning.agreement import settle
 from hanse.learning.calibrate import Choice as EngineChoice
 from hanse.learning.calibrate import choose, pick_device
-from hanse.learning.fitting import settle, why_unfit
+from hanse.learning.fitting import why_unfit
 from hanse.learning.guide import why_no_head
 from hanse.learning.job import Engine, Problem, SeatJob, smallest_batch
 from hanse.learning.models import build_problem

@@ -1,119 +1,18 @@
-"""Does a module fit the data, and does an engine compute what the module computes? Asked once, before round 0.
-
-The comparison runs the module itself, with PyTorch's own optimiser, on a few samples. It draws from no stream of the
-run and leaves the template as it was.
-"""
+"""Does a module fit the data? Asked once, before round 0, so that a mistake is one line and leaves nothing behind."""
 
 from __future__ import annotations
 
-import copy
-import math
-import random
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hanse.data.samples import Samples
-from hanse.errors import UserError
-from hanse.learning.coalitions import Coalitions
-from hanse.learning.convolutions import read_convolutions
-from hanse.learning.job import Engine, Problem, Recipe, SeatJob, batch_plan, smallest_batch
-from hanse.learning.local import Precision, loss_of
-from hanse.learning.program import read_stack
-from hanse.learning.scoring import outcomes_of
-from hanse.learning.trial import Choice, make_engine
-from hanse.streams import stream, torch_seed
+from hanse.errors import first_line
+from hanse.learning.job import Problem, smallest_batch
+from hanse.learning.reference import Plain, untouched
 
-__all__ = ["disagreement", "settle", "why_unfit"]
+__all__ = ["why_unfit"]
 
-_SAMPLES = 16  # at most so many are compared: two seats' batches
-_FEW = 4  # where the engine runs the module itself, and there is less to compare
-_TRIES = 3  # a sound engine may miss by a hair where a ReLU's input is all but zero: not three times
-_TOLERANCE = 1e-4
-_ROUGH = 2e-2  # bfloat16, and the products of CUDA devices
-_SCORES = "scores models otherwise than the module itself"
-_STEPS = Recipe(steps=2, batch_size=_SAMPLES, momentum=0.9, weight_decay=0.1)
-
-
-@contextmanager
-def _untouched(device: torch.device) -> Iterator[None]:
-    """Give a block the generators that there are, and put them back: a user's module may draw from any of them."""
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
-    random.setstate(states[0])
-    np.random.set_state(states[1])  # noqa: NPY002
-
-
-@dataclass(frozen=True)
-class _Plain:
-    """The module itself: a copy on a device, run as PyTorch runs it."""
-
-    problem: Problem
-    module: nn.Module
-    device: torch.device
-    precision: Precision
-
-    @staticmethod
-    def of(problem: Problem, device: torch.device, precision: Precision) -> _Plain:
-        module = copy.deepcopy(problem.module).to(device=device, dtype=torch.float32)
-        return _Plain(problem, module, device, precision)
-
-    def outputs(self, x: Tensor) -> Tensor:
-        """Return the module's outputs as float32."""
-        half = self.precision == "bf16"
-        around: AbstractContextManager[None] = (
-            torch.autocast(self.device.type, dtype=torch.bfloat16) if half else nullcontext()
-        )
-        x = x.to(device=self.device, dtype=torch.float32 if x.is_floating_point() else None)
-        with around:
-            output: Tensor = self.module(x)
-        return output.float() if isinstance(output, Tensor) else output
-
-    def losses(self, row: Tensor, samples: Samples) -> Tensor:
-        """Return a row's loss on each sample ``[n]``, in evaluation mode."""
-        self.problem.layout.load(self.module, row.to(self.device))
-        self.module.eval()
-        with torch.no_grad():
-            y = samples.y.to(self.device)
-            return outcomes_of(self.problem, self.outputs, samples.x, y)[0][0].cpu().double()
-
-    def loss(self, samples: Samples) -> Tensor:
-        """Return the mean loss of a batch, as the module stands."""
-        return loss_of(self.problem, self.outputs(samples.x), samples.y.to(self.device))
-
-    def gentle(self, samples: Samples, row: Tensor) -> float:
-        """Return a learning rate by which no parameter moves far, whatever the scale of the samples."""
-        self.problem.layout.load(self.module, row.to(self.device))
-        trained = [p for p in self.module.train().parameters() if p.requires_grad]
-        gradients = torch.autograd.grad(self.loss(samples), trained, materialize_grads=True)
-        steepest = max(float(g.abs().max()) for g in gradients if g.numel())
-        return 0.1 / max(1.0, steepest) if math.isfinite(steepest) else 0.1
-
-    def train(self, samples: Samples, job: SeatJob, recipe: Recipe, lr: float) -> Tensor:
-        """Return the row after a seat's training by ``torch.optim.SGD``; pulls are added to the gradients."""
-        layout = self.problem.layout
-        layout.load(self.module, job.start.to(self.device))
-        self.module.train()
-        zero = torch.zeros_like(job.start)
-        centre, tilt = (zero if part is None else part for part in (job.centre, job.tilt))
-        still, constant = (layout.unflatten(row.to(self.device)) for row in (centre, tilt))
-        trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
-        optimizer = torch.optim.SGD(trained.values(), lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
-        seed, round, client, start = job.key
-        torch.manual_seed(torch_seed(seed, "dropout", round=round, client=client, start=start))  # as engines drop
-        for batch in batch_plan(len(job.index), recipe, job.key).tolist():
-            positions = torch.tensor([p for p in batch if p >= 0])
-            loss = self.loss(samples.take(job.index[positions]))
-            gradients = torch.autograd.grad(loss, list(trained.values()), materialize_grads=True)
-            for (name, p), gradient in zip(trained.items(), gradients, strict=True):
-                p.grad = gradient + job.mu * (p.detach() - still[name]) + constant[name]
-            optimizer.step()
-        return layout.flatten(self.module).cpu()
+_FEW = 4
 
 
 def why_unfit(
@@ -125,31 +24,27 @@ def why_unfit(
     """
     device = torch.device(device)
     few = Samples(samples.x[:_FEW], samples.y[:_FEW])
-    plain = _Plain.of(problem, device, "float32")
+    plain = Plain.of(problem, device, "float32")
     shape = list(few.x.shape[1:])
-    with _untouched(device):
+    with untouched(device):
         try:
             with torch.no_grad():
                 plain.module.eval()
                 output = plain.outputs(few.x)
         except Exception as error:  # whatever a user's module raises is the reason
             hint = "" if few.x.is_floating_point() else "; these are whole numbers (tokens), features must be float32"
-            return f"cannot take samples of shape {shape} ({_short(error)}){hint}"
-        reason = _wrong_form(output, few, num_classes)
-        if reason is not None or len(few) < smallest_batch(problem):
-            return reason
+            return f"cannot take samples of shape {shape} ({first_line(error)}){hint}"
+        wrong = _wrong_form(output, few, num_classes)
+        if wrong is not None or len(few) < smallest_batch(problem):
+            return wrong
         try:
             plain.module.train()
             torch.autograd.grad(
                 plain.loss(few), [p for p in plain.module.parameters() if p.requires_grad], materialize_grads=True
             )
         except Exception as error:
-            return f"takes samples of shape {shape}, but cannot train on them ({_short(error)})"
+            return f"takes samples of shape {shape}, but cannot train on them ({first_line(error)})"
     return None
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
 
 
 def _wrong_form(output: object, few: Samples, num_classes: int | None) -> str | None:
@@ -171,128 +66,3 @@ def _wrong_form(output: object, few: Samples, num_classes: int | None) -> str | 
     one = "; with two classes, too, cross-entropy takes two outputs" if num_classes == 2 else ""
     each = f"one for each of the {num_classes} classes is needed, [{form}]{one}"
     return f"gives outputs of shape {got} for {n} samples; {each}"
-
-
-def settle(
-    choice: Choice,
-    problem: Problem,
-    row: Tensor,
-    samples: Samples,
-    device: torch.device,
-    precision: Precision,
-) -> tuple[Choice, Problem, Engine, list[str]]:
-    """Return the chosen engine, made and compared with the module itself on ``samples``; see :func:`disagreement`.
-
-    Where they differ, or the engine fails, the choice becomes the sequential engine, the problem ``plain``, and a
-    warning says so. Without samples nothing is compared. Raises UserError for a module that scores differently each
-    time it is asked.
-    """
-    engine = make_engine(choice, problem, device, precision)
-    if not len(samples):
-        return choice, problem, engine, []
-    try:
-        reason = disagreement(engine, problem, row, samples, device, precision)
-    except Exception as error:  # the plain path, which follows, raises what is the module's own
-        reason = f"fails on the model ({_short(error)})"
-    if reason is None:
-        return choice, problem, engine, []
-    engine.close()
-    said = f"warning: engine.train: {choice.engine!r} {reason}; each model is trained and scored by the module itself"
-    choice, problem = replace(choice, engine="sequential"), replace(problem, plain=True)
-    engine = make_engine(choice, problem, device, precision)
-    left = disagreement(engine, problem, row, samples, device, precision)
-    if left is None:
-        return choice, problem, engine, [said]
-    if left == _SCORES:
-        engine.close()
-        raise UserError(
-            "model.name: the model's outputs in evaluation mode differ from one time to the next: they must depend on "
-            "samples, parameters and float buffers alone"
-        )
-    again = "warning: model.name: training the model from the same row gives another row each time"
-    return choice, problem, engine, [again]
-
-
-def _case(problem: Problem, row: Tensor, samples: Samples, attempt: int) -> tuple[Samples, list[SeatJob]]:
-    """Return a few samples and up to two seats that train on them with every term there is, each its own way."""
-    draw = stream(0, "agreement", round=attempt)
-    fast = read_stack(problem) is not None or read_convolutions(problem) is not None
-    index = torch.from_numpy(draw.permutation(len(samples))[: _SAMPLES if fast else _FEW])
-    few = samples.take(index)
-    half = -(-len(few) // 2)
-    seats = [part for part in torch.split(torch.arange(len(few)), half) if len(part) >= smallest_batch(problem)]
-    noise = [torch.from_numpy(draw.standard_normal((3, len(row)), dtype=np.float32)) for _ in seats]
-    for one in noise:
-        one[:, problem.layout.num_parameters :] = 0  # statistics: a variance must stay above zero
-        if problem.held is not None:
-            one[0, problem.held] = 0
-    return few, [
-        SeatJob(index, row + 0.01 * near, (0, attempt, s, 0), row + 0.1 * away, 0.5, 0.1 * slope)
-        for s, (index, (near, away, slope)) in enumerate(zip(seats, noise, strict=True))
-    ]
-
-
-def disagreement(
-    engine: Engine, problem: Problem, row: Tensor, samples: Samples, device: torch.device, precision: Precision
-) -> str | None:
-    """Return what an engine, its scorer or coalition values compute otherwise than the module itself, or None.
-
-    Compared are rows and buffers after two steps from near ``row [P]``, with momentum, weight decay, proximal term and
-    tilt, and each sample's loss in evaluation mode.
-    """
-    plain = _Plain.of(problem, device, precision)
-    found: str | None = None
-    for attempt in range(_TRIES):
-        with _untouched(device):
-            few, jobs = _case(problem, row, samples, attempt)
-            found = _scores_otherwise(engine, plain, few, [row, *(job.start for job in jobs)])
-            found = found or _trains_otherwise(engine, plain, few, jobs)
-        if found is None:
-            return None
-    return found
-
-
-def _trains_otherwise(engine: Engine, plain: _Plain, few: Samples, jobs: Sequence[SeatJob]) -> str | None:
-    if not jobs:
-        return None
-    lr = plain.gentle(few, jobs[0].start)
-    expected = [plain.train(few, job, _STEPS, lr) for job in jobs]
-    got = engine.train(few, jobs, _STEPS, lr).rows.float().cpu()
-    cut = plain.problem.layout.num_parameters
-    for job, mine, theirs in zip(jobs, expected, got, strict=True):
-        moved = mine - job.start
-        for part, what in ((slice(cut), "parameters"), (slice(cut, None), "statistics")):
-            scale = float(moved[part].abs().max()) if len(moved[part]) else 0.0
-            grain = 2e-6 * float(mine[part].abs().max()) if len(moved[part]) else 0.0  # what float32 can hold
-            if _far(theirs[part], mine[part], plain, scale, grain):
-                return f"trains to other {what} than the module itself"
-    return None
-
-
-def _scores_otherwise(engine: Engine, plain: _Plain, few: Samples, rows: Sequence[Tensor]) -> str | None:
-    problem, table = plain.problem, torch.stack(list(rows)).to(plain.device)
-    expected = torch.stack([plain.losses(row, few) for row in rows])
-    scale = float(expected[torch.isfinite(expected)].abs().max()) if torch.isfinite(expected).any() else 0.0
-    everything = torch.arange(len(few))
-    each = engine.score_each(table, few, torch.split(everything, 1))
-    got = torch.from_numpy(np.stack([scores.loss for scores in each], axis=1))
-    whole = torch.from_numpy(engine.score(table, few).loss)
-    own = torch.from_numpy(engine.score(table, few, [everything] * len(rows)).loss)
-    if any(_far(a, b, plain, scale) for a, b in ((got, expected), (whole, expected.mean(1)), (own, expected.mean(1)))):
-        return _SCORES
-    if read_stack(problem) is None and read_convolutions(problem) is None:
-        return None
-    game = Coalitions(problem, table[1:], table[0], [1.0] * (len(rows) - 1), few)
-    clubs = [frozenset[int](), *(frozenset(range(k + 1)) for k in range(len(rows) - 1))]
-    mixed = [rows[0], *(torch.stack(list(rows[1 : k + 2])).mean(0) for k in range(len(rows) - 1))]
-    values = torch.tensor(game.many(clubs), dtype=torch.float64)
-    worth = torch.stack([-plain.losses(row, few).mean() for row in mixed])
-    return "values coalitions otherwise than the module itself" if _far(values, worth, plain, scale) else None
-
-
-def _far(got: Tensor, expected: Tensor, plain: _Plain, scale: float, grain: float = 1e-6) -> bool:
-    """Say whether numbers that should be finite are further apart than rounding explains, against ``scale``."""
-    rough = plain.precision == "bf16" or plain.device.type == "cuda"
-    sure = torch.isfinite(expected)
-    gap = (got - expected)[sure].abs()
-    return bool((~(gap <= (_ROUGH if rough else _TOLERANCE) * scale + grain)).any())

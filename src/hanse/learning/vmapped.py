@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from hanse.data.samples import Samples
+from hanse.errors import first_line
 from hanse.learning.batches import Batches, SeatPlan, group_seats, plan_seats
 from hanse.learning.job import Problem, Recipe, SeatJob, TrainedRows, has_buffers, refuse_unfit
 from hanse.learning.scoring import Scorer, ScoringEngine
@@ -130,7 +131,7 @@ def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
         jobs = [SeatJob(torch.arange(len(y)), row, (0, 0, seat, 0)) for seat in range(2)]
         got = VmappedEngine(problem).train(Samples(x, y), jobs, recipe, 0.1).rows
     except Exception as error:  # whatever a user's module raises under vmap is a reason
-        return f"torch.func cannot batch it ({type(error).__name__}: {str(error).splitlines()[0][:120]})"
+        return f"torch.func cannot batch it ({first_line(error)})"
     from hanse.learning.sequential import SequentialEngine  # here, so that the two engines' modules stay apart
 
     expected = SequentialEngine(problem).train(Samples(x, y), jobs, recipe, 0.1).rows
