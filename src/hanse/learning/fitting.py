@@ -65,4 +65,6 @@ def _wrong_form(output: object, few: Samples, num_classes: int | None) -> str | 
     form = ", ".join(map(str, [n, num_classes, *places]))
     one = "; with two classes, too, cross-entropy takes two outputs" if num_classes == 2 else ""
     each = f"one for each of the {num_classes} classes is needed, [{form}]{one}"
+    if places == [1]:
+        each += f" (labels of shape [{n}, 1] are texts of one position; one label a sample has shape [{n}])"
     return f"gives outputs of shape {got} for {n} samples; {each}"
