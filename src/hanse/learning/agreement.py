@@ -55,7 +55,7 @@ def settle(
     if not len(samples):
         return choice, problem, engine, []
     try:
-        wrong = disagreement(engine, problem, row, samples, device, precision)
+        wrong = disagreement(engine, problem, row, samples, device)
     except Exception as error:  # the plain path, which follows, raises what is the module's own
         wrong = f"fails on the model ({first_line(error)})"
     if wrong is None:
@@ -64,7 +64,7 @@ def settle(
     said = f"warning: engine.train: {choice.engine!r} {wrong}; each model is trained and scored by the module itself"
     choice, problem = replace(choice, engine="sequential"), replace(problem, plain=True)
     engine = make_engine(choice, problem, device, precision)
-    left = disagreement(engine, problem, row, samples, device, precision)
+    left = disagreement(engine, problem, row, samples, device)
     if left is None:
         return choice, problem, engine, [said]
     if left == _SCORES:
@@ -96,15 +96,14 @@ def _case(problem: Problem, row: Tensor, samples: Samples, attempt: int) -> tupl
     ]
 
 
-def disagreement(
-    engine: Engine, problem: Problem, row: Tensor, samples: Samples, device: torch.device, precision: Precision
-) -> str | None:
+def disagreement(engine: Engine, problem: Problem, row: Tensor, samples: Samples, device: torch.device) -> str | None:
     """Return what an engine, its scorer or coalition values compute otherwise than the module itself, or None.
 
     Compared are rows and buffers after two steps from near ``row [P]``, with momentum, weight decay, proximal term and
     tilt, and each sample's loss in evaluation mode.
     """
-    plain = Plain.of(problem, device, precision)
+    # engines without a precision of their own compute in float32, whatever the experiment says
+    plain = Plain.of(problem, device, getattr(engine, "precision", "float32"))
     found: str | None = None
     for attempt in range(_TRIES):
         with untouched(device):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from hanse.data.samples import Samples
@@ -39,12 +40,14 @@ class VmappedEngine(ScoringEngine):
             raise ValueError("the model keeps statistics as it trains (batch norm), which cannot be vmapped")
         self.problem, self.device, self.threads, self.dtype = problem, torch.device(device), threads, dtype
         self.module = copy.deepcopy(problem.module).to(device=self.device, dtype=dtype).train()
+        self.places = _places(self.module)
         self.scorer = Scorer(problem, self.device, dtype)
         self._step = vmap(grad(self._loss, has_aux=True))
 
     def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return one seat's weighted loss and its samples' losses ``[B]``."""
-        output: Tensor = functional_call(self.module, parameters, (x,))
+        placed = {place: parameters[name] for name, places in self.places.items() for place in places}
+        output: Tensor = functional_call(self.module, placed, (x,), tie_weights=False)
         if self.problem.loss == "cross_entropy":
             losses = F.cross_entropy(output, y, reduction="none")
             losses = losses.mean(1) if losses.ndim == 2 else losses  # of texts, over all positions
@@ -110,6 +113,19 @@ class VmappedEngine(ScoringEngine):
         """Nothing to release."""
 
 
+def _places(module: nn.Module) -> dict[str, list[str]]:
+    """Return where each parameter stands in a module, by its name in a row: tied ones stand in several places.
+
+    Each is named once, also where a layer is met by two names: ``functional_call``'s own way with ties would swap such
+    a parameter twice, and leave the wrong tensor behind.
+    """
+    found: dict[int, list[str]] = {}
+    for prefix, layer in module.named_modules():
+        for name, parameter in layer.named_parameters(recurse=False, remove_duplicate=False):
+            found.setdefault(id(parameter), []).append(f"{prefix}.{name}" if prefix else name)
+    return {name: found[id(parameter)] for name, parameter in module.named_parameters()}
+
+
 def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
     """Return why a model cannot be vmapped, or None if two seats' first step comes out as autograd has it."""
     if has_buffers(problem):
@@ -134,5 +150,6 @@ def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
         return f"torch.func cannot batch it ({first_line(error)})"
     from hanse.learning.sequential import SequentialEngine  # here, so that the two engines' modules stay apart
 
-    expected = SequentialEngine(problem).train(Samples(x, y), jobs, recipe, 0.1).rows
+    plain = replace(problem, plain=True)
+    expected = SequentialEngine(plain).train(Samples(x, y), jobs, recipe, 0.1).rows
     return None if torch.allclose(got, expected, rtol=1e-4, atol=1e-5) else "torch.func computes another gradient"
