@@ -55,7 +55,7 @@ def build(spec: DataSpec) -> FederatedData:
         validation=spec.validation,
         lend=spec.client_test_from == "server",
     )
-    if (line := unfinite(data)) is not None:
+    if (line := unfinite(data, dataset.test)) is not None:
         raise UserError(f"data.source: '{spec.source}': {line}")
     return data
 

@@ -206,8 +206,10 @@ def _names(dataset: Dataset, partition: Partition) -> tuple[str, ...]:
     return tuple(name if named.count(name) == 1 else f"{name} {named[:k].count(name)}" for k, name in enumerate(named))
 
 
-def unfinite(data: SplitData) -> str | None:
-    """Return a line if a sample that somebody holds has a number that is not finite: whose, its row and its column."""
+def unfinite(data: SplitData, test: Samples) -> str | None:
+    """Return a line if a sample that a client holds, or one of the source's ``test`` samples, has a number that is not
+    finite: whose, its row and its column.
+    """
     for what in ("x", "y"):
         values = getattr(data.train, what)
         if first_gap(values) is not None:
@@ -217,10 +219,9 @@ def unfinite(data: SplitData) -> str | None:
                 (place, *rest), value = found
                 row = int(own[place])
                 return _gap("train", row, rest, what, value) + f", held by {_holder(data, row)}"
-        for name, samples in (("server's validation", data.server_validation), ("server's test", data.server_test)):
-            found = None if samples is None else first_gap(getattr(samples, what))
-            if found is not None:
-                return _gap(name, found[0][0], found[0][1:], what, found[1])
+        found = first_gap(getattr(test, what))
+        if found is not None:
+            return _gap("test", found[0][0], found[0][1:], what, found[1])
     return None
 
 

@@ -52,13 +52,14 @@ def as_tensors(samples: Samples, where: str, *, classes: bool) -> Samples:
 
 def _tensor(given: Any, what: str) -> Tensor:
     if isinstance(given, Tensor) and not given.is_complex():
-        return given.detach()
+        return given.detach() if given.requires_grad else given
     if isinstance(given, np.ndarray) and given.dtype.kind in "biuf":
         # longer floats than PyTorch knows, and the other byte order, are read as the numbers that they are
         kind = "float32" if given.dtype.kind == "f" else given.dtype.newbyteorder("=")
         if given.dtype.kind == "u" and given.dtype.itemsize > 1:
             kind = "int64"
-        return torch.from_numpy(np.ascontiguousarray(given.astype(kind, copy=False)))
+        with np.errstate(over="ignore"):  # what is too large for float32 is found as infinite
+            return torch.from_numpy(np.ascontiguousarray(given.astype(kind, copy=False)))
     if isinstance(given, np.ndarray):
         example = f", such as {given.flat[0]!r}" if given.size else ""
         hint = "; numpy.unique(..., return_inverse=True) numbers them" if what.endswith("labels") else ""
