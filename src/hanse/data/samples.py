@@ -69,7 +69,8 @@ def _tensor(given: Any, what: str) -> Tensor:
 
 def first_gap(values: Tensor) -> tuple[tuple[int, ...], str] | None:
     """Return the place of the first number of ``values [n, ...]`` that is not finite, and what it is, or None."""
-    if not values.is_floating_point() or bool(torch.isfinite(values.sum(dtype=torch.float64))):
-        return None  # NaN and infinity remain in a sum, and float32 cannot overflow float64
-    at = tuple(torch.nonzero(~torch.isfinite(values))[0].tolist())
-    return at, str(float(values[at]))
+    if not values.is_floating_point() or bool(torch.isfinite(values.sum())):
+        return None  # NaN and infinity remain in a sum: ten times cheaper than asking each number
+    places = torch.nonzero(~torch.isfinite(values))
+    at = tuple(places[0].tolist()) if len(places) else None  # a sum may be too large, and all its terms finite
+    return None if at is None else (at, str(float(values[at])))
