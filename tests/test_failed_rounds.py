@@ -129,7 +129,7 @@ def test_nobody_pays_for_a_centre_that_stays_as_it_was() -> None:
         engine={"train": "stacked", "threads": 1},
         run={"rounds": 3},
     )
-    setup = settle_engine(given, build(given), fresh=False)[1].setup
+    setup = settle_engine(given, build(given))[1].setup
     sound = play_round(setup, first_state(setup))
     assert sound.view.settlement is not None
     assert sound.view.settlement.arrays["market_paid"].all()
@@ -244,7 +244,7 @@ class Network:
 
 
 def play(given: hanse.Experiment, out: Path, lost: tuple[int, ...] = (), observers: Sequence[Any] = ()) -> hanse.Run:
-    inner = settle_engine(given, build(given), fresh=False)[1].setup.federation
+    inner = settle_engine(given, build(given))[1].setup.federation
     return run_elsewhere(given, build_data(given.data), Network(inner, lost), out=out, observers=observers)
 
 

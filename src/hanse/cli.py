@@ -149,6 +149,7 @@ _FINAL = tuple(f"{who}{what}" for who in ("test/", "client/test_") for what in (
 
 def _finish(result: object) -> None:
     from hanse.experiment import Run
+    from hanse.progress import mostly_refused
 
     assert isinstance(result, Run)
     if result.interrupted:
@@ -160,6 +161,8 @@ def _finish(result: object) -> None:
     last = result.metrics[-1] if result.metrics else {}
     figures = [f"{k} {last[k]:.4f}" for k in _FINAL if last.get(k) is not None]
     out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)
+    for line in mostly_refused(result.clients):
+        out.print(f"warning: {line}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     out.print(f"in {result.path}; a picture of it: hanse report {result.path}", highlight=False, markup=False)
 
 

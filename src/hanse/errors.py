@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["RunFailedError", "UserError", "import_path", "library", "named", "nearest"]
+__all__ = ["RunFailedError", "UserError", "first_line", "import_path", "library", "named", "nearest"]
 
 
 class UserError(ValueError):
@@ -20,6 +20,12 @@ class UserError(ValueError):
 
 class RunFailedError(RuntimeError):
     """A run that ended by itself; the command line prints its one line and exits with 1, without a traceback."""
+
+
+def first_line(error: Exception) -> str:
+    """Return an error's kind and the first line of what it says, for a line that explains it to a user."""
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0][:160]}" if said else type(error).__name__
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

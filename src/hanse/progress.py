@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,34 @@ from hanse.config import Experiment
 from hanse.experiment import Run
 from hanse.rounds import Played
 
-__all__ = ["ProgressBar", "figure_of"]
+__all__ = ["ProgressBar", "figure_of", "mostly_refused"]
+
+_NAMED = 5  # clients that are named; of the others it is said how many there are
+
+
+def mostly_refused(seats: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each client from which most of the rounds that it sat in got no update, the worst first, with
+    the reason met most often. ``seats``: the lines of ``clients.jsonl``.
+    """
+    sat: defaultdict[int, set[int]] = defaultdict(set)
+    got: defaultdict[int, set[int]] = defaultdict(set)
+    reasons: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    for line in seats:
+        client, round = int(line["client"]), int(line["round"])
+        sat[client].add(round)
+        if "refused" in line:
+            reasons[client][str(line["refused"])] += 1
+        else:
+            got[client].add(round)
+    lost = {client: len(rounds - got[client]) for client, rounds in sat.items()}
+    worst = sorted((c for c in lost if 2 * lost[c] > len(sat[c])), key=lambda c: (-lost[c], c))
+    lines = [
+        f"client {c}: no update in {lost[c]} of the {len(sat[c])} rounds that it sat in; "
+        f"most often: {reasons[c].most_common(1)[0][0]}"
+        for c in worst[:_NAMED]
+    ]
+    more = len(worst) - _NAMED
+    return [*lines, f"and {more} more client{'s' if more > 1 else ''} like that"] if more > 0 else lines
 
 
 class ProgressBar:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hanse.config import Experiment
-from hanse.data import FederatedData
+from hanse.data import FederatedData, Samples
 from hanse.data import build as build_data
 from hanse.errors import UserError, import_path, named
 from hanse.federation.behaviour import BEHAVIOURS, Behaviour
@@ -22,8 +22,10 @@ from hanse.federation.local import LocalFederation
 from hanse.federation.policy import POLICIES
 from hanse.federation.port import Federation
 from hanse.federation.profiles import Profile, build_profiles
+from hanse.learning.agreement import settle
 from hanse.learning.engines import Choice as EngineChoice
-from hanse.learning.engines import choose, make_engine, pick_device
+from hanse.learning.engines import choose, pick_device
+from hanse.learning.fitting import why_unfit
 from hanse.learning.guide import why_no_head
 from hanse.learning.job import Engine, Problem, smallest_batch
 from hanse.learning.models import build_problem
@@ -38,6 +40,8 @@ from hanse.server import Server
 from hanse.streams import stream
 
 __all__ = ["World", "build", "settle_engine"]
+
+_COMPARED = 64  # samples at most on which model and engine are tried before round 0
 
 # clients on a network train themselves: numbers are those of one thread
 ELSEWHERE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"])
@@ -82,12 +86,7 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
         section.name, data.input_shape, data.num_classes, experiment.run.seed, **section.options
     )
     mechanism = build_mechanism(experiment.mechanism.table)
-    lines = unmet_needs(mechanism, _given(experiment, data, problem, mechanism))
-    lines += _too_many(experiment.mechanism.table, data.num_clients)
-    lines += _one_answer(experiment, data)
-    seats, least = getattr(mechanism.select, "clients_per_round", data.num_clients), experiment.federation.min_replies
-    if least > min(seats, data.num_clients):
-        lines.append(f"federation.min_replies: {least}: more than the {min(seats, data.num_clients)} seats of a round")
+    lines: list[str] = []
     clients, seed = experiment.clients, experiment.run.seed
 
     def tried(make: Callable[[], Any], section: str = "") -> Any:
@@ -96,13 +95,19 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
         except UserError as wrong:
             lines.extend(section + line for line in wrong.lines)
 
+    device = tried(lambda: pick_device(experiment.engine.device), "engine.")
+    unfit = _one_answer(experiment, data) or _unfit(experiment, data, problem, device or torch.device("cpu"))
+    lines += unmet_needs(mechanism, _given(experiment, data, problem, mechanism, bool(unfit)))
+    lines += [*_too_many(experiment.mechanism.table, data.num_clients), *unfit]
+    seats, least = getattr(mechanism.select, "clients_per_round", data.num_clients), experiment.federation.min_replies
+    if least > min(seats, data.num_clients):
+        lines.append(f"federation.min_replies: {least}: more than the {min(seats, data.num_clients)} seats of a round")
     behaviours = [tried(partial(_behaviour, *item)) for item in experiment.behaviour.items()]
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))
     if clients.told and mechanism.value is None:
         lines.append(f"clients.told: true: needs {REASONS['values']}")
-    device = tried(lambda: pick_device(experiment.engine.device), "engine.")
     if lines:
         raise UserError(*lines)
     return Blueprint(data, problem, initial, mechanism, tuple(behaviours), policy, profiles, refuse, device)
@@ -142,8 +147,26 @@ def _one_answer(experiment: Experiment, data: FederatedData) -> list[str]:
     ]
 
 
-def _given(experiment: Experiment, data: FederatedData, problem: Problem, mechanism: Mechanism) -> frozenset[str]:
-    """Return the needs that the experiment meets by itself."""
+def _unfit(experiment: Experiment, data: FederatedData, problem: Problem, device: torch.device) -> list[str]:
+    """Return a line if the model cannot take the samples, or its outputs are not what their labels need."""
+    few = _some(data)
+    reason = why_unfit(problem, few, data.num_classes, device) if len(few) else None
+    return [] if reason is None else [f"model.name: {experiment.model.name!r}: the model {reason}"]
+
+
+def _some(data: FederatedData) -> Samples:
+    """Return the first of the samples that this process can see: the server's, or else the largest client's."""
+    tested = data.server_validation or data.server_test
+    if not tested:
+        pool, [index] = data.pool([int(data.sizes.argmax())])
+        tested = pool.take(index[:_COMPARED])
+    return Samples(tested.x[:_COMPARED], tested.y[:_COMPARED])
+
+
+def _given(
+    experiment: Experiment, data: FederatedData, problem: Problem, mechanism: Mechanism, unfit: bool
+) -> frozenset[str]:
+    """Return the needs that the experiment meets by itself; the head of a model that is ``unfit`` is not looked for."""
     given = set()
     if data.server_validation is not None and len(data.server_validation):
         given.add("validation")
@@ -152,7 +175,7 @@ def _given(experiment: Experiment, data: FederatedData, problem: Problem, mechan
         given.add("client_validation")
     if any("head" in part.needs for part in mechanism.parts().values()) and data.num_classes is not None:
         pool, _ = data.pool([0])
-        if why_no_head(problem.module, problem.layout, pool.x[:2]) is None:
+        if unfit or why_no_head(problem.module, problem.layout, pool.x[:2]) is None:
             given.add("head")
     return frozenset(given)
 
@@ -165,6 +188,9 @@ def settle_engine(
     With a ``federation`` the clients train elsewhere: the engine here only scores, one thread.
     """
     choice = _choose(experiment, blueprint) if federation is None else ELSEWHERE
+    compared = (blueprint.initial, _some(blueprint.data), blueprint.device, experiment.engine.precision)
+    choice, problem, engine, differs = settle(choice, blueprint.problem, *compared)
+    blueprint = replace(blueprint, problem=problem)
     section = experiment.engine.model_copy(
         update={
             "train": choice.engine,
@@ -174,8 +200,7 @@ def settle_engine(
         }
     )
     experiment = experiment.model_copy(update={"engine": section})
-    engine = make_engine(choice, blueprint.problem, blueprint.device, section.precision)
-    said = [*choice.why, *_too_short(experiment, blueprint)]
+    said = [*choice.why, *differs, *_too_short(experiment, blueprint)]
     return experiment, _world(experiment, blueprint, engine, federation), said
 
 

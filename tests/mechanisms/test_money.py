@@ -202,7 +202,7 @@ class Hostile(Federation):
 def world(name: str, **options: Any) -> World:
     mechanism = {"name": name, **options} | ({} if name == "ipfl" else {"by_contribution": 2, "at_random": 1})
     given = experiment(mechanism)
-    return settle_engine(given, build(given), fresh=False)[1]
+    return settle_engine(given, build(given))[1]
 
 
 def test_two_huge_sizes_do_not_make_the_model_zero() -> None:

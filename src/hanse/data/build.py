@@ -14,7 +14,7 @@ from hanse.data.clusters import cluster, skew
 from hanse.data.dataset import Dataset
 from hanse.data.dirichlet import scaled_dirichlet
 from hanse.data.distributions import with_distributions
-from hanse.data.federated import FederatedData, SplitData
+from hanse.data.federated import FederatedData, SplitData, unfinite
 from hanse.data.generated import GeneratedData
 from hanse.data.mixtures import inverse, mixes, mixture
 from hanse.data.partitions import Partition, dirichlet, iid, natural, natural_owners, niid, pathological, pooled
@@ -46,7 +46,7 @@ def build(spec: DataSpec) -> FederatedData:
     text = TextOptions(spec.tokenizer, spec.length)
     dataset = load(spec.source, root=root, seed=spec.seed, download=spec.download, scale=spec.scale, text=text)
     dataset = prepared(dataset, spec)
-    return SplitData.of(
+    data = SplitData.of(
         dataset,
         split(dataset, spec),
         seed=spec.seed,
@@ -55,6 +55,9 @@ def build(spec: DataSpec) -> FederatedData:
         validation=spec.validation,
         lend=spec.client_test_from == "server",
     )
+    if (line := unfinite(data, dataset.test)) is not None:
+        raise UserError(f"data.source: '{spec.source}': {line}")
+    return data
 
 
 def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hanse.data.samples import Samples
+from hanse.data.samples import Samples, as_tensors
 from hanse.errors import UserError
 
 IGNORED = -100
@@ -32,7 +32,8 @@ class Distributions:
 class Dataset:
     """Train and test samples of one source.
 
-    ``num_classes``: labels are int64 0..num_classes-1; ``None`` for regression (float32 targets).
+    ``num_classes``: labels are int64 0..num_classes-1; ``None`` for regression (float32 targets). Samples may be given
+    as numpy arrays (see :func:`hanse.data.samples.as_tensors`).
     ``input_shape``: the shape of one input, without the sample axis.
     ``note``: what a reader of the results must know, such as "the split is not the official one".
     ``client_of [n_train]``: the client of each train sample, int64, if the source comes with clients.
@@ -56,8 +57,11 @@ class Dataset:
     ordered: bool = False
 
     def __post_init__(self) -> None:
-        for share, samples in (("train", self.train), ("test", self.test)):
-            self._check(share, samples)
+        for share in ("train", "test"):
+            where = f"source '{self.name}': {share}"
+            samples = as_tensors(getattr(self, share), where, classes=self.num_classes is not None)
+            object.__setattr__(self, share, samples)
+            self._check(where, samples)
         if len(self.train) == 0:
             raise UserError(f"source '{self.name}': no train samples; at least 1 is needed")
         for ids, field, share, samples in (
@@ -88,8 +92,9 @@ class Dataset:
             test_client_of=None if ids is None else ids[kept],
         )
 
-    def _check(self, share: str, samples: Samples) -> None:
-        where = f"source '{self.name}': {share}"
+    def _check(self, where: str, samples: Samples) -> None:
+        if samples.x.ndim < 1 or samples.y.ndim < 1:
+            raise UserError(f"{where} inputs have shape {tuple(samples.x.shape)}; the first axis must count samples")
         if samples.x.shape[0] != samples.y.shape[0]:
             raise UserError(f"{where} has {samples.x.shape[0]} inputs and {samples.y.shape[0]} targets")
         if tuple(samples.x.shape[1:]) != self.input_shape:
@@ -105,8 +110,11 @@ class Dataset:
             )
         labels = samples.y if samples.y.ndim == 1 else samples.y[samples.y != IGNORED]
         if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:
+            wrong = (samples.y != IGNORED) if samples.y.ndim == 2 else torch.ones_like(samples.y, dtype=torch.bool)
+            row = int(torch.nonzero(wrong & ((samples.y < 0) | (samples.y >= self.num_classes)))[0, 0])
             raise UserError(
-                f"{where} labels span {int(labels.min())}..{int(labels.max())}; allowed: 0..{self.num_classes - 1}"
+                f"{where} labels span {int(labels.min())}..{int(labels.max())}; allowed: 0..{self.num_classes - 1} "
+                f"(the first other one is in row {row})"
             )
 
 

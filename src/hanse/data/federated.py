@@ -17,11 +17,11 @@ from torch import Tensor
 from hanse.data.dataset import Dataset
 from hanse.data.lending import lend_tests, own_tests
 from hanse.data.partitions import Partition
-from hanse.data.samples import Samples
+from hanse.data.samples import Samples, first_gap
 from hanse.data.shares import client_shares, server_cut, taken
 from hanse.errors import UserError
 
-__all__ = ["SHARES", "FederatedData", "Share", "SplitData"]
+__all__ = ["SHARES", "FederatedData", "Share", "SplitData", "unfinite"]
 
 Share = Literal["train", "validation", "test"]
 SHARES: tuple[str, ...] = ("train", "validation", "test")
@@ -204,6 +204,38 @@ def _names(dataset: Dataset, partition: Partition) -> tuple[str, ...]:
         return ()
     named = [dataset.client_names[owner] for owner in partition.owners.tolist()]
     return tuple(name if named.count(name) == 1 else f"{name} {named[:k].count(name)}" for k, name in enumerate(named))
+
+
+def unfinite(data: SplitData, test: Samples) -> str | None:
+    """Return a line if a sample that a client holds, or one of the source's ``test`` samples, has a number that is not
+    finite: whose, its row and its column.
+    """
+    for what in ("x", "y"):
+        values = getattr(data.train, what)
+        if first_gap(values) is not None:
+            own = torch.sort(data.order).values  # samples that no client holds do no harm
+            found = first_gap(values.index_select(0, own))
+            if found is not None:
+                (place, *rest), value = found
+                row = int(own[place])
+                return _gap("train", row, rest, what, value) + f", held by {_holder(data, row)}"
+        found = first_gap(getattr(test, what))
+        if found is not None:
+            return _gap("test", found[0][0], found[0][1:], what, found[1])
+    return None
+
+
+def _gap(share: str, row: int, rest: Sequence[int], what: str, value: str) -> str:
+    """Say what stands where a finite number should."""
+    column = f", column {rest[0]}" if len(rest) == 1 else f", position {list(rest)}" if rest else ""
+    kind = "features" if what == "x" else "targets"
+    return f"{kind} must be finite numbers: row {row}{column} of the {share} samples is {value}"
+
+
+def _holder(data: SplitData, row: int) -> str:
+    place = int(torch.nonzero(data.order == row)[0, 0])
+    client = int(np.searchsorted(data.bounds[:, -1], place, side="right"))
+    return f"client {client}" + (f" ({data.names[client]})" if data.names else "")
 
 
 def unheld_classes(data: FederatedData) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.func import functional_call
+from torch import Tensor, nn
 from torch.nn import functional
 
 from hanse.data.samples import Samples
@@ -42,22 +42,23 @@ class Share:
         return [self.pool.take(part) for part in torch.split(self.index, _CHUNK)]
 
 
-def _outputs(problem: Problem, row: Tensor, x: Tensor) -> Tensor:
-    tensors = {name: value.clone() for name, value in problem.layout.unflatten(row).items()}
-    found: Tensor = functional_call(problem.module, tensors, (x,))
-    return found
+def _copied(problem: Problem, models: Tensor) -> nn.Module:
+    """Return a copy of the module, in evaluation mode, where ``models`` are."""
+    return copy.deepcopy(problem.module).to(device=models.device, dtype=models.dtype).eval()
 
 
 def gradient(task: Gradient, share: Share, problem: Problem) -> Derived:
-    """Return the mean loss gradient ``[C, P]`` of each model on a share, in evaluation mode; zero for buffers."""
+    """Return the mean loss gradient ``[C, P]`` of each model on a share, in evaluation mode; zero for buffers and for
+    frozen parameters.
+    """
     rows = torch.zeros_like(task.models)
-    width = problem.layout.num_parameters
-    training = problem.module.training
-    problem.module.eval()
+    module = _copied(problem, task.models)
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     for c, model in enumerate(task.models):
+        problem.layout.load(module, model)
+        summed = problem.layout.unflatten(rows[c])
         for part in share.chunks():
-            row = model.detach().clone().requires_grad_()
-            outputs = _outputs(problem, row, part.x)
+            outputs = module(part.x)
             if problem.loss == "cross_entropy" and part.y.ndim == 2:
                 loss = sequence_losses(outputs, part.y).sum()
             elif problem.loss == "cross_entropy":
@@ -66,25 +67,24 @@ def gradient(task: Gradient, share: Share, problem: Problem) -> Derived:
                 loss = (
                     functional.mse_loss(outputs.view_as(part.y), part.y, reduction="sum") * len(part) / part.y.numel()
                 )
-            [found] = torch.autograd.grad(loss, row)
-            rows[c, :width] += found[:width] / max(1, len(share.index))
-    problem.module.train(training)
+            found = torch.autograd.grad(loss, list(trained.values()), materialize_grads=True)
+            for name, slope in zip(trained, found, strict=True):
+                summed[name] += slope / max(1, len(share.index))
     return Derived(task.name, rows, len(share.index))
 
 
 def confusion(task: Confusion, share: Share, problem: Problem, num_classes: int) -> Confused:
     """Return how often each class (row) was taken for each class (column), ``[C, classes, classes]`` int64."""
     counts = torch.zeros((task.models.shape[0], num_classes, num_classes), dtype=torch.int64)
-    training = problem.module.training
-    problem.module.eval()
+    module = _copied(problem, task.models)
     with torch.no_grad():
         for c, model in enumerate(task.models):
+            problem.layout.load(module, model)
             for part in share.chunks():
-                guess = _outputs(problem, model, part.x).argmax(dim=1)
+                guess = module(part.x).argmax(dim=1)
                 counted = part.y != IGNORED  # at every position of a text
                 flat = torch.bincount((part.y * num_classes + guess)[counted], minlength=num_classes**2)
                 counts[c] += flat.view(num_classes, num_classes).cpu()
-    problem.module.train(training)
     return Confused(task.name, counts)
 
 

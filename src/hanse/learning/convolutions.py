@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from hanse.learning.forward import forward
 from hanse.learning.job import Problem
-from hanse.learning.program import Spec, read_layers
+from hanse.learning.program import Spec, flattens, is_changed, layers_in_order, read_layers, tensors_of
 
 __all__ = ["ConvStack", "read_convolutions"]
 
@@ -104,22 +104,25 @@ def _pair(given: int | tuple[int, ...]) -> tuple[int, ...]:
 
 def read_convolutions(problem: Problem) -> ConvStack | None:
     """Return the stack of an ``nn.Sequential`` that begins with a narrow convolution, or None if it is not one."""
-    module = problem.module
-    if not isinstance(module, nn.Sequential):
+    layers = None if problem.plain else layers_in_order(problem.module)
+    if not layers or type(layers[0][1]) is not nn.Conv2d or layers[0][1].out_channels > _NARROW:
         return None
-    layers = list(module.named_children())
-    flattens = [i for i, (_, layer) in enumerate(layers) if type(layer) is nn.Flatten]
-    if len(flattens) != 1 or not layers or type(layers[0][1]) is not nn.Conv2d:
+    cut = next((i for i, (_, layer) in enumerate(layers) if flattens(layer)), len(layers))
+    images, dense = layers[:cut], read_layers(layers[cut + 1 :])
+    if not dense or dense[0].kind != "linear" or not all(_is_known(layer) for _, layer in images):
         return None
-    if layers[0][1].out_channels > _NARROW:
-        return None
-    for _, layer in layers[: flattens[0]]:
-        if type(layer) is nn.Conv2d:
-            if layer.groups != 1 or layer.padding_mode != "zeros":
-                return None
-        elif type(layer) not in (nn.ReLU, nn.MaxPool2d, nn.AvgPool2d):
-            return None
-    dense = read_layers(layers[flattens[0] + 1 :])
-    if not dense or dense[0].kind != "linear":
-        return None
-    return ConvStack(layers[: flattens[0]], dense)
+    convolutions = [(name, layer) for name, layer in images if isinstance(layer, nn.Conv2d)]
+    own = tuple(f"{name}.{t}" for name, layer in convolutions for t, _ in layer.named_parameters())
+    # a row must be the layers' tensors and nothing else, in order: none is shared
+    return ConvStack(images, dense) if own + tensors_of(dense) == problem.layout.names else None
+
+
+def _is_known(layer: nn.Module) -> bool:
+    """Say whether a layer of images is one that :class:`ConvStack` runs as the layer itself does."""
+    if is_changed(layer):
+        return False
+    if type(layer) is nn.Conv2d:
+        return layer.groups == 1 and layer.padding_mode == "zeros"
+    if type(layer) is nn.MaxPool2d:
+        return not layer.return_indices
+    return type(layer) in (nn.ReLU, nn.AvgPool2d)

@@ -13,6 +13,7 @@ from functools import cached_property, lru_cache
 from typing import Literal, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -38,13 +39,32 @@ class Problem:
     ``loss``: "cross_entropy" (y int64 ``[n]``; accuracy = share of right answers) or "mse" (y float; accuracy is NaN).
 
     Texts have labels ``[n, T]`` at every position and outputs ``[n, k, T]`` (:mod:`hanse.learning.sequences`). A
-    ``judge`` scores samples in the place of that.
+    ``judge`` scores samples in the place of that. With ``plain`` every engine and scorer runs the module as it is: no
+    stacked layers, no other layout of images.
+
+    Parameters with ``requires_grad`` False are ``frozen``: they are columns of a row that training leaves as they are.
     """
 
     module: nn.Module
     layout: Layout
     loss: Literal["cross_entropy", "mse"] = "cross_entropy"
     judge: Judge | None = None
+    plain: bool = False
+
+    @cached_property
+    def frozen(self) -> tuple[str, ...]:
+        """The names of the parameters that do not train."""
+        return tuple(name for name, p in self.module.named_parameters() if not p.requires_grad)
+
+    @cached_property
+    def held(self) -> Tensor | None:
+        """Which columns of a row belong to frozen parameters, bool ``[P]``, or None if all train."""
+        if not self.frozen:
+            return None
+        columns = torch.zeros(self.layout.size, dtype=torch.bool)
+        for view in map(self.layout.unflatten(columns).__getitem__, self.frozen):
+            view.fill_(True)
+        return columns
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from hanse.learning.job import Problem, Recipe, SeatJob, batch_plan, last_epoch,
 from hanse.learning.steps import stepper
 from hanse.streams import torch_seed
 
-__all__ = ["Precision", "Trainer", "has_convolutions", "loss_of"]
+__all__ = ["Precision", "Trainer", "has_convolutions", "in_channels_last", "loss_of"]
 
 Precision = Literal["float32", "bf16"]
 _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
@@ -32,10 +32,13 @@ def has_convolutions(module: nn.Module) -> bool:
     return any(isinstance(m, _CONVOLUTIONS) for m in module.modules())
 
 
-def _channels_last(module: nn.Module) -> bool:
+def in_channels_last(problem: Problem) -> bool:
     """Say whether a module's images are to lie channels-last: it is up to three times faster with max-pooling, and no
     slower with many channels; narrow networks without pooling (FedGen's) are tested in half the time without it.
     """
+    if problem.plain:
+        return False
+    module = problem.module
     convolutions = [m for m in module.modules() if isinstance(m, _CONVOLUTIONS)]
     pooled = any(isinstance(m, nn.MaxPool2d) for m in module.modules())
     return any(pooled or m.in_channels >= 16 for m in convolutions)
@@ -66,7 +69,7 @@ class Trainer:
         self.problem, self.device, self.dtype, self.precision = problem, device, dtype, precision
         self.layout = problem.layout
         self.module = copy.deepcopy(problem.module).to(device=device, dtype=dtype)
-        self.images = _channels_last(self.module)
+        self.images = in_channels_last(problem)
         if self.images:
             self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.counters = {n: b.clone() for n, b in self.module.named_buffers() if not b.is_floating_point()}
@@ -108,7 +111,7 @@ class Trainer:
         self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float, plan: list[list[int]], reported: int
     ) -> Tensor:
         module, index = self.module.train(), job.index.to(pool.x.device)
-        parameters: list[Tensor] = list(module.parameters())
+        parameters: list[Tensor] = [p for p in module.parameters() if p.requires_grad]
         pull = self._parts(job.centre) if job.centre is not None and job.mu else None
         tilt = self._parts(job.tilt) if job.tilt is not None else None
         tutor = self._tutor(job)
@@ -166,9 +169,9 @@ class Trainer:
             self.module.get_buffer(name).copy_(counter)
 
     def _parts(self, row: Tensor) -> list[Tensor]:
-        """Cut a row's parameters into tensors shaped as the module's."""
+        """Cut a row's trained parameters into tensors shaped as the module's."""
         views = self.layout.unflatten(row.to(device=self.device, dtype=self.dtype))
-        return [views[name] for name, _ in self.module.named_parameters()]
+        return [views[name] for name, p in self.module.named_parameters() if p.requires_grad]
 
     def _inputs(self, x: Tensor) -> Tensor:
         x = x.to(device=self.device, dtype=self.dtype if x.is_floating_point() else None)

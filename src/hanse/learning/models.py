@@ -166,6 +166,25 @@ def build_module(
     return module
 
 
+def _overlapping(module: nn.Module) -> tuple[str, str] | None:
+    """Return the names of two parameters that share memory without being one object: copies would part them."""
+    places: dict[int, list[tuple[str, Tensor]]] = {}
+    for name, parameter in module.named_parameters():
+        places.setdefault(parameter.untyped_storage().data_ptr(), []).append((name, parameter.detach()))
+    for there in places.values():
+        if len(there) == 1:
+            continue
+        cells = torch.arange(there[0][1].untyped_storage().nbytes() // there[0][1].element_size())
+        owner = torch.full_like(cells, -1)
+        for k, (name, tensor) in enumerate(there):
+            own = cells.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).reshape(-1)
+            others = owner[own][owner[own] >= 0]
+            if len(others):
+                return there[int(others[0])][0], name
+            owner[own] = k
+    return None
+
+
 def build_problem(
     name: str, input_shape: Shape, num_classes: int | None, seed: int, *, number: int = 0, **options: Any
 ) -> tuple[Problem, Tensor]:
@@ -175,13 +194,20 @@ def build_problem(
 
     ``name`` is one of :data:`MODELS` or ``"package.module:factory"``, called as ``factory(input_shape, num_classes,
     **options)``. ``num_classes`` None means regression: one output, mean squared error. Raises UserError as
-    :func:`build_module` does, and for a model without parameters.
+    :func:`build_module` does, and for a model without parameters that train, or with two in the same memory.
     """
     module = build_module(name, input_shape, num_classes, seed, number=number, **options)
     try:
         layout = Layout.of(module)
     except ValueError as error:
         raise UserError(f"model.name: {name!r}: {error}") from error
+    if not any(p.requires_grad for p in module.parameters()):
+        raise UserError(f"model.name: {name!r}: every parameter is frozen (requires_grad is False): nothing can train")
+    if (pair := _overlapping(module)) is not None:
+        raise UserError(
+            f"model.name: {name!r}: {pair[0]!r} and {pair[1]!r} are two parameters in the same memory; to tie them, "
+            "make them one object, as in b.weight = a.weight"
+        )
     loss: Literal["cross_entropy", "mse"] = "mse" if num_classes is None else "cross_entropy"
     problem = Problem(module, layout, loss, getattr(module, "judge", None))
     return problem, layout.flatten(module)

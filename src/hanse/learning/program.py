@@ -22,10 +22,20 @@ from hanse.learning.layers import (
 )
 from hanse.learning.products import wide_vectors
 
-__all__ = ["Bound", "Program", "Spec", "read_layers", "read_stack"]
-
+__all__ = [
+    "Bound",
+    "Program",
+    "Spec",
+    "flattens",
+    "is_changed",
+    "layers_in_order",
+    "read_layers",
+    "read_stack",
+    "tensors_of",
+]
 
 _WIDE = 256  # inputs from which a single product is worth its call
+_KNOWN = (nn.Identity, nn.Linear, nn.ReLU, nn.Tanh, nn.BatchNorm1d)
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,26 @@ class Spec:
     eps: float = 1e-5
 
 
+_RUNS = ("__call__", "__iter__", "forward", "train")  # what makes an nn.Sequential run its layers one after another
+
+
+def layers_in_order(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
+    """Return the named layers of an ``nn.Sequential`` as often as it runs them (an object may stand in it twice), or
+    None for a module that may compute something else: one that replaces a method, or has hooks.
+    """
+    if not isinstance(module, nn.Sequential) or is_changed(module):
+        return None
+    if any(getattr(type(module), method) is not getattr(nn.Sequential, method) for method in _RUNS):
+        return None
+    return [(name, layer) for name, layer in module._modules.items() if layer is not None]  # children() drops repeats
+
+
+def is_changed(module: nn.Module) -> bool:
+    """Say whether this object computes something else than its class: by hooks, or a ``forward`` of its own."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks) or "forward" in vars(module)
+
+
 def read_layers(layers: Sequence[tuple[str, nn.Module]]) -> list[Spec] | None:
     """Return what these named layers are, or None if one is not known.
 
@@ -49,6 +79,8 @@ def read_layers(layers: Sequence[tuple[str, nn.Module]]) -> list[Spec] | None:
     specs: list[Spec] = []
     width = 0
     for name, layer in layers:
+        if type(layer) not in _KNOWN or is_changed(layer):
+            return None
         match layer:
             case nn.Identity():
                 pass
@@ -62,27 +94,33 @@ def read_layers(layers: Sequence[tuple[str, nn.Module]]) -> list[Spec] | None:
                 specs.append(Spec("batch_norm", name, width, width, decay=float(layer.momentum), eps=layer.eps))
             case _:
                 return None
-        if type(layer).__module__.split(".")[0] != "torch" or layer._forward_hooks or layer._forward_pre_hooks:
-            return None  # a subclass or a hook may compute something else
     return specs or None
 
 
 def read_stack(problem: Problem) -> list[Spec] | None:
     """Return the layers of an ``nn.Sequential`` of known layers, a Flatten before them, or None.
 
-    Every parameter must be trained and none shared. See :func:`read_layers` for what is known.
+    A row must be the layers' tensors and nothing else, in order: none is shared. See :func:`read_layers` for what is
+    known.
     """
-    module = problem.module
-    if not isinstance(module, nn.Sequential) or not all(p.requires_grad for p in module.parameters()):
+    layers = None if problem.plain else layers_in_order(problem.module)
+    if layers is None:
         return None
-    layers = list(module.named_children())
-    if layers and type(layers[0][1]) is nn.Flatten and (layers[0][1].start_dim, layers[0][1].end_dim) == (1, -1):
-        layers = layers[1:]
-    specs = read_layers(layers)
-    if specs is None:
-        return None
-    expected = sum(2 if s.kind == "batch_norm" else 1 + s.bias for s in specs if s.kind in ("linear", "batch_norm"))
-    return specs if expected == len(list(module.parameters())) else None
+    specs = read_layers(layers[1:] if layers and flattens(layers[0][1]) else layers)
+    return specs if specs is not None and tensors_of(specs) == problem.layout.names else None
+
+
+def flattens(layer: nn.Module) -> bool:
+    """Say whether a layer makes each sample one row of numbers."""
+    return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1) and not is_changed(layer)
+
+
+def tensors_of(specs: Sequence[Spec]) -> tuple[str, ...]:
+    """Return the names of the tensors that these layers have, in a row's order: parameters, then float buffers."""
+    kept = {"linear": ("weight", "bias"), "batch_norm": ("weight", "bias")}
+    parameters = [f"{s.name}.{t}" for s in specs for t in kept.get(s.kind, ()) if t == "weight" or s.bias]
+    buffers = [f"{s.name}.{t}" for s in specs if s.kind == "batch_norm" for t in ("running_mean", "running_var")]
+    return (*parameters, *buffers)
 
 
 @dataclass(frozen=True)
@@ -96,15 +134,20 @@ class Bound:
     velocity: list[Tensor]
     pull: list[Tensor] | float
     constant: list[Tensor] | None
+    held: list[Tensor]  # velocities of frozen parameters
 
     def descend(self, lr: float) -> None:
-        """Add what pulls (weight decay, proximal term, tilt) to the velocity, and take the step."""
+        """Add what pulls (weight decay, proximal term, tilt) to the velocity, and take the step; what is frozen stays
+        where it is.
+        """
         if isinstance(self.pull, list):
             torch._foreach_addcmul_(self.velocity, self.pull, self.parameters)
         elif self.pull:
             torch._foreach_add_(self.velocity, self.parameters, alpha=self.pull)
         if self.constant is not None:
             torch._foreach_add_(self.velocity, self.constant)
+        if self.held:
+            torch._foreach_zero_(self.held)
         torch._foreach_add_(self.parameters, self.velocity, alpha=-lr)
 
 
@@ -246,6 +289,7 @@ class Program:
             velocity=self._prefix(self.velocity, active),
             pull=self._prefix(self.pull, active) if isinstance(self.pull, Tensor) else self.pull,
             constant=self._prefix(self.constant, active) if self.constant is not None else None,
+            held=[self.velocity_blocks[name][:active] for name in self.problem.frozen],
         )
 
     def _prefix(self, flat: Tensor, active: int) -> list[Tensor]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from hanse.data.samples import Samples
+from hanse.errors import first_line
 from hanse.learning.batches import Batches, SeatPlan, group_seats, plan_seats
 from hanse.learning.job import Problem, Recipe, SeatJob, TrainedRows, has_buffers, refuse_unfit
 from hanse.learning.scoring import Scorer, ScoringEngine
@@ -38,12 +40,14 @@ class VmappedEngine(ScoringEngine):
             raise ValueError("the model keeps statistics as it trains (batch norm), which cannot be vmapped")
         self.problem, self.device, self.threads, self.dtype = problem, torch.device(device), threads, dtype
         self.module = copy.deepcopy(problem.module).to(device=self.device, dtype=dtype).train()
+        self.places = _places(self.module)
         self.scorer = Scorer(problem, self.device, dtype)
         self._step = vmap(grad(self._loss, has_aux=True))
 
     def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return one seat's weighted loss and its samples' losses ``[B]``."""
-        output: Tensor = functional_call(self.module, parameters, (x,))
+        placed = {place: parameters[name] for name, places in self.places.items() for place in places}
+        output: Tensor = functional_call(self.module, placed, (x,), tie_weights=False)
         if self.problem.loss == "cross_entropy":
             losses = F.cross_entropy(output, y, reduction="none")
             losses = losses.mean(1) if losses.ndim == 2 else losses  # of texts, over all positions
@@ -78,6 +82,7 @@ class VmappedEngine(ScoringEngine):
         centre = torch.stack([zero if job.centre is None else job.centre.to(rows) for job in jobs]) if pulled else None
         tilted = any(job.tilt is not None for job in jobs)
         tilt = torch.stack([zero if job.tilt is None else job.tilt.to(rows) for job in jobs]) if tilted else None
+        held = None if self.problem.held is None else self.problem.held.to(self.device)
         batches = Batches.of(plans, self.device, self.dtype)
         for begin, end, a, b in batches.segments:
             for t in range(begin, end):
@@ -93,6 +98,8 @@ class VmappedEngine(ScoringEngine):
                     gradient.addcmul_(mu[:a], active - centre[:a])
                 if tilt is not None:
                     gradient.add_(tilt[:a])
+                if held is not None:
+                    gradient.masked_fill_(held, 0.0)
                 moving = velocity[:a].mul_(recipe.momentum).add_(gradient)
                 active.add_(moving, alpha=-lr)
         return rows, total.double().cpu().numpy()
@@ -104,6 +111,19 @@ class VmappedEngine(ScoringEngine):
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+def _places(module: nn.Module) -> dict[str, list[str]]:
+    """Return where each parameter stands in a module, by its name in a row: tied ones stand in several places.
+
+    Each is named once, also where a layer is met by two names: ``functional_call``'s own way with ties would swap such
+    a parameter twice, and leave the wrong tensor behind.
+    """
+    found: dict[int, list[str]] = {}
+    for prefix, layer in module.named_modules():
+        for name, parameter in layer.named_parameters(recurse=False, remove_duplicate=False):
+            found.setdefault(id(parameter), []).append(f"{prefix}.{name}" if prefix else name)
+    return {name: found[id(parameter)] for name, parameter in module.named_parameters()}
 
 
 def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
@@ -127,8 +147,9 @@ def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
         jobs = [SeatJob(torch.arange(len(y)), row, (0, 0, seat, 0)) for seat in range(2)]
         got = VmappedEngine(problem).train(Samples(x, y), jobs, recipe, 0.1).rows
     except Exception as error:  # whatever a user's module raises under vmap is a reason
-        return f"torch.func cannot batch it ({type(error).__name__}: {str(error).splitlines()[0][:120]})"
+        return f"torch.func cannot batch it ({first_line(error)})"
     from hanse.learning.sequential import SequentialEngine  # here, so that the two engines' modules stay apart
 
-    expected = SequentialEngine(problem).train(Samples(x, y), jobs, recipe, 0.1).rows
+    plain = replace(problem, plain=True)
+    expected = SequentialEngine(plain).train(Samples(x, y), jobs, recipe, 0.1).rows
     return None if torch.allclose(got, expected, rtol=1e-4, atol=1e-5) else "torch.func computes another gradient"

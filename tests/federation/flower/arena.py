@@ -107,7 +107,7 @@ class Arena:
         sets = (local.server_validation, local.server_test)
         self.data = RemoteData.of(sizes, local.input_shape, local.num_classes, *sets)
         found = blueprint(experiment, self.data)
-        _, self.world, _ = settle_engine(experiment, found, fresh=False, federation=self.federation)
+        _, self.world, _ = settle_engine(experiment, found, federation=self.federation)
         self.setup = self.world.setup
         self.folder = RunDir.create(folder / "run", experiment)
 

@@ -1,0 +1,286 @@
+"""Before round 0 every engine is held against the module itself; what differs is trained and scored by the module."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hanse
+from hanse.data.samples import Samples
+from hanse.errors import UserError
+from hanse.federation.answers import Share, gradient
+from hanse.federation.port import Gradient
+from hanse.learning import convolutions, program
+from hanse.learning.agreement import disagreement, settle
+from hanse.learning.engines import Choice, make_engine
+from hanse.learning.job import Engine, Problem, Recipe, SeatJob, TrainedRows
+from hanse.learning.models import build_problem
+from hanse.learning.program import read_stack
+from hanse.learning.reference import Plain
+from hanse.table import Layout
+
+from .helpers import jobs_of, made
+
+CPU = torch.device("cpu")
+ENGINES = [Choice("stacked", 1, 1), Choice("stacked", 1, 2), Choice("vmapped", 1, 1), Choice("sequential", 1, 2)]
+
+
+def problem_of(module: nn.Module) -> tuple[Problem, Tensor]:
+    layout = Layout.of(module)
+    return Problem(module, layout), layout.flatten(module)
+
+
+def perceptron(act: nn.Module) -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 9), act, nn.Linear(9, 9), act, nn.Linear(9, 5))
+
+
+@pytest.mark.parametrize("name", ["mlp", "logistic", "cnn_small", "cnn_greedyfed", "cnn_fedgen"])
+@pytest.mark.parametrize("choice", ENGINES, ids=lambda choice: choice.label)
+def test_the_models_of_the_house_keep_the_engine_that_was_chosen(name: str, choice: Choice) -> None:
+    shape = (3, 20, 20) if name == "cnn_greedyfed" else (1, 16, 16)
+    for precision in ("float32", "bf16"):
+        problem, row = build_problem(name, shape, 10, 1)
+        try:
+            make_engine(choice, problem)
+        except ValueError:
+            return
+        found, same, engine, said = settle(choice, problem, row, made(shape, 10, 64), CPU, precision)
+        engine.close()
+        assert (found, same.plain, said) == (choice, False, [])
+
+
+def named_children(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    return list(module.named_children())
+
+
+@pytest.mark.parametrize("engine", ["stacked", "sequential"])
+def test_layers_that_are_read_wrongly_are_found_and_the_module_itself_is_run(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, row = problem_of(perceptron(nn.ReLU()))
+    sound = read_stack(problem)
+    assert sound is not None
+    assert [spec.kind for spec in sound] == ["linear", "relu", "linear", "relu", "linear"]
+    monkeypatch.setattr(program, "layers_in_order", named_children)  # drops the second of two uses of one layer
+    pool = made((3, 4), 5)
+    found, problem, made_engine, said = settle(Choice(engine, 1, 1), problem, row, pool, CPU, "float32")
+    assert (found.engine, problem.plain) == ("sequential", True)
+    assert said == [
+        f"warning: engine.train: '{engine}' scores models otherwise than the module itself; "
+        "each model is trained and scored by the module itself"
+    ]
+    with torch.no_grad():
+        expected = nn.functional.cross_entropy(problem.module.eval()(pool.x), pool.y)
+    assert made_engine.score(row[None], pool).loss[0] == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_a_convolution_that_is_read_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    act = nn.ReLU()
+    torch.manual_seed(1)
+    layers = [nn.Conv2d(1, 4, 3), act, nn.Conv2d(4, 4, 3), act, nn.Flatten(), nn.Linear(64, 5)]
+    problem, row = problem_of(nn.Sequential(*layers))
+    engine = make_engine(Choice("sequential", 1, 1), problem)
+    assert disagreement(engine, problem, row, made((1, 8, 8), 5), CPU) is None
+    monkeypatch.setattr(convolutions, "layers_in_order", named_children)
+    engine = make_engine(Choice("sequential", 1, 1), problem)
+    reason = disagreement(engine, problem, row, made((1, 8, 8), 5), CPU)
+    assert reason == "scores models otherwise than the module itself"
+
+
+class Lying:
+    """An engine that trains otherwise than it is asked to."""
+
+    def __init__(self, engine: Engine, change: Callable[[SeatJob, Recipe], tuple[SeatJob, Recipe]]) -> None:
+        self.engine, self.change, self.name = engine, change, engine.name
+        self.score, self.score_each, self.close = engine.score, engine.score_each, engine.close
+
+    def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
+        changed = [self.change(job, recipe) for job in jobs]
+        return self.engine.train(pool, [job for job, _ in changed], changed[0][1], lr)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda job, recipe: (job, replace(recipe, momentum=0.0)),
+        lambda job, recipe: (job, replace(recipe, weight_decay=0.0)),
+        lambda job, recipe: (replace(job, mu=0.0), recipe),
+        lambda job, recipe: (replace(job, centre=job.start), recipe),
+        lambda job, recipe: (replace(job, tilt=None), recipe),
+        lambda job, recipe: (job, replace(recipe, steps=1)),
+        lambda job, recipe: (replace(job, index=job.index[:-1]), recipe),
+    ],
+    ids=["momentum", "decay", "mu", "centre", "tilt", "steps", "samples"],
+)
+def test_every_term_of_training_is_compared(
+    change: Callable[[SeatJob, Recipe], tuple[SeatJob, Recipe]],
+) -> None:
+    problem, row = build_problem("mlp", (3, 4), 5, 1, batch_norm=True)
+    lying = Lying(make_engine(Choice("stacked", 1, 1), problem), change)
+    reason = disagreement(lying, problem, row, made((3, 4), 5), CPU)
+    assert reason == "trains to other parameters than the module itself"
+
+
+def test_statistics_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, row = build_problem("mlp", (3, 4), 5, 1, batch_norm=True)
+    engine = make_engine(Choice("stacked", 1, 1), problem)
+    engine.specs = [replace(spec, decay=0.2) for spec in engine.specs]  # type: ignore[attr-defined]
+    reason = disagreement(engine, problem, row, made((3, 4), 5), CPU)
+    assert reason == "trains to other statistics than the module itself"
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_the_reference_takes_the_steps_of_torch_optim(dropout: float) -> None:
+    module = nn.Sequential(nn.Linear(12, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Dropout(dropout), nn.Linear(9, 5))
+    problem, row = problem_of(module)
+    pool, recipe = made((12,), 5), Recipe(steps=3, batch_size=None, momentum=0.9, weight_decay=0.1)
+    [job] = jobs_of(row, [20])
+    mine = Plain.of(problem, CPU, "float32").train(pool, job, recipe, 0.05)
+    engine = make_engine(Choice("sequential", 1, 1), problem).train(pool, [job], recipe, 0.05)
+    torch.testing.assert_close(mine, engine.rows[0], rtol=0, atol=1e-6)
+    if not dropout:
+        twin = copy.deepcopy(module).train()
+        optimizer = torch.optim.SGD(twin.parameters(), 0.05, momentum=0.9, weight_decay=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(twin(pool.x[:20]), pool.y[:20]).backward()
+            optimizer.step()
+        torch.testing.assert_close(mine, problem.layout.flatten(twin), rtol=0, atol=1e-6)
+
+
+class Wild(nn.Module):
+    """Draws from every generator there is, as it trains or always."""
+
+    def __init__(self, always: bool) -> None:
+        super().__init__()
+        self.layer, self.always = nn.Linear(12, 5), always
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x.flatten(1))
+        if self.training or self.always:
+            out = out + torch.rand(()) + random.random() * out + float(np.random.rand())  # noqa: NPY002
+        return out
+
+
+def test_the_comparison_leaves_generators_and_the_module_as_they_were() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(12, 9), nn.BatchNorm1d(9), nn.ReLU(), Wild(False), nn.Linear(5, 5))
+    module[4].layer = nn.Linear(9, 5)
+    problem, row = problem_of(module)
+    before = copy.deepcopy(module.state_dict())
+    states = torch.get_rng_state(), random.getstate(), str(np.random.get_state())  # noqa: NPY002
+    _, _, _, [said] = settle(Choice("sequential", 1, 1), problem, row, made((3, 4), 5), CPU, "float32")
+    assert said == "warning: model.name: training the model from the same row gives another row each time"
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert states[1:] == (random.getstate(), str(np.random.get_state()))  # noqa: NPY002
+    assert module.training
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+
+def test_a_module_that_is_random_in_evaluation_mode_is_refused() -> None:
+    problem, row = problem_of(Wild(True))
+    with pytest.raises(UserError, match="outputs in evaluation mode differ from one time to the next"):
+        settle(Choice("sequential", 1, 1), problem, row, made((3, 4), 5), CPU, "float32")
+
+
+def overriding(act: nn.Module) -> nn.Module:
+    class Halving(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) / 2  # type: ignore[no-any-return]
+
+    return Halving(*perceptron(act))
+
+
+def hooked(act: nn.Module) -> nn.Module:
+    module = perceptron(act)
+    module.register_forward_hook(lambda _module, _inputs, output: output / 2)
+    return module
+
+
+def replaced(act: nn.Module) -> nn.Module:
+    module = perceptron(act)
+    layer = module[1]
+    layer.forward = lambda x: nn.functional.linear(x, layer.weight)  # type: ignore[method-assign]
+    return module
+
+
+def tied(act: nn.Module) -> nn.Module:
+    module = perceptron(act)
+    module[3].weight = nn.Linear(9, 9).weight
+    return nn.Sequential(*module[:4], act, module[3], act, module[5])
+
+
+@pytest.mark.parametrize("make", [overriding, hooked, replaced, tied])
+def test_what_is_not_the_list_of_its_layers_is_not_stacked(make: Callable[[nn.Module], nn.Module]) -> None:
+    assert read_stack(problem_of(make(nn.ReLU()))[0]) is None
+
+
+def test_a_class_of_the_user_that_only_fills_a_sequence_is_stacked() -> None:
+    class Mine(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Flatten(), nn.Linear(12, 5))
+
+    assert read_stack(problem_of(Mine())[0]) is not None
+
+
+def frozen_perceptron() -> tuple[Problem, Tensor]:
+    module = perceptron(nn.Tanh())
+    module[1].weight.requires_grad = module[3].bias.requires_grad = False
+    return problem_of(module)
+
+
+@pytest.mark.parametrize("choice", ENGINES, ids=lambda choice: choice.label)
+def test_frozen_parameters_stay_and_the_others_train_as_plain_pytorch_trains_them(choice: Choice) -> None:
+    problem, row = frozen_perceptron()
+    assert problem.held is not None
+    pool, recipe = made((3, 4), 5), Recipe(epochs=2, batch_size=10, momentum=0.9, weight_decay=0.1)
+    jobs = jobs_of(row, [20, 30], mu=0.5, tilt=0.1, same_start=False)
+    rows = make_engine(choice, problem).train(pool, jobs, recipe, 0.1).rows
+    for got, job in zip(rows, jobs, strict=True):
+        assert torch.equal(got[problem.held], job.start[problem.held])
+        expected = Plain.of(problem, CPU, "float32").train(pool, job, recipe, 0.1)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+        assert bool((got != job.start)[~problem.held].all())
+
+
+def test_frozen_parameters_have_no_gradient_and_may_train_with_adamw() -> None:
+    problem, row = frozen_perceptron()
+    assert problem.held is not None
+    pool = made((3, 4), 5, 40)
+    [slope] = gradient(Gradient("", row[None]), Share(pool, torch.arange(40)), problem).gradients
+    assert not slope[problem.held].any()
+    module = copy.deepcopy(problem.module).eval()
+    nn.functional.cross_entropy(module(pool.x), pool.y).backward()
+    expected = torch.cat([torch.zeros(p.numel()) if p.grad is None else p.grad.view(-1) for p in module.parameters()])
+    torch.testing.assert_close(slope, expected, rtol=0, atol=1e-6)
+    [got] = (
+        make_engine(Choice("sequential", 1, 1), problem)
+        .train(pool, jobs_of(row, [20]), Recipe(optimizer="adamw", weight_decay=0.1), 0.1)
+        .rows
+    )
+    assert torch.equal(got[problem.held], row[problem.held])
+    assert bool((got != row)[~problem.held].all())
+
+
+def test_tied_weights_are_one_column_and_stay_tied_in_the_model_of_a_run() -> None:
+    torch.manual_seed(1)
+    outer = nn.Sequential(nn.Linear(12, 12), nn.Tanh(), nn.Linear(12, 12), nn.Tanh(), nn.Linear(12, 5))
+    outer[2].weight = outer[0].weight
+    problem, row = problem_of(outer)
+    assert len(row) == 144 + 12 + 12 + 65
+    pool, [job] = made((12,), 5), jobs_of(row, [30])
+    rows = [
+        make_engine(Choice(name, 1, 1), problem).train(pool, [job], Recipe(momentum=0.5), 0.1).rows[0]
+        for name in ("vmapped", "sequential")
+    ]
+    torch.testing.assert_close(rows[0], rows[1], rtol=0, atol=1e-6)
+    model = hanse.Run(hanse.Experiment(mechanism={"name": "fedavg"}), problem).model_of(rows[0])
+    assert model[2].weight is model[0].weight  # type: ignore[index]
+    assert all(p.requires_grad and p.grad_fn is None for p in outer.parameters())

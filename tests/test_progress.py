@@ -1,0 +1,45 @@
+"""What a run says at its end of clients whose updates it did not get."""
+
+from pathlib import Path
+
+import pytest
+
+from hanse.cli import main
+from hanse.progress import mostly_refused
+
+
+def seat(round: int, client: int, refused: str = "") -> dict[str, object]:
+    return {"round": round, "client": client, **({"refused": refused} if refused else {"loss": 1.0})}
+
+
+def test_a_client_that_is_refused_in_most_rounds_is_named_with_its_commonest_reason() -> None:
+    lines = [seat(r, 0) for r in range(4)]
+    lines += [seat(0, 1), *(seat(r, 1, "not finite") for r in (1, 2)), seat(3, 1, "no reply")]
+    lines += [seat(0, 2), seat(1, 2, "no reply")]  # half of them is not most
+    lines += [seat(0, 3), seat(0, 3, "not finite")]  # one of two seats in one round: an update came
+    assert mostly_refused(lines) == [
+        "client 1: no update in 3 of the 4 rounds that it sat in; most often: not finite",
+    ]
+
+
+def test_many_such_clients_are_counted() -> None:
+    lines = [seat(r, c, "not finite") for r in range(2) for c in range(9)]
+    said = mostly_refused(lines)
+    assert len(said) == 6
+    assert said[-1] == "and 4 more clients like that"
+
+
+def test_the_command_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "exp.toml"
+    file.write_text(
+        '[data]\nclients = 4\npartition = "iid"\n[model]\nname = "logistic"\n[mechanism]\nname = "fedavg"\n'
+        '[engine]\ntrain = "stacked"\nthreads = 1\nworkers = 1\n[run]\nrounds = 2\n'
+        "[behaviour]\nattacker = { clients = [2], kind = 'gaussian', scale = 1e300 }\n"
+    )
+    monkeypatch.setattr("sys.argv", ["hanse", "run", str(file), "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 0
+    assert "warning: client 2: no update in 2 of the 2 rounds that it sat in; most often:" in capsys.readouterr().out
