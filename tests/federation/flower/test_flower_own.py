@@ -151,13 +151,22 @@ def test_orders_need_a_run_a_reason_and_a_member(tmp_path: Path) -> None:
         give(tmp_path / "run", "expel", "why", 9)
 
 
-def test_two_servers_do_not_play_one_run(tmp_path: Path) -> None:
+def test_two_servers_do_not_play_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REPLACED_S", 0.1)
+    with Hold(tmp_path) as other:
+        other.take()
+        with pytest.raises(UserError, match=f"is in use by process {os.getpid()}"):
+            server.play(Grid(), experiment("fedavg"), tmp_path, 1, None, (), 1.0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock"]
+
+
+def test_a_run_keeps_its_name_for_its_members_folders(tmp_path: Path) -> None:
     path = tmp_path / "federation.json"
-    said = pytest.raises(UserError, match="another server plays this run")
-    with server._alone(path) as name, said, server._alone(path, 0.1):
-        pass
-    with server._alone(path) as again:
-        assert again == name
+    name = server._name_of(path)
+    assert server._name_of(path) == name
+    path.write_text("{")
+    with pytest.raises(MachineError, match=r"federation.json: is damaged; it must be \{"):
+        server._name_of(path)
 
 
 def test_a_private_row_is_asked_for_by_its_number_and_alone(tmp_path: Path) -> None:
