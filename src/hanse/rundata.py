@@ -1,4 +1,4 @@
-"""What a run directory remembers of the data that its run was played with: ``data.json``."""
+"""What a run directory, or a participant's folder, remembers of the data of its run: ``data.json``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hanse.data.fingerprint import Fingerprint, differences
 from hanse.errors import UserError
 from hanse.files import write_whole
 
-__all__ = ["DATA", "compare_data", "write_data"]
+__all__ = ["DATA", "compare_data", "note_own_data", "write_data"]
 
 DATA = "data.json"  # an entry for the start, and one for each time that other data were allowed
 
@@ -40,6 +40,20 @@ def compare_data(folder: Path, data: Fingerprint, *, allowed: bool) -> str | Non
             f"others with 'hanse resume {folder} --other-data'"
         )
     return f"other data from here on, as allowed: {what}"
+
+
+def note_own_data(folder: Path, round: int, data: Fingerprint) -> str | None:
+    """Remember a participant's data, and return a line if they are not those of its rounds before.
+
+    It goes on all the same: a participant's data are its own affair, and may grow.
+    """
+    entries = _entries(folder)
+    changed = [name for name, now in data.items() if entries and list(entries[-1]["data"].get(name, [])) != list(now)]
+    if entries and not changed:
+        return None
+    note = f"own data: from round {round} on the {' and '.join(changed)} samples are others" if changed else ""
+    write_data(folder, round, data, note)
+    return note or None
 
 
 def _entries(folder: Path) -> list[dict[str, Any]]:

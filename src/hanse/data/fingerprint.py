@@ -23,10 +23,13 @@ from hanse.data.samples import Samples
 __all__ = ["Fingerprint", "differences", "fingerprint", "of_samples"]
 
 Fingerprint = Mapping[str, Sequence[str]]
-"""Digests (16 hexadecimal digits): of each client's "train", "validation" and "test" share, by client, and of "server
-validation" and "server test" (one each, or none). Plain values, for JSON."""
+"""Digests (16 hexadecimal digits): of each client's "train", "validation" and "test" share, by client (of more than
+10,000 clients one for all), and of "server validation" and "server test" (one each, or none). Plain values, for JSON.
+"""
 
 SHOWN = 5  # clients that a line names
+LISTED = 10_000  # clients that have a digest each; more have one together
+ALL = " (all clients)"
 
 
 def fingerprint(data: FederatedData) -> Fingerprint:
@@ -35,6 +38,8 @@ def fingerprint(data: FederatedData) -> Fingerprint:
     """
     known: dict[int, _Sums] = {}
     shares = {share: _shares(data, share, known) for share in SHARES}
+    if data.num_clients > LISTED:
+        shares = {f"{share}{ALL}": _one(digests) for share, digests in shares.items()}
     server = {"server validation": data.server_validation, "server test": data.server_test}
     whole = {name: [] if held is None else [of_samples(held)] for name, held in server.items()}
     return {**shares, **whole}
@@ -54,6 +59,8 @@ def differences(before: Mapping[str, Any], now: Fingerprint) -> list[str]:
             continue
         if name.startswith("server"):
             found.append(f"the server's {name.removeprefix('server ')} set")
+        elif name.endswith(ALL):
+            found.append(f"the {name.removesuffix(ALL)} shares")
         elif len(theirs) != len(ours):
             found.append(f"the {name} shares: of {len(ours)} clients, not {len(theirs)}")
         else:
@@ -69,9 +76,9 @@ class _Sums:
 
     def __init__(self, pool: Samples) -> None:
         self.pool = pool
-        rows = pool.x.detach().cpu().contiguous().reshape(len(pool), -1)
         self.bytes: NDArray[np.uint8] = np.zeros((len(pool), 0), np.uint8)
-        if rows.numel():
+        if pool.x.numel():
+            rows = pool.x.detach().cpu().contiguous().reshape(len(pool), -1)
             self.bytes = rows.view(torch.uint8).numpy()
         self.kind = f"{pool.x.dtype}|{tuple(pool.x.shape[1:])}|{pool.y.dtype}|{tuple(pool.y.shape[1:])}|"
         self.labels = pool.y.detach().cpu().contiguous()
@@ -96,6 +103,10 @@ def _shares(data: FederatedData, share: str, known: dict[int, _Sums]) -> list[st
     sums = known.setdefault(id(pool), _Sums(pool))
     sums.of(torch.cat([*index, torch.zeros(0, dtype=torch.int64)]).cpu().numpy())  # in the order of memory
     return [_digest(sums, own) for own in index]
+
+
+def _one(digests: Sequence[str]) -> list[str]:
+    return [hashlib.blake2b("".join(digests).encode(), digest_size=8).hexdigest()]
 
 
 def _digest(sums: _Sums, index: Tensor) -> str:
