@@ -96,8 +96,8 @@ def test_a_killed_process_leaves_no_lock_while_its_children_live(child: str, tmp
         os.kill(worker, 0)
 
 
-# another process plays runs; each stops at a given call of a Python function, from the making of its directory on, until
-# it is told to go on
+# another process plays runs; each stops at a given call of a Python function, from the making of its directory on,
+# until it is told to go on
 FIRST = """
 import sys
 from hanse import cli, experiment

@@ -1,4 +1,4 @@
-"""A run goes on with the data that it was played with, or says what differs; a participant keeps its own fingerprint."""
+"""A run goes on with the data that it was played with, or says what differs; a node keeps a fingerprint of its own."""
 
 import json
 import logging

@@ -68,9 +68,7 @@ def all_labels(data: SplitData) -> SplitData:
         (all_labels, [f"the {share} shares of clients 0, 1, 2, 3" for share in ("train", "validation", "test")]),
     ],
 )
-def test_what_differs_is_named_by_share_and_client(
-    change: Callable[[SplitData], SplitData], said: list[str]
-) -> None:
+def test_what_differs_is_named_by_share_and_client(change: Callable[[SplitData], SplitData], said: list[str]) -> None:
     data = made()
     assert differences(fingerprint(data), fingerprint(change(data))) == said
 
