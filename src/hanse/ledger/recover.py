@@ -54,7 +54,7 @@ def line_of(record: Record) -> str:
     return json.dumps(as_dict(record)) + "\n"
 
 
-def open_books(url: str, book: str, floor: int, claim: Claim, folder: Path) -> tuple[Ledger, list[str]]:
+def open_books(url: str | Path, book: str, floor: int, claim: Claim, folder: Path) -> tuple[Ledger, list[str]]:
     """Open the ledger of the run in ``folder``, made if there is none, with at least the transactions of the claim, and
     say what had to be mended.
 
@@ -95,7 +95,7 @@ def rebuild_run(folder: Path) -> list[str]:
             raise MachineError(str(wrong)) from None
 
 
-def _rebuilt(url: str, book: str, floor: int, claim: Claim, folder: Path) -> list[str]:
+def _rebuilt(url: str | Path, book: str, floor: int, claim: Claim, folder: Path) -> list[str]:
     ledger, said = open_books(url, book, floor, claim, folder)
     with ledger:
         wrong = verify(ledger, heads={claim.head: claim.who}).wrong
@@ -115,10 +115,10 @@ def rewrite_journal(ledger: Ledger, count: int, path: Path) -> None:
     write_whole(path, "".join(map(line_of, records)), durable=True)
 
 
-def _own(url: str, folder: Path) -> Path | None:
+def _own(url: str | Path, folder: Path) -> Path | None:
     """Return the ledger's file if it is the run's own; None for a database elsewhere, which may hold other books."""
     file = folder / "ledger.db"
-    return file if url == f"sqlite:///{file}" else None
+    return file if url in (file, f"sqlite:///{file}") else None
 
 
 def _catch_up(ledger: Ledger, claim: Claim, folder: Path) -> list[str]:
@@ -147,7 +147,7 @@ def _catch_up(ledger: Ledger, claim: Claim, folder: Path) -> list[str]:
     return [f"{found}; the others were written into it from {JOURNAL}"]
 
 
-def _anew(url: str, book: str, floor: int, claim: Claim, folder: Path, why: str) -> tuple[Ledger, list[str]]:
+def _anew(url: str | Path, book: str, floor: int, claim: Claim, folder: Path, why: str) -> tuple[Ledger, list[str]]:
     """Set the ledger's file aside and write the book anew from the journal."""
     own = _own(url, folder)
     if own is None:
