@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import hanse
+from hanse.errors import MachineError
 from hanse.ledger.entry import MINT, TOKEN, client, escrow, pool
 from hanse.ledger.receipts import read_receipts
 from hanse.ledger.store import Ledger
@@ -167,7 +168,7 @@ def test_a_crash_between_checkpoint_and_ledger_is_made_good(tmp_path: Path, monk
         return real(self, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Ledger, "post", post)
-    with pytest.raises(OSError, match="the power went"):
+    with pytest.raises(MachineError, match="the power went"):
         hanse.run(experiment(), out=tmp_path / "run")
     monkeypatch.setattr(Ledger, "post", real)
     resumed = hanse.resume(tmp_path / "run")

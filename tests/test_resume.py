@@ -245,4 +245,4 @@ def test_what_is_not_a_run_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(hanse.UserError, match="is not a run directory"):
         hanse.resume(tmp_path)
     with pytest.raises(hanse.UserError, match="is not a run directory"):
-        RunDir.reopen(tmp_path, hanse.Experiment(mechanism={"name": "fedavg"}), CPU)
+        RunDir.reopen(tmp_path, hanse.Experiment(mechanism={"name": "fedavg"}), CPU, data={})

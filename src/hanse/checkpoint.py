@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from hanse.errors import UserError
+from hanse.files import write_whole
 from hanse.ledger.book import Book
 from hanse.ledger.entry import Transaction
 from hanse.mechanisms.part import State
@@ -74,7 +74,7 @@ def _split(states: Mapping[str, State]) -> tuple[dict[str, Tensor], dict[str, An
 
 
 def store(path: Path, snapshot: Snapshot) -> None:
-    """Write a snapshot to ``path``: to a temporary file first, flushed to the disk, then renamed."""
+    """Write a snapshot to ``path``, whole and durably. Raises OSError."""
     state = snapshot.state
     tensors, plain = _split(state.states)
     tensors["table/rows"] = state.table.rows.detach().cpu().contiguous()
@@ -101,12 +101,7 @@ def store(path: Path, snapshot: Snapshot) -> None:
     }
     notes = json.dumps(known, sort_keys=True)
     blob = save(tensors, {"notes": notes, "digest": _digest(tensors, notes)})
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        file.write(blob)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_whole(path, blob, durable=True)
 
 
 def load(path: Path, device: torch.device) -> Snapshot:

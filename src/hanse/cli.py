@@ -14,7 +14,7 @@ from rich.console import Console
 
 from hanse.audit_command import EPILOG as AUDIT_EPILOG
 from hanse.audit_command import audit
-from hanse.errors import RunFailedError, UserError
+from hanse.errors import MachineError, RunFailedError, UserError
 from hanse.federation.flower.command import app as network_app
 from hanse.federation.flower.new import EPILOG as NEW_EPILOG
 from hanse.federation.flower.new import new
@@ -133,6 +133,9 @@ def run(
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)],
     explain: Annotated[bool, typer.Option("--explain", help="Say which training engine is used, and why.")] = False,
+    other_data: Annotated[
+        bool, typer.Option("--other-data", help="Go on even if the data are not those of the rounds before.")
+    ] = False,
     track: Track = None,
 ) -> None:
     """Go on with a run that was stopped or killed, from its last checkpoint."""
@@ -141,7 +144,7 @@ def resume(
     from hanse.tracking import make_trackers
 
     bar = ProgressBar(out, folder.name, explain=explain)
-    _finish(running.resume(folder, observers=[bar, *make_trackers(track or [], folder)]))
+    _finish(running.resume(folder, observers=[bar, *make_trackers(track or [], folder)], other_data=other_data))
 
 
 _FINAL = tuple(f"{who}{what}" for who in ("test/", "client/test_") for what in ("accuracy", "loss", "perplexity"))
@@ -226,14 +229,16 @@ def _usage(wrong: Any) -> str:
 
 
 def main() -> None:
-    """Run the command line; mistakes of the user end with 2 and one line each, anything else with 1."""
+    """Run the command line; mistakes of the user end with 2 and one line each, what the machine fails to do
+    with 1 and a line, anything else with 1 and a traceback.
+    """
     sys.path.append(os.getcwd())  # import paths, "package.module:name", may name a module of this folder
     try:
         code = app(standalone_mode=False, prog_name="hanse")
-    except UserError as wrong:
+    except (UserError, MachineError) as wrong:
         for line in wrong.lines:
             err.print(f"hanse: {line}", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(2)
+        sys.exit(2 if isinstance(wrong, UserError) else 1)
     except RunFailedError as wrong:
         err.print(f"hanse: {wrong}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""The one error that a user can mend: it carries a line that names the field, the value and what is allowed."""
+"""Errors that end a command with a line instead of a traceback: what the user gave, and what the machine did."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["RunFailedError", "UserError", "first_line", "import_path", "library", "named", "nearest"]
+__all__ = ["MachineError", "RunFailedError", "UserError", "first_line", "import_path", "library", "named", "nearest"]
 
 
 class UserError(ValueError):
@@ -20,6 +20,17 @@ class UserError(ValueError):
 
 class RunFailedError(RuntimeError):
     """A run that ended by itself; the command line prints its one line and exits with 1, without a traceback."""
+
+
+class MachineError(RuntimeError):
+    """Something that failed though nobody gave anything wrong: a full disk, a damaged file, a database that is gone.
+
+    Its lines say what, where, and the next command; the command line prints them and exits with 1.
+    """
+
+    def __init__(self, *lines: str) -> None:
+        self.lines: Sequence[str] = lines
+        super().__init__("\n".join(lines))
 
 
 def first_line(error: Exception) -> str:

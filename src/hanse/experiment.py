@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -19,14 +17,17 @@ from hanse.attempt import MOST_FAILED, attempt
 from hanse.budget import Budget
 from hanse.config import Experiment
 from hanse.data.federated import FederatedData
-from hanse.errors import RunFailedError, UserError, library
+from hanse.data.fingerprint import fingerprint
+from hanse.errors import MachineError, RunFailedError, UserError, library
 from hanse.federation.port import Federation
 from hanse.learning.job import Problem
 from hanse.learning.threads import intra_op
 from hanse.ledger.book import Book
+from hanse.lock import Hold
 from hanse.rounds import LoopState, Played, finish, first_state
-from hanse.rundir import RunDir
+from hanse.rundir import RunDir, claim
 from hanse.setup import World, build, settle_engine
+from hanse.stopping import interruptible
 from hanse.table import Table, mix
 
 if TYPE_CHECKING:
@@ -110,7 +111,8 @@ def run(
     """Run an experiment (an :class:`Experiment`, or the path of a TOML file) and return the :class:`Run`.
 
     With ``out`` it leaves a run directory and can be resumed; without, nothing is written. Raises UserError for what
-    cannot be run, before round 0.
+    cannot be run, before round 0, and MachineError for what the machine cannot do. What fails before a round is
+    finished leaves no directory.
     """
     if not isinstance(experiment, Experiment):
         experiment = Experiment.read(experiment)
@@ -119,12 +121,20 @@ def run(
         from hanse.federation.flower.simulation import run_simulated  # here: Flower takes a while to import
 
         return run_simulated(experiment, out=out, observers=observers, overwrite=overwrite)
-    ready = settle_engine(experiment, build(experiment))
-    return _from_the_start(*ready, observers, None if out is None else Path(out), overwrite)
+    if out is None:
+        return _from_the_start(*settle_engine(experiment, build(experiment)), observers)
+    with Hold(Path(out)) as hold:
+        claim(hold, overwrite=overwrite)
+        ready = settle_engine(experiment, build(experiment))
+        return _from_the_start(*ready, observers, hold, overwrite)
 
 
-def resume(path: str | Path, *, observers: Sequence[Observer] = ()) -> Run:
-    """Go on with the run in a directory from its last sound checkpoint. Raises UserError if it is no run directory."""
+def resume(path: str | Path, *, observers: Sequence[Observer] = (), other_data: bool = False) -> Run:
+    """Go on with the run in a directory from its last sound checkpoint.
+
+    Raises UserError if it is no run directory, if another process plays it, or if the data are not those that it was
+    played with (``other_data`` allows that, and it is recorded), and MachineError for what the machine cannot do.
+    """
     path = Path(path)
     if not (path / "config.toml").exists():
         raise UserError(f"{path}: is not a run directory (it has no config.toml)")
@@ -133,8 +143,11 @@ def resume(path: str | Path, *, observers: Sequence[Observer] = ()) -> Run:
         library("flwr", NEEDS_RAY)
         from hanse.federation.flower.simulation import run_simulated
 
-        return run_simulated(experiment, out=path, observers=observers, again=True)
-    return _from_a_checkpoint(*settle_engine(experiment, build(experiment)), observers, path)
+        return run_simulated(experiment, out=path, observers=observers, again=True, other_data=other_data)
+    with Hold(path) as hold:
+        hold.take()
+        ready = settle_engine(experiment, build(experiment))
+        return _from_a_checkpoint(*ready, observers, hold, other_data)
 
 
 def run_elsewhere(
@@ -142,18 +155,20 @@ def run_elsewhere(
     data: FederatedData,
     federation: Federation,
     *,
-    out: str | Path,
+    hold: Hold,
     observers: Sequence[Observer] = (),
+    other_data: bool = False,
 ) -> Run:
-    """Run an experiment with clients behind another federation (on a network), or go on with it if ``out`` has it.
+    """Run an experiment with clients behind another federation (on a network), or go on with it if the directory that
+    ``hold`` is of has it.
 
     ``data`` says what the server knows: its own sets, the shape of samples and each client's reported size.
+    ``other_data`` allows sets of the server that are not those of the rounds before.
     """
-    path = Path(out)
     ready = settle_engine(experiment, build(experiment, data), federation=federation)
-    if (path / "config.toml").exists():
-        return _from_a_checkpoint(*ready, observers, path)
-    return _from_the_start(*ready, observers, path)
+    if (hold.folder / "config.toml").exists():
+        return _from_a_checkpoint(*ready, observers, hold, other_data)
+    return _from_the_start(*ready, observers, hold)
 
 
 def _from_the_start(
@@ -161,22 +176,42 @@ def _from_the_start(
     world: World,
     said: Sequence[str],
     observers: Sequence[Observer],
-    path: Path | None,
+    hold: Hold | None = None,
     overwrite: bool = False,
 ) -> Run:
     with closing(world.engine):
-        books = world.setup.mechanism.settle is not None
-        folder = None if path is None else RunDir.create(path, experiment, overwrite=overwrite, books=books)
-        return _play(experiment, world, first_state(world.setup), folder, observers, said)
+        state = first_state(world.setup)
+        if hold is None:
+            return _play(experiment, world, state, None, observers, said)
+        books, data = world.setup.mechanism.settle is not None, fingerprint(world.data)
+        folder = RunDir.create(hold.folder, experiment, hold, data=data, overwrite=overwrite, books=books)
+        with closing(folder):
+            try:
+                return _play(experiment, world, state, folder, observers, said)
+            except MachineError:
+                raise
+            except Exception:
+                if folder.is_new:  # nothing is lost, and the next try finds the place free
+                    folder.discard()
+                raise
 
 
 def _from_a_checkpoint(
-    experiment: Experiment, world: World, said: Sequence[str], observers: Sequence[Observer], path: Path
+    experiment: Experiment,
+    world: World,
+    said: Sequence[str],
+    observers: Sequence[Observer],
+    hold: Hold,
+    other_data: bool,
 ) -> Run:
+    hold.take()
     with closing(world.engine):
-        folder, snapshot, warnings = RunDir.reopen(path, experiment, world.device)
-        state = first_state(world.setup) if snapshot is None else snapshot.state
-        return _play(experiment, world, state, folder, observers, [*said, *warnings])
+        folder, snapshot, warnings = RunDir.reopen(
+            hold.folder, experiment, world.device, data=fingerprint(world.data), other_data=other_data
+        )
+        with closing(folder):
+            state = first_state(world.setup) if snapshot is None else snapshot.state
+            return _play(experiment, world, state, folder, observers, [*said, *warnings])
 
 
 def _play(
@@ -198,7 +233,7 @@ def _play(
     budget.spend(result.metrics)
     result.over, failures = budget.over(), 0
     # engines and games bring their own threads; for what lies between, one is robust beside busy neighbours
-    with intra_op(1), _interruptible(ours=not world.elsewhere) as stop:
+    with intra_op(1), interruptible(ours=not world.elsewhere) as stop:
         while state.round < limits.rounds and result.over is None and not stop.asked:
             done = attempt(world, experiment, state)
             state, metrics = done.state, done.metrics
@@ -233,32 +268,3 @@ def _play(
     for observer in observers:
         observer.on_end(result)
     return result
-
-
-@dataclass
-class _Stop:
-    asked: bool = False
-
-
-@contextmanager
-def _interruptible(ours: bool) -> Iterator[_Stop]:
-    """Let the first Ctrl-C end the run after its round; a second one ends it at once. Only in the main thread."""
-    stop = _Stop()
-    if not ours:  # Flower ends its server apps with the same signal, and must be able to
-        yield stop
-        return
-
-    def ask(signum: int, frame: FrameType | None) -> None:
-        if stop.asked:
-            raise KeyboardInterrupt
-        stop.asked = True
-
-    try:
-        old = signal.signal(signal.SIGINT, ask)
-    except ValueError:  # not the main thread: signals stay with whoever owns them
-        yield stop
-        return
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, old)

@@ -5,13 +5,17 @@ Names are paths. Everything under ``time/`` and ``memory/`` is wall clock and me
 
 from __future__ import annotations
 
+import os
+import platform
 import resource
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from hanse.data.federated import FederatedData
@@ -22,7 +26,7 @@ from hanse.mechanisms.part import Floats, View
 from hanse.rounds import Played
 from hanse.table import Table, mix
 
-__all__ = ["Tested", "evaluate", "metrics_of", "seats_of"]
+__all__ = ["Tested", "arrays_of", "environment", "evaluate", "metrics_of", "seats_of"]
 
 
 def _mean(values: Floats) -> float | None:
@@ -101,6 +105,39 @@ def _seat(view: View, s: int) -> dict[str, Any]:
     return line
 
 
+def arrays_of(played: Played) -> dict[str, np.ndarray]:
+    """Return what ``rounds/NNNNN.npz`` holds: seats, W in coordinates, home if it changed, values, refusals."""
+    view = played.view
+    seats, updates, mixed = view.seats, view.trained, view.mixed
+    row, column = np.nonzero(mixed.W)
+    arrays = {
+        "client": np.zeros(0, np.int64) if seats is None else seats.client,
+        "start": np.zeros(0, np.int64) if seats is None else seats.start,
+        "answered": updates.seats.client,
+        "num_samples": updates.num_samples,
+        "loss": updates.loss,
+        "steps": updates.steps,
+        "W_row": row,
+        "W_column": column,
+        "W_weight": mixed.W[row, column],
+        "W_shape": np.array(mixed.W.shape),
+        "refused": np.array([c for c, _ in view.refusals], np.int64),
+        "reason": np.array([r for _, r in view.refusals], np.str_),
+    }
+    if view.values is not None:
+        arrays["value"] = view.values.per_seat
+        if view.values.standard_errors is not None:
+            arrays["value_error"] = view.values.standard_errors
+        if view.values.without_block is not None:
+            arrays["value_without_block"] = view.values.without_block
+    if view.settlement is not None:
+        arrays |= view.settlement.arrays
+        arrays["withheld"] = np.array(sorted(view.settlement.withheld), np.int64)
+    if not np.array_equal(mixed.home, view.home) or view.round == 0:
+        arrays["home"] = mixed.home
+    return arrays
+
+
 @dataclass(frozen=True)
 class Tested:
     """A round's test: figures by name, and the losses and accuracies ``[n]`` of clients on their own shares."""
@@ -168,3 +205,16 @@ def _held(table: Table, rows: np.ndarray, clients: np.ndarray, weights: Floats |
     if personal.any():
         held[personal] = mix(weights[clients[personal]], table.rows[:0], table.rows)
     return held
+
+
+def environment() -> dict[str, Any]:
+    """Return what a run directory says of the machine and the packages that its run was played with."""
+    packages = ("hanse", "torch", "numpy", "scipy", "scikit-learn", "pydantic", "sqlalchemy", "safetensors")
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "packages": {name: version(name) for name in packages},
+    }

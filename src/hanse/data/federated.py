@@ -82,6 +82,12 @@ class FederatedData(ABC):
         """
         return None
 
+    def origin(self, share: str) -> Sequence[str] | None:
+        """Return a line a client that says what its samples are made from, where samples are not in memory (none for
+        clients that are elsewhere); None where they are.
+        """
+        return None
+
     @abstractmethod
     def class_counts(self) -> NDArray[np.int64] | None:
         """Return train samples of each client and class, ``[clients, classes]``; ``None`` where it has no

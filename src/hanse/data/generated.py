@@ -81,6 +81,10 @@ class GeneratedData(FederatedData):
         merged = Samples(torch.cat([s.x for s in made]), torch.cat([s.y for s in made]))
         return merged, [index[client] for client in clients]
 
+    def origin(self, share: str) -> Sequence[str]:
+        """Return the generator and the ends of each client's shares: its samples depend on nothing else."""
+        return [f"{self.source}|{share}|{ends}" for ends in self.ends.tolist()]
+
     def class_counts(self) -> NDArray[np.int64] | None:
         """Return train samples of each client and class; ``None`` for more than 1,000 clients (all would be
         made).

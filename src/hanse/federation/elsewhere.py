@@ -58,6 +58,10 @@ class RemoteData(FederatedData):
             none = Samples(torch.zeros(0, *shape, dtype=kind), torch.zeros(0, *shape, dtype=kind))
         return none, [torch.zeros(0, dtype=torch.int64) for _ in clients]
 
+    def origin(self, share: str) -> Sequence[str]:
+        """Return nothing: each participant's node keeps a fingerprint of its own data."""
+        return ()
+
     def class_counts(self) -> NDArray[np.int64] | None:
         """Return None: the server does not know them."""
         return None

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.data.federated import SHARES, FederatedData
+from hanse.data.fingerprint import Fingerprint, of_samples
 from hanse.data.samples import Samples
 from hanse.errors import UserError
 from hanse.federation.behaviour import Behaviour
@@ -34,6 +37,7 @@ from hanse.learning.job import Recipe, smallest_batch
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
+from hanse.rundata import note_own_data
 
 __all__ = ["ClientData", "Job", "Node", "hello"]
 
@@ -62,6 +66,12 @@ class ClientData:
                 raise UserError(f"load_data: {share}: {len(samples.x)} inputs and {len(samples.y)} targets")
         if len(self.train) == 0:
             raise UserError("load_data: train: no samples to train on")
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """The digest of each share; see :mod:`hanse.data.fingerprint`."""
+        held = {share: getattr(self, share) for share in SHARES}
+        return {share: [] if samples is None else [of_samples(samples)] for share, samples in held.items()}
 
     @staticmethod
     def of(data: FederatedData, client: int) -> ClientData:
@@ -163,7 +173,7 @@ class Node:
         engine = SequentialEngine(problem, threads=1)
         least = smallest_batch(problem)
         policy = Loyal() if policy is None else policy
-        self.problem = problem
+        self.problem, self.data = problem, data
         profiles = [data.profile if i == job.client else {} for i in range(job.num_clients)]
         secret = own_secret(folder)
         self.federation = LocalFederation(
@@ -181,6 +191,9 @@ class Node:
         if not isinstance(request, Request) or request.client != self.job.client:
             raise WireError(f"not a request for client {self.job.client}")
         self._keep(held | dict(message.arrays))
+        changed = note_own_data(self.folder, round, self.data.fingerprint)
+        if changed is not None:
+            logging.getLogger(__name__).warning("%s", changed)
         asked = {t.name for t in request.tasks if isinstance(t, Ask)}
         if asked & {PERSONAL, OWN_ROW}:
             return pack(self._own_test(round, request))

@@ -19,6 +19,7 @@ from hanse.ledger.export import read_jsonl, write_jsonl
 from hanse.ledger.place import open_ledger, place_of
 from hanse.ledger.store import Ledger
 from hanse.ledger.verify import Verdict, verify
+from hanse.lock import LOCK
 
 __all__ = ["backup", "restore"]
 
@@ -45,7 +46,7 @@ def backup(folder: Path, file: Path) -> str:
             mark = {"version": VERSION, "name": folder.resolve().name, "book": book, "embedded": embedded}
             _add(archive, MARK, json.dumps(mark).encode())
             for path in sorted(folder.rglob("*")):
-                if path.is_file() and not path.name.startswith("ledger.db") and path.resolve() != temporary.resolve():
+                if path.is_file() and not _left_out(path) and path.resolve() != temporary.resolve():
                     try:
                         _add(archive, path.relative_to(folder).as_posix(), path.read_bytes())
                     except FileNotFoundError:  # an old checkpoint that the run has just deleted
@@ -71,6 +72,11 @@ def backup(folder: Path, file: Path) -> str:
     finally:
         temporary.unlink(missing_ok=True)
     return head
+
+
+def _left_out(path: Path) -> bool:
+    """Say whether a backup leaves a file out: the ledger, of which it has a copy, and what a process is just using."""
+    return path.name.startswith("ledger.db") or path.name == LOCK or path.name.endswith(".part")
 
 
 def restore(file: Path, folder: Path) -> Verdict:

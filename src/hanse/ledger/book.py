@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from hanse.ledger.entry import GENESIS, MINT, Transaction, digest, is_account
 
-__all__ = ["Book", "LedgerError", "OverdraftError", "check"]
+__all__ = ["Book", "DamagedError", "LedgerError", "OverdraftError", "check"]
 
 LARGEST = 2**63 - 1  # what a database's integer holds
 
@@ -22,6 +22,10 @@ class LedgerError(ValueError):
 
 class OverdraftError(LedgerError):
     """A transaction that would leave an account below its floor; nothing was written."""
+
+
+class DamagedError(LedgerError):
+    """The database's file is not what was written: it is no database any more, or its pages are damaged."""
 
 
 def check(transaction: Transaction) -> None:

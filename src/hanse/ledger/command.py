@@ -171,6 +171,15 @@ def restore(
     print(f"restored {folder}: {verdict.transactions} transactions verified; head {verdict.head}")
 
 
+@app.command(epilog="Example:\n\nhanse ledger rebuild runs/exp")
+def rebuild(folder: Dir) -> None:
+    """Write a lost or damaged ledger anew from transactions.jsonl, if that leads to the head of the last checkpoint."""
+    from hanse.ledger.recover import rebuild_run
+
+    for line in rebuild_run(folder) or ["The books hold; nothing was changed."]:
+        print(line)
+
+
 @app.command(epilog="Example:\n\nhanse ledger migrate runs/old")
 def migrate(folder: Dir) -> None:
     """Bring the ledger of an older hanse to the present schema (resuming the run does this too)."""

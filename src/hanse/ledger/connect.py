@@ -15,12 +15,13 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import StaticPool
 
 from hanse.errors import UserError
-from hanse.ledger.book import LedgerError
+from hanse.ledger.book import DamagedError, LedgerError
 from hanse.ledger.tables import SCHEMA, VERSION_TABLE
 
 __all__ = ["as_url", "open_engine", "session"]
 
 WAIT_S = 60  # for another writer
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 # PostgreSQL: one process makes the tables, the others wait; any constant will do
 _MAKING = 7221436650
@@ -78,10 +79,11 @@ def _database_errors(url: URL) -> Iterator[None]:
     try:
         yield
     except DBAPIError as wrong:
-        said = str(wrong.orig).strip().splitlines()[0]
-        raise LedgerError(f"{url.render_as_string()}: {said}") from wrong
+        said = (str(wrong.orig).strip() or type(wrong.orig).__name__).splitlines()[0]
+        damaged = getattr(wrong.orig, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+        raise (DamagedError if damaged else LedgerError)(f"{url.render_as_string()}: {said}") from wrong
     except UnicodeDecodeError as wrong:  # SQLite's driver, when a damaged schema is quoted in its message
-        raise LedgerError(f"{url.render_as_string()}: the database is damaged") from wrong
+        raise DamagedError(f"{url.render_as_string()}: the database is damaged") from wrong
 
 
 def _sqlite(url: URL, read_only: bool) -> Engine:

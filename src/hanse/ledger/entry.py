@@ -8,10 +8,13 @@ import math
 import re
 from dataclasses import dataclass
 
-__all__ = ["GENESIS", "MINT", "TOKEN", "Transaction", "client", "digest", "escrow", "is_account", "pool", "units_of"]
+__all__ = [
+    "GENESIS", "JOURNAL", "MINT", "TOKEN", "Transaction", "client", "digest", "escrow", "is_account", "pool", "units_of",
+]  # fmt: skip
 
 TOKEN = 1_000_000  # units of one token
 MINT = "mint"  # where grants come from: the only account that may go below its floor
+JOURNAL = "transactions.jsonl"  # in a run directory: what the ledger holds, a line a transaction
 GENESIS = "0" * 64  # the hash before a book's first transaction
 
 

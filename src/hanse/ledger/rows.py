@@ -11,7 +11,7 @@ from hanse.ledger.book import Book, LedgerError
 from hanse.ledger.entry import GENESIS, MINT, Transaction, digest
 from hanse.ledger.tables import accounts, postings, transactions
 
-__all__ = ["Record", "Tail", "append", "balances_of", "known_of", "lines_of", "tail_of"]
+__all__ = ["Record", "Tail", "append", "balances_of", "hash_of", "known_of", "lines_of", "tail_of"]
 
 FEW = 400  # accounts that are looked up by name; more are read all at once
 
@@ -42,6 +42,13 @@ def tail_of(connection: Connection, book: int) -> Tail:
     wanted = select(t.number, t.hash, t.round).where(t.book_id == book)
     found = connection.execute(wanted.order_by(t.number.desc()).limit(1)).one_or_none()
     return Tail() if found is None else Tail(found.number, found.hash, found.round)
+
+
+def hash_of(connection: Connection, book: int, number: int) -> str:
+    """Return the hash of a book's ``number``-th transaction; of none before the first. The book must have as many."""
+    t = transactions.c
+    wanted = select(t.hash).where(t.book_id == book, t.number == number)
+    return GENESIS if number == 0 else str(connection.execute(wanted).scalar_one())
 
 
 def balances_of(connection: Connection, book: int) -> dict[str, int]:

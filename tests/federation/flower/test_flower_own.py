@@ -1,6 +1,7 @@
 """What stays with a participant on a network, and what the operator may order; one process, Flower's own records."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from test_flower_in_process import N, experiment, grid_of, over_flower
 
 import hanse
 from hanse.data import build
-from hanse.errors import UserError
+from hanse.errors import MachineError, UserError
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.flower import link, server
 from hanse.federation.flower.operator import Orders, give
@@ -27,6 +28,7 @@ from hanse.federation.own import OWN_ROW
 from hanse.federation.port import Ask, Request
 from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import read_receipts
+from hanse.lock import Hold
 
 
 @pytest.fixture(autouse=True)
@@ -151,13 +153,24 @@ def test_orders_need_a_run_a_reason_and_a_member(tmp_path: Path) -> None:
         give(tmp_path / "run", "expel", "why", 9)
 
 
-def test_two_servers_do_not_play_one_run(tmp_path: Path) -> None:
+def test_two_servers_do_not_play_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REPLACED_S", 0.1)
+    exp = experiment("fedavg")
+    (tmp_path / "run").mkdir()
+    with Hold(tmp_path / "run") as other:
+        other.take()
+        with pytest.raises(UserError, match=f"is in use by process {os.getpid()}"):
+            server.play(grid_of(exp, tmp_path / "nodes"), exp, tmp_path / "run", 1, None, (), 1.0)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
+
+
+def test_a_run_keeps_its_name_for_its_members_folders(tmp_path: Path) -> None:
     path = tmp_path / "federation.json"
-    said = pytest.raises(UserError, match="another server plays this run")
-    with server._alone(path) as name, said, server._alone(path, 0.1):
-        pass
-    with server._alone(path) as again:
-        assert again == name
+    name = server._name_of(path)
+    assert server._name_of(path) == name
+    path.write_text("{")
+    with pytest.raises(MachineError, match=r"federation.json: is damaged; it must be \{"):
+        server._name_of(path)
 
 
 def test_a_private_row_is_asked_for_by_its_number_and_alone(tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from hanse.config import Experiment
 from hanse.data.samples import Samples
-from hanse.errors import UserError
+from hanse.errors import MachineError, UserError
 from hanse.experiment import Observer, Run, run_elsewhere
 from hanse.federation.elsewhere import RemoteData
 from hanse.federation.flower.letters import Letters
@@ -28,11 +26,15 @@ from hanse.federation.flower.newcomers import LOG
 from hanse.federation.flower.operator import Orders
 from hanse.federation.flower.receipts import Teller
 from hanse.federation.node import Job
+from hanse.files import write_whole
 from hanse.learning.sequences import is_text
+from hanse.lock import Hold
 
 __all__ = ["gather", "play", "server_app"]
 
 OTHERS_S = 5.0  # more nodes than are expected have so long to introduce themselves before round 0
+
+REPLACED_S = 30.0  # that a server which was replaced has to go down
 
 LoadServerData = Callable[[], tuple[Samples | None, Samples | None]]  # validation and test set of the server
 
@@ -46,13 +48,14 @@ def server_app(
     observers: Sequence[Observer] = (),
     patience_s: float = 600.0,
     largest: int = LARGEST,
+    other_data: bool = False,
 ) -> ServerApp:
     """Return a Flower server app that runs ``experiment`` into the run directory ``out``, or goes on with it.
 
     It waits up to ``patience_s`` seconds for ``members`` nodes, but not for those that answer that they cannot take
     part; others may join later while there are fewer than ``data.clients`` of the experiment. ``load_server_data``
     returns the server's validation and test sets, for mechanisms that value by one. A reply of more than ``largest``
-    bytes is refused unread.
+    bytes is refused unread. ``other_data`` lets a run go on with other sets of the server than it had.
     """
     app = ServerApp()
 
@@ -60,7 +63,7 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         speak()
         loaded = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
-        play(grid, loaded, Path(out), members, load_server_data, observers, patience_s, largest)
+        play(grid, loaded, Path(out), members, load_server_data, observers, patience_s, largest, True, other_data)
 
     return app
 
@@ -75,18 +78,22 @@ def play(
     patience_s: float,
     largest: int = LARGEST,
     remember: bool = True,
+    other_data: bool = False,
+    hold: Hold | None = None,
 ) -> Run:
     """Wait for the members, then play the rounds. Unless it is to ``remember`` them, their numbers are those that they
-    state (in a simulation, where nodes have no keys).
+    state (in a simulation, where nodes have no keys). ``hold``: the lock of ``out``, if the caller has it already.
 
-    Raises UserError if too few come, or another server plays into ``out``.
+    Raises UserError if too few come, or another process plays into ``out``.
     """
     if experiment.behaviour:
         raise UserError("behaviour: clients on a network behave as they do; give behaviours to client_app in a trial")
     if members > experiment.data.clients:
         raise UserError(f"members: {members}: more than data.clients, {experiment.data.clients}")
     out.mkdir(parents=True, exist_ok=True)
-    with _alone(out / "federation.json") as run:
+    with hold or Hold(out) as hold:
+        hold.take(REPLACED_S)
+        run = _name_of(out / "federation.json")
         room, half = experiment.data.clients, experiment.federation.half_precision
         register = Members.read(out / "members.json" if remember else None)
         validation, test = (None, None) if load_server_data is None else load_server_data()
@@ -109,7 +116,7 @@ def play(
             one = found[0]
             data = RemoteData.of(sizes, one.input_shape, one.num_classes, validation, test, one.text)
             watching = [*observers, Teller(federation, out), narrator]
-            return run_elsewhere(experiment, data, federation, out=out, observers=watching)
+            return run_elsewhere(experiment, data, federation, hold=hold, observers=watching, other_data=other_data)
 
 
 def _alike(own: Sequence[Samples]) -> Check:
@@ -164,27 +171,13 @@ def gather(federation: FlowerFederation, members: int, patience_s: float) -> Non
         time.sleep(0.5)
 
 
-@contextmanager
-def _alone(path: Path, patience_s: float = 30.0) -> Iterator[str]:
-    """Hold a run for this server and return the run's name for its members' folders, which is made once.
-
-    A server that was replaced may still be going down. Raises UserError if another one keeps playing the run.
-    """
-    with path.open("a+") as file:
-        end = time.monotonic() + patience_s
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise UserError(f"{path.parent}: another server plays this run") from None
-                time.sleep(0.2)
-        file.seek(0)
-        text = file.read()
-        if not text:
-            text = json.dumps({"run": uuid.uuid4().hex}) + "\n"
-            file.write(text)
-            file.flush()
-        name: str = json.loads(text)["run"]
-        yield name
+def _name_of(path: Path) -> str:
+    """Return the run's name for its members' folders, made once. Raises MachineError if its file is damaged."""
+    if not path.exists():
+        write_whole(path, json.dumps({"run": uuid.uuid4().hex}) + "\n", durable=True)
+    try:
+        return str(json.loads(path.read_text())["run"])
+    except (ValueError, KeyError, TypeError):
+        raise MachineError(
+            f'{path}: is damaged; it must be {{"run": NAME}}, with the name of the run\'s folder at its participants'
+        ) from None

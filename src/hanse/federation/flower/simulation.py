@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,6 +28,8 @@ from hanse.federation.flower.client import client_app
 from hanse.federation.flower.server import play
 from hanse.federation.node import ClientData
 from hanse.federation.profiles import build_profiles
+from hanse.lock import Hold
+from hanse.rundir import claim, clear
 from hanse.setup import build as build_blueprint
 
 __all__ = ["run_simulated"]
@@ -43,11 +44,12 @@ def run_simulated(
     observers: Sequence[Observer] = (),
     overwrite: bool = False,
     again: bool = False,
+    other_data: bool = False,
 ) -> Run:
     """Play an experiment on Flower's Ray simulation and return the :class:`hanse.experiment.Run`.
 
-    With ``again`` it goes on with the run in ``out``. Raises UserError for what cannot be run, and if Ray is not
-    installed.
+    With ``again`` it goes on with the run in ``out``, if ``other_data`` allows it also with other sets of the server.
+    Raises UserError for what cannot be run, and if Ray is not installed.
     """
     if find_spec("ray") is None:
         raise UserError("federation.engine: 'ray': needs Ray; pip install 'hanse[ray]'")
@@ -58,18 +60,33 @@ def run_simulated(
             result = run_simulated(experiment, out=Path(folder) / "run", observers=observers)
             result.path = None
             return result
-    path = Path(out)
-    if not again:
-        _make_room(path, overwrite)
+    with Hold(Path(out)) as hold:
+        if again:
+            hold.take()
+        else:
+            claim(hold, overwrite=overwrite)
+        return _simulated(experiment, hold, observers, overwrite, other_data)
+
+
+def _simulated(
+    experiment: Experiment, hold: Hold, observers: Sequence[Observer], overwrite: bool, other_data: bool
+) -> Run:
     blueprint = build_blueprint(experiment)
     sets = (blueprint.data.server_validation, blueprint.data.server_test)
     clients, finished, failed = blueprint.data.num_clients, list[Run](), list[BaseException]()
-    server = ServerApp()
+    server, path = ServerApp(), hold.folder
+    if overwrite and path.exists():
+        clear(path)
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            finished.append(play(grid, experiment, path, clients, lambda: sets, observers, PATIENCE_S, remember=False))
+            finished.append(
+                play(
+                    grid, experiment, path, clients, lambda: sets, observers, PATIENCE_S,
+                    remember=False, other_data=other_data, hold=hold,
+                )
+            )  # fmt: skip
         except BaseException as wrong:
             failed.append(wrong)
             raise
@@ -114,13 +131,3 @@ def _data(spec: str) -> FederatedData:
     from hanse.data.spec import DataSpec
 
     return build(DataSpec.model_validate_json(spec))
-
-
-def _make_room(path: Path, overwrite: bool) -> None:
-    if not path.exists():
-        return
-    if not overwrite:
-        raise UserError(f"--out {path}: exists already; give another folder, --overwrite, or 'hanse resume {path}'")
-    if not (path / "config.toml").exists():
-        raise UserError(f"--out {path}: is not a run directory, so --overwrite will not delete it")
-    shutil.rmtree(path)

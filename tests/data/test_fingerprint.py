@@ -1,0 +1,106 @@
+"""The fingerprint of data: what changes it, and what it says differs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hanse.data import Dataset, Samples
+from hanse.data.federated import SplitData
+from hanse.data.fingerprint import differences, fingerprint
+from hanse.data.generated import GeneratedData
+from hanse.data.partitions import Partition
+from hanse.data.synthetic import Synthetic
+
+
+def made(seed: int = 0) -> SplitData:
+    """Four clients of 25 samples each."""
+    draw = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(160, 3, generator=draw), torch.randint(0, 3, (160,), generator=draw)
+    dataset = Dataset("made", Samples(x[:100], y[:100]), Samples(x[100:], y[100:]), 3, (3,))
+    parts = tuple(part.numpy() for part in torch.arange(100).split(25))
+    return SplitData.of(dataset, Partition(parts), client_test=0.2, client_validation=0.2)
+
+
+def flip_a_label(data: SplitData) -> SplitData:
+    y = data.train.y.clone()
+    at = data.order[data.bounds[2, 0]]  # the first train sample of client 2
+    y[at] = (y[at] + 1) % 3
+    return replace(data, train=Samples(data.train.x, y))
+
+
+def change_a_bit(data: SplitData) -> SplitData:
+    x = data.train.x.clone()
+    at = data.order[data.bounds[3, 2]]  # the first test sample of client 3
+    x[at, 1] = torch.nextafter(x[at, 1], torch.tensor(9.0))
+    return replace(data, train=Samples(x, data.train.y))
+
+
+def swap_two(data: SplitData) -> SplitData:
+    order = data.order.clone()
+    at = int(data.bounds[0, 1])
+    order[at], order[at + 1] = data.order[at + 1], data.order[at]
+    return replace(data, order=order)
+
+
+def other_server_test(data: SplitData) -> SplitData:
+    assert data.server_test is not None
+    return replace(data, server_test=data.server_test.take(torch.arange(5)))
+
+
+def without_validation(data: SplitData) -> SplitData:
+    return replace(data, server_validation=None)
+
+
+def all_labels(data: SplitData) -> SplitData:
+    return replace(data, train=Samples(data.train.x, 2 - data.train.y))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (flip_a_label, ["the train share of client 2"]),
+        (change_a_bit, ["the test share of client 3"]),
+        (swap_two, ["the validation share of client 0"]),
+        (other_server_test, ["the server's test set"]),
+        (without_validation, ["the server's validation set"]),
+        (all_labels, [f"the {share} shares of clients 0, 1, 2, 3" for share in ("train", "validation", "test")]),
+    ],
+)
+def test_what_differs_is_named_by_share_and_client(change: Callable[[SplitData], SplitData], said: list[str]) -> None:
+    data = made()
+    assert differences(fingerprint(data), fingerprint(change(data))) == said
+
+
+def test_the_same_data_have_the_same_fingerprint() -> None:
+    assert fingerprint(made()) == fingerprint(made())
+    assert differences(fingerprint(made()), fingerprint(made(1)))[0] == "the train shares of clients 0, 1, 2, 3"
+
+
+def test_another_number_of_clients_and_many_of_them() -> None:
+    before, now = {"train": ["a"] * 9}, {"train": ["b"] * 9}
+    assert differences(before, now) == ["the train shares of clients 0, 1, 2, 3, 4 and 4 more"]
+    assert differences(before, {"train": ["a"] * 8}) == ["the train shares: of 8 clients, not 9"]
+
+
+def test_samples_of_any_type_and_layout_have_one() -> None:
+    tokens, halves = torch.arange(12).view(4, 3), torch.ones(4, 2, dtype=torch.bfloat16)
+    columns = torch.randn(3, 4).T  # not contiguous
+    for x in (tokens, halves, columns, torch.zeros(4, 0), torch.zeros(0, 3)):
+        data = replace(made(), server_test=Samples(x, torch.zeros(len(x), 2)))
+        [digest] = fingerprint(data)["server test"]
+        assert len(digest) == 16
+    same = replace(made(), server_test=Samples(columns.contiguous(), torch.zeros(4, 2)))
+    assert fingerprint(same) == fingerprint(replace(same, server_test=Samples(columns, torch.zeros(4, 2))))
+
+
+def test_generated_clients_are_not_made_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, other, many = (GeneratedData.of(Synthetic(1.0, 1.0, s), n) for s, n in ((0, 500), (1, 500), (0, 10_001)))
+    monkeypatch.setattr(Synthetic, "client", None)  # making one would fail
+    assert len(fingerprint(data)["train"]) == 500
+    said = differences(fingerprint(data), fingerprint(other))
+    assert said[0] == "the train shares of clients 0, 1, 2, 3, 4 and 495 more"
+    assert [len(digests) for digests in fingerprint(many).values()] == [1] * 5
+    less = replace(many, ends=many.ends - 1)
+    assert differences(fingerprint(many), fingerprint(less))[:2] == ["the train shares", "the validation shares"]

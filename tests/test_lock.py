@@ -1,0 +1,212 @@
+"""One process a run directory: who comes second is refused, and a killed process leaves no lock behind."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hanse
+from hanse import cli, lock
+from hanse.lock import LOCK, Hold
+
+EXPERIMENT = """
+[data]
+clients = 4
+[model]
+hidden = [4]
+[mechanism]
+name = "fedavg"
+clients_per_round = 2
+[engine]
+train = "stacked"
+threads = 1
+[run]
+rounds = 4
+"""
+
+
+def test_the_second_is_told_who_holds_a_directory_and_since_when(tmp_path: Path) -> None:
+    with Hold(tmp_path) as first:
+        first.take()
+        said = json.loads((tmp_path / LOCK).read_text())
+        with pytest.raises(hanse.UserError) as refused:
+            Hold(tmp_path).take()
+    assert said["pid"] == os.getpid()
+    assert str(refused.value) == (
+        f"{tmp_path}: is in use by process {os.getpid()} on '{said['host']}' since {said['since']}; one at a time"
+    )
+    with Hold(tmp_path) as second:
+        second.take()
+    assert (tmp_path / LOCK).read_text() == ""  # nobody
+
+
+def test_a_lock_file_that_was_deleted_meanwhile_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = lock.fcntl.flock, []
+
+    def flock(file: int, how: int) -> None:
+        calls.append(how)
+        if len(calls) == 1:  # whoever held it deletes the directory between our opening and our locking
+            (tmp_path / LOCK).unlink()
+        real(file, how)
+
+    monkeypatch.setattr(lock.fcntl, "flock", flock)
+    with Hold(tmp_path) as one:
+        one.take()
+        assert len(calls) == 2
+        monkeypatch.undo()
+        with pytest.raises(hanse.UserError, match="in use"):
+            Hold(tmp_path).take()
+
+
+PARENT = """
+import os, subprocess, sys
+from pathlib import Path
+from hanse.lock import Hold
+Hold.take(hold := Hold(Path(sys.argv[1])))
+if sys.argv[2] == "forked":
+    child = os.fork()
+    if child == 0:
+        print(os.getpid(), flush=True)
+        sys.stdin.read()  # until the test lets it end
+        os._exit(0)
+else:
+    code = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"
+    subprocess.Popen([sys.executable, "-c", code], close_fds=False)
+sys.stdin.read() if sys.argv[2] == "nothing" else os.waitpid(-1, 0)
+"""
+
+
+@pytest.mark.parametrize("child", ["forked", "spawned"])
+def test_a_killed_process_leaves_no_lock_while_its_children_live(child: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PARENT, str(tmp_path), child]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        with pytest.raises(hanse.UserError, match=f"in use by process {parent.pid}"):
+            Hold(tmp_path).take()
+        parent.kill()
+        parent.wait()
+        os.kill(worker, 0)  # it lives
+        with Hold(tmp_path) as next_:
+            next_.take()
+        os.kill(worker, 0)
+
+
+# another process plays runs; each stops at a given call of a Python function, from the making of its directory on,
+# until it is told to go on
+FIRST = """
+import sys
+from hanse import cli, experiment
+real = experiment._from_the_start
+def begin(*args):
+    sys.setprofile(profile)
+    try:
+        return real(*args)
+    finally:
+        sys.setprofile(None)
+experiment._from_the_start = begin
+count = 0
+def profile(frame, event, arg):
+    global count
+    count += 1
+    if count == limit:
+        sys.setprofile(None)
+        print("here", flush=True)
+        sys.stdin.readline()
+for line in sys.stdin:
+    limit, count = int(line), 0
+    sys.argv = ["hanse", "run", "exp.toml", "--out", "run"]
+    try:
+        cli.main()
+    except SystemExit as end:
+        print("end", end.code, count, flush=True)
+"""
+
+
+class First:
+    """The other process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def tell(self, word: str, until: str) -> list[str]:
+        """Send a line and return the words of the next line that begins as told."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+        for line in self.process.stdout:
+            if line.startswith(until):
+                return line.split()
+        raise AssertionError("the first process has ended")
+
+
+def code_of(args: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["hanse", *args])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return int(end.value.code or 0)
+
+
+def untimed(folder: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.startswith(("time/", "memory/"))} for line in lines]
+
+
+def two_at_once(moments: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exp.toml").write_text(EXPERIMENT)
+    command, pipe = [sys.executable, "-c", FIRST], subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, stdin=pipe, stdout=pipe, text=True) as process:
+        first = First(process)
+        _, code, calls = first.tell("-1", "end")
+        assert code == "0"
+        want = untimed(tmp_path / "run")
+        (tmp_path / "run").rename(tmp_path / "alone")
+        draw, held = random.Random(seed), 0
+        for i in range(moments):
+            first.tell(str(draw.randint(1, int(calls))), "here")
+            begun = (tmp_path / "run" / LOCK).exists() and (tmp_path / "run" / LOCK).read_text() != ""
+            tries = [["resume", "run"], ["run", "exp.toml", "--out", "run", "--overwrite"]]
+            codes = [code_of(args, monkeypatch) for args in (tries if begun else draw.sample(tries, 1))]
+            code = int(first.tell("go", "end")[1])
+            assert untimed(tmp_path / "run") == want  # whoever played it, it was played once and whole
+            if begun:
+                assert (code, codes) == (0, [2, 2])
+            else:  # the second came just before the first had its directory: one of them plays
+                assert sorted([code, *codes]) == [0, 2]
+            held += begun
+            (tmp_path / "run").rename(tmp_path / f"run{i}")
+        assert process.stdin is not None
+        process.stdin.close()
+    assert held > moments / 2
+
+
+def test_two_processes_on_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two_at_once(3, 4, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+def test_two_processes_on_one_directory_at_twenty_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two_at_once(20, 18, tmp_path, monkeypatch)
+
+
+def test_a_refused_process_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exp.toml").write_text(EXPERIMENT)
+    hanse.run(tmp_path / "exp.toml", out="run")
+
+    def contents() -> dict[str, bytes]:
+        return {str(p): p.read_bytes() for p in sorted(Path("run").rglob("*")) if p.is_file()}
+
+    with Hold(Path("run")) as other:
+        other.take()
+        before = contents()
+        assert code_of(["resume", "run"], monkeypatch) == 2
+        assert code_of(["run", "exp.toml", "--out", "run", "--overwrite"], monkeypatch) == 2
+        assert code_of(["run", "exp.toml", "--out", "run"], monkeypatch) == 2
+        assert contents() == before

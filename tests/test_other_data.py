@@ -1,0 +1,122 @@
+"""A run goes on with the data that it was played with, or says what differs; a node keeps a fingerprint of its own."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+import hanse
+from hanse.data import Dataset, Samples
+from hanse.experiment import Observer
+
+LABELS = {"flipped": 0}
+
+
+def source(**_: object) -> Dataset:
+    """Forty samples; so many labels of the first ones are flipped."""
+    draw = torch.Generator().manual_seed(3)
+    x = torch.randn(60, 2, generator=draw)
+    y = (x[:, 0] > 0).long()
+    y[: LABELS["flipped"]] = 1 - y[: LABELS["flipped"]]
+    return Dataset("made", Samples(x[:40], y[:40]), Samples(x[40:], y[40:]), 2, (2,))
+
+
+def experiment() -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"source": "test_other_data:source", "partition": "iid", "clients": 3},
+        model={"name": "logistic"},
+        mechanism={"name": "fedavg", "clients_per_round": 2},
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": 4},
+    )
+
+
+class Stop(Observer):
+    """Ends the process, as it were, after two rounds; and keeps what a run says at its start."""
+
+    def __init__(self, at: int = 2) -> None:
+        self.at, self.said = at, list[str]()
+
+    def on_start(self, experiment, first_round, said):
+        self.said = list(said)
+
+    def on_round(self, metrics, played):
+        if metrics["round"] + 1 == self.at:
+            raise KeyboardInterrupt
+
+    def on_end(self, result):
+        pass
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    import test_other_data  # what the import path names, and not what pytest made of this file
+
+    monkeypatch.setattr(test_other_data, "LABELS", LABELS)
+    monkeypatch.setitem(LABELS, "flipped", 0)
+    with pytest.raises(KeyboardInterrupt):
+        hanse.run(experiment(), out=tmp_path / "run", observers=[Stop()])
+    return tmp_path / "run"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_labels_flipped_between_stop_and_resume_are_refused(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = contents(stopped)
+    monkeypatch.setitem(LABELS, "flipped", 1)
+    said = r"was played with other data; not the same now: the train share of client \d; .*--other-data"
+    with pytest.raises(hanse.UserError, match=said):
+        hanse.resume(stopped)
+    assert contents(stopped) == before
+
+
+def test_other_data_that_are_allowed_are_recorded(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LABELS, "flipped", 40)
+    seen = Stop(at=3)
+    with pytest.raises(KeyboardInterrupt):
+        hanse.resume(stopped, observers=[seen], other_data=True)
+    note = "other data from here on, as allowed: the train shares of clients 0, 1, 2"
+    assert note in seen.said
+    first, second = json.loads((stopped / "data.json").read_text())
+    assert (first["round"], first["note"], second["round"], second["note"]) == (0, "", 2, note)
+    assert first["data"]["train"] != second["data"]["train"]
+    assert len(hanse.resume(stopped).metrics) == 4  # these are its data now
+    monkeypatch.setitem(LABELS, "flipped", 0)
+    with pytest.raises(hanse.UserError, match="other data"):
+        hanse.resume(stopped)
+
+
+def test_a_run_of_before_gets_a_fingerprint_and_says_so(stopped: Path) -> None:
+    (stopped / "data.json").unlink()
+    seen = Stop(at=4)
+    with pytest.raises(KeyboardInterrupt):
+        hanse.resume(stopped, observers=[seen])
+    assert any(line.startswith("data.json: there is no fingerprint") for line in seen.said)
+    [only] = json.loads((stopped / "data.json").read_text())
+    assert only["round"] == 2
+    again = Stop()
+    hanse.resume(stopped, observers=[again])
+    assert not any("fingerprint" in line for line in again.said)
+
+
+def test_a_participants_data_may_grow_and_its_node_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from hanse.federation.codec import pack
+    from hanse.federation.node import ClientData, Job, Node
+    from hanse.federation.port import Ask, Request
+
+    exp, data = experiment(), source().train
+    job = Job("run", 0, 3, 0, {"name": "logistic"}, exp.train.model_dump())
+    message = pack(Request(0, (Ask("label counts", {}),)))
+    caplog.set_level(logging.WARNING, "hanse")
+    for round_, size in enumerate((30, 30, 40, 40)):
+        Node(ClientData(data.take(torch.arange(size)), num_classes=2), job, tmp_path).answer(round_, message)
+    assert [record.getMessage() for record in caplog.records] == [
+        "own data: from round 2 on the train samples are others"
+    ]
+    entries = json.loads((tmp_path / "run" / "client-0" / "data.json").read_text())
+    assert [entry["round"] for entry in entries] == [0, 2]
