@@ -9,8 +9,18 @@ import re
 from dataclasses import dataclass
 
 __all__ = [
-    "GENESIS", "JOURNAL", "MINT", "TOKEN", "Transaction", "client", "digest", "escrow", "is_account", "pool", "units_of",
-]  # fmt: skip
+    "GENESIS",
+    "JOURNAL",
+    "MINT",
+    "TOKEN",
+    "Transaction",
+    "client",
+    "digest",
+    "escrow",
+    "is_account",
+    "pool",
+    "units_of",
+]
 
 TOKEN = 1_000_000  # units of one token
 MINT = "mint"  # where grants come from: the only account that may go below its floor
