@@ -11,9 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from hanse.config import Experiment
 from hanse.experiment import Run
+from hanse.records import figure_of
 from hanse.rounds import Played
 
-__all__ = ["ProgressBar", "figure_of", "mostly_refused"]
+__all__ = ["ProgressBar", "mostly_refused"]
 
 _NAMED = 5  # clients that are named; of the others it is said how many there are
 
@@ -81,15 +82,3 @@ class ProgressBar:
     def on_end(self, result: Run) -> None:
         """Stop the bar."""
         self._progress.stop()
-
-
-def figure_of(metrics: Mapping[str, Any]) -> str:
-    """Return the accuracy of a round in words, at the clients or else the server's; the loss if there is none, and
-    nothing if nothing was tested.
-    """
-    own = metrics.get("client/test_accuracy")
-    if own is not None:  # the clients' own data come first where they test: it is what they asked for
-        return f"own accuracy {own:.3f}"
-    if metrics.get("test/accuracy") is not None:
-        return f"test accuracy {metrics['test/accuracy']:.3f}"
-    return f"test loss {metrics['test/loss']:.4g}" if metrics.get("test/loss") is not None else ""

@@ -26,7 +26,7 @@ from hanse.mechanisms.part import Floats, View
 from hanse.rounds import Played
 from hanse.table import Table, mix
 
-__all__ = ["Tested", "arrays_of", "environment", "evaluate", "metrics_of", "seats_of"]
+__all__ = ["Tested", "arrays_of", "environment", "evaluate", "figure_of", "metrics_of", "seats_of"]
 
 
 def _mean(values: Floats) -> float | None:
@@ -218,3 +218,15 @@ def environment() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "packages": {name: version(name) for name in packages},
     }
+
+
+def figure_of(metrics: Mapping[str, Any]) -> str:
+    """Return the accuracy of a round in words, at the clients or else the server's; the loss if there is none, and
+    nothing if nothing was tested.
+    """
+    own = metrics.get("client/test_accuracy")
+    if own is not None:  # the clients' own data come first where they test: it is what they asked for
+        return f"own accuracy {own:.3f}"
+    if metrics.get("test/accuracy") is not None:
+        return f"test accuracy {metrics['test/accuracy']:.3f}"
+    return f"test loss {metrics['test/loss']:.4g}" if metrics.get("test/loss") is not None else ""

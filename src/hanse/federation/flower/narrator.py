@@ -17,7 +17,7 @@ from hanse.federation.check import log as refusals
 from hanse.federation.flower.follow import MARK
 from hanse.federation.flower.link import FlowerFederation
 from hanse.federation.flower.newcomers import LOG, named, plain
-from hanse.progress import figure_of
+from hanse.records import figure_of
 from hanse.rounds import Played
 
 __all__ = ["Narrator", "speak"]
