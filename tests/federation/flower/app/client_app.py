@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +39,18 @@ FAULTS = {
     "huge": lambda reply: arrays(reply, lambda a: np.zeros(3_000_000, np.float32)),
     "round": other_round,
 }
+
+
+def next_worst(reply: Message) -> RecordDict:
+    sys.path.append(str(Path(os.environ["FEDERATION_HOME"]).parent))
+    from hostile import worst
+
+    sent = Path(os.environ["FAULT_COUNT"])
+    number = len(sent.read_text()) if sent.exists() else 0
+    sent.write_text("x" * (number + 1))
+    return worst(number, reply.content)
+
+
 honest = client_app(load_data)
 app = ClientApp()
 
@@ -49,6 +62,8 @@ def answer(message: Message, context: Context) -> Message:
         os.kill(int(Path(os.environ["FAULT_PID"]).read_text().split()[0]), 9)  # the node, and we with it
         os._exit(1)
     reply = honest(message, context)
+    if fault == "worst" and asked.get("kind") == "request":
+        return Message(next_worst(reply), reply_to=message)
     if fault not in FAULTS or len(reply.content["arrays"]) == 0:  # an update is what goes wrong
         return reply
     return Message(FAULTS[fault](reply), reply_to=message)
