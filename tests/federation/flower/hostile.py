@@ -260,3 +260,63 @@ def changed(draw: random.Random, records: RecordDict) -> tuple[RecordDict, str]:
         with suppress(Exception):  # the first change left nothing to change
             CHANGES[name](draw, parts)
     return parts.records(), "+".join(names)
+
+
+def field(name: str, value: Any) -> Callable[[Parts], None]:
+    """Return what puts a value into a field of the reply's first result."""
+    return lambda parts: parts.header["fields"]["results"][0]["fields"].__setitem__(name, value)
+
+
+def top(name: str, value: Any) -> Callable[[Parts], None]:
+    """Return what puts a value into a field of the reply."""
+    return lambda parts: parts.header["fields"].__setitem__(name, value)
+
+
+def file(data: bytes) -> Callable[[Parts], None]:
+    """Return what puts other bytes into every array."""
+    return lambda parts: parts.arrays.update({n: (d, s, data) for n, (d, s, _) in parts.arrays.items()})
+
+
+def header(text: str) -> Callable[[Parts], None]:
+    """Return what puts another header."""
+    return lambda parts: setattr(parts, "text", text)
+
+
+def aside(name: str, value: Any) -> Callable[[Parts], None]:
+    """Return what puts a value beside the message."""
+    return lambda parts: parts.beside.__setitem__(name, value)
+
+
+def named(times: int) -> Callable[[Parts], None]:
+    """Return what names an array many times."""
+
+    def change(parts: Parts) -> None:
+        name = next(iter(parts.arrays), "nobody")
+        row = {"$tensor": [name] * times, "dtype": "float32", "shape": [times, 3]}
+        field("row", row)(parts)
+
+    return change
+
+
+WORST: list[Callable[[Parts], None]] = [  # each ended the run, filled the memory or spoiled the record once
+    field("loss", "x"), field("row", 5), top("results", 5), top("results", None), field("num_samples", LONG),
+    field("num_samples", HUGE), field("num_samples", 1e308), field("num_samples", None), field("loss", HUGE),
+    field("loss", math.nan), field("steps", math.nan), field("steps", 10**30), field("steps", "x"),
+    field("seat", {}), field("extras", 5), field("extras", {"$map": [["label_counts", 5]]}), field("name", 5),
+    field("values", 5), field("values", {"$map": [["tiers", [{"$map": []}]]]}), field("counts", 5),
+    field("values", {"$map": [["loss", 7], ["accuracy", 1e9], ["num_samples", -100]]}), field("accuracy", "x"),
+    field("values", {"$map": [["cost", LONG]]}), top("authorise", "much"), top("authorise", -1), top("refused", {}),
+    top("refused", ["a"]), top("client", True), top("client", 0), *map(file, FILES.values()), named(1000),
+    named(20_000), header("[" * 100_000), header("[" + "[]," * 60_000 + "[]]"), header("9" * 5000), header("null"),
+    header('"' + "x" * 300_000 + '"'), aside("round", [1, 2]), aside("refused", "y" * 200_000), aside("shell", "x"),
+]  # fmt: skip
+
+
+def worst(number: int, records: RecordDict) -> RecordDict:
+    """Return a message made as bad as the list has it at ``number``; one that it does not fit has no results."""
+    parts = Parts(records)
+    with suppress(LookupError, TypeError, AttributeError):
+        WORST[number % len(WORST)](parts)
+        return parts.records()
+    top("results", 5)(parts)
+    return parts.records()

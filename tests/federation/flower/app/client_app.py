@@ -3,6 +3,7 @@ of Flower's that knows nothing of hanse; "stranger": it says that its samples ar
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +40,18 @@ FAULTS = {
     "huge": lambda reply: arrays(reply, lambda a: np.zeros(3_000_000, np.float32)),
     "round": other_round,
 }
+
+
+def next_worst(reply: Message) -> RecordDict:
+    sys.path.append(str(Path(os.environ["FEDERATION_HOME"]).parent))
+    from hostile import worst
+
+    sent = Path(os.environ["FAULT_COUNT"])
+    number = len(sent.read_text()) if sent.exists() else 0
+    sent.write_text("x" * (number + 1))
+    return worst(number, reply.content)
+
+
 honest = client_app(load_data)
 app = ClientApp()
 
@@ -54,6 +67,8 @@ def answer(message: Message, context: Context) -> Message:
         hello = json.loads(reply.content["hanse"]["hello"]) | {"input_shape": [9], "order": 0}
         config = ConfigRecord({**dict(reply.content["hanse"]), "hello": json.dumps(hello)})
         return Message(RecordDict({"hanse": config, "arrays": reply.content["arrays"]}), reply_to=message)
+    if fault == "worst" and asked.get("kind") == "request":
+        return Message(next_worst(reply), reply_to=message)
     if fault not in FAULTS or len(reply.content["arrays"]) == 0:  # an update is what goes wrong
         return reply
     return Message(FAULTS[fault](reply), reply_to=message)
