@@ -17,7 +17,7 @@ import tomllib
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from hanse.errors import UserError
 
 __all__ = [
     "CLIENTS",
+    "is_count",
     "json_lines",
     "opened",
     "read_arrays",
@@ -148,14 +149,15 @@ def json_lines(file: Path, whole: Sequence[str] = (), until: int | None = None) 
                 line = json.loads(text)
             except (ValueError, RecursionError):
                 line = None
-            if not isinstance(line, dict) or not all(_count(line.get(key), key) for key in whole):
+            if not isinstance(line, dict) or not all(is_count(line.get(key), key) for key in whole):
                 raise UserError(
                     f"{file}: line {number} is damaged; 'hanse resume {file.parent}' cuts off what cannot be used"
                 )
             yield line
 
 
-def _count(value: object, key: str) -> bool:
+def is_count(value: object, key: str) -> TypeGuard[int]:
+    """Say whether this can be a line's ``round`` or ``client``."""
     return type(value) is int and 0 <= value < (CLIENTS if key == "client" else 10**9)
 
 

@@ -157,9 +157,15 @@ def _unpack(file: Path, folder: Path, most: int) -> None:
     nothing.
     """
     try:
-        with gzip.open(file) as blob, tarfile.open(fileobj=cast(Any, _Counted(blob, most)), mode="r|") as archive:
-            for member in archive:
-                _member(archive, member, folder)
+        with gzip.open(file) as blob:
+            counted = _Counted(blob, most)
+            with tarfile.open(fileobj=cast(Any, counted), mode="r|") as archive:
+                for member in archive:
+                    _member(archive, member, folder, most)
+            while counted.read(1 << 20):  # to the end: the checksum stands there, and tarfile takes damage for an end
+                pass
+        if not (folder / "config.toml").is_file():
+            raise tarfile.TarError("it has no config.toml")
         version = read_json(folder / MARK)["version"]
         if type(version) is not int:
             raise TypeError(f"{MARK}: {str(version)[:40]}")
@@ -173,7 +179,9 @@ def _unpack(file: Path, folder: Path, most: int) -> None:
     (folder / MARK).unlink()
 
 
-def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, most: int) -> None:
+    if member.size > most:
+        raise _TooMuchError
     place = PurePosixPath(member.name)
     plain = (member.isfile() and not member.issparse()) or member.isdir()
     if place.is_absolute() or ".." in place.parts or not plain:

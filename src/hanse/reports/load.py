@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hanse.config import ClientsSection
 from hanse.errors import UserError
-from hanse.files import CLIENTS, json_lines, read_arrays, read_json, read_toml, run_folder
+from hanse.files import CLIENTS, is_count, json_lines, read_arrays, read_json, read_toml, run_folder
 from hanse.files import table as _section
 from hanse.reports.chart import Floats, Ints
 from hanse.toml import flat
@@ -94,7 +94,9 @@ class LoadedRun:
         if not file.is_file():
             return {}
         listed = read_json(file)
-        whole = isinstance(listed, list) and all(isinstance(m, dict) and _is_client(m.get("id")) for m in listed)
+        whole = isinstance(listed, list) and all(
+            isinstance(m, dict) and is_count(m.get("id"), "client") for m in listed
+        )
         if not whole:
             raise UserError(f"{file}: cannot be read: must be a list of members, each with its number as 'id'")
         return {member["id"]: member for member in listed}
@@ -290,7 +292,3 @@ def is_number(value: object) -> TypeGuard[int | float]:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return math.isfinite(value) if isinstance(value, float) else -(2**63) <= value < 2**63
-
-
-def _is_client(value: object) -> bool:
-    return type(value) is int and 0 <= value < CLIENTS

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hanse.errors import UserError
-from hanse.files import read_json, read_toml, table
+from hanse.files import is_count, read_json, read_toml, table
 from hanse.reports.load import is_number
 from hanse.web.books import Books
 from hanse.web.seats import Seats
@@ -151,7 +151,7 @@ class LiveRun:
 
     def _metric(self, line: Mapping[str, Any], points: dict[str, list[tuple[int, float]]]) -> None:
         read, round = self._read, line.get("round")
-        if type(round) is not int or round < 0:
+        if not is_count(round, "round"):
             read.metrics.damaged += 1
             return
         for key, value in line.items():
