@@ -189,11 +189,11 @@ def restore(
 
 
 @app.command(epilog="Example:\n\nhanse ledger rebuild runs/exp")
-def rebuild(folder: Dir) -> None:
+def rebuild(folder: Dir, ledger_url: LedgerUrl = None) -> None:
     """Write a lost or damaged ledger anew from transactions.jsonl, if that leads to the head of the last checkpoint."""
     from hanse.ledger.recover import rebuild_run
 
-    for line in rebuild_run(folder) or ["The books hold; nothing was changed."]:
+    for line in rebuild_run(folder, ledger_url) or ["The books hold; nothing was changed."]:
         print(line)
 
 
