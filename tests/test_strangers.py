@@ -273,7 +273,8 @@ def packed(folder: Path, file: Path, *more: tuple[tarfile.TarInfo, bytes]) -> Pa
 
 def test_an_archive_that_unpacks_to_too_much_is_refused(folder: Path, run_hanse: Hanse, tmp_path: Path) -> None:
     """Attack 16: two GiB from two MB."""
-    file = packed(folder, tmp_path / "bomb.tar.gz", (tarfile.TarInfo("more"), bytes(3_000_000)))
+    more = [(tarfile.TarInfo(f"more {n}"), bytes(1_500_000)) for n in range(2)]
+    file = packed(folder, tmp_path / "bomb.tar.gz", *more)
     code, _, err = run_hanse("ledger", "restore", file, tmp_path / "again", "--most", 2_000_000)
     assert (code, err) == (2, f"hanse: {file}: unpacks to more than 2,000,000 bytes; --most BYTES allows more\n")
     assert not (tmp_path / "again").exists()

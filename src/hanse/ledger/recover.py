@@ -77,8 +77,8 @@ def open_books(url: str | Path, book: str, floor: int, claim: Claim, folder: Pat
 
 
 def rebuild_run(folder: Path, ledger_url: str | None = None) -> list[str]:
-    """Do for a run directory (``ledger_url``: where its books are, if not there) what :func:`open_books` does, go through the whole book, and write it anew if it does not
-    hold. Return what was done, empty if nothing was.
+    """Do for a run directory what :func:`open_books` does, go through the whole book, and write it anew if it does not
+    hold. Return what was done, empty if nothing was. ``ledger_url``: where the books are, if not in the directory.
 
     Raises UserError if it is no run directory with a ledger, or in use, and MachineError if it cannot be done.
     """
