@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.errors import UserError
+from hanse.files import run_folder
 from hanse.games.market import best_imports, utilities_of
 from hanse.games.market_checks import local_optimality
 from hanse.ledger.entry import TOKEN
@@ -29,6 +30,7 @@ from hanse.replay import (
 __all__ = ["Audit", "Check", "MarketRound", "audit_run", "load_market"]
 
 SLACK = 1e-6  # tokens that a rounded edge may differ by
+MOST = 1 << 32  # bytes of all markets of a run, which are held at once
 
 
 @dataclass(frozen=True)
@@ -71,17 +73,26 @@ class Audit:
 
 
 def load_market(folder: Path) -> list[MarketRound]:
-    """Return the recorded markets of a run. Raises UserError if there is no run, or none of its rounds traded."""
-    if not (folder / "config.toml").exists():
-        raise UserError(f"{folder}: is not a run directory (it has no config.toml)")
-    found = list(recorded_markets(folder))
+    """Return the recorded markets of a run.
+
+    Raises UserError if there is no run, if none of its rounds traded, or if a record is damaged.
+    """
+    found, size = [], 0
+    for market in recorded_markets(run_folder(folder)):
+        size += market.market.distance.nbytes + market.units.nbytes + market.graph.nbytes
+        if size > MOST:
+            raise UserError(f"{folder}: its markets unpack to more than {MOST:,} bytes up to round {market.round}")
+        found.append(market)
     if not found:
         raise UserError(f"{folder}: none of its rounds has a market; 'hanse audit' is for runs with a market of models")
     return found
 
 
-def audit_run(folder: Path) -> Audit:
-    """Replay a run's markets and check them. Raises UserError for what is no run with a market."""
+def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
+    """Replay a run's markets and check them against its books (``ledger_url``: where they are, if not in the folder).
+
+    Raises UserError for what is no run with a market.
+    """
     rounds = load_market(folder)
     checks = [
         _all("graph", "every graph is what Algorithm 2 makes of the declarations", rounds, _graph),
@@ -91,7 +102,7 @@ def audit_run(folder: Path) -> Audit:
         _rationality("true rationality", rounds, "nobody lost in any round, by what is true", lambda r: r.utility),
         _all("budget balance", "what is paid is what is received", rounds, wrong_balance),
         _all("delivery", "who did not pay was delivered nothing", rounds, wrong_delivery),
-        _books(folder, rounds),
+        _books(folder, rounds, ledger_url),
         _isolated(rounds),
     ]
     who = np.unique(np.concatenate([r.clients for r in rounds]))
@@ -147,14 +158,14 @@ def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: A
     return Check(name, False, f"{len(losses)} losses; the largest is client {client}'s {-worst:.3f} in round {number}")
 
 
-def _books(folder: Path, rounds: Sequence[MarketRound]) -> Check:
+def _books(folder: Path, rounds: Sequence[MarketRound], ledger_url: str | None) -> Check:
     """Compare the records with the ledger: its chain is whole, its sums are zero, and its postings are these
     payments.
     """
-    from hanse.ledger.place import open_ledger, rounds_written
+    from hanse.ledger.place import reading, rounds_written
 
     name = "conservation"
-    with open_ledger(folder) as ledger:
+    with reading(folder, ledger_url) as ledger:
         verdict = ledger.verify()
         if verdict.wrong is not None:
             return Check(name, False, f"the ledger does not verify: {verdict.wrong}")

@@ -11,6 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from hanse.looking import looking, own_modules
+from hanse.options import LedgerUrl, Trust
+
 if TYPE_CHECKING:
     from hanse.audit_lies import Counterfactual, Outcome
 
@@ -28,8 +31,13 @@ def audit(
         list[str] | None, typer.Option("--story", help="Only this lie, such as 'size x2', 'cost x0.5' or 'alone'.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    ledger_url: LedgerUrl = None,
+    trust: Trust = False,
 ) -> None:
-    """Check a run of a market: did everyone gain, do the books hold, who was isolated, and does a lie pay?"""
+    """Check a run of a market: did everyone gain, do the books hold, who was isolated, and does a lie pay?
+
+    --client plays the run again, and needs --trust if its file has import paths.
+    """
     from hanse.audit import audit_run
     from hanse.audit_lies import counterfactuals, verdict
     from hanse.errors import UserError
@@ -37,13 +45,16 @@ def audit(
     out, err = Console(), Console(stderr=True)
     if story and client is None:
         raise UserError("--story: needs --client, the one whose lies are tried")
-    found = audit_run(folder)
+    found = audit_run(folder, ledger_url)
     honest: Outcome | None = None
     lies: list[Counterfactual] = []
     if client is not None:
-        honest, lies = counterfactuals(
-            folder, client, story or (), lambda name: err.print(f"playing: {name}", highlight=False, markup=False)
-        )
+        if trust:
+            own_modules()
+        with looking(trust=trust):
+            honest, lies = counterfactuals(
+                folder, client, story or (), lambda name: err.print(f"playing: {name}", highlight=False, markup=False)
+            )
     if as_json:
         data = found.as_json()
         if client is not None and honest is not None:

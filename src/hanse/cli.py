@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,8 @@ from hanse.federation.flower.command import app as network_app
 from hanse.federation.flower.new import EPILOG as NEW_EPILOG
 from hanse.federation.flower.new import new
 from hanse.ledger.command import app as ledger_app
+from hanse.looking import is_looking, looking, own_modules
+from hanse.options import LedgerUrl, Trust
 from hanse.papers.command import EPILOG as REPRODUCE_EPILOG
 from hanse.papers.command import reproduce
 from hanse.reports.statement_command import EPILOG as STATEMENT_EPILOG
@@ -46,6 +49,8 @@ out, err = Console(), Console(stderr=True)
 
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run directory; default runs/<name of the file>.")]
 Track = Annotated[list[str] | None, typer.Option("--track", help="Also record to: tensorboard, mlflow or wandb.")]
+# what runs an experiment, on the user's word; every other command only looks, and imports nothing that files name
+RUNS = ("run", "resume", "sweep", "reproduce", "network", "list", "demo")
 # where the commands stand in --help
 START, RUN, LOOK, NETWORK = "Start here", "Run something", "Look at runs", "On a network"
 Dirs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
@@ -201,11 +206,15 @@ def report(
     out_dir: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of the report; default the first run directory.")
     ] = None,
+    ledger_url: LedgerUrl = None,
+    trust: Trust = False,
 ) -> None:
     """Write report.html (one file, works offline), and each figure as PNG, SVG and CSV."""
     from hanse.reports.report import write_report
 
-    page = write_report(dirs, out_dir or dirs[0])
+    if trust:
+        own_modules()
+    page = write_report(dirs, out_dir or dirs[0], trust=trust, ledger_url=ledger_url)
     out.print(f"wrote {page}", highlight=False, markup=False)
 
 
@@ -228,11 +237,35 @@ def _usage(wrong: Any) -> str:
     return line if context is None else f"{line} (see '{context.command_path} --help')"
 
 
+def _cannot_be_read(wrong: Exception) -> None:
+    """Say in a line what a damaged directory caused where nothing looked for damage.
+
+    What looks at a run only computes with what its files say. What it stumbles over is almost always in them; if not,
+    the place and the traceback tell.
+    """
+    last = traceback.extract_tb(wrong.__traceback__)[-1]
+    said = " ".join(str(wrong).split())[:200]
+    err.print(
+        f"hanse: {' '.join(sys.argv[1:])}: the files do not fit together ({type(wrong).__name__} at "
+        f"{Path(last.filename).name}:{last.lineno}: {said}); HANSE_TRACEBACK=1 shows where",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+
+
 def main() -> None:
     """Run the command line; mistakes of the user end with 2 and one line each, what the machine fails to do
     with 1 and a line, anything else with 1 and a traceback.
     """
-    sys.path.append(os.getcwd())  # import paths, "package.module:name", may name a module of this folder
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    if command in RUNS:
+        own_modules()
+        _main()
+    else:
+        with looking():
+            _main()
+
+
+def _main() -> None:
     try:
         code = app(standalone_mode=False, prog_name="hanse")
     except (UserError, MachineError) as wrong:
@@ -252,5 +285,8 @@ def main() -> None:
         if type(wrong).__module__.startswith(("click", "typer")) and hasattr(wrong, "format_message"):
             err.print(f"hanse: {_usage(wrong)}", markup=False, highlight=False, soft_wrap=True)
             sys.exit(2)
-        raise
+        if not is_looking() or os.environ.get("HANSE_TRACEBACK"):
+            raise
+        _cannot_be_read(wrong)
+        sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)

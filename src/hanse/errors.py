@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from hanse.looking import is_looking
+
 __all__ = ["MachineError", "RunFailedError", "UserError", "first_line", "import_path", "library", "named", "nearest"]
 
 
@@ -49,12 +51,17 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
 def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., Any]:
     """Return what ``"package.module:name"`` names. Raises UserError that says what could not be found.
 
-    ``where`` is the key that held the path, ``allowed`` the built-in names that it could have been instead.
+    ``where`` is the key that held the path, ``allowed`` the built-in names that it could have been instead. To import a
+    module is to run it: in a command that only looks at a run the path is refused (:mod:`hanse.looking`).
     """
     module, colon, name = path.partition(":")
     if not colon:
         hint = nearest(path, allowed)
         raise UserError(f"{where}: '{path}': no such name{hint} (or an import path 'package.module:name')")
+    if is_looking():
+        raise UserError(
+            f"{where}: '{path}': is an import path, which would run code that this run's files name; --trust allows it"
+        )
     try:
         found = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as missing:

@@ -5,8 +5,6 @@ It needs the files in ``rounds/`` of a run directory and the transactions of its
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.errors import UserError
+from hanse.files import read_arrays
 from hanse.games.market import Market, prices
 from hanse.games.market_checks import critical_prices
 from hanse.ledger.entry import TOKEN, Transaction
@@ -32,6 +31,21 @@ __all__ = [
 ]
 
 Arrays = Mapping[str, NDArray[Any]]
+# the arrays of a recorded market: how many axes of clients, and of what kinds of dtype
+MARKET: Mapping[str, tuple[int, str]] = {
+    "market_client": (1, "iu"),
+    "market_distance": (2, "f"),
+    "market_size": (1, "iuf"),
+    "market_cost": (1, "iuf"),
+    "market_eagerness": (1, "iuf"),
+    "market_lam": (0, "iuf"),
+    "market_graph": (2, "iub"),
+    "market_units": (2, "i"),
+    "market_paid": (1, "b"),
+    "market_pricing": (0, "U"),
+    "market_utility": (1, "f"),
+    "withheld": (1, "iu"),  # as many as were not delivered
+}
 
 
 @dataclass(frozen=True)
@@ -62,10 +76,10 @@ class MarketRound:
 def recorded_markets(folder: Path) -> Iterator[MarketRound]:
     """Yield the markets that a run directory has a record of. Raises UserError for a record that is damaged."""
     for file in sorted((folder / "rounds").glob("*.npz")):
+        record = read_arrays(file, MARKET)
         try:
-            with np.load(file, allow_pickle=False) as record:
-                found = _round(int(file.stem), record) if "market_units" in record else None
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as wrong:
+            found = _round(int(file.stem), record) if "market_units" in record else None
+        except (ValueError, KeyError, IndexError, TypeError) as wrong:
             raise UserError(f"{file}: the record of the round cannot be read: {wrong}") from None
         if found is not None:
             yield found
@@ -73,10 +87,11 @@ def recorded_markets(folder: Path) -> Iterator[MarketRound]:
 
 def _round(number: int, record: Arrays) -> MarketRound:
     d, n, c, K = (record[f"market_{name}"] for name in ("distance", "size", "cost", "eagerness"))
-    edges, each = ("graph", "units"), ("client", "paid", "utility")
-    shapes = [record[f"market_{name}"].shape for name in (*edges, *each)]
-    if shapes != [(len(n), len(n))] * len(edges) + [(len(n),)] * len(each):
-        raise ValueError(f"arrays of shapes {shapes} for {len(n)} clients")
+    for name, (axes, kinds) in MARKET.items():
+        array = record[name]
+        fits = array.ndim == axes and (name == "withheld" or array.shape == (len(n),) * axes)
+        if not fits or array.dtype.kind not in kinds:
+            raise ValueError(f"{name} is {array.dtype} {array.shape} with {len(n)} clients")
     return MarketRound(
         number,
         record["market_client"],

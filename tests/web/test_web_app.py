@@ -41,7 +41,7 @@ def root(tmp_path: Path) -> Path:
 def _at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make statements in this process: starting another takes seconds, and one test does."""
 
-    async def make(folder: Path, client: int, form: str) -> bytes:
+    async def make(folder: Path, client: int, form: str, ledger_url: str | None) -> bytes:
         try:
             made = statement(folder, client)
         except UserError as wrong:
@@ -204,23 +204,38 @@ def test_with_tls_the_cookie_is_secure(root: Path, secrets: dict[str, str], tmp_
     assert answer.headers["strict-transport-security"] == "max-age=31536000"
 
 
-def test_wrong_keys_are_refused_and_then_not_even_looked_at(
+def test_wrong_keys_are_slowed_down_and_lock_out_no_holder(
     gate: Gate, secrets: dict[str, str], noted: pytest.LogCaptureFixture
 ) -> None:
+    """Attack 20: behind a proxy all share one address, and five wrong keys of a stranger locked out everybody."""
     now = 0.0
     gate.failures = Limit(5, 1 / 12, clock=lambda: now)
-    who = client(gate)
+    stranger, wrong = client(gate), {"key": "hanse_00000000_" + "A" * 43}
     for _ in range(5):
-        answer = who.post("/login", data={"key": "hanse_00000000_" + "A" * 43})
+        answer = stranger.post("/login", data=wrong)
         assert answer.status_code == 401
         assert "not a valid key" in answer.text
-    blocked = who.post("/login", data={"key": secrets["operator"]})
+    blocked = stranger.post("/login", data=wrong)
     assert blocked.status_code == 429
     assert int(blocked.headers["retry-after"]) in (12, 13)
-    assert client(gate, secrets["operator"]).get("/runs.json").status_code == 429
+    assert client(gate, wrong["key"]).get("/runs.json").status_code == 429
+    assert client(gate, secrets["operator"]).get("/runs.json").status_code == 200
+    assert client(gate).post("/login", data={"key": secrets["operator"]}).status_code == 303
     assert noted.text.count("wrong key") == 5 + noted.text.count("too many wrong keys")
     now = 12.0
-    assert who.post("/login", data={"key": secrets["operator"]}).status_code == 303
+    assert stranger.post("/login", data=wrong).status_code == 401
+
+
+def test_a_stranger_who_asks_too_often_leaves_holders_their_share(gate: Gate, secrets: dict[str, str]) -> None:
+    """Attack 20: one address behind a proxy, one bucket of requests for all who come through it."""
+    gate.requests = Limit(3, 1e-6)
+    holder = client(gate)
+    assert holder.post("/login", data={"key": secrets["third"]}).status_code == 303
+    stranger = [client(gate).get("/login").status_code for _ in range(4)]
+    assert stranger == [200, 200, 429, 429]
+    assert [client(gate, secrets["operator"]).get("/runs.json").status_code for _ in range(4)] == [200, 200, 200, 429]
+    assert holder.get("/").status_code == 200  # by its session
+    assert client(gate, secrets["bound"]).get("/").status_code == 200
 
 
 def test_forms_that_are_odd(gate: Gate) -> None:

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hanse.files import write_whole
 from hanse.jobs.job import Job
 from hanse.toml import flat
 
-__all__ = ["Store", "write_whole"]
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file beside its place and rename it, so that a reader sees all of it or the old one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text)
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+__all__ = ["Store"]
 
 
 class Store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -9,15 +10,20 @@ import shutil
 import sqlite3
 import tarfile
 import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import groupby
 from pathlib import Path, PurePosixPath
+from typing import Any, cast
 
+from hanse import toml
 from hanse.errors import UserError
+from hanse.files import json_lines, read_json, read_toml, run_folder, table, write_whole
 from hanse.ledger.book import LedgerError
-from hanse.ledger.export import read_jsonl, write_jsonl
-from hanse.ledger.place import open_ledger, place_of
-from hanse.ledger.store import Ledger
+from hanse.ledger.connect import as_url
+from hanse.ledger.export import from_dict, write_jsonl
+from hanse.ledger.place import open_ledger, place_of, url_said
+from hanse.ledger.store import Ledger, Record
 from hanse.ledger.verify import Verdict, verify
 from hanse.lock import LOCK
 
@@ -26,23 +32,24 @@ __all__ = ["backup", "restore"]
 BOOK = "ledger.jsonl"  # in the archive: the book of a run whose ledger is on a server
 MARK = "hanse-backup.json"  # in the archive, first: what it is
 VERSION = 1
+MOST = 10**9  # bytes that an archive may unpack to, unless the user says otherwise
 
 
-def backup(folder: Path, file: Path) -> str:
+def backup(folder: Path, file: Path, ledger_url: str | None = None) -> str:
     """Write a run directory with its ledger into one archive (.tar.gz) and return the ledger's head.
 
     It may be done while the run goes on: the ledger is copied at one moment, after the checkpoints; resuming from
-    the copy posts again what it lacks. A ledger on a server is written out as JSON lines.
+    the copy posts again what it lacks. A ledger elsewhere (``ledger_url``) is written out as JSON lines.
     Raises UserError for what is no run directory, a ledger that does not verify, or an archive that is there already.
     """
-    url, book = place_of(folder)
+    place, book = place_of(folder, ledger_url)
     if file.exists():
         raise UserError(f"{file}: exists already")
     local = folder / "ledger.db"
     temporary = file.with_name(file.name + ".part")
     try:
         with tempfile.TemporaryDirectory() as scratch, tarfile.open(temporary, "w:gz", compresslevel=3) as archive:
-            embedded = url.startswith("sqlite") and Path(url.removeprefix("sqlite:///")).resolve() == local.resolve()
+            embedded = isinstance(place, Path) and place.resolve() == local.resolve()
             mark = {"version": VERSION, "name": folder.resolve().name, "book": book, "embedded": embedded}
             _add(archive, MARK, json.dumps(mark).encode())
             for path in sorted(folder.rglob("*")):
@@ -51,7 +58,7 @@ def backup(folder: Path, file: Path) -> str:
                         _add(archive, path.relative_to(folder).as_posix(), path.read_bytes())
                     except FileNotFoundError:  # an old checkpoint that the run has just deleted
                         continue
-            with open_ledger(folder) as ledger:
+            with open_ledger(folder, ledger_url) as ledger:
                 _sound(ledger, verify(ledger))
             copy = Path(scratch) / "ledger.db"
             if embedded:
@@ -62,7 +69,7 @@ def backup(folder: Path, file: Path) -> str:
                     head = ledger.head()
             else:
                 lines = io.StringIO()
-                with open_ledger(folder) as ledger:
+                with open_ledger(folder, ledger_url) as ledger:
                     head = ledger.head()
                     write_jsonl(ledger, ledger.history(), lines)
                 _add(archive, BOOK, lines.getvalue().encode())
@@ -79,73 +86,152 @@ def _left_out(path: Path) -> bool:
     return path.name.startswith("ledger.db") or path.name == LOCK or path.name.endswith(".part")
 
 
-def restore(file: Path, folder: Path) -> Verdict:
+def restore(
+    file: Path,
+    folder: Path,
+    ledger_url: str | None = None,
+    *,
+    most: int = MOST,
+    said: Callable[[str], None] = lambda line: None,
+) -> Verdict:
     """Unpack an archive into a new run directory, verify its ledger and return the verdict.
 
-    A ledger that was on a server is posted to the URL of the run's config.toml, unless its book is there already.
-    Raises UserError if the folder exists, or the file is no such archive or its ledger does not verify.
+    The books go into the directory, or to ``ledger_url`` if the user names a place (unless its book is there already),
+    and config.toml says so from then on: what the archive's own config.toml says of other places is not believed. If it
+    named one, ``said`` is called with a line that shows it.
+    Raises UserError if the folder exists, or the file is no such archive, unpacks to more than ``most`` bytes, or its
+    ledger does not verify.
     """
     if folder.exists():
         raise UserError(f"{folder}: exists already")
-    if not file.exists():
+    if not file.is_file():
         raise UserError(f"{file}: there is no such file")
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        try:
-            with tarfile.open(file, "r:gz") as archive:
-                _unpack(archive, scratch)
-            mark = json.loads((scratch / MARK).read_text())
-        except (tarfile.TarError, OSError, EOFError, ValueError) as wrong:
-            raise UserError(f"{file}: is not a whole backup of a run ({wrong})") from None
-        if mark["version"] > VERSION:
-            raise UserError(f"{file}: was written by a newer hanse (form {mark['version']}, this is {VERSION})")
-        (scratch / MARK).unlink()
+        _unpack(file, scratch, most)
+        before = _rename_ledger(scratch, ledger_url)
         if (scratch / BOOK).exists():
-            _repost(scratch)
-        with open_ledger(scratch) as ledger:
-            verdict = _sound(ledger, verify(ledger))
+            _repost(scratch, ledger_url)
+        elif ledger_url is not None:
+            raise UserError(f"--ledger-url: {file} holds its ledger as a file, which stays in the run directory")
+        with open_ledger(scratch, ledger_url) as ledger:
+            try:
+                verdict = _sound(ledger, verify(ledger))
+            except LedgerError as wrong:
+                raise UserError(str(wrong)) from None
         for left in scratch.glob("ledger.db-*"):
             left.unlink()
         scratch.replace(folder)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+    if before is not None:
+        said(f"its books were at {before}; they are at {ledger_url or folder / 'ledger.db'} now, as config.toml says")
     return verdict
 
 
-def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
-    """Write an archive's files and folders below a folder; anything else (links, devices, places outside) is refused.
+class _Counted:
+    """A stream that ends with an error after ``left`` bytes: also a header that unpacks without end is cut off."""
 
-    ``extractall(filter="data")`` would do; Python 3.11's first releases do not have it.
+    def __init__(self, inner: gzip.GzipFile, left: int) -> None:
+        self.inner, self.left = inner, left
+
+    def read(self, size: int) -> bytes:
+        data = self.inner.read(size)
+        self.left -= len(data)
+        if self.left < 0:
+            raise _TooMuchError
+        return data
+
+
+class _TooMuchError(Exception):
+    pass
+
+
+def _unpack(file: Path, folder: Path, most: int) -> None:
+    """Write an archive's files and folders below a folder, at most ``most`` bytes; links, devices, places outside and
+    files with holes (which unpack to any size) are refused. Raises UserError if it is no whole backup.
+
+    ``extractall(filter="data")`` would do for the places; Python 3.11's first releases do not have it, and it counts
+    nothing.
     """
-    for member in archive:
-        place = PurePosixPath(member.name)
-        if place.is_absolute() or ".." in place.parts or not (member.isfile() or member.isdir()):
-            raise tarfile.TarError(f"{member.name!r} is neither a file nor a folder of a run")
-        target = folder.joinpath(*place.parts)
-        if member.isdir():
-            target.mkdir(parents=True, exist_ok=True)
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        source = archive.extractfile(member)
-        assert source is not None  # a regular file
-        with source, target.open("xb") as written:
-            shutil.copyfileobj(source, written)
+    try:
+        with gzip.open(file) as blob:
+            counted = _Counted(blob, most)
+            with tarfile.open(fileobj=cast(Any, counted), mode="r|") as archive:
+                for member in archive:
+                    _member(archive, member, folder, most)
+            while counted.read(1 << 20):  # to the end: the checksum stands there, and tarfile takes damage for an end
+                pass
+        if not (folder / "config.toml").is_file():
+            raise tarfile.TarError("it has no config.toml")
+        version = read_json(folder / MARK)["version"]
+        if type(version) is not int:
+            raise TypeError(f"{MARK}: {str(version)[:40]}")
+    except _TooMuchError:
+        raise UserError(f"{file}: unpacks to more than {most:,} bytes; --most BYTES allows more") from None
+    except Exception as wrong:  # tarfile, gzip, zlib and json each raise their own
+        said = " ".join(str(wrong).split())[:200] or type(wrong).__name__
+        raise UserError(f"{file}: is not a whole backup of a run ({said})") from None
+    if version > VERSION:
+        raise UserError(f"{file}: was written by a newer hanse (form {version}, this is {VERSION})")
+    (folder / MARK).unlink()
 
 
-def _repost(folder: Path) -> None:
-    lines = (folder / BOOK).read_text().splitlines()
-    head = ""
-    with open_ledger(folder, read_only=False) as ledger:
-        for round_, records in groupby(read_jsonl(lines), key=lambda record: record.round):
+def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, most: int) -> None:
+    if member.size > most:
+        raise _TooMuchError
+    place = PurePosixPath(member.name)
+    plain = (member.isfile() and not member.issparse()) or member.isdir()
+    if place.is_absolute() or ".." in place.parts or not plain:
+        raise tarfile.TarError(f"{member.name!r} is neither a file nor a folder of a run")
+    target = folder.joinpath(*place.parts)
+    if member.isdir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    source = archive.extractfile(member)
+    assert source is not None  # a regular file
+    with source, target.open("xb") as written:
+        shutil.copyfileobj(source, written)
+
+
+def _rename_ledger(folder: Path, ledger_url: str | None) -> str | None:
+    """Make config.toml name the place where the books are now; return the one that it named, if it was another."""
+    config = read_toml(run_folder(folder) / "config.toml")
+    said = url_said(folder, config)
+    if said == ledger_url:
+        return None
+    section = {**table(config, "ledger"), "url": ledger_url}  # None is left out
+    try:
+        text = toml.dumps({**config, "ledger": section})
+    except (TypeError, AttributeError) as wrong:
+        raise UserError(f"config.toml: is not an experiment ({wrong})") from None
+    write_whole(folder / "config.toml", text)
+    return None if said is None else as_url(said).render_as_string()
+
+
+def _repost(folder: Path, ledger_url: str | None) -> None:
+    head, last = "", ""
+    with open_ledger(folder, ledger_url, read_only=False) as ledger:
+        for round_, records in groupby(_records(folder / BOOK), key=lambda record: record.round):
             try:
-                head = ledger.post(round_, [record.transaction for record in records])[-1].hash
+                kept = list(records)
+                head, last = ledger.post(round_, [record.transaction for record in kept])[-1].hash, kept[-1].hash
             except LedgerError as wrong:
                 raise UserError(f"{folder / BOOK}: cannot be posted again: {wrong}") from None
-        if lines and head != json.loads(lines[-1])["hash"]:
+        if head != last:
             raise UserError(f"{folder / BOOK}: the book that is at {ledger.url.render_as_string()} is another one")
     (folder / BOOK).unlink()
+
+
+def _records(file: Path) -> Iterator[Record]:
+    for number, fields in enumerate(json_lines(file), start=1):
+        try:
+            yield from_dict(fields)
+        except (KeyError, TypeError, ValueError) as wrong:
+            raise UserError(f"{file}: line {number} is no transaction ({wrong})") from None
 
 
 def _sound(ledger: Ledger, verdict: Verdict) -> Verdict:

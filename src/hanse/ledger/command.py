@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -16,6 +17,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from hanse.errors import UserError, nearest
+from hanse.files import write_whole
+from hanse.options import LedgerUrl
 
 __all__ = ["app"]
 
@@ -35,12 +38,12 @@ Account = Annotated[
 
 
 @app.command(epilog="Example:\n\nhanse ledger balances runs/exp")
-def balances(folder: Dir, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+def balances(folder: Dir, ledger_url: LedgerUrl = None, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """Show what every account holds."""
     from hanse.ledger.export import tokens
     from hanse.ledger.place import reading
 
-    with reading(folder) as ledger:
+    with reading(folder, ledger_url) as ledger:
         held = dict(sorted(ledger.balances().items(), key=lambda entry: _natural(entry[0])))
     if as_json:
         print(json.dumps(held, indent=1))
@@ -55,6 +58,7 @@ def history(
     folder: Dir,
     account: Account = None,
     round_: Annotated[int | None, typer.Option("--round", help="Only this round.")] = None,
+    ledger_url: LedgerUrl = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
@@ -62,7 +66,7 @@ def history(
     from hanse.ledger.export import as_dict, tokens, write_csv
     from hanse.ledger.place import reading
 
-    with reading(folder) as ledger:
+    with reading(folder, ledger_url) as ledger:
         if account is not None and not ledger.has(account):
             raise UserError(
                 f"--account: '{account}': the book has no such account{nearest(account, ledger.balances())}"
@@ -89,6 +93,7 @@ def verify(
     receipts: Annotated[
         Path | None, typer.Option("--receipts", help="Folder of participants' receipts to hold against the books.")
     ] = None,
+    ledger_url: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute balances, sums and the hash chain, and what each delivered model of a market cost; exit with 1 and name
@@ -103,7 +108,7 @@ def verify(
 
     markets = 0
     told = [] if receipts is None else list(read_receipts(receipts))
-    url, book = place_of(folder)
+    url, book = place_of(folder, ledger_url)
     try:
         with Ledger.open(url, book=book, read_only=True) as ledger:
             verdict = verifying.verify(ledger, told, heads_said(folder, ledger))
@@ -133,6 +138,7 @@ def export(
     folder: Dir,
     form: Annotated[str, typer.Option("--format", "-f", help="hledger, csv or json (JSON lines).")] = "hledger",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File; default: print.")] = None,
+    ledger_url: LedgerUrl = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
@@ -143,7 +149,7 @@ def export(
     form = "json" if as_json else "csv" if as_csv else form
     if form not in FORMATS:
         raise UserError(f"--format: '{form}': no such format{nearest(form, FORMATS)}")
-    with reading(folder) as ledger, _written(out) as file:
+    with reading(folder, ledger_url) as ledger, _written(out) as file:
         FORMATS[form](ledger, ledger.history(), file)
 
 
@@ -151,11 +157,12 @@ def export(
 def backup(
     folder: Dir,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to write (.tar.gz).", show_default=False)],
+    ledger_url: LedgerUrl = None,
 ) -> None:
     """Write the run directory with a consistent copy of its ledger into one archive; the run may go on meanwhile."""
     from hanse.ledger import archive
 
-    head = archive.backup(folder, file)
+    head = archive.backup(folder, file, ledger_url)
     print(f"wrote {file}; head {head}")
 
 
@@ -163,30 +170,40 @@ def backup(
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive that backup wrote.", show_default=False)],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory to make.", show_default=False)],
+    ledger_url: Annotated[
+        str | None,
+        typer.Option(
+            "--ledger-url",
+            metavar="URL",
+            help="Post the books there; default: a file in the run directory.",
+            show_default=False,
+        ),
+    ] = None,
+    most: Annotated[int, typer.Option("--most", min=1, help="Bytes that the archive may unpack to.")] = 10**9,
 ) -> None:
     """Unpack a backup into a new run directory and verify its ledger; go on with 'hanse resume DIR'."""
     from hanse.ledger import archive
 
-    verdict = archive.restore(file, folder)
+    verdict = archive.restore(file, folder, ledger_url, most=most, said=print)
     print(f"restored {folder}: {verdict.transactions} transactions verified; head {verdict.head}")
 
 
 @app.command(epilog="Example:\n\nhanse ledger rebuild runs/exp")
-def rebuild(folder: Dir) -> None:
+def rebuild(folder: Dir, ledger_url: LedgerUrl = None) -> None:
     """Write a lost or damaged ledger anew from transactions.jsonl, if that leads to the head of the last checkpoint."""
     from hanse.ledger.recover import rebuild_run
 
-    for line in rebuild_run(folder) or ["The books hold; nothing was changed."]:
+    for line in rebuild_run(folder, ledger_url) or ["The books hold; nothing was changed."]:
         print(line)
 
 
 @app.command(epilog="Example:\n\nhanse ledger migrate runs/old")
-def migrate(folder: Dir) -> None:
+def migrate(folder: Dir, ledger_url: LedgerUrl = None) -> None:
     """Bring the ledger of an older hanse to the present schema (resuming the run does this too)."""
     from hanse.ledger.place import open_ledger
     from hanse.ledger.tables import SCHEMA
 
-    with open_ledger(folder, read_only=False) as ledger:
+    with open_ledger(folder, ledger_url, read_only=False) as ledger:
         verdict = ledger.verify()
     if verdict.wrong is not None:
         print(f"The books do not hold: {verdict.wrong}", file=sys.stderr)
@@ -204,9 +221,10 @@ def _written(path: Path | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
+    text = StringIO()
+    yield text
     try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            yield file
+        write_whole(path, text.getvalue())
     except OSError as wrong:
         raise UserError(f"--out {path}: cannot be written: {wrong.strerror}") from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import date, timedelta
 from typing import Any, TextIO
 
@@ -93,9 +93,3 @@ def _journal_account(name: str) -> str:
 
 
 FORMATS = {"hledger": write_journal, "csv": write_csv, "json": write_jsonl}
-
-
-def read_jsonl(lines: Iterable[str]) -> Iterator[Record]:
-    """Yield the records that :func:`write_jsonl` wrote."""
-    for line in lines:
-        yield from_dict(json.loads(line))

@@ -76,13 +76,13 @@ def open_books(url: str | Path, book: str, floor: int, claim: Claim, folder: Pat
         return _anew(url, book, floor, claim, folder, str(wrong))
 
 
-def rebuild_run(folder: Path) -> list[str]:
+def rebuild_run(folder: Path, ledger_url: str | None = None) -> list[str]:
     """Do for a run directory what :func:`open_books` does, go through the whole book, and write it anew if it does not
-    hold. Return what was done, empty if nothing was.
+    hold. Return what was done, empty if nothing was. ``ledger_url``: where the books are, if not in the directory.
 
     Raises UserError if it is no run directory with a ledger, or in use, and MachineError if it cannot be done.
     """
-    url, book = place_of(folder)
+    url, book = place_of(folder, ledger_url)
     with Hold(folder) as hold:
         hold.take()
         notes = latest_notes(folder)

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from hanse.jobs.store import write_whole
+from hanse.files import write_whole
 from hanse.papers.audited import audits
 from hanse.papers.compare import Curve, Order, Row, Score, cpu_hours, curves, orders, rows
 from hanse.papers.frame import PaperTable, Published

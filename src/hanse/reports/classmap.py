@@ -36,7 +36,8 @@ class DataFacts:
 def data_facts(groups: Sequence[Group]) -> list[DataFacts]:
     """Build the split of each group's first run (each split once, at most three), without downloading anything.
 
-    A source given by import path is imported and called, as in a run. What cannot be built is skipped, with the reason.
+    What cannot be built is skipped, with the reason: so is a source given by import path, where those are refused
+    (:mod:`hanse.looking`).
     """
     splits: dict[str, list[Group]] = {}
     for group in groups:

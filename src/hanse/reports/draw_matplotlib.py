@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import rc_context, style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import MaxNLocator
 
+from hanse.files import write_whole
 from hanse.reports.chart import COLOURS, DASHES, HATCHES, MARKERS, Bars, Chart, Graph, Heat, Lines, looks, ticks
 
 __all__ = ["DPI", "WIDTH", "save", "to_matplotlib"]
@@ -44,11 +46,16 @@ def to_matplotlib(chart: Chart) -> Figure:
 
 def save(chart: Chart, folder: Path) -> None:
     """Write ``folder/KEY.png`` and ``folder/KEY.svg``; the same chart gives the same bytes. Raises OSError."""
-    figure = to_matplotlib(chart)
-    figure.savefig(folder / f"{chart.key}.png")
-    figure.set_layout_engine("none")  # it is laid out now, and need not be again
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "hanse"}):
-        figure.savefig(folder / f"{chart.key}.svg", metadata={"Date": None})
+    png, svg = BytesIO(), BytesIO()
+    # matplotlib's own settings: a matplotlibrc in the current folder, which may be a stranger's, could have TeX run
+    with style.context("default", after_reset=True):
+        figure = to_matplotlib(chart)
+        figure.savefig(png, format="png")
+        figure.set_layout_engine("none")  # it is laid out now, and need not be again
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "hanse"}):
+            figure.savefig(svg, format="svg", metadata={"Date": None})
+    write_whole(folder / f"{chart.key}.png", png.getvalue())
+    write_whole(folder / f"{chart.key}.svg", svg.getvalue())
 
 
 def _height(chart: Chart) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,8 @@ from numpy.typing import NDArray
 
 from hanse.config import ClientsSection
 from hanse.errors import UserError
+from hanse.files import CLIENTS, is_count, json_lines, read_arrays, read_json, read_toml, run_folder
+from hanse.files import table as _section
 from hanse.reports.chart import Floats, Ints
 from hanse.toml import flat
 
@@ -45,7 +46,9 @@ class Seats:
 
 @dataclass(frozen=True, eq=False)
 class LoadedRun:
-    """A run directory in memory. ``metrics`` has a dictionary a round, ``clients`` one a seat."""
+    """A run directory in memory. ``metrics`` has a dictionary a round, ``clients`` one a seat. ``ledger_url`` is where
+    the user says that its books are; None: in the directory.
+    """
 
     path: Path
     name: str
@@ -53,6 +56,7 @@ class LoadedRun:
     config: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]]
     clients: Sequence[Mapping[str, Any]]
+    ledger_url: str | None = None
 
     @property
     def mechanism(self) -> str:
@@ -89,10 +93,13 @@ class LoadedRun:
         file = self.path / "members.json"
         if not file.is_file():
             return {}
-        try:
-            return {int(member["id"]): member for member in json.loads(file.read_text(encoding="utf-8"))}
-        except (ValueError, KeyError, TypeError, OSError) as wrong:
-            raise UserError(f"{file}: cannot be read: {wrong}") from None
+        listed = read_json(file)
+        whole = isinstance(listed, list) and all(
+            isinstance(m, dict) and is_count(m.get("id"), "client") for m in listed
+        )
+        if not whole:
+            raise UserError(f"{file}: cannot be read: must be a list of members, each with its number as 'id'")
+        return {member["id"]: member for member in listed}
 
     def series(self, key: str) -> tuple[Ints, Floats]:
         """Return the rounds (0-based) that recorded a number under ``key``, ``[n]``, and the numbers, ``[n]``."""
@@ -134,13 +141,7 @@ class LoadedRun:
         Raises UserError if it is broken.
         """
         file = self.path / "rounds" / f"{round:05d}.npz"
-        if not file.exists():
-            return {}
-        try:
-            with np.load(file, allow_pickle=False) as stored:
-                return {key: stored[key] for key in stored.files if not only or key in only}
-        except Exception as wrong:  # zipfile, numpy and the operating system each raise their own
-            raise UserError(f"{file}: cannot be read: {wrong}") from None
+        return read_arrays(file, only) if file.exists() else {}
 
     @cached_property
     def without_block(self) -> Mapping[int, tuple[Ints, Floats]]:
@@ -220,33 +221,33 @@ class Group:
         return f", seed {self.runs[0].seeds[0]}" if len(self.runs) > 1 else ""
 
 
-def load_run(path: str | Path) -> LoadedRun:
-    """Read a run directory. Raises UserError with one line: it is not one, has no finished round yet, or is damaged."""
-    path = Path(path)
-    if not path.is_dir():
-        what = "is a file, not a run directory" if path.exists() else "there is no such run directory"
-        raise UserError(f"{path}: {what}")
-    if not (path / "config.toml").is_file():
-        raise UserError(f"{path}: is not a run directory (it has no config.toml)")
-    try:
-        config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as wrong:
-        raise UserError(f"{path / 'config.toml'}: cannot be read: {wrong}") from None
-    metrics = _read_lines(path / "metrics.jsonl", ("round",))
+def load_run(path: str | Path, ledger_url: str | None = None) -> LoadedRun:
+    """Read a run directory, which may be a stranger's: nothing of it is imported, and no link in it is followed.
+
+    ``ledger_url``: where its books are, if not in the directory. Raises UserError with one line: it is not a run
+    directory, holds links, has no finished round yet, or is damaged.
+    """
+    path = run_folder(Path(path))
+    config = read_toml(path / "config.toml")
+    registered = _section(config, "data").get("clients")
+    if isinstance(registered, int) and registered > CLIENTS:
+        raise UserError(f"{path / 'config.toml'}: data.clients: {str(registered)[:40]}: must be at most {CLIENTS}")
+    metrics = list(json_lines(path / "metrics.jsonl", ("round",)))
     if not metrics:
         raise UserError(f"{path}: has no finished rounds yet; let it run, or go on with 'hanse resume {path}'")
-    clients = _read_lines(path / "clients.jsonl", ("round", "client"))
+    clients = list(json_lines(path / "clients.jsonl", ("round", "client")))
     name = path.name or path.resolve().name
     run = LoadedRun(path, name, "", config, metrics, clients)
-    return LoadedRun(path, name, f"{run.mechanism}, seed {run.seeds[0]}", config, metrics, clients)
+    label = f"{run.mechanism}, seed {run.seeds[0]}"
+    return LoadedRun(path, name, label, config, metrics, clients, ledger_url)
 
 
-def load_runs(paths: Sequence[str | Path]) -> list[LoadedRun]:
+def load_runs(paths: Sequence[str | Path], ledger_url: str | None = None) -> list[LoadedRun]:
     """Read run directories; one that is given twice is read once. Raises UserError."""
     if not paths:
         raise UserError("no run directory was given")
     once = {Path(path).resolve(): Path(path) for path in reversed(paths)}
-    return [load_run(path) for path in reversed(once.values())]
+    return [load_run(path, ledger_url) for path in reversed(once.values())]
 
 
 def group_runs(runs: Sequence[LoadedRun]) -> list[Group]:
@@ -286,30 +287,8 @@ def _without_seeds(config: Mapping[str, Any]) -> dict[str, Any]:
     return sections
 
 
-def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = config.get(name)
-    return section if isinstance(section, Mapping) else {}
-
-
 def is_number(value: object) -> TypeGuard[int | float]:
     """Say whether this is a finite number that a page can show."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _read_lines(file: Path, whole: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the complete lines; a torn last line (a run in progress) is left out. ``whole``: keys that hold counts."""
-    if not file.is_file():
-        return []
-    lines = []
-    for number, text in enumerate(file.read_bytes().split(b"\n")[:-1], start=1):
-        try:
-            line = json.loads(text)
-            sound = isinstance(line, dict) and all(type(line.get(k)) is int and line[k] >= 0 for k in whole)
-        except ValueError:
-            sound = False
-        if not sound:
-            raise UserError(
-                f"{file}: line {number} is damaged; 'hanse resume {file.parent}' cuts off what cannot be used"
-            )
-        lines.append(line)
-    return lines
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else -(2**63) <= value < 2**63

@@ -57,7 +57,7 @@ def read_books(run: LoadedRun) -> Books | None:
     from hanse.ledger.entry import TOKEN
     from hanse.ledger.place import reading
 
-    with reading(run.path) as ledger:
+    with reading(run.path, run.ledger_url) as ledger:
         names, rows = _rows(ledger)
     if not len(rows):
         return None

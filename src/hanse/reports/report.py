@@ -13,12 +13,15 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from hanse.errors import UserError
+from hanse.files import write_whole
+from hanse.looking import looking
 from hanse.reports.chart import Chart
 from hanse.reports.chart_csv import to_csv
 from hanse.reports.classmap import data_facts
 from hanse.reports.draw_matplotlib import save
 from hanse.reports.figures import figures, to_plotly
 from hanse.reports.load import Group, group_runs, load_runs
+from hanse.reports.market import unknown_roles
 from hanse.reports.money import books_of
 from hanse.reports.summary import summary, warnings
 from hanse.reports.tables import differences_tables, experiments_table, runs_table
@@ -40,20 +43,30 @@ class _Figure:
 
 
 def write_report(
-    dirs: Sequence[str | Path], out: str | Path, *, title: str | None = None, lead: str | None = None
+    dirs: Sequence[str | Path],
+    out: str | Path,
+    *,
+    title: str | None = None,
+    lead: str | None = None,
+    trust: bool = False,
+    ledger_url: str | None = None,
 ) -> Path:
     """Write ``out/report.html``, and in ``out/figures`` each figure as PNG, SVG and its numbers as CSV, for the runs in
     ``dirs``, and return the page's path.
 
     Runs that differ only in their seeds become one curve with a deviation band. ``title`` and ``lead`` (a paragraph on
-    top) replace the default words. Each run's split is built once more for the map of classes, never downloaded.
+    top) replace the default words. Each run's split is built once more for the map of classes, never downloaded; what
+    an import path of the runs would have to be imported for is left out and named, unless ``trust``. ``ledger_url``:
+    where the runs' books are, if not in their directories.
     Raises UserError: not a run directory, no finished round, or ``out`` cannot be written.
     """
-    runs = load_runs(dirs)
+    runs = load_runs(dirs, ledger_url)
     groups = group_runs(runs)
-    data = data_facts(groups)
-    books, unread = books_of(groups)
-    charts = figures(groups, data, books)
+    with looking(trust=trust):
+        data = data_facts(groups)
+        books, unread = books_of(groups)
+        charts = figures(groups, data, books)
+        roles = unknown_roles(groups)
     notes = dict.fromkeys(f"Data: {facts.note}" for facts in data if facts.note)  # once each
     page = _page(
         title=title or _title(groups),
@@ -68,6 +81,7 @@ def write_report(
         run_count=len(runs),
         charts=charts,
         skipped=[f"{facts.name}: {facts.skipped}" for facts in data if facts.skipped],
+        roles=roles,
         configs=[(g.label, g.runs[0].name, (g.runs[0].path / "config.toml").read_text("utf-8")) for g in groups],
     )
     return _write(Path(out), page, charts)
@@ -78,8 +92,8 @@ def _write(out: Path, page: str, charts: Sequence[Chart]) -> Path:
         (out / "figures").mkdir(parents=True, exist_ok=True)
         for chart in charts:
             save(chart, out / "figures")
-            (out / "figures" / f"{chart.key}.csv").write_text(to_csv(chart), encoding="utf-8")
-        (out / "report.html").write_text(page, encoding="utf-8")
+            write_whole(out / "figures" / f"{chart.key}.csv", to_csv(chart))
+        write_whole(out / "report.html", page)
     except OSError as wrong:
         raise UserError(f"{out}: the report cannot be written: {wrong.strerror or wrong}") from None
     return out / "report.html"

@@ -47,20 +47,23 @@ class Statement:
         return asdict(self)
 
 
-def statement(folder: str | Path, client: int, *, alone: str | Path | None = None) -> Statement:
+def statement(
+    folder: str | Path, client: int, *, alone: str | Path | None = None, ledger_url: str | None = None
+) -> Statement:
     """Return the statement of ``client`` (its number) in the run directory ``folder``.
 
     ``alone`` is a run of the same experiment with every client by itself (the mechanism ``local``); without it, one is
     looked for in ``folder/alone`` and beside ``folder``. Other clients are named only if the run's ``[clients] named``
-    is true. Raises UserError: no run, no such client, a ledger that cannot be read, an ``alone`` that does not fit.
+    is true. ``ledger_url``: where the books are, if not in the folder. Raises UserError: no run, no such client, a
+    ledger that cannot be read, an ``alone`` that does not fit.
     """
-    run = load_run(folder)
+    run = load_run(folder, ledger_url)
     if type(client) is not int or not 0 <= client < run.num_clients:
         raise UserError(f"--client {client}: no such client; this run has clients 0 to {run.num_clients - 1}")
     names = _names_allowed(run.config)
     fit = fit_of(run, client, None if alone is None else Path(alone))
     given = contributed(run, client)
-    money = money_of(run.path, client, names=names)
+    money = money_of(run.path, client, names=names, ledger_url=ledger_url)
     models = models_of(run, client, names=names)
     return Statement(
         run.name,

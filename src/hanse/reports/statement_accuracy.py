@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hanse.errors import UserError
+from hanse.files import read_toml, table
 from hanse.reports.load import LoadedRun, load_run
 
 __all__ = ["Fit", "find_alone", "fit_of"]
@@ -119,18 +119,14 @@ def find_alone(run: LoadedRun) -> LoadedRun | None:
         return None
     beside = sorted(p for p in run.path.resolve().parent.iterdir() if p != run.path.resolve())
     for path in (run.path / HERE, *beside):
-        config = path / "config.toml"
+        if not (path / "config.toml").exists():
+            continue
         try:
-            text = config.read_text(encoding="utf-8")
-            if '"local"' not in text:
-                continue  # most of a folder's runs: not worth parsing
-            given = tomllib.loads(text)
-        except (OSError, ValueError):
+            given = read_toml(path / "config.toml")
+            if table(given, "mechanism").get("name") == "local" and not _differences(run.config, given):
+                return load_run(path)
+        except UserError:  # damaged, or without a round: it does not stand in the way of this run's statement
             continue
-        if given.get("mechanism", {}).get("name") != "local" or _differences(run.config, given):
-            continue
-        if (path / "metrics.jsonl").is_file() and (path / "metrics.jsonl").stat().st_size:
-            return load_run(path)
     return None
 
 
@@ -148,9 +144,7 @@ def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str
     """Return what of two experiments' data, model and training differs, a line each."""
     found = []
     for name in _SAME:
-        a, b = (
-            {k: v for k, v in dict(c.get(name, {})).items() if k not in ("path", "download")} for c in (ours, theirs)
-        )
+        a, b = ({k: v for k, v in table(c, name).items() if k not in ("path", "download")} for c in (ours, theirs))
         keys = [k for k in sorted({*a, *b}) if a.get(k) != b.get(k)]
         found += [f"{name}.{k} is {b.get(k)!r} there, {a.get(k)!r} here" for k in keys]
     return found

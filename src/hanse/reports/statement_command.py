@@ -12,6 +12,9 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from hanse.errors import UserError
+from hanse.files import write_whole
+from hanse.looking import looking, own_modules
+from hanse.options import LedgerUrl, Trust
 
 if TYPE_CHECKING:
     from hanse.reports.statement_before import Prospect
@@ -50,8 +53,31 @@ def statement(
     receipts: Annotated[
         Path | None, typer.Option("--receipts", help="The folder that has its receipts; default DIR/receipts.")
     ] = None,
+    ledger_url: LedgerUrl = None,
+    trust: Trust = False,
 ) -> None:
-    """Write one participant's page: what it gave, gained, paid and earned, and whether joining paid."""
+    """Write one participant's page: what it gave, gained, paid and earned, and whether joining paid.
+
+    --dry-run and --train-alone build or play the experiment, and need --trust if its file has import paths.
+    """
+    if trust:
+        own_modules()
+    with looking(trust=trust):
+        _statement(place, client, out_file, as_json, alone, train_alone, dry_run, check_receipts, receipts, ledger_url)
+
+
+def _statement(
+    place: Path,
+    client: str,
+    out_file: Path | None,
+    as_json: bool,
+    alone: Path | None,
+    train_alone: bool,
+    dry_run: bool,
+    check_receipts: bool,
+    receipts: Path | None,
+    ledger_url: str | None,
+) -> None:
     if dry_run:
         if alone is not None or train_alone or check_receipts or receipts is not None:
             raise UserError("--dry-run: goes with --client, --out and --json only: nothing has been played yet")
@@ -59,33 +85,39 @@ def statement(
     if place.is_file():
         raise UserError(f"{place}: is a file; a statement is of a run directory, or, before joining, add --dry-run")
     if check_receipts or receipts is not None:
-        return _check(place, client, receipts or place / "receipts", as_json)
+        return _check(place, client, receipts or place / "receipts", as_json, ledger_url)
     if alone is not None and train_alone:
         raise UserError("--train-alone: not together with --alone, which names the run to compare with")
-    return _page(place, client, out_file, as_json, alone, train_alone)
+    return _page(place, client, out_file, as_json, alone, train_alone, ledger_url)
 
 
 def _page(
-    folder: Path, client: str, out_file: Path | None, as_json: bool, alone: Path | None, train_alone: bool
+    folder: Path,
+    client: str,
+    out_file: Path | None,
+    as_json: bool,
+    alone: Path | None,
+    train_alone: bool,
+    ledger_url: str | None,
 ) -> None:
     from hanse.reports.load import load_run
     from hanse.reports.statement import client_of, render
     from hanse.reports.statement import statement as make
 
     number = client_of(load_run(folder), client)
-    found = make(folder, number, alone=alone)  # first of all, so that a mistake is told before anything is trained
+    # first of all, so that a mistake is told before anything is trained
+    found = make(folder, number, alone=alone, ledger_url=ledger_url)
     if train_alone:
         from hanse.progress import ProgressBar
         from hanse.reports.statement_alone import train_alone as play
 
-        found = make(folder, number, alone=play(folder, [ProgressBar(err, "alone")]))
+        found = make(folder, number, alone=play(folder, [ProgressBar(err, "alone")]), ledger_url=ledger_url)
     if as_json:
         print(json.dumps(found.as_json(), indent=1, allow_nan=False))
         return
     page = out_file or folder / "statements" / f"client-{number}.html"
     try:
-        page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(render(found), encoding="utf-8")
+        write_whole(page, render(found))
     except OSError as wrong:
         raise UserError(f"{page}: the statement cannot be written: {wrong.strerror or wrong}") from None
     out.print(found.verdict.headline + ".", highlight=False, markup=False)
@@ -128,7 +160,7 @@ def _told(found: Prospect) -> Sequence[str]:
     return lines[:-1]
 
 
-def _check(folder: Path, client: str, receipts: Path, as_json: bool) -> None:
+def _check(folder: Path, client: str, receipts: Path, as_json: bool, ledger_url: str | None) -> None:
     from hanse.reports.load import load_run
     from hanse.reports.statement import client_of
     from hanse.reports.statement_receipts import replay
@@ -137,7 +169,7 @@ def _check(folder: Path, client: str, receipts: Path, as_json: bool) -> None:
     number = client_of(run, client)
     if number >= run.num_clients:
         raise UserError(f"--client {number}: no such client; this run has clients 0 to {run.num_clients - 1}")
-    found = replay(folder, number, receipts)
+    found = replay(folder, number, receipts, ledger_url)
     if as_json:
         print(json.dumps(found.as_json(), indent=1))
     else:

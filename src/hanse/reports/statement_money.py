@@ -84,14 +84,14 @@ class Money:
         return self.received - self.paid
 
 
-def money_of(folder: Path, client: int, *, names: bool = False) -> Money | None:
+def money_of(folder: Path, client: int, *, names: bool = False, ledger_url: str | None = None) -> Money | None:
     """Return the books of a client, or None if nobody pays in this run. Raises UserError for books that are not there
     or cannot be read.
     """
     if not (folder / "ledger.json").exists():
         return None
     mine, kept = account_of(client), escrow(client)
-    with reading(folder) as ledger:
+    with reading(folder, ledger_url) as ledger:
         # the rest is read of one moment: a run may be writing
         book = ledger.as_book()
         records = {r.number: r for name in (mine, kept) for r in ledger.history(name) if r.number <= book.count}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hanse.errors import UserError
+from hanse.files import read_arrays
 from hanse.ledger.entry import GENESIS, escrow
 from hanse.ledger.entry import client as account_of
 from hanse.ledger.place import heads_said, place_of, reading
@@ -21,6 +22,7 @@ from hanse.ledger.verify import verify
 __all__ = ["Dispute", "Replay", "replay"]
 
 Lines = list[tuple[str, str, int]]
+_ASKED = ("market_client", "market_paid", "market_units", "balances")
 
 
 @dataclass(frozen=True)
@@ -55,19 +57,20 @@ class Replay:
         return {"holds": self.holds, **asdict(self)}
 
 
-def replay(folder: Path, client: int, receipts: Path) -> Replay:
+def replay(folder: Path, client: int, receipts: Path, ledger_url: str | None = None) -> Replay:
     """Go along the books of the run in ``folder`` and compare what they say of a client with each of its receipts (in
     the folder ``receipts``) and with what each round's record says it was to pay or to hold.
 
-    Raises UserError: no run, no books, or no receipt of this client.
+    ``ledger_url``: where the books are, if not in the folder. Raises UserError: no run, no books, or no receipt of this
+    client.
     """
-    place_of(folder)  # says so if there are no books
+    place_of(folder, ledger_url)  # says so if there are no books
     if not receipts.is_dir():
         raise UserError(f"--receipts {receipts}: there is no such folder")
     mine = [r for r in read_receipts(receipts) if r.client == client]
     if not mine:
         raise UserError(f"--receipts {receipts}: has no receipt of client {client}")
-    with reading(folder) as ledger:
+    with reading(folder, ledger_url) as ledger:
         wrong = verify(ledger, (), heads_said(folder, ledger)).wrong or ""
         disputes = [*_foreign(mine, ledger), *_walked(ledger, client, mine)]
         records, against = _records(folder, ledger, client)
@@ -140,12 +143,12 @@ def _records(folder: Path, ledger: Ledger, client: int) -> tuple[int, list[Dispu
     for file in sorted((folder / "rounds").glob("*.npz")):
         number = int(file.stem)
         latest = balance.get(number, latest)
+        record = read_arrays(file, _ASKED)
         try:
-            with np.load(file, allow_pickle=False) as record:
-                expected = _market_units(record, client) if "market_units" in record else None
-                noted = record.get("balances")
-        except Exception as wrong:  # zipfile, numpy and the operating system each raise their own
-            raise UserError(f"{file}: cannot be read: {wrong}") from None
+            expected = _market_units(record, client) if "market_units" in record else None
+        except (KeyError, IndexError, ValueError) as wrong:
+            raise UserError(f"{file}: is not the record of a market: {wrong}") from None
+        noted = record.get("balances")
         who = f"record of round {number}"
         if expected is not None:
             checked += 1

@@ -12,8 +12,8 @@ from typing import Any
 
 from rich.table import Table as RichTable
 
+from hanse.files import write_whole
 from hanse.jobs.run import Done
-from hanse.jobs.store import write_whole
 from hanse.sweep.grid import Point
 
 __all__ = ["means", "means_table", "printed_rows", "rows_of", "write_rows"]

@@ -39,7 +39,8 @@ class Page:
     """What the page shows and to whom: the runs in ``root``; with a file of keys in ``doors`` to their holders only.
 
     ``cookie`` names the session's cookie, ``secure`` says that the page is served by TLS, ``hosts`` are the names that
-    it answers to (None: any), ``stopping`` says that the server ends.
+    it answers to (None: any), ``ledger_url`` is where the runs' books are if not in their directories, ``stopping``
+    says that the server ends.
     """
 
     root: Path
@@ -47,15 +48,17 @@ class Page:
     hosts: frozenset[str] | None = None
     cookie: str = "hanse_session"
     secure: bool = False
+    ledger_url: str | None = None
     stopping: Callable[[], bool] = lambda: False
     hub: Hub = field(init=False)
-    statements: Statements = field(default_factory=Statements)
+    statements: Statements = field(init=False)
     streams: Counter[str] = field(default_factory=Counter)
     _runs: dict[str, Found] = field(default_factory=dict)
     _searched: float = -AGAIN_S
 
     def __post_init__(self) -> None:
-        self.hub = Hub(self.stopping)
+        self.hub = Hub(self.stopping, ledger_url=self.ledger_url)
+        self.statements = Statements(self.ledger_url)
 
     async def runs(self) -> dict[str, Found]:
         """Return the runs in the folder, as of the last two seconds."""
@@ -112,7 +115,7 @@ def _doors(app: FastAPI, shown: Page, gate: Gate) -> None:
         if key is None:
             assert wrong is not None
             words = {
-                429: "Too many wrong keys were tried from here. Wait a minute, then try again.",
+                429: "This is not a valid key, and too many wrong ones were tried from here. Wait a minute.",
                 401: "This is not a valid key.",
             }
             headers = {"Retry-After": wrong.headers["Retry-After"]} if wrong.status_code == 429 else None

@@ -10,6 +10,7 @@ from pathlib import Path
 from sqlalchemy import select
 
 from hanse.errors import UserError
+from hanse.files import opened
 from hanse.ledger.book import LedgerError
 from hanse.ledger.entry import MINT
 from hanse.ledger.place import open_ledger
@@ -59,6 +60,7 @@ class Books:
     """
 
     folder: Path
+    ledger_url: str | None = None  # where the user says that the books are
     balances: dict[str, int] = field(default_factory=dict)
     flows: dict[tuple[str, str], int] = field(default_factory=dict)
     traded: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -112,7 +114,8 @@ class Books:
         """Say whether the ledger is open; a ledger that was made anew is read from its beginning."""
         file = self.folder / "ledger.json"
         try:
-            made = file.read_bytes()
+            with opened(file) as blob:
+                made = blob.read(1 << 16)
         except OSError:  # a run without payments, or one that is being made anew
             made = b""
         if made != self._made:
@@ -122,7 +125,7 @@ class Books:
             return False
         if self._ledger is None:
             try:
-                self._ledger = open_ledger(self.folder)
+                self._ledger = open_ledger(self.folder, self.ledger_url)
             except UserError as wrong:
                 # a run's first moments: the book is named, but nothing is in it yet
                 self.trouble = str(wrong)

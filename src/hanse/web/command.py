@@ -15,11 +15,13 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from hanse.errors import UserError
+from hanse.options import LedgerUrl
 
 if TYPE_CHECKING:
     import uvicorn
 
     from hanse.web.app import Page
+    from hanse.web.connections import Connections
 
 __all__ = ["EPILOG", "app", "listen", "prepare", "serve"]
 
@@ -46,10 +48,11 @@ def serve(
     cert: Annotated[Path | None, typer.Option("--cert", help="TLS certificate (PEM), with --cert-key.")] = None,
     cert_key: Annotated[Path | None, typer.Option("--cert-key", help="The certificate's private key (PEM).")] = None,
     log: Annotated[Path | None, typer.Option("--log", help="Also write what was refused to this file.")] = None,
+    ledger_url: LedgerUrl = None,
 ) -> None:
     """Show runs on a live page while they go on, and past ones; each participant's statement behind its own key."""
     logging_to(log)
-    server, shown = prepare(folder, host, port, auth, cert, cert_key)
+    server, shown = prepare(folder, host, port, auth, cert, cert_key, ledger_url)
     said = "https" if shown.secure else "http"
     with listen(host, port) as listening, contextlib.suppress(KeyboardInterrupt):  # raised again once all is closed
         name = f"[{host}]" if ":" in host else host
@@ -59,13 +62,25 @@ def serve(
 
 
 def prepare(
-    folder: Path, host: str, port: int, auth: Path | None, cert: Path | None = None, cert_key: Path | None = None
+    folder: Path,
+    host: str,
+    port: int,
+    auth: Path | None,
+    cert: Path | None = None,
+    cert_key: Path | None = None,
+    ledger_url: str | None = None,
+    connections: Connections | None = None,
 ) -> tuple[uvicorn.Server, Page]:
-    """Return the server, not yet listening, and its page. Raises UserError with a line for what does not fit."""
+    """Return the server, not yet listening, and its page; ``connections`` bounds those that it holds.
+
+    Raises UserError with a line for what does not fit.
+    """
     try:
         import uvicorn
+        from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
         from hanse.web.app import Page, make_app
+        from hanse.web.connections import Connections
     except ModuleNotFoundError as missing:
         raise UserError(f"hanse serve: {missing.name} is not installed; pip install 'hanse[web]'") from None
     from hanse.web.doors import Doors
@@ -89,10 +104,12 @@ def prepare(
         )  # fmt: skip
     hosts = None if auth is not None else LOOPBACK | {host}
     # cookies do not know ports: two pages on one machine must not overwrite each other's
-    shown = Page(folder, Doors(auth), hosts, f"hanse_session_{port}", cert is not None)
+    shown = Page(folder, Doors(auth), hosts, f"hanse_session_{port}", cert is not None, ledger_url)
+    held = connections or Connections()
     config = uvicorn.Config(
-        make_app(shown), host=host, port=port, log_level="warning", access_log=False, server_header=False,
-        proxy_headers=False, ssl_certfile=cert, ssl_keyfile=cert_key, lifespan="off", limit_concurrency=400,
+        held.app(make_app(shown)), host=host, port=port, http=held.protocol(AutoHTTPProtocol),  # type: ignore[arg-type]
+         log_level="warning", access_log=False, server_header=False,
+        proxy_headers=False, ssl_certfile=cert, ssl_keyfile=cert_key, lifespan="off",
         timeout_graceful_shutdown=5, ws="none",
     )  # fmt: skip
     server = uvicorn.Server(config)

@@ -83,18 +83,19 @@ class Gate:
     def _check(self, scope: Scope) -> Response | None:
         """Return the answer to a request that may not pass; None, and its key in the scope, for one that may."""
         request, path = Request(scope), scope["path"]
-        wait = self.requests.take(asker(scope))
+        key, wrong = self._identify(request)
+        # behind a proxy all share one address: a holder is counted by its key, so that no stranger can use up its share
+        wait = self.requests.take(f"key {key.id}" if key is not None and key.id else asker(scope))
         if wait:
-            return refuse(request, None, 429, "too many requests", wait)
+            return refuse(request, key, 429, "too many requests", wait)
         if self.hosts is not None and _host(request.headers) not in self.hosts:
             return refuse(request, None, 421, "the page is not served under this name")
         if request.method not in ("GET", "POST"):
             return refuse(request, None, 405, "only GET and POST")
         if request.method == "POST" and not self._same_origin(request):
             return refuse(request, None, 403, "a form of another site")
-        key, answer = self._identify(request)
-        if answer is not None:
-            return answer
+        if wrong:
+            return self._wrong(request)
         open_ = path == OPEN[0] or path.startswith(OPEN[1])
         if key is None and not open_:
             if path == "/" or "text/html" in request.headers.get("accept", ""):
@@ -107,25 +108,31 @@ class Gate:
         scope.setdefault("state", {})["key"] = key
         return None
 
-    def _identify(self, request: Request) -> tuple[Key | None, Response | None]:
+    def _identify(self, request: Request) -> tuple[Key | None, bool]:
+        """Return who asks, None for nobody, and whether a wrong key was presented."""
         if self.doors.file is None:
-            return ANYBODY, None
+            return ANYBODY, False
         kind, _, said = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            return self.present(request, said.strip())
+            key = self.doors.by_key(said.strip())
+            return key, key is None
         session = request.cookies.get(self.cookie)
-        return (self.doors.by_session(session) if session else None), None
+        return (self.doors.by_session(session) if session else None), False
 
     def present(self, request: Request, said: str) -> tuple[Key | None, Response | None]:
-        """Return the holder of a key that a request presents, or the refusal: wrong, or too many wrong ones before."""
-        wait = self.failures.wait_s(asker(request.scope))
-        if wait:
-            return None, refuse(request, None, 429, "too many wrong keys", wait)
+        """Return the holder of a key that a form presents, or the refusal: wrong, or too many wrong ones before.
+
+        A right key always passes. A key has 256 random bits: nobody guesses one, so wrong keys are slowed down for what
+        they cost and for the log, not to protect the right ones, and whoever sends them cannot lock a holder out.
+        """
         key = self.doors.by_key(said)
-        if key is None:
-            self.failures.take(asker(request.scope))
-            return None, refuse(request, None, 401, "wrong key")
-        return key, None
+        return key, None if key is not None else self._wrong(request)
+
+    def _wrong(self, request: Request) -> Response:
+        wait = self.failures.take(asker(request.scope))
+        if wait:
+            return refuse(request, None, 429, "too many wrong keys", wait)
+        return refuse(request, None, 401, "wrong key")
 
     def _same_origin(self, request: Request) -> bool:
         """Say whether a form comes from the page itself; what is no browser names no origin."""

@@ -56,6 +56,7 @@ class Hub:
 
     stopping: Callable[[], bool] = lambda: False
     look_s: float = LOOK_S
+    ledger_url: str | None = None
     _followed: dict[str, _Followed] = field(default_factory=dict)
 
     @property
@@ -97,7 +98,7 @@ class Hub:
     def _follow(self, found: Found) -> _Followed:
         followed = self._followed.get(found.id)
         if followed is None:
-            followed = self._followed[found.id] = _Followed(LiveRun(found.folder, found.name))
+            followed = self._followed[found.id] = _Followed(LiveRun(found.folder, found.name, self.ledger_url))
             followed.task = asyncio.get_running_loop().create_task(self._read(found.id, followed))
         return followed
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import time
-import tomllib
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hanse.errors import UserError
+from hanse.files import is_count, read_json, read_toml, table
 from hanse.reports.load import is_number
 from hanse.web.books import Books
 from hanse.web.seats import Seats
@@ -69,9 +70,9 @@ class LiveRun:
     :meth:`whole` returns everything so far, for those who come later. Not safe to call from two threads at once.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, ledger_url: str | None = None) -> None:
         self.folder, self.name = folder, name
-        self._read, self._books = _Read.of(folder), Books(folder)
+        self._read, self._books = _Read.of(folder), Books(folder, ledger_url)
         self._config: dict[str, Any] = {}
         self._members: tuple[float, dict[int, str]] = (0.0, {})
         self._said_state = ""
@@ -150,7 +151,7 @@ class LiveRun:
 
     def _metric(self, line: Mapping[str, Any], points: dict[str, list[tuple[int, float]]]) -> None:
         read, round = self._read, line.get("round")
-        if type(round) is not int or round < 0:
+        if not is_count(round, "round"):
             read.metrics.damaged += 1
             return
         for key, value in line.items():
@@ -191,8 +192,8 @@ class LiveRun:
 
     def _configure(self) -> None:
         try:
-            self._config = tomllib.loads((self.folder / "config.toml").read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # the page goes on without: it shows what the other files say
+            self._config = read_toml(self.folder / "config.toml")
+        except UserError:  # the page goes on without: it shows what the other files say
             self._config = {}
 
     def _register(self) -> bool:
@@ -202,10 +203,10 @@ class LiveRun:
             stamp = file.stat().st_mtime
             if stamp == self._members[0]:
                 return False
-            found = {m["id"]: str(m["name"])[:80] for m in json.loads(file.read_text()) if m.get("name")}
+            found = {m["id"]: str(m["name"])[:80] for m in read_json(file) if m.get("name")}
         except FileNotFoundError:
             return False
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # numbers do instead of names
+        except (OSError, UserError, KeyError, TypeError, AttributeError):  # numbers do instead of names
             stamp, found = self._members[0], {}
         changed = found != self._members[1]
         self._members = (stamp, found)
@@ -239,8 +240,7 @@ class LiveRun:
         }
 
     def _section(self, name: str) -> Mapping[str, Any]:
-        section = self._config.get(name)
-        return section if isinstance(section, Mapping) else {}
+        return table(self._config, name)
 
     def _recent(self) -> Message:
         seats = self._read.seats

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hanse.errors import UserError
+from hanse.files import opened, read_toml, table
 from hanse.web.run import state_of
 
 __all__ = ["Found", "find_runs", "latest_line", "summary"]
@@ -53,12 +54,12 @@ def find_runs(root: Path) -> dict[str, Found]:
 def latest_line(file: Path) -> Mapping[str, Any]:
     """Return the last complete line of a JSON-lines file; empty if it has none."""
     try:
-        with file.open("rb") as lines:
+        with opened(file) as lines:
             size = lines.seek(0, os.SEEK_END)
             lines.seek(max(0, size - TAIL))
             whole = lines.read().split(b"\n")[:-1]
         line = json.loads(whole[-1])
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, RecursionError):
         return {}
     return line if isinstance(line, dict) else {}
 
@@ -66,8 +67,8 @@ def latest_line(file: Path) -> Mapping[str, Any]:
 def summary(found: Found, now: float) -> dict[str, Any]:
     """Return a run in a line: mechanism, rounds done and planned, clients, last accuracy, state, age in seconds."""
     try:
-        config = tomllib.loads((found.folder / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = read_toml(found.folder / "config.toml")
+    except UserError:
         config = {}
     line = latest_line(found.folder / "metrics.jsonl")
     round = line.get("round")
@@ -97,5 +98,4 @@ def summary(found: Found, now: float) -> dict[str, Any]:
 
 
 def _at(config: Mapping[str, Any], section: str, key: str) -> Any:
-    table = config.get(section)
-    return table.get(key) if isinstance(table, Mapping) else None
+    return table(config, section).get(key)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hanse.files import is_count
 from hanse.reports.load import is_number
 
 __all__ = ["Contributor", "Seats"]
@@ -56,7 +57,7 @@ class Seats:
     def add(self, line: Mapping[str, Any]) -> int | None:
         """Take in one line of ``clients.jsonl`` and return its client; None if it is none."""
         round, client = line.get("round"), line.get("client")
-        if type(round) is not int or type(client) is not int or round < 0 or client < 0:
+        if not is_count(round, "round") or not is_count(client, "client"):
             return None
         if round != self.round:
             self.round, self.latest = round, []
@@ -73,7 +74,7 @@ class Seats:
             found.worth += value
             found.valued += 1
             known = [e for e in (error, drawn) if is_number(e)]
-            found.squares += error**2 if is_number(error) else 0.0
+            found.squares += error * error if is_number(error) else 0.0
             found.drawn += abs(drawn) if is_number(drawn) else 0.0
             found.known += bool(known)
             error = math.hypot(*known) if known else None

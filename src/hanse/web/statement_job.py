@@ -1,4 +1,4 @@
-"""Makes one statement in a process of its own: ``python -m hanse.web.statement_job FOLDER CLIENT html|json``.
+"""Makes one statement in a process of its own: ``hanse.web.statement_job FOLDER CLIENT html|json LEDGER_URL``.
 
 A statement reads the whole run. In a process of its own it neither holds up the live page nor leaves its memory behind.
 """
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from hanse.errors import UserError
+from hanse.looking import looking
 
 __all__ = ["main"]
 
@@ -18,9 +19,10 @@ def main(arguments: list[str]) -> int:
     """Print a statement; 2 and a line on standard error if there is none."""
     from hanse.reports.statement import render, statement
 
-    folder, client, form = arguments
+    folder, client, form, ledger_url = arguments
     try:
-        made = statement(Path(folder), int(client))
+        with looking():
+            made = statement(Path(folder), int(client), ledger_url=ledger_url or None)
         text = render(made) if form == "html" else json.dumps(made.as_json(), indent=1, allow_nan=False)
     except UserError as wrong:
         print(*wrong.lines, sep="\n", file=sys.stderr)

@@ -35,8 +35,9 @@ class _Made:
 
 @dataclass(eq=False)
 class Statements:
-    """The statements that were asked for last, by run, client and form."""
+    """The statements that were asked for last, by run, client and form. ``ledger_url``: as for ``hanse statement``."""
 
+    ledger_url: str | None = None
     _made: OrderedDict[tuple[str, int, str], _Made] = field(default_factory=OrderedDict)
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
@@ -47,7 +48,7 @@ class Statements:
             stamp = _stamp(found.folder)
             made = self._made.get(asked)
             if made is None or (made.stamp != stamp and time.monotonic() - made.when > YOUNG_S):
-                made = _Made(await _make(found.folder, client, form), stamp, time.monotonic())
+                made = _Made(await _make(found.folder, client, form, self.ledger_url), stamp, time.monotonic())
                 self._made[asked] = made
                 if len(self._made) > KEPT:
                     self._made.popitem(last=False)
@@ -63,9 +64,10 @@ def _stamp(folder: Path) -> tuple[int, int]:
     return (status.st_mtime_ns, status.st_size)
 
 
-async def _make(folder: Path, client: int, form: str) -> bytes:
+async def _make(folder: Path, client: int, form: str, ledger_url: str | None) -> bytes:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "hanse.web.statement_job", str(folder), str(client), form,
+        # -P: Python would put the current folder, which may be a stranger's, before its own modules
+        sys.executable, "-P", "-m", "hanse.web.statement_job", str(folder), str(client), form, ledger_url or "",
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hanse.files import opened
+
 __all__ = ["Grown", "LineTail"]
 
 CHUNK = 1 << 20  # bytes that are read at a time
@@ -43,8 +45,8 @@ class LineTail:
         by a resumed run or made anew: it is read from its beginning. A file that is not there is an empty one.
         """
         try:
-            file = self.path.open("rb")
-        except FileNotFoundError:
+            file = opened(self.path)
+        except FileNotFoundError:  # none yet, or a link
             cut, self._file = self.place > 0, None
             self._rewind()
             return Grown(cut=cut)

@@ -84,11 +84,13 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     return read_lines(run / "metrics.jsonl")
 
 
-def kinds(run: Path) -> set[str]:
-    """Return what kinds of transactions the books of a run hold; none if nobody pays in it."""
+def kinds(run: Path, books: str | None = None) -> set[str]:
+    """Return what kinds of transactions the books of a run hold (``books``: where, if not there); none if nobody pays
+    in it.
+    """
     if not (run / "ledger.json").exists():
         return set()
-    with open_ledger(run) as ledger:
+    with open_ledger(run, books) as ledger:
         return {record.transaction.kind for record in ledger.history()}
 
 

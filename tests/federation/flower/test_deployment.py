@@ -28,17 +28,17 @@ def test_engines_agree_local_and_deployment(subtests: pytest.Subtests, tmp_path:
         net.down()
     for name in MECHANISMS:
         with subtests.test(name):
-            agree(name, tmp_path / name, tmp_path / f"{name} here")
+            agree(name, tmp_path / name, tmp_path / f"{name} here", server)
 
 
-def agree(name: str, played: Path, here: Path) -> None:
+def agree(name: str, played: Path, here: Path, server: str | None) -> None:
     local, state = hanse.run(experiment(name), out=here), final(played)
     assert torch.equal(local.table.rows, state.table.rows)
     assert local.clients == clients(played)  # seats, weights, losses, values
     assert local.book == state.book  # balances, and the head of the chain over all postings
-    assert kinds(played) == (PAYMENTS[name] | {"grant"} if name in PAYMENTS else set())
+    assert kinds(played, server) == (PAYMENTS[name] | {"grant"} if name in PAYMENTS else set())
     if name in PAYMENTS:
-        with open_ledger(played) as ledger:
+        with open_ledger(played, server) as ledger:
             assert ledger.head() == local.book.head
             assert ledger.verify().ok
 

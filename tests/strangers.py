@@ -1,0 +1,235 @@
+"""Run directories as a stranger could hand them on: damaged, or made to do harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Damage = Callable[[Path], object]
+DEEP = "[" * 100_000
+
+
+class Bait:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return Path.touch, (self.place,)
+
+
+def bait_of(folder: Path) -> Path:
+    return folder.parent / "executed"
+
+
+def line(name: str, text: str, at: int = 1) -> Damage:
+    """Replace a line of a JSON-lines file."""
+
+    def damage(folder: Path) -> None:
+        lines = (folder / name).read_text().splitlines()
+        lines[at] = text
+        (folder / name).write_text("".join(f"{x}\n" for x in lines))
+
+    return damage
+
+
+def entry(name: str, /, **changes: Any) -> Damage:
+    """Change values of the second line of a JSON-lines file."""
+
+    def damage(folder: Path) -> None:
+        line(name, json.dumps(json.loads((folder / name).read_text().splitlines()[1]) | changes))(folder)
+
+    return damage
+
+
+def content(name: str, data: str | bytes) -> Damage:
+    def damage(folder: Path) -> None:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
+
+    return damage
+
+
+def gone(name: str) -> Damage:
+    return lambda folder: (folder / name).unlink()
+
+
+def setting(section: str, text: str) -> Damage:
+    """Put a line into a section of config.toml, in the place of what it said of that key."""
+
+    def damage(folder: Path) -> None:
+        key = text.partition("=")[0].strip()
+        lines, here = [], ""
+        for one in (folder / "config.toml").read_text().splitlines():
+            here = one if one.startswith("[") else here
+            if here == f"[{section}]" and one.partition("=")[0].strip() == key:
+                continue
+            lines += [one, text] if one == f"[{section}]" else [one]
+        (folder / "config.toml").write_text("\n".join(lines) + "\n")
+
+    return damage
+
+
+def pickled(folder: Path) -> None:
+    bait = np.empty(1, object)
+    bait[0] = Bait(bait_of(folder))
+    np.savez(folder / "rounds" / "00001.npz", market_units=bait, refused=bait, tested=bait)
+
+
+def raw_pickle(folder: Path) -> None:
+    (folder / "rounds" / "00001.npz").write_bytes(pickle.dumps(Bait(bait_of(folder))))
+
+
+def arrays(**changes: Any) -> Damage:
+    """Replace arrays of round 1; None takes one out."""
+
+    def damage(folder: Path) -> None:
+        file = folder / "rounds" / "00001.npz"
+        with np.load(file) as record:
+            kept = {name: record[name] for name in record} | changes
+        np.savez(file, **{name: array for name, array in kept.items() if array is not None})
+
+    return damage
+
+
+def _member(file: Path, name: str, header: str, zeros: int) -> None:
+    with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED, compresslevel=1) as packed, packed.open(name, "w") as out:
+        text = header.encode().ljust(117) + b"\n"
+        out.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text)
+        for _ in range(zeros >> 20):
+            out.write(bytes(1 << 20))
+
+
+def _header(kind: str, length: int) -> str:
+    return f"{{'descr': '{kind}', 'fortran_order': False, 'shape': ({length},)}}"
+
+
+def bomb(folder: Path) -> None:
+    """A round whose array unpacks to 288 MiB, from 1.3 MB."""
+    file = folder / "rounds" / "00001.npz"
+    file.unlink()
+    _member(file, "market_units.npy", _header("|i1", 288 << 20), 288 << 20)
+
+
+def boast(folder: Path) -> None:
+    """A round whose arrays say that they have 8 PiB."""
+    file = folder / "rounds" / "00001.npz"
+    file.unlink()
+    for name in ("market_units", "refused", "tested"):
+        _member(file, f"{name}.npy", _header("<f8", 1 << 50), 0)
+
+
+def link(name: str) -> Damage:
+    """Put a link to another file or folder in the place of one of the run's."""
+
+    def damage(folder: Path) -> None:
+        place, victim = folder / name, folder.parent / "victim"
+        place.parent.mkdir(exist_ok=True)
+        if place.exists():
+            place.rename(folder.parent / f"was-{place.name}")
+        place.symlink_to(victim / "file.txt" if place.suffix else victim)
+
+    return damage
+
+
+def pipe(name: str) -> Damage:
+    def damage(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return damage
+
+
+def checkpoint(notes: Any, length: int | None = None) -> Damage:
+    header = json.dumps({"__metadata__": {"notes": json.dumps(notes)}}).encode()
+    size = len(header) if length is None else length
+    return content("checkpoints/99999.safetensors", struct.pack("<Q", size) + header)
+
+
+LOOKS = {
+    "report": ["report", "{}"],
+    "compare": ["compare", "{}"],
+    "statement": ["statement", "{}", "--client", "0"],
+    "disputes": ["statement", "{}", "--client", "0", "--check-receipts"],
+    "audit": ["audit", "{}"],
+    "verify": ["ledger", "verify", "{}"],
+    "balances": ["ledger", "balances", "{}"],
+    "history": ["ledger", "history", "{}"],
+    "export": ["ledger", "export", "{}", "-f", "csv"],
+}
+PAGES = ("report", "compare", "statement", "disputes")  # what reads lines
+BOOKS = ("disputes", "audit", "verify", "balances", "history", "export")
+ALL = tuple(LOOKS)
+
+# what is wrong with the directory, and which commands must refuse it; the others may do without what is damaged
+DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
+    "metrics line cut": (line("metrics.jsonl", '{"round": 1, "te'), (*PAGES, "verify")),
+    "metrics line deep": (line("metrics.jsonl", DEEP), PAGES),
+    "metrics line a list": (line("metrics.jsonl", "[1]"), (*PAGES, "verify")),
+    "metrics binary": (content("metrics.jsonl", os.urandom(200).replace(b"\n", b"") + b"\n"), PAGES),
+    "metrics without an end": (content("metrics.jsonl", b'{"round": 0'), PAGES),
+    "metrics gone": (gone("metrics.jsonl"), PAGES),
+    "round huge": (entry("metrics.jsonl", round=10**400), PAGES),
+    "figure of 400 digits": (entry("metrics.jsonl", **{"test/accuracy": 10**400, "train/loss": 10**400}), ()),
+    "figures are text": (entry("metrics.jsonl", **{"test/accuracy": "x", "refused": "x", "market/money": []}), ()),
+    "client huge": (entry("clients.jsonl", client=10**400), PAGES),
+    "client 10^12": (entry("clients.jsonl", client=10**12), PAGES),
+    "client negative": (entry("clients.jsonl", client=-1), PAGES),
+    "seat of lists": (entry("clients.jsonl", value=[1], samples={}, name=["x"], refused={}), ()),
+    "clients gone": (gone("clients.jsonl"), ()),
+    "config binary": (content("config.toml", b"\x00\xff\xfe[data]"), ALL),
+    "config deep": (content("config.toml", f"x = {DEEP}"), ALL),
+    "config gone": (gone("config.toml"), ALL),
+    "config empty": (content("config.toml", ""), ()),
+    "config of other types": (content("config.toml", "data = 5\nrun = []\nmechanism = 'x'\nledger = 2\n"), ()),
+    "more clients than can be": (setting("data", f"clients = {10**15}"), PAGES),
+    "clients are text": (setting("data", 'clients = "many"'), ()),
+    "rounds are huge": (setting("run", f"rounds = {10**30}"), ()),
+    "seed is a list": (setting("run", "seed = [1, 2]"), ()),
+    "pickled": (pickled, ("audit", "disputes")),
+    "a pickle for a round": (raw_pickle, ("audit", "disputes")),
+    "round cut": (content("rounds/00001.npz", b"PK\x03\x04 and no more"), ("audit", "disputes")),
+    "round of a bomb": (bomb, ("audit", "disputes")),
+    "round that boasts": (boast, ("audit", "disputes")),
+    "round of another name": (content("rounds/x.npz", b"x"), ("audit", "disputes")),
+    "market of another width": (arrays(market_client=np.arange(99)), ("audit",)),
+    "market of text": (arrays(market_paid=np.array(["x"] * 5)), ("audit",)),
+    "market without a graph": (arrays(market_graph=None), ("audit",)),
+    "market of NaN": (arrays(market_distance=np.full((5, 5), np.nan)), ("audit",)),
+    "ledger.json deep": (content("ledger.json", DEEP), BOOKS),
+    "ledger.json a list": (content("ledger.json", "[]"), BOOKS),
+    "ledger.json a number": (content("ledger.json", '{"book": 5}'), BOOKS),
+    "ledger.db junk": (content("ledger.db", b"SQLite format 3\x00" + bytes(range(256)) * 40), BOOKS),
+    "ledger.db empty": (content("ledger.db", b""), BOOKS),
+    "ledger.db gone": (gone("ledger.db"), BOOKS),
+    "members junk": (content("members.json", DEEP), PAGES),
+    "members of text": (content("members.json", '[{"id": "0"}, 7]'), PAGES),
+    "checkpoint of 2^60": (checkpoint({}, 1 << 60), ()),
+    "checkpoint of lists": (checkpoint([[[]]]), ()),
+    "checkpoint of other types": (
+        checkpoint({"book": {"head": [], "count": "x"}, "round": 1, "lengths": {"metrics.jsonl": {}}, "pending": [5]}),
+        (),
+    ),
+    "receipts deep": (content("receipts/client-0.jsonl", DEEP + "\n"), ("disputes",)),
+    "metrics a link": (link("metrics.jsonl"), ALL),
+    "config a link": (link("config.toml"), ALL),
+    "a round a link": (link("rounds/00001.npz"), ALL),
+    "rounds a link": (link("rounds"), ALL),
+    "ledger a link": (link("ledger.db"), ALL),
+    "the report a link": (link("report.html"), ALL),
+    "the figures a link": (link("figures"), ALL),
+    "the statements a link": (link("statements"), ALL),
+    "a statement a link": (link("statements/client-0.html"), ALL),
+    "metrics a pipe": (pipe("metrics.jsonl"), ALL),
+    "config a pipe": (pipe("config.toml"), ALL),
+    "ledger.json a pipe": (pipe("ledger.json"), ALL),
+}  # fmt: skip

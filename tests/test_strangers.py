@@ -1,0 +1,415 @@
+"""What only looks at a run runs nothing of it, goes nowhere on its word, and says in a line what is wrong with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import io
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from strangers import DAMAGES, LOOKS, bait_of, link, setting
+
+import hanse
+from hanse import cli
+from hanse.errors import UserError, import_path
+from hanse.files import write_whole
+from hanse.ledger import archive
+from hanse.looking import is_looking, looking
+from hanse.reports.load import load_run
+from hanse.reports.report import _page as real_page
+from hanse.reports.report import save as real_save
+from hanse.reports.report import write_report
+from hanse.web.run import LiveRun
+from hanse.web.runs import Found, find_runs, latest_line, summary
+from hanse.web.statements import Statements
+
+Hanse = Callable[..., tuple[int, str, str]]
+EVIL = "from pathlib import Path\nPath(r'{}').touch()\n\ndef f(*given, **named):\n    raise SystemExit(3)\n"
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A market of three rounds with books, receipts, checkpoints and refusals of nobody."""
+    place = tmp_path_factory.mktemp("sound") / "run"
+    experiment = hanse.Experiment(
+        data={"clients": 5, "alpha": 1.0, "client_test": 0.2, "seed": 2, "validation": 0.0},
+        model={"name": "logistic"},
+        mechanism={"name": "ipfl"},
+        train={"steps": 2, "batch_size": 16, "lr": 0.1},
+        clients={"profiles": {"name": "roles", "roles": ["trader"] * 5, "eagerness": [1e4, 2e4]}, "grant": 100.0},
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": 3, "seed": 3},
+    )
+    hanse.run(experiment, out=place)
+    return place
+
+
+@pytest.fixture
+def folder(sound: Path, tmp_path: Path) -> Path:
+    """A copy of it, and beside it what must not be touched."""
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "file.txt").write_text("mine")
+    return shutil.copytree(sound, tmp_path / "run")
+
+
+@pytest.fixture
+def run_hanse(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Hanse:
+    def words(**given: Any) -> str:
+        return "\n".join([*given["skipped"], *given["roles"], *given["warnings"]])
+
+    monkeypatch.setattr("hanse.reports.report.save", lambda chart, folder: None)  # to draw takes seconds
+    monkeypatch.setattr("hanse.reports.report._page", words)
+
+    def call(*args: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["hanse", *map(str, args)])
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        said = capsys.readouterr()
+        return int(left.value.code or 0), said.out, said.err
+
+    return call
+
+
+def untouched(folder: Path) -> bool:
+    """Say whether nothing outside the run directory was written, and nothing executed."""
+    victim = folder.parent / "victim"
+    return (
+        not bait_of(folder).exists()
+        and [p.name for p in victim.iterdir()] == ["file.txt"]
+        and (victim / "file.txt").read_text() == "mine"
+    )
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_directory_is_one_line_for_every_command_that_looks(
+    folder: Path, run_hanse: Hanse, damage: str
+) -> None:
+    """Attacks 10 and 19."""
+    spoil, refused_by = DAMAGES[damage]
+    spoil(folder)
+    for name, words in LOOKS.items():
+        code, _, err = run_hanse(*(word.format(folder) for word in words))
+        assert code in (1, 2) if name in refused_by else code in (0, 1, 2), (name, code, err)
+        assert len(err.splitlines()) == (1 if code else 0), (name, err)
+        assert untouched(folder), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [name for name, (_, refused_by) in DAMAGES.items() if "report" not in refused_by])
+def test_a_report_of_what_is_left_is_drawn(
+    folder: Path, run_hanse: Hanse, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    monkeypatch.setattr("hanse.reports.report._page", real_page)
+    monkeypatch.setattr("hanse.reports.report.save", real_save)
+    DAMAGES[damage][0](folder)
+    code, _, err = run_hanse("report", folder)
+    assert len(err.splitlines()) == (1 if code else 0), err
+    assert untouched(folder)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_live_page_shows_what_is_left_of_a_damaged_directory(folder: Path, damage: str) -> None:
+    DAMAGES[damage][0](folder)
+    (folder.parent / "victim" / "file.txt").write_text('{"round": 77}\n')
+    for found in find_runs(folder.parent).values():
+        assert summary(found, 0.0)["rounds"] != 78  # a link is not followed
+    page = LiveRun(folder, "run")
+    page.look()
+    assert 'round":77' not in json.dumps(page.whole())
+    page.close()
+
+
+def test_a_sound_directory_is_looked_at_by_every_command(folder: Path, run_hanse: Hanse) -> None:
+    for name, words in LOOKS.items():
+        code, _, err = run_hanse(*(word.format(folder) for word in words))
+        assert (code, err) == (0, ""), name
+    assert (folder / "report.html").exists()
+    assert (folder / "statements" / "client-0.html").stat().st_size > 1000
+
+
+def evil(folder: Path) -> Path:
+    """Put a module into the folder that leaves a mark where it is imported."""
+    (folder / "evilmod.py").write_text(EVIL.format(bait_of(folder)))
+    return bait_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("section", "text"),
+    [
+        ("data", 'source = "evilmod:f"'),
+        ("clients", 'profiles = "evilmod:f"'),
+        ("clients", 'policy = { name = "evilmod:f" }'),
+        ("mechanism", 'name = "evilmod:f"'),
+        ("model", 'name = "evilmod:f"'),
+        ("behaviour", '"evilmod:f" = { clients = [0] }'),
+    ],
+)
+def test_nothing_that_a_run_names_is_imported(
+    folder: Path, run_hanse: Hanse, monkeypatch: pytest.MonkeyPatch, section: str, text: str
+) -> None:
+    """Attack 8: `cd STRANGERS_DIR && hanse report .` ran its evilmod.py."""
+    if f"[{section}]" not in (folder / "config.toml").read_text():
+        (folder / "config.toml").write_text((folder / "config.toml").read_text() + f"[{section}]\n")
+    setting(section, text)(folder)
+    mark = evil(folder)
+    monkeypatch.chdir(folder)
+    for words in LOOKS.values():
+        run_hanse(*(word.format(".") for word in words))
+        assert not mark.exists(), words
+    assert str(folder) not in sys.path
+    assert "evilmod" not in sys.modules
+    if section in ("data", "clients") and "policy" not in text:
+        assert "import path" in (folder / "report.html").read_text()  # the report says what it leaves out
+    for words in (
+        ["statement", "config.toml", "--dry-run", "--client", "0"],
+        ["statement", ".", "--client", "0", "--train-alone"],
+        ["audit", ".", "--client", "0", "--story", "alone"],
+    ):
+        code, _, err = run_hanse(*words)
+        assert not mark.exists(), words
+        if code:
+            assert "--trust" in err or section == "mechanism", err
+
+
+@pytest.mark.parametrize("place", ["elsewhere", "here"])
+def test_with_trust_they_are_imported(
+    folder: Path, run_hanse: Hanse, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    setting("data", f'source = "evil_{place}:f"')(folder)
+    mark = evil(folder)
+    (folder / "evilmod.py").rename(folder / f"evil_{place}.py")
+    monkeypatch.chdir(folder if place == "here" else folder.parent)
+    code, _, _ = run_hanse("report", folder, "--trust")
+    assert mark.exists() == (place == "here")
+    assert code == (3 if place == "here" else 0)  # its SystemExit
+
+
+def test_only_what_runs_experiments_looks_for_modules_in_the_current_folder(
+    tmp_path: Path, run_hanse: Hanse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exp.toml").write_text('[mechanism]\nname = "evilmod:f"\n')
+    evil(tmp_path)
+    code, _, err = run_hanse("statement", "exp.toml", "--dry-run", "--client", "0")
+    assert (code, bait_of(tmp_path).exists()) == (2, False)
+    assert "is an import path, which would run code" in err
+    code, _, _ = run_hanse("run", "exp.toml")
+    assert (code, bait_of(tmp_path).exists()) == (3, True)  # a program: it ran
+
+
+def test_the_mark_is_taken_back() -> None:
+    assert not is_looking()
+    with looking():
+        with pytest.raises(UserError, match="--trust allows it"):
+            import_path("json:loads", "where", ())
+        with looking(trust=True):
+            assert import_path("json:loads", "where", ()) is json.loads
+    assert import_path("json:loads", "where", ()) is json.loads
+
+
+def test_a_report_from_python_imports_nothing_either(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    setting("data", 'source = "evilmod:f"')(folder)
+    mark = evil(folder)
+    monkeypatch.setattr("hanse.reports.report.save", lambda chart, folder: None)
+    write_report([folder], folder)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("words", LOOKS.values(), ids=LOOKS)
+def test_nobody_connects_where_a_runs_file_says(folder: Path, run_hanse: Hanse, words: list[str]) -> None:
+    """Attack 9: `ledger verify` of a stranger's run opened a connection to its host, with the user's name."""
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as trap:
+        host = f"postgresql://me:secret@127.0.0.1:{trap.getsockname()[1]}/books"
+        (folder / "config.toml").write_text(
+            (folder / "config.toml").read_text()
+            + "[ledger]\n" * ("[ledger]" not in (folder / "config.toml").read_text())
+        )
+        setting("ledger", f'url = "{host}"')(folder)
+        code, out, err = run_hanse(*(word.format(folder) for word in words))
+        assert code == (0 if words[0] in ("compare", "report") else 2)  # a report does without its books, and says so
+        if code:
+            assert "127.0.0.1" in err
+            assert "--ledger-url" in err
+        if words[0] == "report":
+            assert "--ledger-url" in (folder / "report.html").read_text()
+        assert "secret" not in out + err
+        trap.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            trap.accept()
+
+
+def test_the_user_may_say_where_the_books_are(folder: Path, run_hanse: Hanse, tmp_path: Path) -> None:
+    (folder / "ledger.db").rename(tmp_path / "victim" / "books.db")
+    for name, words in LOOKS.items():
+        if name != "compare":
+            url = f"sqlite:///{tmp_path / 'victim' / 'books.db'}"
+            code, _, err = run_hanse(*(word.format(folder) for word in words), "--ledger-url", url)
+            assert (code, err) == (0, ""), name
+
+
+def packed(folder: Path, file: Path, *more: tuple[tarfile.TarInfo, bytes]) -> Path:
+    """Back a run up and add members to the archive."""
+    archive.backup(folder, file.with_suffix(".first"))
+    with tarfile.open(file.with_suffix(".first")) as before, tarfile.open(file, "w:gz", compresslevel=1) as after:
+        for member in before:
+            after.addfile(member, before.extractfile(member))
+        for member, data in more:
+            member.size = len(data)
+            after.addfile(member, io.BytesIO(data))
+    return file
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused(folder: Path, run_hanse: Hanse, tmp_path: Path) -> None:
+    """Attack 16: two GiB from two MB."""
+    more = [(tarfile.TarInfo(f"more {n}"), bytes(1_500_000)) for n in range(2)]
+    file = packed(folder, tmp_path / "bomb.tar.gz", *more)
+    code, _, err = run_hanse("ledger", "restore", file, tmp_path / "again", "--most", 2_000_000)
+    assert (code, err) == (2, f"hanse: {file}: unpacks to more than 2,000,000 bytes; --most BYTES allows more\n")
+    assert not (tmp_path / "again").exists()
+    assert not list(tmp_path.glob(".again*"))
+    assert run_hanse("ledger", "restore", file, tmp_path / "again")[0] == 0
+    assert load_run(tmp_path / "again").num_clients == 5
+
+
+def test_a_gigabyte_is_the_bound_unless_another_is_given(run_hanse: Hanse, tmp_path: Path) -> None:
+    head = tarfile.TarInfo("rounds/00000.npz")
+    head.size = 10**9 + 1
+    (tmp_path / "bomb.tar.gz").write_bytes(gzip.compress(head.tobuf() + bytes(512)))
+    code, _, err = run_hanse("ledger", "restore", tmp_path / "bomb.tar.gz", tmp_path / "again")
+    assert code == 2
+    assert "unpacks to more than 1,000,000,000 bytes" in err
+
+
+def sparse() -> bytes:
+    """A member that is one hole (GNU's old form): it has any size that it likes in a few bytes."""
+    info = tarfile.TarInfo("hole")
+    info.type = tarfile.GNUTYPE_SPARSE
+    head = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    head[483:495] = b"%011o\x00" % (1 << 20)
+    head[148:156] = b"%06o\x00 " % (sum(head[:148]) + 8 * 32 + sum(head[156:]))
+    return bytes(head)
+
+
+@pytest.mark.parametrize("mark", ["5", '{"version": "x"}', '{"version": []}', "{}", DEEP_MARK := "[" * 10**5, "\x00"])
+def test_a_bad_mark_is_one_line(folder: Path, run_hanse: Hanse, tmp_path: Path, mark: str) -> None:
+    file = tmp_path / "bad.tar.gz"
+    with tarfile.open(file, "w:gz") as written:
+        for name in ("config.toml", "ledger.json", "ledger.db"):
+            written.add(folder / name, name)
+        archive._add(written, archive.MARK, mark.encode())
+    code, _, err = run_hanse("ledger", "restore", file, tmp_path / "again")
+    assert code == 2
+    assert err.startswith(f"hanse: {file}: is not a whole backup of a run (")
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "again").exists()
+
+
+def test_files_with_holes_and_damaged_streams_are_refused(folder: Path, run_hanse: Hanse, tmp_path: Path) -> None:
+    hole = tmp_path / "hole.tar.gz"
+    hole.write_bytes(gzip.compress(sparse() + bytes(10240)))
+    whole = packed(folder, tmp_path / "whole.tar.gz").read_bytes()
+    bent = tmp_path / "bent.tar.gz"
+    bent.write_bytes(whole[:2000] + bytes(200) + whole[2200:])
+    for file in (hole, bent):
+        code, _, err = run_hanse("ledger", "restore", file, tmp_path / "again")
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert "is not a whole backup of a run" in err
+        assert not (tmp_path / "again").exists()
+
+
+def test_a_restored_run_whose_config_names_a_host_does_not_reach_it(
+    folder: Path, run_hanse: Hanse, tmp_path: Path
+) -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as trap:
+        file = packed(folder, tmp_path / "backup.tar.gz")
+        with tarfile.open(file) as before, tarfile.open(tmp_path / "evil.tar.gz", "w:gz") as after:
+            for member in before:
+                data = before.extractfile(member).read()  # type: ignore[union-attr]
+                if member.name == "config.toml":
+                    host = f"postgresql://me:secret@127.0.0.1:{trap.getsockname()[1]}/x"
+                    data = data.replace(b"[ledger]\n", f'[ledger]\nurl = "{host}"\n'.encode())
+                    assert b"secret" in data
+                archive._add(after, member.name, data)
+        code, out, _ = run_hanse("ledger", "restore", tmp_path / "evil.tar.gz", tmp_path / "again")
+        assert code == 0
+        assert "its books were at postgresql" in out
+        assert "secret" not in out
+        assert run_hanse("ledger", "verify", tmp_path / "again")[0] == 0
+        trap.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            trap.accept()
+
+
+def test_what_is_written_is_whole_and_follows_no_link(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "page").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="is a link, or no file"):
+        write_whole(tmp_path / "page", "theirs")
+    with pytest.raises(OSError, match="is a link, or no file"):
+        write_whole(tmp_path, "x")
+    write_whole(tmp_path / "new" / "page", "one")
+    write_whole(tmp_path / "new" / "page", b"two")
+    assert (tmp_path / "new" / "page").read_text() == "two"
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["page"]
+
+
+def test_an_internal_error_is_not_hidden(folder: Path, run_hanse: Hanse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody foresaw is one line with its place; HANSE_TRACEBACK shows all of it."""
+
+    def broken(*given: object, **named: object) -> None:
+        raise ZeroDivisionError("by\nnought")
+
+    monkeypatch.setattr("hanse.reports.compare.compare_runs", broken)
+    code, _, err = run_hanse("compare", folder)
+    assert code == 1
+    assert err == (
+        f"hanse: compare {folder}: the files do not fit together (ZeroDivisionError at test_strangers.py:"
+        f"{broken.__code__.co_firstlineno + 1}: by nought); HANSE_TRACEBACK=1 shows where\n"
+    )
+    monkeypatch.setenv("HANSE_TRACEBACK", "1")
+    monkeypatch.setattr(sys, "argv", ["hanse", "compare", str(folder)])
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
+
+
+def test_a_statement_for_the_page_runs_nothing_of_the_current_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python puts the current folder first where a module is run by its name: its numpy.py would be run."""
+    (folder / "numpy.py").write_text(EVIL.format(bait_of(folder)))
+    monkeypatch.chdir(folder)
+    text = asyncio.run(Statements().get(Found("x", "run", folder), 0, "json"))
+    assert json.loads(text)["client"] == 0
+    assert not bait_of(folder).exists()
+
+
+def test_settings_of_the_current_folder_do_not_change_the_figures(folder: Path, tmp_path: Path) -> None:
+    """A matplotlibrc there is read when matplotlib is imported; one of a stranger could have TeX run."""
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfigure.facecolor: red\n")
+    draw = (
+        "from pathlib import Path; from hanse.reports.chart import Chart, Line, Lines; import numpy as np;"
+        "from hanse.reports.draw_matplotlib import save;"
+        "marks = Lines((Line('a', np.arange(3.0), np.arange(3.0)),));"
+        "save(Chart('k', 's', 't', 'c', 'x', 'y', marks), Path('.'))"
+    )
+    subprocess.run([sys.executable, "-c", draw], cwd=tmp_path, check=True, timeout=300)
+    assert "#ff0000" not in (tmp_path / "k.svg").read_text()
+
+
+def test_the_last_line_of_a_link_is_not_read(folder: Path) -> None:
+    link("metrics.jsonl")(folder)
+    (folder.parent / "victim" / "file.txt").write_text('{"round": 7}\n')
+    assert latest_line(folder / "metrics.jsonl") == {}
