@@ -274,7 +274,13 @@ def top(name: str, value: Any) -> Callable[[Parts], None]:
 
 def file(data: bytes) -> Callable[[Parts], None]:
     """Return what puts other bytes into every array."""
-    return lambda parts: parts.arrays.update({n: (d, s, data) for n, (d, s, _) in parts.arrays.items()})
+
+    def change(parts: Parts) -> None:
+        if not parts.arrays:
+            raise LookupError("no array to put bytes into")
+        parts.arrays = {name: (dtype, shape, data) for name, (dtype, shape, _) in parts.arrays.items()}
+
+    return change
 
 
 def header(text: str) -> Callable[[Parts], None]:
