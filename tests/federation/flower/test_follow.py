@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from test_flower_in_process import N, everyone, experiment, grid_of, swap
 from test_newcomers import AfterRound, key_of, run_with
 
-from hanse.errors import UserError
+from hanse.errors import RunFailedError, UserError
 from hanse.federation.flower import loopback
 from hanse.federation.flower.loopback import Loopback
+from hanse.mechanisms.weigh.average import BySamples
 
 # Each call of "run" starts the next of the runs that runs.json lists; a run prints its lines and has a status. One with
 # "until" lasts until that file is there; of one with "cut" the stream breaks off after so many lines
@@ -38,6 +40,9 @@ for words in json.loads(sys.argv[1]):
     if words[0] == "list":
         done = Path(f"streamed{number}").exists()
         status = one["status"] if done else "running"
+        if one.get("gone"):
+            print(json.dumps({"success": False, "error-message": "connection refused"}))
+            continue
         print(json.dumps({"runs": [{"status": status, "status-details": one.get("details", "")}]}))
     else:
         lines = one["lines"][: one.get("cut")] if words[0] == "run" else one["lines"]
@@ -84,8 +89,7 @@ def test_the_second_of_two_runs_is_refused_and_the_first_has_its_own_outcome(
     (tmp_path / "go").touch()
     playing.join()
     assert ends == ["Successfully started run 1\nhanse: round 0\n"]
-    assert "plays here already" in str(refused.value)
-    assert str(refused.value).startswith(f"{tmp_path}: process ")
+    assert str(refused.value).startswith(f"{tmp_path / 'logs'}: is in use by process {os.getpid()} on ")
     assert not (tmp_path / "streamed2").exists()
 
 
@@ -122,6 +126,17 @@ def test_a_run_that_fails_says_what_the_server_said_and_where_its_log_is(
     assert shown == ["round 0: own accuracy 0.5"]
 
 
+def test_a_superlink_that_has_gone_is_one_line_with_the_next_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = network(tmp_path, monkeypatch, {"lines": ["hanse: round 0"], "breaks": True, "gone": True})
+    with pytest.raises(UserError) as wrong:
+        net.play()
+    [line] = wrong.value.lines
+    assert line.startswith("the SuperLink does not say how the run goes")
+    assert "'hanse network up' starts it" in line
+
+
 def test_a_server_app_that_is_not_ours_fails_with_its_tracebacks_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,19 +171,37 @@ def test_rounds_accuracy_and_who_was_refused_are_said(tmp_path: Path, caplog: py
     assert f"hanse report {tmp_path / 'run'}" in said[-1]
 
 
+def test_rounds_in_which_a_part_fails_are_said_with_who_sat_and_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def breaks(*_: Any) -> Any:
+        raise KeyError("a key of its own")
+
+    monkeypatch.setattr(BySamples, "decide", breaks)
+    exp = everyone(run={"rounds": 5})
+    with pytest.raises(RunFailedError):
+        run_with(grid_of(exp, tmp_path), exp, tmp_path / "run")
+    said = [r.getMessage() for r in caplog.records if r.name == "hanse.network"]
+    failed = [s for s in said if "nothing of it counts" in s]
+    assert [s.partition(":")[0] for s in failed] == ["round 0", "round 1", "round 2"]
+    assert all("KeyError" in s for s in failed)
+    assert any(s.startswith("round 0: sat in it: client 4 'client 4', node 104 (key") for s in said)
+    assert any(s.startswith("error: round 3: RunFailedError: 3 rounds in a row failed") for s in said)
+
+
 def test_an_error_names_its_round_and_the_clients_that_were_asked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     exp = experiment("fedavg", rounds=3)
     grid = grid_of(exp, tmp_path)
 
-    def broken(ids: Any) -> Any:
-        raise RuntimeError("cannot be inflated")
+    def broken(messages: Any) -> Any:
+        raise RuntimeError("cannot be sent")
 
-    after = AfterRound(lambda: setattr(grid, "pull_messages", broken))
+    after = AfterRound(lambda: setattr(grid, "push_messages", broken))
     with pytest.raises(RuntimeError):
         run_with(grid, exp, tmp_path / "run", N, after)
     said = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    assert said[0] == "error: round 1: RuntimeError: cannot be inflated"
+    assert said[0] == "error: round 1: RuntimeError: cannot be sent"
     assert len(said) == 4  # three clients a round
     assert all(line.startswith("asked last: client ") and "(key " in line for line in said[1:])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hanse.errors import UserError
+from hanse.files import write_whole
 
 __all__ = ["FILE", "Letters"]
 
@@ -63,9 +63,4 @@ class Letters:
     def _write(self) -> None:
         if self.path is None:
             return
-        temporary = self.path.with_suffix(".tmp")
-        with temporary.open("w") as file:
-            json.dump({"rounds": self.rounds, "waiting": self.waiting}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
+        write_whole(self.path, json.dumps({"rounds": self.rounds, "waiting": self.waiting}) + "\n", durable=True)

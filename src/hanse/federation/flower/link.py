@@ -17,7 +17,7 @@ from hanse.federation.codec import Message, pack, unpack_reply
 from hanse.federation.flower.letters import Letters
 from hanse.federation.flower.members import Check, Member, Members, kind, majority
 from hanse.federation.flower.message import LARGEST, Beside, from_records, said_beside, to_records
-from hanse.federation.flower.newcomers import LOG, Newcomers, named, plain, pulled
+from hanse.federation.flower.newcomers import LOG, Newcomers, named, pulled
 from hanse.federation.flower.operator import Orders
 from hanse.federation.node import KEPT, Job
 from hanse.federation.port import Reply, Request, Roster, Train, Trained
@@ -240,7 +240,7 @@ class FlowerFederation:
         self._failed.add(node)
         for key, one in self.online.items():
             if int(one.node_id) == node:
-                LOG.warning("%s: its node failed: %s", named(key, one), plain(str(reply.error.reason)))
+                LOG.warning("%s: its node failed: %s", named(key, one), one_line(str(reply.error.reason)))
 
     def _opened(self, reply: FlowerMessage | Exception, largest: int) -> tuple[Message, Beside] | str:
         """Return a message from a node, which is untrusted input, or why there is none. May raise anything."""

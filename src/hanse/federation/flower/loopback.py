@@ -20,10 +20,11 @@ from pathlib import Path
 
 from hanse.errors import UserError
 from hanse.federation.flower import gate
-from hanse.federation.flower.follow import alone, last_error, stream
+from hanse.federation.flower.follow import last_error, stream
 from hanse.federation.flower.processes import Processes
 from hanse.federation.flower.proxy import configure, split, wait_for
 from hanse.federation.secret import private_folder
+from hanse.lock import Hold
 
 __all__ = ["Loopback", "flwr"]
 
@@ -241,7 +242,9 @@ class Loopback:
         words = [f"{k}={json.dumps(v)}" if not isinstance(v, str) else f"{k}='{v}'" for k, v in (config or {}).items()]
         command = ["run", str(self.app), "here", "--stream", *(["-c", " ".join(words)] if words else [])]
         path = self.folder / "logs" / f"{log}.log"
-        with alone(self.folder / "logs" / "run.lock", str(self.folder), path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with Hold(path.parent) as hold:  # two would share the log
+            hold.take()
             return self._followed(command, path, show)
 
     def _followed(self, command: Sequence[str], log: Path, show: Callable[[str], None]) -> str:
@@ -265,9 +268,18 @@ class Loopback:
         return log.read_text(errors="replace")
 
     def status(self, run: str) -> tuple[str, str]:
-        """Return a run's status as Flower names it ("running", "finished:completed", ...) and its details."""
-        said = flwr([["list", "--run-id", run, "--format", "json"]], self.env(), self.app)
-        [found] = json.loads(said[said.index("{") : said.rindex("}") + 1])["runs"]
+        """Return a run's status as Flower names it ("running", "finished:completed", ...) and its details.
+
+        Raises UserError if the SuperLink does not say.
+        """
+        try:
+            said = flwr([["list", "--run-id", run, "--format", "json"]], self.env(), self.app)
+            [found] = json.loads(said[said.index("{") : said.rindex("}") + 1])["runs"]
+        except (ValueError, KeyError) as wrong:  # UserError is a ValueError: the command failed
+            raise UserError(
+                f"the SuperLink does not say how the run goes ({str(wrong)[:200]}); 'hanse network up' starts it if it "
+                "has gone, and 'hanse network run' goes on after the last finished round"
+            ) from None
         return str(found["status"]), str(found["status-details"])
 
     def env(self, name: str = "") -> dict[str, str]:

@@ -16,11 +16,12 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from hanse.errors import UserError
+from hanse.federation.declared import LARGEST_COUNT, Count
 from hanse.federation.port import ClientInfo
+from hanse.files import write_whole
 
 __all__ = ["NAME", "Check", "Hello", "Member", "Members", "kind", "majority"]
 
-LARGEST = 2**53  # the largest whole number that is the same as a float
 LONGEST = 64_000  # characters of a hello
 NAME = 80  # characters of a name
 
@@ -31,10 +32,11 @@ def _printable(text: str) -> str:
     return text
 
 
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Size = Annotated[int, Field(ge=1, le=2**31)]
 Word = Annotated[str, Field(max_length=NAME), AfterValidator(_printable)]
-Plain = bool | Annotated[int, Field(ge=-LARGEST, le=LARGEST)] | float | Annotated[Word, Field(max_length=1000)]
+Plain = (
+    bool | Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT)] | float | Annotated[Word, Field(max_length=1000)]
+)
 
 
 class Hello(BaseModel):
@@ -172,9 +174,7 @@ class Members:
     def _write(self) -> None:
         if self.path is None:
             return
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_text(json.dumps([asdict(m) for m in self.by_key.values()], indent=1) + "\n")
-        temporary.replace(self.path)
+        write_whole(self.path, json.dumps([asdict(m) for m in self.by_key.values()], indent=1) + "\n", durable=True)
 
 
 _REGISTER = TypeAdapter(list[Member])

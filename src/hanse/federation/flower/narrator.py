@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from hanse.config import Experiment
-from hanse.errors import UserError
+from hanse.errors import MachineError, UserError
 from hanse.experiment import Run
 from hanse.federation.check import log as refusals
+from hanse.federation.check import one_line
 from hanse.federation.flower.follow import MARK
 from hanse.federation.flower.link import FlowerFederation
-from hanse.federation.flower.newcomers import LOG, named, plain
+from hanse.federation.flower.newcomers import LOG, named
 from hanse.records import figure_of
 from hanse.rounds import Played
 
@@ -63,6 +64,10 @@ class Narrator:
         LOG.info(
             "round %d: %s (%d of %d rounds, %s)", number, ", ".join(filter(None, said)), number + 1, self._rounds, took
         )
+        if "failed" in metrics:
+            LOG.error("round %d: failed, and nothing of it counts: %s", number, one_line(str(metrics["failed"])))
+            for client in list(dict.fromkeys(client for client, _ in played.view.refusals))[:MOST]:
+                LOG.error("round %d: sat in it: %s", number, self.who(client))
 
     def on_end(self, result: Run) -> None:
         """Say where everything is."""
@@ -86,20 +91,20 @@ class Narrator:
             return f"client {client}"
         node = self.federation.online.get(member.key)
         where = f"key {member.key}, not online" if node is None else named(member.key, node)
-        return f"client {client} '{plain(member.name, 80)}', {where}"
+        return f"client {client} '{one_line(member.name)}', {where}"
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Log what ends the run, with the round and the clients that were asked last, and let it pass."""
         try:
             yield
-        except UserError as wrong:
+        except (UserError, MachineError) as wrong:
             for line in wrong.lines:
                 LOG.error("error: %s", line)
             raise
         except Exception as wrong:
             where = "" if self.round is None else f"round {self.round}: "
-            LOG.error("error: %s%s: %s", where, type(wrong).__name__, plain(str(wrong)))
+            LOG.error("error: %s%s: %s", where, type(wrong).__name__, one_line(str(wrong)))
             for client in self.federation.asked[:MOST] if self.round is not None else ():
                 LOG.error("asked last: %s", self.who(client))
             raise

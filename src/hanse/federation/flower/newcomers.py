@@ -14,11 +14,12 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from httpx import HTTPError
 
+from hanse.federation.check import one_line
 from hanse.federation.codec import Message
 from hanse.federation.flower.members import Hello
 from hanse.federation.flower.message import to_records
 
-__all__ = ["LOG", "Newcomers", "named", "plain", "pulled"]
+__all__ = ["LOG", "Newcomers", "named", "pulled"]
 
 LOG = logging.getLogger("hanse.network")
 LOG.addHandler(logging.NullHandler())
@@ -99,7 +100,7 @@ class Newcomers:
     def refuse(self, key: str, reason: str) -> None:
         """Keep a newcomer out, for a reason that is logged if it is another one than before; it is asked again."""
         one = self._asked[key]
-        reason = plain(reason)
+        reason = one_line(reason)
         if reason != one.refused:
             LOG.warning("%s: is kept out: %s", named(key, one.node), reason)
         one.hello, one.refused = None, reason
@@ -171,12 +172,7 @@ def pulled(grid: Grid, ids: Sequence[str]) -> Iterator[tuple[str, FlowerMessage 
         yield from ((reply.metadata.reply_to_message_id, reply) for reply in replies)
 
 
-def plain(text: str, most: int = 300) -> str:
-    """Return what a stranger said as one line that can be printed."""
-    return "".join(c if c.isprintable() else "?" for c in text[:most])
-
-
 def named(key: str, node: Any) -> str:
     """Return a node's id, its key, and the name that the operator registered it by."""
     name = str(getattr(node, "name", "") or "")
-    return f"node {node.node_id} (key {key}" + (f", registered as '{plain(name, 80)}')" if name else ")")
+    return f"node {node.node_id} (key {key}" + (f", registered as '{one_line(name)}')" if name else ")")

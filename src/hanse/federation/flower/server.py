@@ -156,7 +156,7 @@ def gather(federation: FlowerFederation, members: int, patience_s: float) -> Non
         now = time.monotonic()
         if here >= max(1, due - len(refused)):
             enough = now if enough is None else enough
-            if known or not newcomers.pending or now >= enough + OTHERS_S:
+            if known or not newcomers.pending or now >= min(enough + OTHERS_S, end):
                 federation.admit()
                 if federation.here():
                     return
