@@ -39,7 +39,7 @@ NEEDS_RAY = "federation.engine: 'ray': needs Flower and Ray; pip install 'hanse[
 
 
 class Observer(Protocol):
-    """Watches a run. Every method may be left as it is."""
+    """Watches a run. An observer is any object that has one of these methods or more; it need not be a subclass."""
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
         """See the resolved experiment, the first round to be played, and what the engine said of itself."""
@@ -49,6 +49,21 @@ class Observer(Protocol):
 
     def on_end(self, result: Run) -> None:
         """See the finished run."""
+
+
+def _tell(observers: Sequence[Observer], moment: str, *given: Any) -> None:
+    for observer in observers:
+        method = getattr(observer, moment, None)
+        if method is not None:
+            method(*given)
+
+
+def _check(observers: Sequence[Observer]) -> None:
+    """Raise UserError for an observer that would never be told anything: a misspelt method, most likely."""
+    moments = ("on_start", "on_round", "on_end")
+    for observer in observers:
+        if not any(callable(getattr(observer, moment, None)) for moment in moments):
+            raise UserError(f"observers: {observer!r}: has none of the methods {', '.join(moments)}")
 
 
 @dataclass
@@ -105,7 +120,7 @@ def run(
     experiment: Experiment | str | Path,
     *,
     out: str | Path | None = None,
-    observers: Sequence[Observer] = (),
+    observers: Sequence[Any] = (),
     overwrite: bool = False,
 ) -> Run:
     """Run an experiment (an :class:`Experiment`, or the path of a TOML file) and return the :class:`Run`.
@@ -114,6 +129,7 @@ def run(
     cannot be run, before round 0, and MachineError for what the machine cannot do. What fails before a round is
     finished leaves no directory.
     """
+    _check(observers)
     if not isinstance(experiment, Experiment):
         experiment = Experiment.read(experiment)
     if experiment.federation.engine == "ray":
@@ -129,12 +145,13 @@ def run(
         return _from_the_start(*ready, observers, hold, overwrite)
 
 
-def resume(path: str | Path, *, observers: Sequence[Observer] = (), other_data: bool = False) -> Run:
+def resume(path: str | Path, *, observers: Sequence[Any] = (), other_data: bool = False) -> Run:
     """Go on with the run in a directory from its last sound checkpoint.
 
     Raises UserError if it is no run directory, if another process plays it, or if the data are not those that it was
     played with (``other_data`` allows that, and it is recorded), and MachineError for what the machine cannot do.
     """
+    _check(observers)
     path = Path(path)
     if not (path / "config.toml").exists():
         raise UserError(f"{path}: is not a run directory (it has no config.toml)")
@@ -156,7 +173,7 @@ def run_elsewhere(
     federation: Federation,
     *,
     hold: Hold,
-    observers: Sequence[Observer] = (),
+    observers: Sequence[Any] = (),
     other_data: bool = False,
 ) -> Run:
     """Run an experiment with clients behind another federation (on a network), or go on with it if the directory that
@@ -226,8 +243,9 @@ def _play(
     result = Run(experiment, world.problem, table=state.table, home=state.home)
     if folder is not None:
         result.path, result.metrics, result.clients = folder.path, folder.metrics(), list(folder.clients())
-    for observer in observers:
-        observer.on_start(experiment, state.round, [*said, *(f"warning: {line}" for line in world.data.warnings)])
+    _tell(
+        observers, "on_start", experiment, state.round, [*said, *(f"warning: {line}" for line in world.data.warnings)]
+    )
     limits = experiment.run
     budget = Budget(limits.target_accuracy, limits.max_seconds, limits.max_megabytes)
     budget.spend(result.metrics)
@@ -248,8 +266,7 @@ def _play(
                     folder.checkpoint(state)
             result.metrics.append(metrics)
             result.clients.extend(done.seats)
-            for observer in observers:
-                observer.on_round(metrics, done.played)
+            _tell(observers, "on_round", metrics, done.played)
             if failures == MOST_FAILED:
                 raise RunFailedError(
                     f"{failures} rounds in a row failed; the last, round {metrics['round']}, by {metrics['failed']}"
@@ -265,6 +282,5 @@ def _play(
     if folder is not None:
         folder.close()
     result.table, result.home, result.personal, result.book = state.table, state.home, state.personal, state.book
-    for observer in observers:
-        observer.on_end(result)
+    _tell(observers, "on_end", result)
     return result
