@@ -11,6 +11,7 @@ from torch import nn
 
 import hanse
 from hanse.data import Dataset, Samples
+from hanse.errors import UserError
 
 ENGINE = {"train": "stacked", "threads": 1}
 
