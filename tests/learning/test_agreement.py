@@ -284,3 +284,24 @@ def test_tied_weights_are_one_column_and_stay_tied_in_the_model_of_a_run() -> No
     model = hanse.Run(hanse.Experiment(mechanism={"name": "fedavg"}), problem).model_of(rows[0])
     assert model[2].weight is model[0].weight  # type: ignore[index]
     assert all(p.requires_grad and p.grad_fn is None for p in outer.parameters())
+
+
+def test_a_layer_met_by_two_names_whose_weight_a_third_shares_trains_and_the_template_stays() -> None:
+    torch.manual_seed(1)
+    layer, third = nn.Linear(12, 12), nn.Linear(12, 12)
+    third.weight = layer.weight
+    module = nn.Sequential(nn.Sequential(layer), nn.Tanh(), nn.Sequential(layer, nn.Tanh(), third), nn.Linear(12, 5))
+    problem, row = problem_of(module)
+    pool, [job], recipe = made((12,), 5, 40), jobs_of(row, [30]), Recipe(epochs=2, momentum=0.5)
+    got, expected = (
+        make_engine(Choice(name, 1, 1), problem).train(pool, [job], recipe, 0.1).rows[0]
+        for name in ("vmapped", "sequential")
+    )
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)
+    [slope] = gradient(Gradient("", row[None]), Share(pool, torch.arange(40)), problem).gradients
+    assert module[0][0].weight is third.weight  # type: ignore[index]
+    assert torch.equal(problem.layout.flatten(module), row)
+    nn.functional.cross_entropy(module(pool.x), pool.y).backward()
+    torch.testing.assert_close(
+        slope, torch.cat([p.grad.view(-1) for p in module.parameters() if p.grad is not None]), rtol=0, atol=1e-6
+    )
