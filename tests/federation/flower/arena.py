@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from collections.abc import Callable, Iterable, Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from flwr.app import Message, RecordDict
 from hostile import changed
 
@@ -20,9 +22,8 @@ from hanse.federation.flower.link import FlowerFederation
 from hanse.federation.flower.members import Members
 from hanse.federation.flower.message import from_records, to_records
 from hanse.federation.node import ClientData, Job, Node, hello
-from hanse.records import metrics_of, seats_of
+from hanse.records import arrays_of, metrics_of, seats_of
 from hanse.rounds import LoopState, Played, finish, first_state, play_round
-from hanse.rundir import RunDir
 from hanse.setup import build as blueprint
 from hanse.setup import settle_engine
 
@@ -109,7 +110,7 @@ class Arena:
         found = blueprint(experiment, self.data)
         _, self.world, _ = settle_engine(experiment, found, federation=self.federation)
         self.setup = self.world.setup
-        self.folder = RunDir.create(folder / "run", experiment)
+        self.lines: dict[str, list[str]] = {"metrics.jsonl": [], "clients.jsonl": []}  # as a run directory has them
 
     def play(self, rounds: int, see: Callable[[Played], None], times: int = 1) -> LoopState:
         """Play a run of so many rounds with its tests and records, each round so many ``times`` from the same state: a
@@ -129,7 +130,9 @@ class Arena:
                 self.world.engine, self.data, self.setup.federation, played.state.round, played.state.table, rows,
                 self.world.tested_clients, None if deployment is None else deployment.own_mix,
             )  # fmt: skip
-            self.folder.append(metrics_of(played, tested.metrics, {}), seats_of(played), played, tested.arrays)
+            self.lines["metrics.jsonl"].append(json.dumps(metrics_of(played, tested.metrics, {})))
+            self.lines["clients.jsonl"] += [json.dumps(line) for line in seats_of(played)]
+            np.savez(io.BytesIO(), **arrays_of(played), **tested.arrays)  # type: ignore[arg-type]
             see(played)
         return finish(self.setup, after).state if self.setup.mechanism.settle is not None else after
 

@@ -58,8 +58,7 @@ def fuzz(name: str, messages: int, seed: int, folder: Path) -> None:
         except Exception as raised:
             raise AssertionError(f"seed {seed}, {name}, {said}") from raised
     assert wrong == []
-    for file in ("metrics.jsonl", "clients.jsonl"):
-        lines = (arena.folder.path / file).read_text().splitlines()
+    for lines in arena.lines.values():
         assert lines
         for line in lines:
             json.loads(line, parse_constant=no_constant)
