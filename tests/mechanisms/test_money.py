@@ -21,6 +21,7 @@ import hanse
 from hanse.audit import audit_run
 from hanse.cli import app
 from hanse.federation.behaviour import Me
+from hanse.federation.bids import fit
 from hanse.federation.port import Answered, Federation, Reply, Request, Roster, Scored, Trained
 from hanse.games.market import prices
 from hanse.ledger.entry import TOKEN, units_of
@@ -205,17 +206,26 @@ def world(name: str, **options: Any) -> World:
     return settle_engine(given, build(given))[1]
 
 
-def test_two_huge_sizes_do_not_make_the_model_zero() -> None:
+@pytest.mark.parametrize("size", [2.0**53, 1e308])
+def test_huge_sizes_do_not_make_the_model_zero(size: float) -> None:
     def huge(reply: Reply) -> Reply:
-        results = [replace(r, num_samples=1e308) if isinstance(r, Trained) else r for r in reply.results]
+        results = [replace(r, num_samples=size) if isinstance(r, Trained) else r for r in reply.results]
         return replace(reply, results=tuple(results))
 
     setup = world("pifl").setup
-    played = play_round(replace(setup, federation=Hostile(setup.federation, huge)), first_state(setup))
+    state = first_state(setup)
+    played = play_round(replace(setup, federation=Hostile(setup.federation, huge)), state)
     answered = len(played.view.trained)
+    assert (answered > 0) is (size == 2.0**53)  # more is refused where it enters
     for row in np.unique(played.view.trained.seats.target).tolist():
         assert played.view.mixed.W[row, :answered].sum() == pytest.approx(1.0)
     assert bool(played.state.table.rows.any(dim=1).all())
+    assert torch.equal(played.state.table.rows, state.table.rows) is not (answered > 0)
+
+
+@pytest.mark.parametrize(("accuracy", "found"), [(-1.0, 0.0), (5.0, 1.0), (1e300, 1.0), (0.25, 0.25), (math.nan, 0.5)])
+def test_a_fit_is_a_share_whatever_accuracy_is_reported(accuracy: float, found: float) -> None:
+    assert fit(1.0, accuracy) == found
 
 
 @pytest.mark.parametrize("accuracy", [-1.0, 5.0, math.inf, math.nan, 1e300])
@@ -238,22 +248,28 @@ def test_accuracies_outside_0_and_1_neither_end_a_round_nor_stay_the_best(accura
         assert (state.states["settle"]["best"] <= 1).all()
 
 
+@pytest.mark.parametrize("entry", [-3e38, 1e12])
 @pytest.mark.parametrize(
     "options", [{}, {"distance": "squared_l2"}, {"of": "updates"}, {"of": "models", "bounded": False}]
 )
-def test_a_model_too_long_to_measure_is_out_of_the_market_and_the_round_goes_on(options: dict[str, Any]) -> None:
+def test_a_model_too_long_to_measure_is_out_of_the_market_and_the_round_goes_on(
+    options: dict[str, Any], entry: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def long(reply: Reply) -> Reply:
         if reply.client != 1:
             return reply
         results = [
-            replace(r, row=torch.full_like(r.row, -3e38)) if isinstance(r, Trained) else r for r in reply.results
+            replace(r, row=torch.full_like(r.row, entry)) if isinstance(r, Trained) else r for r in reply.results
         ]
         return replace(reply, results=tuple(results))
 
+    monkeypatch.setattr("hanse.federation.check.LONGEST", math.inf)  # the market alone, without the guard before it
     setup = world("ipfl", **options).setup
     played = play_round(replace(setup, federation=Hostile(setup.federation, long)), first_state(setup))
     arrays = played.view.settlement.arrays  # type: ignore[union-attr]
-    assert dict(played.view.refusals)[1] == "not at the market: its model is inf long: at most 1e+09"
+    reason = dict(played.view.refusals)[1]
+    assert reason.startswith("not at the market: its model is ")
+    assert reason.endswith(" long: at most 1e+09")
     assert not arrays["market_graph"][1].any()
     assert not arrays["market_graph"][:, 1].any()
     assert arrays["market_graph"].sum() > 0  # the others trade on
@@ -299,7 +315,8 @@ def told_by(said: Mapping[int, Mapping[str, Any]], reply: Reply) -> Reply:
 
 def check_delivery(played: Any, before: torch.Tensor) -> None:
     """Every model that a market delivered is paid for at its price, or is free by rule: its price is below a unit."""
-    trade, arrays, posted = played.view.mix.trade, played.view.settlement.arrays, played.view.posted
+    trade = getattr(played.view.mix, "trade", None)  # none if nobody answered soundly
+    arrays, posted = played.view.settlement.arrays, played.view.posted
     if trade is None:
         return
     moved = {t.step: dict(t.postings) for t in posted}

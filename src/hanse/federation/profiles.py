@@ -16,12 +16,11 @@ import numpy as np
 from hanse.errors import UserError, named, nearest
 from hanse.streams import stream
 
-__all__ = ["MOST", "MOST_SAMPLES", "PROFILES", "ROLES", "Profile", "amount", "at_round", "build_profiles"]
+__all__ = ["MOST", "PROFILES", "ROLES", "Profile", "amount", "at_round", "build_profiles"]
 
 Profile = Mapping[str, Any]
 ROLES = ("trader", "buyer", "seller", "attacker")
 MOST = 1e15  # the most that anybody may declare: a cost in tokens (or infinity), an eagerness
-MOST_SAMPLES = 2**53  # that anybody may report: every whole number up to it is a float64
 # iPFL Table 5: the roles of its twelve clients
 TABLE_5 = (
     "seller", "buyer", "buyer", "trader", "trader", "seller",

@@ -12,8 +12,8 @@ import numpy as np
 from pydantic import Field
 
 from hanse.federation.bids import fit, fits
+from hanse.federation.declared import LARGEST_COUNT
 from hanse.federation.port import Request, Score, Scored
-from hanse.federation.profiles import MOST_SAMPLES
 from hanse.games.tokens import reimbursement_rate
 from hanse.ledger.entry import TOKEN, Transaction
 from hanse.ledger.entry import client as account
@@ -134,7 +134,7 @@ class Tokens(TokenManager):
             for c in state["client"][(state["tier"] == k) & state["worked"]].tolist():
                 scored = view.answers.get((c, QUESTION))
                 if isinstance(scored, Scored) and scored.num_samples > 0:
-                    i, samples = place[k], min(scored.num_samples, MOST_SAMPLES)
+                    i, samples = place[k], min(scored.num_samples, LARGEST_COUNT)
                     total += samples * fit(float(scored.loss[i]), float(scored.accuracy[i]))
                     weight += samples
             found[k] = total / weight if weight else 0.0

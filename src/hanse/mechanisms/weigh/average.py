@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hanse.federation.profiles import MOST_SAMPLES
+from hanse.federation.declared import LARGEST_COUNT
 from hanse.mechanisms.part import Floats, Ints, State, View, WeighPart
 from hanse.table import Mix
 
@@ -21,7 +21,7 @@ __all__ = ["BySamples", "UniformWeights", "addable", "average_groups", "sample_s
 def addable(num_samples: Floats) -> Floats:
     """Return sizes ``[S]`` in proportions whose sum a float can hold; as they are, unless one is beyond 2^53."""
     largest = num_samples.max(initial=0.0)
-    return num_samples / largest if largest > MOST_SAMPLES else num_samples
+    return num_samples / largest if largest > LARGEST_COUNT else num_samples
 
 
 def sample_shares(num_samples: Floats) -> Floats:

@@ -17,8 +17,9 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.errors import UserError
+from hanse.federation.declared import LARGEST_COUNT
 from hanse.federation.port import Ask, Request, Score, Scored
-from hanse.federation.profiles import MOST, MOST_SAMPLES, amount, at_round
+from hanse.federation.profiles import MOST, amount, at_round
 from hanse.games.market import Graph, Market, best_imports
 from hanse.games.market_checks import local_optimality
 from hanse.games.market_models import Kind, centre_weights, cosine_distances, cosine_gram, distances, gram_distances
@@ -48,7 +49,7 @@ class Truth:
         info = {c.id: c for c in view.roster}
         now = [at_round(info[c].profile, view.round) for c in clients.tolist()]
         return Truth(
-            np.array([float(min(info[c].num_samples, MOST_SAMPLES)) for c in clients.tolist()]),
+            np.array([float(min(info[c].num_samples, LARGEST_COUNT)) for c in clients.tolist()]),
             np.array([_known(amount(t.get("cost"), infinite=True), cost) for t in now]),
             np.array([_known(amount(t.get("eagerness")), eagerness) for t in now]),
         )
@@ -210,8 +211,8 @@ class Imports(WeighPart):
                 out[s] = f"its cost is no number from 0 to {MOST:g}, nor infinite"
             elif eagerness is None:
                 out[s] = f"its eagerness is no number from 0 to {MOST:g}"
-            elif sizes[s] > MOST_SAMPLES:
-                out[s] = f"it reports more than {MOST_SAMPLES} samples"
+            elif sizes[s] > LARGEST_COUNT:
+                out[s] = f"it reports more than {LARGEST_COUNT} samples"
             elif not lengths[s] <= FAR:
                 out[s] = f"its model is {lengths[s]:.3g} long: at most {FAR:g}"
             else:
