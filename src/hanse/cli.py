@@ -15,7 +15,7 @@ from rich.console import Console
 
 from hanse.audit_command import EPILOG as AUDIT_EPILOG
 from hanse.audit_command import audit
-from hanse.errors import MachineError, RunFailedError, UserError
+from hanse.errors import MachineError, UserError
 from hanse.federation.flower.command import app as network_app
 from hanse.federation.flower.new import EPILOG as NEW_EPILOG
 from hanse.federation.flower.new import new
@@ -272,9 +272,6 @@ def _main() -> None:
         for line in wrong.lines:
             err.print(f"hanse: {line}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2 if isinstance(wrong, UserError) else 1)
-    except RunFailedError as wrong:
-        err.print(f"hanse: {wrong}", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(1)
     except typer.Abort:
         err.print("hanse: stopped")
         sys.exit(1)

@@ -20,10 +20,6 @@ class UserError(ValueError):
         super().__init__("\n".join(lines))
 
 
-class RunFailedError(RuntimeError):
-    """A run that ended by itself; the command line prints its one line and exits with 1, without a traceback."""
-
-
 class MachineError(RuntimeError):
     """Something that failed though nobody gave anything wrong: a full disk, a damaged file, a database that is gone.
 
@@ -33,6 +29,10 @@ class MachineError(RuntimeError):
     def __init__(self, *lines: str) -> None:
         self.lines: Sequence[str] = lines
         super().__init__("\n".join(lines))
+
+
+class RunFailedError(MachineError):
+    """A run that ended by itself before its last round, for what its lines say."""
 
 
 def first_line(error: Exception) -> str:

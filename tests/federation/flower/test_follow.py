@@ -117,13 +117,21 @@ def test_a_run_that_fails_says_what_the_server_said_and_where_its_log_is(
     told = ["hanse: round 0: own accuracy 0.5", "hanse: error: round 1: KeyError: 'x'", "hanse: asked last: client 3"]
     net = network(tmp_path, monkeypatch, {"lines": told, "status": "finished:failed", "details": "ServerApp failed"})
     shown: list[str] = []
-    with pytest.raises(UserError) as wrong:
+    with pytest.raises(RunFailedError) as wrong:
         net.play(show=shown.append)
     assert wrong.value.lines == (
         "the run did not complete (finished:failed)", "error: round 1: KeyError: 'x'", "asked last: client 3",
         f"its log: {tmp_path / 'logs' / 'run.log'}",
     )  # fmt: skip
     assert shown == ["round 0: own accuracy 0.5"]
+
+
+def test_a_mistake_in_what_was_given_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = ["hanse: mistake: data.clients: 2: must be at least the 3 members"]
+    net = network(tmp_path, monkeypatch, {"lines": told, "status": "finished:failed", "details": "ServerApp failed"})
+    with pytest.raises(UserError) as wrong:  # exit code 2; a run that fails by itself exits with 1
+        net.play()
+    assert wrong.value.lines[1] == "mistake: data.clients: 2: must be at least the 3 members"
 
 
 def test_a_superlink_that_has_gone_is_one_line_with_the_next_commands(
@@ -142,7 +150,7 @@ def test_a_server_app_that_is_not_ours_fails_with_its_tracebacks_last_line(
 ) -> None:
     lines = ["Traceback (most recent call last):", '  File "x.py", line 1', "ValueError: no such file", "INFO : bye"]
     run = {"lines": lines, "status": "finished:failed", "details": "ServerApp failed with exception: no such file"}
-    with pytest.raises(UserError) as wrong:
+    with pytest.raises(RunFailedError) as wrong:
         network(tmp_path, monkeypatch, run).play()
     assert wrong.value.lines[1:3] == ("ServerApp failed with exception: no such file", "ValueError: no such file")
 
@@ -186,7 +194,7 @@ def test_rounds_in_which_a_part_fails_are_said_with_who_sat_and_end_the_run(
     assert [s.partition(":")[0] for s in failed] == ["round 0", "round 1", "round 2"]
     assert all("KeyError" in s for s in failed)
     assert any(s.startswith("round 0: sat in it: client 4 'client 4', node 104 (key") for s in said)
-    assert any(s.startswith("error: round 3: RunFailedError: 3 rounds in a row failed") for s in said)
+    assert any(s.startswith("error: 3 rounds in a row failed") for s in said)
 
 
 def test_an_error_names_its_round_and_the_clients_that_were_asked(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hanse.errors import UserError
+from hanse.errors import RunFailedError, UserError
 from hanse.federation.flower import gate
 from hanse.federation.flower.follow import last_error, stream
 from hanse.federation.flower.processes import Processes
@@ -30,7 +30,7 @@ __all__ = ["Loopback", "flwr"]
 
 HOST = "127.0.0.1"
 POLL_S = 0.25  # how often Flower's executor looks for a message: its own variable, 1 s if it is not set
-TOLD_AT_THE_END = ("error: ", "asked last: ")  # of our lines; who waits for a run's end is told them then
+TOLD_AT_THE_END = ("mistake: ", "error: ", "asked last: ")  # of our lines; who waits for a run's end is told them then
 TAKEN = "SuperNode ID"  # what a node prints once the SuperLink knows it
 
 # Flower's command line, several commands in one interpreter
@@ -237,7 +237,8 @@ class Loopback:
         """Start a run of the app with these values of its configuration, wait for its end, return what it printed.
 
         ``show`` is given what a server of ours says of the run, line by line, as it goes on. Raises UserError if it
-        cannot be started, does not complete, or another process plays here.
+        cannot be started, if what was given is wrong, or another process plays here, and RunFailedError if it ends
+        before its last round.
         """
         words = [f"{k}={json.dumps(v)}" if not isinstance(v, str) else f"{k}='{v}'" for k, v in (config or {}).items()]
         command = ["run", str(self.app), "here", "--stream", *(["-c", " ".join(words)] if words else [])]
@@ -264,7 +265,8 @@ class Loopback:
             said = log.read_text(errors="replace")
             why = [line for line in heard if line.startswith(TOLD_AT_THE_END)]
             why = why or [line for line in (details.partition("\n")[0], last_error(said)) if line]
-            raise UserError(f"the run did not complete ({status})", *why, f"its log: {log}")
+            lines = (f"the run did not complete ({status})", *why, f"its log: {log}")
+            raise UserError(*lines) if any(line.startswith("mistake: ") for line in why) else RunFailedError(*lines)
         return log.read_text(errors="replace")
 
     def status(self, run: str) -> tuple[str, str]:

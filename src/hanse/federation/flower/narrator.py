@@ -100,7 +100,7 @@ class Narrator:
             yield
         except (UserError, MachineError) as wrong:
             for line in wrong.lines:
-                LOG.error("error: %s", line)
+                LOG.error("%s: %s", "mistake" if isinstance(wrong, UserError) else "error", line)
             raise
         except Exception as wrong:
             where = "" if self.round is None else f"round {self.round}: "
