@@ -126,7 +126,7 @@ def read_receipts(folder: Path) -> Iterator[Receipt]:
                     continue  # torn by a crash while it was written
                 try:
                     yield _parse(json.loads(line))
-                except (ValueError, TypeError, KeyError) as wrong:
+                except (ValueError, TypeError, KeyError, RecursionError) as wrong:
                     raise UserError(f"--receipts {path}: line {number}: is not a receipt ({wrong})") from None
 
 

@@ -141,6 +141,8 @@ def _records(folder: Path, ledger: Ledger, client: int) -> tuple[int, list[Dispu
     checked, found = 0, []
     latest = 0
     for file in sorted((folder / "rounds").glob("*.npz")):
+        if not file.stem.isdecimal():
+            raise UserError(f"{file}: is not the record of a round: its name is no number")
         number = int(file.stem)
         latest = balance.get(number, latest)
         record = read_arrays(file, _ASKED)
