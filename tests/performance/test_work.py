@@ -18,7 +18,7 @@ from torch import Tensor
 from work_counter import Work, counting, same_everywhere
 from work_jobs import BATCH, MLP, a_round, cnn_step, coalition_work, gtg_models, mlp_start, mlp_step
 
-from hanse.learning.coalitions import Coalitions
+from hanse.learning.coalitions import BLOCKS, Coalitions
 from hanse.learning.layers import Linear
 from hanse.learning.local import Trainer
 from hanse.learning.program import Bound
@@ -85,7 +85,7 @@ def gate_valued_round() -> None:
     """A whole GreedyFed round: FedAvg's work and the game of 4 updates."""
     work, run = a_round("greedyfed")
     assert run.metrics[-1]["value/models_evaluated"] <= 2**4  # however often a coalition is asked for
-    assert work.calls <= 229
+    assert work.calls <= 240  # a product more a chunk than the values need: the error of the samples' draw
 
 
 def gate_coalitions(players: int, samples: int) -> None:
@@ -96,7 +96,7 @@ def gate_coalitions(players: int, samples: int) -> None:
     first = (players + 1) * samples * FIRST  # and the empty coalition's row
     mixing = count * (players + 1) * (samples * MLP[0][1] + PARAMETERS - FIRST - MLP[0][1])
     tails = count * samples * (FORWARD - FIRST)
-    losses = count * samples
+    losses = count * samples * (1 + BLOCKS)  # the utility, and those without each block of samples
     assert work.flops <= 2 * (first + mixing + tails + losses)
     assert work.calls <= 7 + count  # about one a coalition: they go in chunks of 16
 

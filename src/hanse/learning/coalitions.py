@@ -80,8 +80,9 @@ class Coalitions:
         self.spoilt = torch.nonzero(~finite).view(-1).tolist()
         self.shares = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
         self.samples = Samples(samples.x.to(self.device), samples.y.to(self.device))
-        self.sample_weights = _sample_weights(problem, self.samples.y, utility)
-        self.block_weights = _block_weights(problem, self.samples.y, utility)
+        sign = 1.0 if utility == "accuracy" else -1.0  # the less loss the better
+        self.sample_weights = sign * _sample_weights(problem, self.samples.y, utility)
+        self.block_weights = sign * _block_weights(self.samples.y, utility)
         self._without: list[NDArray[np.float64]] = []
         self.evaluated = 0
         self.specs = read_stack(problem)
@@ -157,9 +158,8 @@ class Coalitions:
         """Return what outcomes ``[C', m]`` (losses, or right answers) of the samples from ``begin`` on add to the
         utilities ``[C']``, and to those with a block left out ``[C', B]``.
         """
-        part, sign = slice(begin, begin + outcomes.shape[1]), 1 if self.utility == "accuracy" else -1
-        numbers = outcomes.double()
-        return sign * (numbers @ self.sample_weights[part]), sign * (numbers @ self.block_weights[part])
+        part, numbers = slice(begin, begin + outcomes.shape[1]), outcomes.double()
+        return numbers @ self.sample_weights[part], numbers @ self.block_weights[part]
 
     def _dealt(self, work: Sequence[T], one: Callable[[T], R]) -> list[R]:
         """Share the work out over the crew; the results come in the order of the work, so sums do not vary."""
@@ -257,15 +257,20 @@ def sample_blocks(n: int) -> list[Tensor]:
     return [order[b::count] for b in range(count)]
 
 
-def _block_weights(problem: Problem, y: Tensor, utility: str) -> Tensor:
+def _block_weights(y: Tensor, utility: str) -> Tensor:
     """Return :func:`_sample_weights` with each of B blocks left out, float64 ``[n, B]``."""
-    blocks = sample_blocks(len(y))
-    weights = torch.zeros(len(y), len(blocks), dtype=torch.float64, device=y.device)
+    n, blocks = len(y), sample_blocks(len(y))
+    kept = np.ones((n, len(blocks)))
     for b, block in enumerate(blocks):
-        kept = torch.ones(len(y), dtype=torch.bool, device=y.device)
-        kept[block] = False
-        weights[kept, b] = _sample_weights(problem, y[kept], utility)
-    return weights
+        kept[block.numpy(), b] = 0.0
+    if utility != "balanced":
+        return torch.from_numpy(kept / kept.sum(axis=0)).to(y.device)
+    labels = y.cpu().numpy()
+    of_class = np.zeros((int(labels.max()) + 1, n))
+    of_class[labels, np.arange(n)] = 1.0
+    counts = of_class @ kept  # samples of each class that are left, [classes, B]
+    weights = np.divide(kept, counts[labels], out=np.zeros_like(kept), where=kept > 0) / (counts > 0).sum(axis=0)
+    return torch.from_numpy(weights).to(y.device)
 
 
 def _sample_weights(problem: Problem, y: Tensor, utility: str) -> Tensor:
