@@ -11,6 +11,7 @@ from hanse.errors import UserError
 from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.select import Greedy
 from hanse.mechanisms.value import GTG
+from hanse.setup import build
 
 
 def lines_of(**sections: Any) -> list[str]:
@@ -191,3 +192,11 @@ def test_toml_writes_what_tomllib_reads() -> None:
 )
 def test_override_values_are_toml_or_text(text: str, value: Any) -> None:
     assert toml.parse_value(text) == value
+
+
+def test_a_behaviour_of_a_client_that_is_not_there_is_refused() -> None:
+    experiment = Experiment(
+        data={"clients": 5}, mechanism={"name": "fedavg"}, behaviour={"attacker": {"clients": [1, 99]}}
+    )
+    with pytest.raises(UserError, match=r"attacker\.clients: 99: there is no such client; allowed: 0 to 4"):
+        build(experiment)

@@ -9,6 +9,7 @@ import io
 import json
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import tarfile
@@ -20,12 +21,15 @@ import pytest
 from strangers import DAMAGES, LOOKS, bait_of, link, setting
 
 import hanse
-from hanse import cli
+from hanse import cli, toml
 from hanse.errors import UserError, import_path
 from hanse.files import write_whole
 from hanse.ledger import archive
+from hanse.ledger.book import LedgerError
+from hanse.ledger.store import Ledger
 from hanse.looking import is_looking, looking
-from hanse.reports.load import load_run
+from hanse.reports.classmap import data_facts
+from hanse.reports.load import group_runs, load_run
 from hanse.reports.report import _page as real_page
 from hanse.reports.report import save as real_save
 from hanse.reports.report import write_report
@@ -415,3 +419,29 @@ def test_the_last_line_of_a_link_is_not_read(folder: Path) -> None:
     link("metrics.jsonl")(folder)
     (folder.parent / "victim" / "file.txt").write_text('{"round": 7}\n')
     assert latest_line(folder / "metrics.jsonl") == {}
+
+
+def test_a_ledger_with_a_view_in_it_is_no_ledger(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "ledger.db") as books:
+        books.execute("create table accounts (id integer)")
+        books.execute(
+            "create view books as with recursive endless(i) as (select 1 union all select i + 1 from endless)"
+            " select i as id, 'x' as name, 0 as floor from endless"
+        )
+    with pytest.raises(LedgerError, match="'books' is a view"):
+        Ledger.open(tmp_path / "ledger.db", book="x", read_only=True)
+
+
+def test_a_report_builds_no_data_set_of_any_size_on_the_word_of_a_file(tmp_path: Path) -> None:
+    runs = {"many": {"clients": 9_999_999}, "elsewhere": {"path": "/etc"}}
+    for name, data in runs.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.toml").write_text(toml.dumps({"data": data, "mechanism": {"name": "fedavg"}}))
+        (folder / "metrics.jsonl").write_text(json.dumps({"round": 0}) + "\n")
+        (folder / "clients.jsonl").write_text("")
+        run = load_run(folder)
+        with looking():
+            [facts] = data_facts(group_runs([run]))
+        assert facts.counts is None
+        assert "only built for up to 10,000 clients and without data.path" in facts.skipped

@@ -228,7 +228,8 @@ def _from_a_checkpoint(
         )
         with closing(folder):
             state = first_state(world.setup) if snapshot is None else snapshot.state
-            return _play(experiment, world, state, folder, observers, [*said, *warnings])
+            told = [w if "checkpoint" in w or w.startswith("warning: ") else f"warning: {w}" for w in warnings]
+            return _play(experiment, world, state, folder, observers, [*said, *told])
 
 
 def _play(

@@ -106,10 +106,13 @@ def _round(number: int, record: Arrays) -> MarketRound:
 
 
 def wrong_payments(r: MarketRound) -> str:
-    """Return the first bill that is not its price, rounded down to the unit; "" if there is none."""
+    """Return the first bill that is not its price, rounded down to the unit, or is nothing for a price above 0; "" if
+    there is none.
+    """
     due = critical_prices(r.market, r.graph) if r.pricing == "critical" else prices(r.market, r.graph)
     apart = np.abs(np.floor(np.maximum(due, 0) * TOKEN) - r.units)
-    bad = np.argwhere(~(apart <= 1))  # a last bit may cross a unit
+    free = (r.graph != 0) & (due > 0) & (r.units == 0)
+    bad = np.argwhere(~(apart <= 1) | free)  # a last bit may cross a unit
     if not len(bad):
         return ""
     i, j = bad[0]

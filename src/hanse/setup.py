@@ -103,6 +103,12 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
     if least > min(seats, data.num_clients):
         lines.append(f"federation.min_replies: {least}: more than the {min(seats, data.num_clients)} seats of a round")
     behaviours = [tried(partial(_behaviour, *item)) for item in experiment.behaviour.items()]
+    lines += [
+        f"behaviour.{name}.clients: {c}: there is no such client; allowed: 0 to {data.num_clients - 1}"
+        for name, behaviour in zip(experiment.behaviour, behaviours, strict=True)
+        for c in getattr(behaviour, "clients", ())
+        if isinstance(c, int) and not 0 <= c < data.num_clients
+    ]
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))

@@ -104,3 +104,24 @@ def narrow(**_: Any) -> Dataset:
     x, y = _samples()
     x, y = x.astype(">f8"), y.astype("uint16")
     return Dataset("own", Samples(x[:48], y[:48]), Samples(torch.from_numpy(x[48:].astype("f4")), y[48:]), 2, (4,))
+
+
+class Hooked(nn.Module):
+    """Half of its weights are masked by a hook, which a copy would not have."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, num_classes)
+        self.layer.weight.register_hook(lambda gradient: gradient * 0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.flatten(1))
+
+
+class Complex(nn.Module):
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(64, num_classes, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1) @ self.w.abs()

@@ -97,3 +97,13 @@ def test_sound_samples_stay_the_same_objects() -> None:
     assert as_tensors(samples, "here", classes=True) is samples
     assert first_gap(torch.full((3, 2), 3e38)) is None
     assert first_gap(torch.tensor([[0.0, 1.0], [float("-inf"), float("inf")]])) == ((1, 0), "-inf")
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [("Hooked", "parameter 'layer.weight' has a gradient hook"), ("Complex", "parameter 'w' is complex")],
+)
+def test_a_parameter_that_could_not_be_trained_as_it_is_is_refused_by_name(module: str, said: str) -> None:
+    experiment = hanse.Experiment(model={"name": f"{PLACE}:{module}"}, mechanism={"name": "fedavg"})
+    with pytest.raises(hanse.errors.UserError, match=said):
+        hanse.run(experiment)

@@ -91,6 +91,11 @@ def test_the_largest_eagerness_that_is_allowed_is_a_bill_that_cannot_be_paid(tmp
     assert audit_run(tmp_path / "run").holds
 
 
+def test_a_price_below_a_unit_is_a_unit_and_only_a_price_of_nothing_is_nothing() -> None:
+    bills = settling._bills(np.array([[0.0, 1e-30, 0.0], [3e-7, 0.0, 2.5e-6]]), np.array([[0, 1, 1], [1, 0, 1]]))
+    assert bills == [{1: 1, 2: 0}, {0: 1, 2: 2}]
+
+
 def test_a_bill_that_no_account_can_hold_is_unpaid_and_never_nothing() -> None:
     bills = settling._bills(np.array([[0.0, 1e300, 1e300], [math.inf, 0.0, math.nan], [0.25, 0.0, 0.0]]),
                             np.array([[0, 1, 1], [1, 0, 1], [1, 0, 0]]))  # fmt: skip

@@ -185,6 +185,18 @@ def _overlapping(module: nn.Module) -> tuple[str, str] | None:
     return None
 
 
+def _unlike_parameters(module: nn.Module) -> str | None:
+    """Return which parameter could not be trained as it is, and why: a row holds real numbers, and no hooks."""
+    for name, parameter in module.named_parameters():
+        if parameter.is_complex():
+            return f"parameter {name!r} is complex; a model's row holds real numbers: keep two real parameters"
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            return (
+                f"parameter {name!r} has a gradient hook, which would not be run: mask in forward, or freeze parameters"
+            )
+    return None
+
+
 def build_problem(
     name: str, input_shape: Shape, num_classes: int | None, seed: int, *, number: int = 0, **options: Any
 ) -> tuple[Problem, Tensor]:
@@ -208,6 +220,8 @@ def build_problem(
             f"model.name: {name!r}: {pair[0]!r} and {pair[1]!r} are two parameters in the same memory; to tie them, "
             "make them one object, as in b.weight = a.weight"
         )
+    if (why := _unlike_parameters(module)) is not None:
+        raise UserError(f"model.name: {name!r}: {why}")
     loss: Literal["cross_entropy", "mse"] = "mse" if num_classes is None else "cross_entropy"
     problem = Problem(module, layout, loss, getattr(module, "judge", None))
     return problem, layout.flatten(module)

@@ -135,11 +135,20 @@ def _postgresql(url: URL, read_only: bool) -> Engine:
     return engine.execution_options(postgresql_readonly=True) if read_only else engine
 
 
+def _only_tables(connection: Connection, where: str) -> None:
+    """Raise LedgerError for a file with views or generated tables in it: a view may be a query without an end."""
+    for kind, name, made in connection.execute(text("SELECT type, name, sql FROM sqlite_master")):
+        if kind == "view" or (kind == "table" and str(made or "").upper().lstrip().startswith("CREATE VIRTUAL")):
+            raise LedgerError(f"{where}: is no ledger of hanse's: '{str(name)[:40]}' is a {kind} of another kind")
+
+
 def _settle_schema(connection: Connection, url: URL, read_only: bool) -> None:
     """Leave the schema at the newest version, or say why it cannot be."""
     where = url.render_as_string()
     if connection.dialect.name == "postgresql" and not read_only:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MAKING})
+    if read_only and connection.dialect.name == "sqlite":
+        _only_tables(connection, where)
     found = None
     if inspect(connection).has_table(VERSION_TABLE):
         found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()

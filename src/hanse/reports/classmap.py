@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.errors import UserError
+from hanse.looking import is_looking
 from hanse.reports.chart import Chart, Floats, Heat, even
 from hanse.reports.contributions import slug
 from hanse.reports.load import Group, LoadedRun
@@ -18,6 +19,7 @@ __all__ = ["DataFacts", "class_chart", "data_facts"]
 
 MOST_CLIENTS = 500
 MOST_MAPS = 3
+MOST_BUILT = 10_000  # clients of a run that is only looked at
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,13 @@ def _facts(run: LoadedRun, groups: tuple[str, ...], *, build: bool) -> DataFacts
     from hanse.data.build import build as build_data  # brings torch: not needed to compare runs
     from hanse.data.spec import parse_spec
 
+    if is_looking() and (run.num_clients > MOST_BUILT or table.get("path")):
+        # the file is a stranger's: what it asks for is not built at any size, nor from any place
+        return DataFacts(
+            name,
+            groups,
+            skipped=f"this is only built for up to {MOST_BUILT:,} clients and without data.path; --trust builds it",
+        )
     try:
         data = build_data(parse_spec(table | {"download": False}))
         counts = data.class_counts()

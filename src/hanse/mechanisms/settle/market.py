@@ -31,7 +31,8 @@ ONE_BY_ONE = 64  # clients: more of them are only in the records, not in the met
 
 @dataclass(frozen=True)
 class Payments(SettlePart):
-    """Posts what each client pays for its imports, in one transaction a buyer; each edge is rounded down to the unit.
+    """Posts what each client pays for its imports, in one transaction a buyer; each edge is rounded down to the unit,
+    but a price above 0 to one unit at least.
 
     A buyer whose bill is larger than what its training reply authorised, or than its account can bear, pays nothing
     and its proximal centre is withheld; its sellers share nothing with it, and all other payments stay as they are. So
@@ -81,13 +82,21 @@ class Payments(SettlePart):
 
 
 def _bills(due: Floats, graph: Graph) -> list[Bill]:
-    """Return what each buyer owes at prices ``due [m, m]`` (tokens); a price that is no number cannot be paid."""
+    """Return what each buyer owes at prices ``due [m, m]`` (tokens); a price that is no number cannot be paid, and one
+    above 0 is at least a unit: a buyer that overstates its size pushes prices towards 0, and rounded down they were 0.
+    """
     found: list[Bill] = []
     for i in range(len(due)):
         sellers = np.flatnonzero(graph[i])
         tokens = zip(sellers.tolist(), due[i, sellers].tolist(), strict=True)
-        found.append({j: units_of(max(0.0, price)) if math.isfinite(price) else UNPAYABLE for j, price in tokens})
+        found.append({j: _owed(price) for j, price in tokens})
     return found
+
+
+def _owed(price: float) -> int:
+    if not math.isfinite(price):
+        return UNPAYABLE
+    return max(1, units_of(price)) if price > 0 else 0
 
 
 def _limit(authorised: object) -> int | None:
