@@ -73,11 +73,13 @@ def test_the_worst_messages_of_a_member_cost_it_its_seats_and_it_is_named_and_ex
     assert [line for line in lines if line["client"] != 2 and "refused" in line] == []
     assert [line for line in lines if line["client"] == 2 and "refused" not in line] == []
     refused = [np.load(file) for file in sorted((run / "rounds").glob("*.npz"))]
-    assert {int(c) for r in refused for c in [*r["refused"], *r.get("test_refused", [])]} == {2}
+    found = [int(c) for r in refused for c in [*r["refused"], *r.get("test_refused", [])]]
+    assert set(found) == {2}
+    assert len(found) >= 50, f"{len(found)} of {len(sent.read_text())}"
     [member] = [m for m in json.loads((run / "members.json").read_text()) if m["id"] == 2]
     assert member["expelled"] == "sends rubbish"
-    log = (net.folder / "logs" / "run.log").read_text()
-    assert log.count(f"client 2 ({member['name']}, key {member['key']}): refused: ") >= 50
+    log = (net.folder / "logs" / "run.log").read_text()  # as Flower streams it, which may cut a line in two
+    assert log.count(f"client 2 ({member['name']}, key {member['key']}): refused: ") > 40
     assert "client 0" not in log
     with open_ledger(run) as ledger:
         assert ledger.verify(read_receipts(run / "receipts")).ok

@@ -1,6 +1,7 @@
 """One hostile client among honest ones, with every mechanism: no message of it ends a round, or touches the others."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from arena import LIAR, Arena, N, fuzzed
+from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
+from hostile import WORST, worst
 
 from hanse.ledger.entry import MINT
 from hanse.mechanisms.registry import MECHANISMS
@@ -73,6 +76,23 @@ def test_no_message_of_a_hostile_client_ends_a_round_or_touches_the_others(name:
 @pytest.mark.parametrize("name", PLAYED)
 def test_nor_does_any_of_ten_times_as_many(name: str, tmp_path: Path) -> None:
     fuzz(name, 20_000 // len(PLAYED) + 1, 1018, tmp_path)
+
+
+def test_each_of_the_worst_messages_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    arena = Arena({"name": "tiff", **OPTIONS["tiff"]}, tmp_path)
+    sent: list[int] = []
+
+    def meddle(records: RecordDict, request: Message) -> RecordDict:
+        sent.append(len(sent))
+        return worst(sent[-1], records)
+
+    arena.grid.meddle = meddle
+    caplog.set_level(logging.INFO, "hanse.federation")
+    while len(sent) < len(WORST):
+        before, logged = len(sent), caplog.text.count("): refused: ")
+        arena.play(1, lambda played: None)
+        assert caplog.text.count("): refused: ") - logged == len(sent) - before, sent[before:]
+    assert "client 0" not in caplog.text
 
 
 def test_without_a_hostile_client_nobody_is_refused(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def answer(message: Message, context: Context) -> Message:
         hello = json.loads(reply.content["hanse"]["hello"]) | {"input_shape": [9], "order": 0}
         config = ConfigRecord({**dict(reply.content["hanse"]), "hello": json.dumps(hello)})
         return Message(RecordDict({"hanse": config, "arrays": reply.content["arrays"]}), reply_to=message)
-    if fault == "worst" and asked.get("kind") == "request":
+    if fault == "worst" and asked.get("kind") == "request" and "missing" not in reply.content["hanse"]:
         return Message(next_worst(reply), reply_to=message)
     if fault not in FAULTS or len(reply.content["arrays"]) == 0:  # an update is what goes wrong
         return reply
