@@ -16,9 +16,9 @@ DATA = "data.json"  # an entry for the start, and one for each time that other d
 
 
 def write_data(folder: Path, round: int, data: Fingerprint, note: str = "") -> None:
-    """Remember the data that the run is played with from ``round`` on."""
+    """Remember the data that the run is played with from ``round`` on; only its own user can read the file."""
     entry = {"round": round, "note": note, "data": {name: list(digests) for name, digests in data.items()}}
-    write_whole(folder / DATA, json.dumps([*_entries(folder), entry]) + "\n")
+    write_whole(folder / DATA, json.dumps([*_entries(folder), entry]) + "\n", private=True)
 
 
 def compare_data(folder: Path, data: Fingerprint, *, allowed: bool) -> str | None:

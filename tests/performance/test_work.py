@@ -98,7 +98,7 @@ def gate_coalitions(players: int, samples: int) -> None:
     tails = count * samples * (FORWARD - FIRST)
     losses = count * samples * (1 + BLOCKS)  # the utility, and those without each block of samples
     assert work.flops <= 2 * (first + mixing + tails + losses)
-    assert work.calls <= 7 + count  # about one a coalition: they go in chunks of 16
+    assert work.calls <= 17 + count  # about one a coalition: they go in chunks of 16
 
 
 def gate_gtg(players: int, requests: int, distinct: int) -> None:
