@@ -81,7 +81,7 @@ def test_other_data_that_are_allowed_are_recorded(stopped: Path, monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         hanse.resume(stopped, observers=[seen], other_data=True)
     note = "other data from here on, as allowed: the train shares of clients 0, 1, 2"
-    assert note in seen.said
+    assert f"warning: {note}" in seen.said
     first, second = json.loads((stopped / "data.json").read_text())
     assert (first["round"], first["note"], second["round"], second["note"]) == (0, "", 2, note)
     assert first["data"]["train"] != second["data"]["train"]
@@ -96,7 +96,7 @@ def test_a_run_of_before_gets_a_fingerprint_and_says_so(stopped: Path) -> None:
     seen = Stop(at=4)
     with pytest.raises(KeyboardInterrupt):
         hanse.resume(stopped, observers=[seen])
-    assert any(line.startswith("data.json: there is no fingerprint") for line in seen.said)
+    assert any(line.startswith("warning: data.json: there is no fingerprint") for line in seen.said)
     [only] = json.loads((stopped / "data.json").read_text())
     assert only["round"] == 2
     again = Stop()
