@@ -264,14 +264,14 @@ def test_a_ledger_on_a_server_is_in_the_backup_too(url: str, folder: Path, tmp_p
     (folder / "config.toml").write_text(f'[ledger]\nurl = "{url}"\n')
     with Ledger.open(url, book="b1") as ledger:
         play(ledger, TOLD)
-        head = archive.backup(folder, tmp_path / "backup.tar.gz")
+        head = archive.backup(folder, tmp_path / "backup.tar.gz", url)
         with ledger._engine.begin() as connection:  # the server is lost
             connection.execute(text("SET LOCAL session_replication_role = replica"))
             for table in ("postings", "transactions", "accounts", "books"):
                 connection.execute(text(f"DELETE FROM {table}"))
-    verdict = archive.restore(tmp_path / "backup.tar.gz", tmp_path / "again")
+    verdict = archive.restore(tmp_path / "backup.tar.gz", tmp_path / "again", url)
     assert verdict.head == head == book_of(TOLD).head
-    with open_ledger(tmp_path / "again") as ledger:
+    with open_ledger(tmp_path / "again", url) as ledger:
         assert ledger.as_book() == book_of(TOLD)
 
 

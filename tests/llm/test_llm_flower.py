@@ -98,8 +98,10 @@ def test_participants_bring_instructions_of_their_own(llm: None, tmp_path: Path)
 def test_texts_and_other_samples_do_not_meet(llm: None, tmp_path: Path) -> None:
     text = instructions(write(tmp_path / "a.json", 0, 0), length=96)
     table = ClientData(Samples(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64)), num_classes=2)
-    with pytest.raises(UserError, match=r"samples of shape \[3\] with 2 classes; a has them as texts of 263 tokens"):
-        over(shipped(), tmp_path, [text, table])
+    run = over(shipped(), tmp_path, [text, table])
+    assert {metrics["present"] for metrics in run.metrics} == {1}  # the other is kept out, with a line in the log
+    [member] = json.loads((tmp_path / "run" / "members.json").read_text())
+    assert (member["text"], member["num_classes"]) == (True, 263)
 
 
 def test_a_file_that_makes_no_shares_is_refused(tmp_path: Path) -> None:
