@@ -22,7 +22,6 @@ from hanse.federation.port import Federation, Reply, Request, Roster, Train
 from hanse.held import own_weights
 from hanse.records import Tested, evaluate, metrics_of, seats_of
 from hanse.rounds import LoopState, Played, Setup, failed_round, play_round
-from hanse.setup import World
 from hanse.table import Seats
 
 __all__ = ["MOST_FAILED", "Done", "Watched", "attempt"]
@@ -44,30 +43,30 @@ class Done:
     seats: list[dict[str, Any]]
 
 
-def attempt(world: World, experiment: Experiment, state: LoopState) -> Done:
+def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
     """Play a round. On a network one in which a part raises is undone, and recorded as failed; the log has the
     traceback.
     """
-    if not world.elsewhere:
-        return _round(world, experiment, state)
-    begun, watched = time.perf_counter(), Watched(world.setup.federation)
+    if not setup.elsewhere:
+        return _round(setup, experiment, state)
+    begun, watched = time.perf_counter(), Watched(setup.federation)
     try:
-        return _round(replace(world, setup=replace(world.setup, federation=watched)), experiment, state)
+        return _round(replace(setup, federation=watched), experiment, state)
     except Exception as wrong:
         if watched.down or isinstance(wrong, UserError):
             raise
         log.exception("round %d failed and is undone", state.round)
-        played, said = _failed(world.setup, state, watched, wrong)
+        played, said = _failed(setup, state, watched, wrong)
     metrics = metrics_of(played, {}, {"round": time.perf_counter() - begun})
     return Done(played.state, played, Tested(), metrics | {"failed": said}, seats_of(played))
 
 
-def _round(world: World, experiment: Experiment, state: LoopState) -> Done:
+def _round(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
     """Play a round and test what clients hold then."""
     begun = time.perf_counter()
-    played = play_round(world.setup, state)
+    played = play_round(setup, state)
     seconds = {"play": time.perf_counter() - begun}
-    tested = _test(world, experiment, played)
+    tested = _test(setup, experiment, played)
     after = played.state if tested.personal is None else replace(played.state, personal=tested.personal)
     seconds["test"] = time.perf_counter() - begun - seconds["play"]
     seats = seats_of(played)
@@ -75,20 +74,20 @@ def _round(world: World, experiment: Experiment, state: LoopState) -> Done:
     return Done(after, played, tested, metrics, seats)
 
 
-def _test(world: World, experiment: Experiment, played: Played) -> Tested:
+def _test(setup: Setup, experiment: Experiment, played: Played) -> Tested:
     number = played.state.round
     if number % experiment.eval.every and number != experiment.run.rounds:
         return Tested()
     deployment, state = played.view.deployment, played.state
     rows = state.home if deployment is None else deployment.rows
-    if world.elsewhere:
+    if setup.elsewhere:
         own = None if deployment is None else deployment.own_mix
-        federation, asked = world.setup.federation, world.tested_clients
-        return test_elsewhere(world.engine, world.data, federation, number, state.table, rows, asked, own)
+        federation, asked = setup.federation, setup.tested_clients
+        return test_elsewhere(setup.engine, setup.data, federation, number, state.table, rows, asked, own)
     weights = state.personal
     if deployment is not None and deployment.own_mix is not None:
-        weights = own_weights(world.engine, world.data, state.table, deployment.own_mix)
-    return evaluate(world.engine, world.data, state.table, rows, world.tested_clients, weights)
+        weights = own_weights(setup.engine, setup.data, state.table, deployment.own_mix)
+    return evaluate(setup.engine, setup.data, state.table, rows, setup.tested_clients, weights)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,7 +14,8 @@ from hanse import toml
 from hanse.data.spec import DataSpec
 from hanse.errors import UserError, import_path, nearest
 from hanse.learning.job import Recipe
-from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, carried, defaults
+from hanse.mechanisms.part import Mechanism
+from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, carried, current_names, defaults
 
 __all__ = [
     "ClientsSection",
@@ -54,10 +56,20 @@ class MechanismSection(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
 
-    @property
+    @cached_property
     def table(self) -> dict[str, Any]:
-        """All keys as one dictionary."""
-        return {"name": self.name} | dict(self.model_extra or {})
+        """All keys as one dictionary, with the names that parts have now."""
+        return current_names({"name": self.name} | dict(self.model_extra or {}))[0]
+
+    @property
+    def notes(self) -> list[str]:
+        """A line for each part that the file calls by an old name."""
+        return current_names({"name": self.name} | dict(self.model_extra or {}))[1]
+
+    @cached_property
+    def built(self) -> Mechanism:
+        """The mechanism. Raises UserError that lists every wrong key."""
+        return build_mechanism(self.table)
 
 
 class TrainSection(Section):
@@ -206,7 +218,7 @@ class Experiment(BaseModel):
             super().__init__(**sections)
         except ValidationError as wrong:
             lines += [_line(error, self) for error in wrong.errors()]
-        lines += _mechanism_lines(sections.get("mechanism"))
+        lines += _mechanism_lines(sections.get("mechanism") if lines else self.mechanism)
         if lines:
             raise UserError(*dict.fromkeys(lines))
 
@@ -278,12 +290,12 @@ def _apply(sections: dict[str, Any], override: str) -> None:
 
 def _mechanism_lines(given: Any) -> list[str]:
     """Return what is wrong with the mechanism's options and parts."""
-    if isinstance(given, MechanismSection):
-        given = given.table
-    if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
-        return []  # the schema has said so already
+    if not isinstance(given, MechanismSection):
+        if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
+            return []  # the schema has said so already
+        given = MechanismSection(**given)
     try:
-        build_mechanism(given)
+        _ = given.built
     except UserError as wrong:
         return list(wrong.lines)
     return []

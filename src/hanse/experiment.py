@@ -24,9 +24,9 @@ from hanse.learning.job import Problem
 from hanse.learning.threads import intra_op
 from hanse.ledger.book import Book
 from hanse.lock import Hold
-from hanse.rounds import LoopState, Played, finish, first_state
+from hanse.rounds import LoopState, Played, Setup, finish, first_state
 from hanse.rundir import RunDir, claim
-from hanse.setup import World, build, settle_engine
+from hanse.setup import build, settle_engine
 from hanse.stopping import interruptible
 from hanse.table import Table, mix
 
@@ -190,21 +190,21 @@ def run_elsewhere(
 
 def _from_the_start(
     experiment: Experiment,
-    world: World,
+    setup: Setup,
     said: Sequence[str],
     observers: Sequence[Observer],
     hold: Hold | None = None,
     overwrite: bool = False,
 ) -> Run:
-    with closing(world.engine):
-        state = first_state(world.setup)
+    with closing(setup.engine):
+        state = first_state(setup)
         if hold is None:
-            return _play(experiment, world, state, None, observers, said)
-        books, data = world.setup.mechanism.settle is not None, fingerprint(world.data)
+            return _play(experiment, setup, state, None, observers, said)
+        books, data = setup.mechanism.settle is not None, fingerprint(setup.data)
         folder = RunDir.create(hold.folder, experiment, hold, data=data, overwrite=overwrite, books=books)
         with closing(folder):
             try:
-                return _play(experiment, world, state, folder, observers, said)
+                return _play(experiment, setup, state, folder, observers, said)
             except MachineError:
                 raise
             except Exception:
@@ -215,46 +215,46 @@ def _from_the_start(
 
 def _from_a_checkpoint(
     experiment: Experiment,
-    world: World,
+    setup: Setup,
     said: Sequence[str],
     observers: Sequence[Observer],
     hold: Hold,
     other_data: bool,
 ) -> Run:
     hold.take()
-    with closing(world.engine):
+    with closing(setup.engine):
         folder, snapshot, warnings = RunDir.reopen(
-            hold.folder, experiment, world.device, data=fingerprint(world.data), other_data=other_data
+            hold.folder, experiment, setup.device, data=fingerprint(setup.data), other_data=other_data
         )
         with closing(folder):
-            state = first_state(world.setup) if snapshot is None else snapshot.state
+            state = first_state(setup) if snapshot is None else snapshot.state
             told = [w if "checkpoint" in w or w.startswith("warning: ") else f"warning: {w}" for w in warnings]
-            return _play(experiment, world, state, folder, observers, [*said, *told])
+            return _play(experiment, setup, state, folder, observers, [*said, *told])
 
 
 def _play(
     experiment: Experiment,
-    world: World,
+    setup: Setup,
     state: LoopState,
     folder: RunDir | None,
     observers: Sequence[Observer],
     said: Sequence[str],
 ) -> Run:
     """Play the rounds that are left."""
-    result = Run(experiment, world.problem, table=state.table, home=state.home)
+    result = Run(experiment, setup.problem, table=state.table, home=state.home)
     if folder is not None:
         result.path, result.metrics, result.clients = folder.path, folder.metrics(), list(folder.clients())
     _tell(
-        observers, "on_start", experiment, state.round, [*said, *(f"warning: {line}" for line in world.data.warnings)]
+        observers, "on_start", experiment, state.round, [*said, *(f"warning: {line}" for line in setup.data.warnings)]
     )
     limits = experiment.run
     budget = Budget(limits.target_accuracy, limits.max_seconds, limits.max_megabytes)
     budget.spend(result.metrics)
     result.over, failures = budget.over(), 0
     # engines and games bring their own threads; for what lies between, one is robust beside busy neighbours
-    with intra_op(1), interruptible(ours=not world.elsewhere) as stop:
+    with intra_op(1), interruptible(ours=not setup.elsewhere) as stop:
         while state.round < limits.rounds and result.over is None and not stop.asked:
-            done = attempt(world, experiment, state)
+            done = attempt(setup, experiment, state)
             state, metrics = done.state, done.metrics
             failures = failures + 1 if "failed" in metrics else 0
             result.tested = done.tested.arrays or result.tested
@@ -273,8 +273,8 @@ def _play(
                     f"{failures} rounds in a row failed; the last, round {metrics['round']}, by {metrics['failed']}"
                 )
         result.interrupted = state.round < limits.rounds and result.over is None
-        if world.setup.mechanism.settle is not None and not result.interrupted and not state.finished:
-            last_word = finish(world.setup, state)
+        if setup.mechanism.settle is not None and not result.interrupted and not state.finished:
+            last_word = finish(setup, state)
             state = last_word.state
             if folder is not None:
                 folder.owe(state.round, last_word.view.posted)

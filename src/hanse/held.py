@@ -15,7 +15,7 @@ from hanse.federation.bids import fits
 from hanse.games.tiers import mixture
 from hanse.learning.job import Engine, Scores
 from hanse.mechanisms.part import Floats, OwnMix
-from hanse.table import SERVER, Table
+from hanse.table import Table
 
 __all__ = ["QUANTILES", "by_distribution", "own_weights", "personal_fit"]
 
@@ -46,10 +46,7 @@ def by_distribution(engine: Engine, data: FederatedData, table: Table) -> Mappin
     (the matching with the largest sum; which row serves which is chance), its "best" figure, and "test/separated": 1 if
     every tier is best on its own distribution and on each distribution its own tier is best.
     """
-    rows, tests = np.flatnonzero(table.owner == SERVER), [t for t in data.server_tests if len(t)]
-    if len(rows) > data.num_clients:  # a row a client first, and centres after them (FedSoft)
-        rows = rows[data.num_clients :]
-    rows = rows[:_MOST_ROWS]
+    rows, tests = table.on_show[:_MOST_ROWS], [t for t in data.server_tests if len(t)]
     if not len(rows) or not tests:
         return {}
     figures = np.array([fits(engine.score(table.rows[rows], samples)) for samples in tests]).T

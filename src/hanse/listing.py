@@ -12,14 +12,14 @@ from hanse.errors import UserError, nearest
 from hanse.federation.behaviour import BEHAVIOURS
 from hanse.federation.policy import POLICIES
 from hanse.learning.models import MODELS
-from hanse.mechanisms.registry import MECHANISMS, PARTS, REASONS, SLOTS
+from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, unmet_needs
 
 __all__ = ["Combination", "combination_table", "combinations", "name_table"]
 
 
 @dataclass(frozen=True)
 class Combination:
-    """One replaced part of one mechanism: what is ``missing`` (empty: it fits)."""
+    """One replaced part of one mechanism: what is ``missing``, by the part that needs it (empty: it fits)."""
 
     mechanism: str
     slot: str
@@ -38,12 +38,11 @@ def combinations() -> Iterator[Combination]:
         given = {"validation", "client_validation", "head", "pooled" if name == "centralised" else "clients"}
         for slot in SLOTS:
             for part, make_part in PARTS[slot].items():
-                if isinstance(make_part, type) and type(own.parts().get(slot)) is make_part:
+                if isinstance(make_part, type) and type(own.slots().get(slot)) is make_part:
                     continue
                 changed = replace(own, **{slot: make_part()})
-                there = frozenset(given).union(*(p.gives for p in changed.parts().values()))
-                needs = [need for p in changed.parts().values() for need in sorted(p.needs - there)]
-                yield Combination(name, slot, part, tuple(dict.fromkeys(needs)))
+                lacks = unmet_needs(changed, frozenset(given))
+                yield Combination(name, slot, part, tuple(f"{lack.part}: {lack.reason}" for lack in lacks))
 
 
 def name_table() -> RichTable:
@@ -78,7 +77,7 @@ def combination_table(mechanism: str | None = None) -> RichTable:
             wrong: dict[str, list[str]] = {}
             for c in here:
                 if c.missing:
-                    wrong.setdefault("; ".join(REASONS.get(m, m) for m in c.missing), []).append(c.part)
+                    wrong.setdefault("; ".join(c.missing), []).append(c.part)
             lines = (f"{', '.join(parts)}: {reason}" for reason, parts in wrong.items())
             table.add_row(name, slot, fits or "-", "\n".join(lines) or "-", end_section=slot == "deploy")
     return table

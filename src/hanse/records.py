@@ -65,7 +65,7 @@ def seats_of(played: Played) -> list[dict[str, Any]]:
     view = played.view
     if view.seats is None:
         return []
-    cumulative = played.state.states.get("select", {}).get("cumulative")
+    figures = played.figures
     reasons = dict(view.refusals)
     answered = view.trained.seats
     place = {seat: s for s, seat in enumerate(zip(answered.client.tolist(), answered.start.tolist(), strict=True))}
@@ -77,8 +77,7 @@ def seats_of(played: Played) -> list[dict[str, Any]]:
             line["refused"] = reasons.get(client, "no reply")
         else:
             line |= _seat(view, s)
-        if cumulative is not None:
-            line["cumulative_value"] = float(cumulative[client])
+        line |= {name: float(of_client[client]) for name, of_client in figures.items()}
         lines.append(line)
     return lines
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 
+from hanse.data.federated import FederatedData
 from hanse.exchange import Exchange, accepted, merge, training
 from hanse.federation.port import Federation, Request, Roster
+from hanse.learning.job import Engine, Problem
 from hanse.ledger.book import Book
 from hanse.ledger.entry import MINT, Transaction
 from hanse.ledger.entry import client as account_of
-from hanse.mechanisms.calling import call
+from hanse.mechanisms.calling import States, call, decide
 from hanse.mechanisms.feedback import Feedback
-from hanse.mechanisms.part import Context, Floats, Ints, Mechanism, Part, Server, Stage, State, View
+from hanse.mechanisms.mixing import proposed_mix
+from hanse.mechanisms.part import Context, Floats, Ints, Judge, Mechanism, Part, Settlement, Stage, View
 from hanse.table import Mix, Seats, Table, Updates, mix
 
 __all__ = ["LoopState", "Played", "Setup", "failed_round", "finish", "first_state", "play_round"]
@@ -23,12 +27,22 @@ __all__ = ["LoopState", "Played", "Setup", "failed_round", "finish", "first_stat
 
 @dataclass(frozen=True)
 class Setup:
-    """What stays the same over a run. ``grant`` and ``floor`` are in the smallest unit."""
+    """Everything that stays the same over a run: the mechanism, the clients behind the port, the judge, and what the
+    run's data, model and engine are. ``grant`` and ``floor`` are in the smallest unit.
+
+    ``tested_clients [n]`` are the ids of those who test; ``elsewhere``: they do so where they are, on a network.
+    """
 
     mechanism: Mechanism
     federation: Federation
     context: Context
-    server: Server
+    judge: Judge
+    data: FederatedData
+    problem: Problem
+    engine: Engine
+    device: torch.device
+    tested_clients: Ints
+    elsewhere: bool = False
     deadline_s: float | None = None
     min_replies: int = 0
     feedback: Feedback | None = None
@@ -36,9 +50,13 @@ class Setup:
     floor: int = 0
 
     def parts(self) -> dict[str, Part]:
-        """Return everything that asks and learns: the mechanism's parts, and the feedback to clients."""
+        """Return everything that asks and learns, by where its state lies: the mechanism's parts, and the feedback."""
         parts = self.mechanism.parts()
         return parts if self.feedback is None else parts | {"feedback": self.feedback}
+
+    def key(self, slot: str) -> str:
+        """Return where the state of the part in a slot lies."""
+        return self.mechanism.standing(self.mechanism.slots()[slot])[0]
 
 
 @dataclass(frozen=True)
@@ -50,7 +68,7 @@ class LoopState:
     round: int
     table: Table
     home: Ints
-    states: Mapping[str, State]
+    states: States
     book: Book = field(default_factory=Book)
     personal: Floats | None = None
     finished: bool = False
@@ -58,88 +76,206 @@ class LoopState:
 
 @dataclass(frozen=True)
 class Played:
-    """A finished round: the state after it, all that was decided in it, seconds by stage, bytes on the wire."""
+    """A finished round: the state after it, all that was decided in it, seconds by stage, bytes on the wire, and the
+    parts' figures of each client ``[N]`` after it, by name.
+    """
 
     state: LoopState
     view: View
     seconds: Mapping[str, float]
     bytes_down: int
     bytes_up: int
+    figures: Mapping[str, Floats] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Now:
+    """A round in progress: what is known of it, the parts' states so far, and its exchange with the clients."""
+
+    view: View
+    states: States
+    port: Exchange
+
+    def knowing(self, **known: Any) -> _Now:
+        """Return the round with more known."""
+        return replace(self, view=replace(self.view, **known))
+
+    def handing_on(self, found: Iterable[Any]) -> _Now:
+        """Return the round in which later parts find these values by their types."""
+        new = {type(value): value for value in found}
+        return self.knowing(found={**self.view.found, **new}) if new else self
 
 
 def first_state(setup: Setup) -> LoopState:
     """Return the state before round 0."""
-    table, home = setup.mechanism.train.table(setup.context)
-    states = {slot: part.init(setup.context) for slot, part in setup.parts().items()}
-    return LoopState(0, table, home, states, Book(floor=setup.floor))
-
-
-def _exchange(setup: Setup, round_: int) -> Exchange:
-    return Exchange(setup.federation, round_, setup.deadline_s, setup.min_replies)
+    train, context = setup.mechanism.train, setup.context
+    states = {key: part.init(context) for key, part in setup.parts().items()}
+    table = Table.laid_out(train.blocks(), context.num_clients, context.initial)
+    return LoopState(0, table, train.home(table, context), states, Book(floor=setup.floor))
 
 
 def play_round(setup: Setup, state: LoopState) -> Played:
     """Play one round and return the next state with everything that was decided. Pure but for the federation."""
-    mechanism, states = setup.mechanism, state.states
-    port = _exchange(setup, state.round)
-    present = setup.federation.present(state.round)
-    view = View(setup.context, state.round, "open", present, state.table, state.home, setup.server, book=state.book)
-    view = _post(view, _grants(setup, view))
-    view = _without_leavers(setup, states, view)
-    with port.clock("ask"):
-        view = port.send(_questions(setup, states, view, "open"), view)
-        view = _without_leavers(setup, states, view)  # those who say so now
-    if mechanism.settle is not None:
-        with port.clock("settle"):
-            view = _post(view, call("settle", mechanism.settle.open, view, states))
-    with port.clock("select"):
-        view = replace(view, choice=call("select", mechanism.select.decide, view, states))
-        seats = call("train", mechanism.train.decide, view, states)
-        view = replace(view, seats=seats, stage="train")
-    with port.clock("train"):
-        questions = _questions(setup, states, view, "train")
-        guide = call("train", mechanism.train.guide, view, states)
-        view = port.send(merge([*training(seats, view.table, guide), *questions]), view)
-        view = _enough(replace(view, updates=accepted(seats, view), stage="close"), setup.min_replies)
-    with port.clock("ask"):
-        view = port.send(_questions(setup, states, view, "close"), view)
-    with port.clock("weigh"):
-        weighed = _weigh(mechanism, states, view)
-        view = replace(view, mix=weighed, refusals=(*view.refusals, *weighed.refused))
-    if mechanism.value is not None and len(view.trained):
-        with port.clock("value"):
-            view = replace(view, values=call("value", mechanism.value.decide, view, states))
-    view, table = _settled(mechanism, states, view, port)
-    if mechanism.deploy is not None:
-        view = replace(view, deployment=call("deploy", mechanism.deploy.decide, view, states))
-    learned = {slot: call(slot, part.learn, view, states) for slot, part in setup.parts().items()}
+    now = _begin(setup, state, "open")
+    now = _ask_at_the_start(setup, now)
+    now = _settle_at_the_start(setup, now)
+
+    now = _select(setup, now)
+    now = _train(setup, now)
+
+    now = _ask(setup, now, "close")
+    now = _weigh(setup, now)
+    now = _value(setup, now)
+
+    now, table = _settle_and_mix(setup, now)
+    now = _deploy(setup, now)
+
+    view = now.view
+    learned = {key: call(key, part.learn, view, view, now.states[key]) for key, part in setup.parts().items()}
     personal = None if view.deployment is None else view.deployment.weights
     after = LoopState(state.round + 1, table, view.mixed.home, learned, view.book, personal)
-    return Played(after, view, port.seconds, port.down, port.up)
+    return Played(after, view, now.port.seconds, now.port.down, now.port.up, _figures(setup, learned))
 
 
 def failed_round(setup: Setup, state: LoopState, roster: Roster, seats: Seats, reason: str) -> Played:
     """Return a round in which something raised: nothing of it counts, and the next one begins where it began. The
     clients in ``seats`` are refused for this ``reason``.
     """
-    view = View(setup.context, state.round, "close", roster, state.table, state.home, setup.server, book=state.book)
+    view = View(setup.context, state.round, "close", roster, state.table, state.home, setup.judge, book=state.book)
     refused = tuple((client, reason) for client in dict.fromkeys(seats.client.tolist()))
     empty = _nothing(state.table, seats)
-    view = replace(view, seats=seats, updates=empty, mix=_keep_all(state.table, 0, state.home), refusals=refused)
-    return Played(replace(state, round=state.round + 1), view, {}, 0, 0)
+    view = replace(view, seats=seats, updates=empty, mix=Mix.keeping(state.table, 0, state.home), refusals=refused)
+    return Played(replace(state, round=state.round + 1), view, {}, 0, 0, _figures(setup, state.states))
 
 
 def finish(setup: Setup, state: LoopState) -> Played:
     """Settle what the last round left open, with one more exchange if the settle part asks for it."""
-    port = _exchange(setup, state.round)
-    present = setup.federation.present(state.round)
-    view = View(setup.context, state.round, "end", present, state.table, state.home, setup.server, book=state.book)
+    now = _begin(setup, state, "end")
     settle = setup.mechanism.settle
     if settle is not None:
-        view = _without_leavers(setup, state.states, view)
-        view = port.send(merge(call("settle", settle.asks, view, state.states)), view)
-        view = _post(view, call("settle", settle.finish, view, state.states))
-    return Played(replace(state, book=view.book, finished=True), view, port.seconds, port.down, port.up)
+        key = setup.key("settle")
+        now = _without_leavers(setup, now)
+        questions = merge(call("settle", settle.asks, now.view, now.view, now.states[key]))
+        now = replace(now, view=now.port.send(questions, now.view))
+        now = _settled(setup, now)
+    port = now.port
+    after = replace(state, states=now.states, book=now.view.book, finished=True)
+    return Played(after, now.view, port.seconds, port.down, port.up)
+
+
+def _figures(setup: Setup, states: States) -> dict[str, Floats]:
+    """Return the parts' figures of each client ``[N]`` by name."""
+    return {name: x for key, part in setup.parts().items() for name, x in part.figures(states[key]).items()}
+
+
+def _begin(setup: Setup, state: LoopState, stage: Stage) -> _Now:
+    """Return the round before anything is decided."""
+    port = Exchange(setup.federation, state.round, setup.deadline_s, setup.min_replies)
+    present = setup.federation.present(state.round)
+    view = View(setup.context, state.round, stage, present, state.table, state.home, setup.judge, book=state.book)
+    return _Now(view, state.states, port)
+
+
+def _ask_at_the_start(setup: Setup, now: _Now) -> _Now:
+    """Give newcomers their grant, leave out who has left, and ask what parts want to know before SELECT."""
+    now = replace(now, view=_post(now.view, _grants(setup, now.view)))
+    now = _without_leavers(setup, now)
+    return _without_leavers(setup, _ask(setup, now, "open"))  # and those who say now that they leave
+
+
+def _ask(setup: Setup, now: _Now, stage: Stage) -> _Now:
+    """Send the parts' questions of a stage."""
+    with now.port.clock("ask"):
+        return replace(now, view=now.port.send(_questions(setup, now, stage), now.view))
+
+
+def _settle_at_the_start(setup: Setup, now: _Now) -> _Now:
+    if setup.mechanism.settle is None:
+        return now
+    with now.port.clock("settle"):
+        return _settled(setup, now)
+
+
+def _select(setup: Setup, now: _Now) -> _Now:
+    """Choose who sits, and make seats of the choice."""
+    mechanism = setup.mechanism
+    with now.port.clock("select"):
+        choice, states = decide("select", mechanism.select.select, now.view, now.states, setup.key("select"))
+        now = replace(now, states=states).knowing(choice=choice).handing_on(choice.found)
+        seats, states = decide("train", mechanism.train.seats, now.view, now.states, setup.key("train"))
+        return replace(now, states=states).knowing(seats=seats, stage="train")
+
+
+def _train(setup: Setup, now: _Now) -> _Now:
+    """Train the seats; if fewer than ``min_replies`` answer soundly, nobody did."""
+    train, seats = setup.mechanism.train, now.view.seats
+    assert seats is not None
+    with now.port.clock("train"):
+        questions = _questions(setup, now, "train")
+        guide = call("train", train.guide, now.view, now.view, now.states[setup.key("train")])
+        view = now.port.send(merge([*training(seats, now.view.table, guide), *questions]), now.view)
+        view = _enough(replace(view, updates=accepted(seats, view), stage="close"), setup.min_replies)
+    return replace(now, view=view)
+
+
+def _weigh(setup: Setup, now: _Now) -> _Now:
+    """Propose the next table; if nobody answered, every row stays."""
+    with now.port.clock("weigh"):
+        if len(now.view.trained) == 0:
+            return now.knowing(mix=Mix.keeping(now.view.table, 0, now.view.home))
+        mixed, found, states = proposed_mix(setup.mechanism, now.view, now.states)
+        now = replace(now, states=states).knowing(mix=mixed, refusals=(*now.view.refusals, *mixed.refused))
+        return now.handing_on(found)
+
+
+def _value(setup: Setup, now: _Now) -> _Now:
+    value = setup.mechanism.value
+    if value is None or not len(now.view.trained):
+        return now
+    with now.port.clock("value"):
+        values, states = decide("value", value.value, now.view, now.states, setup.key("value"))
+    return replace(now, states=states).knowing(values=values).handing_on(values.found)
+
+
+def _settle_and_mix(setup: Setup, now: _Now) -> tuple[_Now, Table]:
+    """Settle and mix. A row that would not be finite stays as it was, and then nobody pays for it: the round is settled
+    again without it.
+    """
+
+    def settle(now: _Now) -> _Now:
+        if setup.mechanism.settle is None:
+            return now
+        with now.port.clock("settle"):
+            return _settled(setup, now)
+
+    settled = settle(now)
+    with now.port.clock("mix"):
+        table, broken = _mixed(settled.view)
+    if broken:
+        settled = settle(replace(now, view=_without(now.view, broken)))
+        table, _ = _mixed(settled.view)
+    return settled, table
+
+
+def _deploy(setup: Setup, now: _Now) -> _Now:
+    deploy = setup.mechanism.deploy
+    if deploy is None:
+        return now
+    deployment, states = decide("deploy", deploy.deploy, now.view, now.states, setup.key("deploy"))
+    return replace(now, states=states).knowing(deployment=deployment)
+
+
+def _settled(setup: Setup, now: _Now) -> _Now:
+    """Return the round settled at its stage, with what is settled in the books. Raises LedgerError, nothing posted."""
+    settle = setup.mechanism.settle
+    assert settle is not None
+    settlement: Settlement
+    settlement, states = decide("settle", settle.settle, now.view, now.states, setup.key("settle"))
+    if (before := now.view.settlement) is not None:  # that of the round's start: its records stay
+        metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}
+        settlement = replace(settlement, metrics=metrics, arrays=arrays)
+    view = _post(replace(now.view, settlement=settlement), settlement.transactions)
+    return replace(now, states=states, view=view).handing_on(settlement.found)
 
 
 def _post(view: View, transactions: Iterable[Transaction]) -> View:
@@ -159,19 +295,19 @@ def _grants(setup: Setup, view: View) -> list[Transaction]:
     ]
 
 
-def _without_leavers(setup: Setup, states: Mapping[str, State], view: View) -> View:
-    """Return the view without the clients that have left."""
+def _without_leavers(setup: Setup, now: _Now) -> _Now:
+    """Return the round without the clients that have left."""
     if setup.feedback is None:
-        return view
-    gone = set(setup.feedback.gone(view, states["feedback"]).tolist())
-    return replace(view, roster=Roster(c for c in view.roster if c.id not in gone)) if gone else view
+        return now
+    gone = set(setup.feedback.gone(now.view, now.states["feedback"]).tolist())
+    return now.knowing(roster=Roster(c for c in now.view.roster if c.id not in gone)) if gone else now
 
 
-def _questions(setup: Setup, states: Mapping[str, State], view: View, stage: Stage) -> list[Request]:
+def _questions(setup: Setup, now: _Now, stage: Stage) -> list[Request]:
     """Gather what all parts want to know at a stage, one request a client."""
-    view = replace(view, stage=stage)
+    view = replace(now.view, stage=stage)
     parts = setup.parts().items()
-    return merge([r for slot, part in parts for r in call(slot, part.asks, view, states)])
+    return merge([r for key, part in parts for r in call(key, part.asks, view, view, now.states[key])])
 
 
 def _enough(view: View, least: int) -> View:
@@ -190,49 +326,14 @@ def _nothing(table: Table, seats: Seats) -> Updates:
     return Updates(seats.take(none), table.rows[:0], zero, zero, none)
 
 
-def _weigh(mechanism: Mechanism, states: Mapping[str, State], view: View) -> Mix:
-    """Return the part's mix; if nobody answered, every row stays."""
-    if len(view.trained) == 0:
-        return _keep_all(view.table, 0, view.home)
-    return call("weigh", mechanism.weigh.decide, view, states)
-
-
-def _keep_all(table: Table, seats: int, home: Ints) -> Mix:
-    """Return the mix beside so many ``seats`` in which every row stays."""
-    return Mix(np.eye(table.size, seats + table.size, seats), table.owner, home)
-
-
-def _settled(mechanism: Mechanism, states: Mapping[str, State], view: View, port: Exchange) -> tuple[View, Table]:
-    """Settle and mix. A row that would not be finite stays as it was, and then nobody pays for it: the round is settled
-    again without it.
-    """
-
-    def settle(view: View) -> View:
-        if mechanism.settle is None:
-            return view
-        with port.clock("settle"):
-            settlement = call("settle", mechanism.settle.decide, view, states)
-            return _post(replace(view, settlement=settlement), settlement.transactions)
-
-    settled = settle(view)
-    with port.clock("mix"):
-        table, broken = _mixed(settled)
-    if broken:
-        settled = settle(_without(view, broken))
-        table, _ = _mixed(settled)
-    return settled, table
-
-
 def _mixed(view: View) -> tuple[Table, Sequence[int]]:
     """Apply the mix; withheld rows stay as they were. Return the table, and which of its rows are not finite now."""
-    proposed, settlement, count = view.mixed, view.settlement, len(view.trained)
-    W = proposed.W
+    proposed, settlement = view.mixed, view.settlement
     if settlement is not None and settlement.withheld:
-        W = W.copy()
-        for row in settlement.withheld:
-            W[row] = 0.0
-            W[row, count + row] = 1.0
-    table = Table(mix(W, view.trained.rows, view.table.rows), proposed.owner)
+        proposed = proposed.without(view.table, sorted(settlement.withheld), view.home)
+    W = proposed.W
+    rows = mix(W, view.trained.rows, view.table.rows)
+    table = Table(rows, proposed.owner, proposed.block, view.table.blocks)
     copied = (np.count_nonzero(W, axis=1) == 1) & (W.max(axis=1, initial=0.0) == 1.0)  # of what is sound already
     mixed = np.flatnonzero(~copied).tolist()
     if not mixed:
@@ -247,16 +348,9 @@ def _without(view: View, broken: Sequence[int]) -> View:
     """Return the view with a mix that leaves these rows as they are (or all of them, if one of these is new), and with
     the seats that made them refused.
     """
-    proposed, seats, K = view.mixed, view.trained.seats, view.table.size
-    count, rows = len(seats), list(broken)
-    makers = seats.client[(proposed.W[rows, :count] != 0).any(axis=0)].tolist()
-    named = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
+    makers = view.trained.seats.client[view.mixed.makers(view.table, broken)].tolist()
+    named = ", ".join(map(str, broken[:10])) + (", ..." if len(broken) > 10 else "")
     reason = f"its update made row {named} of the table infinite or NaN: the old one stays"
-    if max(rows) >= K:
-        kept = _keep_all(view.table, count, view.home)
-    else:
-        W = proposed.W.copy()
-        W[rows] = np.eye(K, count + K, count)[rows]
-        kept = replace(proposed, W=W)
     refused = tuple((client, reason) for client in dict.fromkeys(makers))
+    kept = view.mixed.without(view.table, broken, view.home)
     return replace(view, mix=kept, refusals=(*view.refusals, *refused))

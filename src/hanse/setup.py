@@ -22,6 +22,7 @@ from hanse.federation.local import LocalFederation
 from hanse.federation.policy import POLICIES
 from hanse.federation.port import Federation
 from hanse.federation.profiles import Profile, build_profiles
+from hanse.judge import Judge
 from hanse.learning.agreement import settle
 from hanse.learning.engines import Choice as EngineChoice
 from hanse.learning.engines import choose, pick_device
@@ -32,14 +33,13 @@ from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.ledger.entry import TOKEN
 from hanse.mechanisms.feedback import Feedback
-from hanse.mechanisms.part import Context, Mechanism
-from hanse.mechanisms.registry import REASONS, build_mechanism, call, unmet_needs
+from hanse.mechanisms.part import Context, Mechanism, in_slots
+from hanse.mechanisms.registry import REASONS, call, unmet_needs
 from hanse.mechanisms.select import rounds_to_meet_all
 from hanse.rounds import Setup
-from hanse.server import Server
 from hanse.streams import stream
 
-__all__ = ["World", "build", "settle_engine"]
+__all__ = ["Blueprint", "build", "settle_engine"]
 
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
 
@@ -62,19 +62,6 @@ class Blueprint:
     device: torch.device
 
 
-@dataclass(frozen=True)
-class World:
-    """A run that is ready to be played; ``tested_clients [n]`` are the ids of those who test."""
-
-    setup: Setup
-    data: FederatedData
-    problem: Problem
-    engine: Engine
-    device: torch.device
-    tested_clients: np.ndarray
-    elsewhere: bool = False  # clients test their models where they are
-
-
 def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprint:
     """Build data (unless it is given: clients on a network have their own), model, mechanism and behaviours.
 
@@ -85,7 +72,7 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
     problem, initial = build_problem(
         section.name, data.input_shape, data.num_classes, experiment.run.seed, **section.options
     )
-    mechanism = build_mechanism(experiment.mechanism.table)
+    mechanism = experiment.mechanism.built
     lines: list[str] = []
     clients, seed = experiment.clients, experiment.run.seed
 
@@ -97,7 +84,7 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
 
     device = tried(lambda: pick_device(experiment.engine.device), "engine.")
     unfit = _one_answer(experiment, data) or _unfit(experiment, data, problem, device or torch.device("cpu"))
-    lines += unmet_needs(mechanism, _given(experiment, data, problem, mechanism, bool(unfit)))
+    lines += [lack.line for lack in unmet_needs(mechanism, _given(experiment, data, problem, mechanism, bool(unfit)))]
     lines += [*_too_many(experiment.mechanism.table, data.num_clients), *unfit]
     seats, least = getattr(mechanism.select, "clients_per_round", data.num_clients), experiment.federation.min_replies
     if least > min(seats, data.num_clients):
@@ -179,7 +166,10 @@ def _given(
     given.add("pooled" if experiment.data.partition == "pooled" else "clients")
     if experiment.data.client_validation > 0:
         given.add("client_validation")
-    if any("head" in part.needs for part in mechanism.parts().values()) and data.num_classes is not None:
+    if (
+        any("head" in in_slots(part.needs, [slot]) for slot, part in mechanism.slots().items())
+        and data.num_classes is not None
+    ):
         pool, _ = data.pool([0])
         if unfit or why_no_head(problem.module, problem.layout, pool.x[:2]) is None:
             given.add("head")
@@ -188,8 +178,8 @@ def _given(
 
 def settle_engine(
     experiment: Experiment, blueprint: Blueprint, *, federation: Federation | None = None
-) -> tuple[Experiment, World, Sequence[str]]:
-    """Choose the engine (by a rule if it says "auto"), write the choice into the experiment, and make the world.
+) -> tuple[Experiment, Setup, Sequence[str]]:
+    """Choose the engine (by a rule if it says "auto"), write the choice into the experiment, and make the setup.
 
     With a ``federation`` the clients train elsewhere: the engine here only scores, one thread.
     """
@@ -206,8 +196,8 @@ def settle_engine(
         }
     )
     experiment = experiment.model_copy(update={"engine": section})
-    said = [*choice.why, *differs, *_too_short(experiment, blueprint)]
-    return experiment, _world(experiment, blueprint, engine, federation), said
+    said = [*experiment.mechanism.notes, *choice.why, *differs, *_too_short(experiment, blueprint)]
+    return experiment, _setup(experiment, blueprint, engine, federation), said
 
 
 def _too_short(experiment: Experiment, blueprint: Blueprint) -> list[str]:
@@ -241,11 +231,11 @@ def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
         workers=section.workers,
         device=blueprint.device,
         precision=section.precision,
-        guided="guide" in blueprint.mechanism.train.gives,
+        guided="guide" in in_slots(blueprint.mechanism.train.gives, ["train"]),
     )
 
 
-def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhere: Federation | None) -> World:
+def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhere: Federation | None) -> Setup:
     data, problem, seed = blueprint.data, blueprint.problem, experiment.run.seed
     section = experiment.model
 
@@ -257,7 +247,8 @@ def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhe
         return row.to(blueprint.device)
 
     recipe = experiment.train.recipe
-    context = Context(data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial)
+    mechanism = blueprint.mechanism
+    context = Context(data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial, mechanism.slots())
     least = smallest_batch(problem)
     here = LocalFederation(
         data, problem, engine, recipe, seed, blueprint.behaviours, blueprint.policy, least, blueprint.profiles
@@ -266,19 +257,23 @@ def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhe
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
-    setup = Setup(
-        blueprint.mechanism,
+    return Setup(
+        mechanism,
         federation,
         context,
-        Server(problem, engine, data.server_validation, workers, data.num_classes),
-        experiment.federation.deadline_s,
-        experiment.federation.min_replies,
-        Feedback() if experiment.clients.told else None,
+        Judge(problem, engine, data.server_validation, workers, data.num_classes),
+        data,
+        problem,
+        engine,
+        blueprint.device,
+        _tested(experiment, data, elsewhere is not None),
+        elsewhere=elsewhere is not None,
+        deadline_s=experiment.federation.deadline_s,
+        min_replies=experiment.federation.min_replies,
+        feedback=Feedback() if experiment.clients.told else None,
         grant=round(experiment.clients.grant * TOKEN),
         floor=round(experiment.ledger.floor * TOKEN),
     )
-    tested = _tested(experiment, data, elsewhere is not None)
-    return World(setup, data, problem, engine, blueprint.device, tested, elsewhere is not None)
 
 
 def _tested(experiment: Experiment, data: FederatedData, elsewhere: bool) -> np.ndarray:

@@ -6,17 +6,33 @@ norms and proximal terms use the first ``Layout.num_parameters`` columns only; m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-__all__ = ["SERVER", "Floats", "Ints", "Layout", "Mix", "Seats", "Table", "Updates", "mix"]
+__all__ = [
+    "PER_CLIENT",
+    "SERVER",
+    "Add",
+    "Block",
+    "Floats",
+    "Ints",
+    "Layout",
+    "Mix",
+    "Replace",
+    "Seats",
+    "Table",
+    "Updates",
+    "mix",
+]
 
 SERVER = -1  # the owner of a row that the server holds
+PER_CLIENT: Final = "per client"  # how many rows a block has that has one for each client
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -76,11 +92,36 @@ class Layout:
 
 
 @dataclass(frozen=True)
+class Block:
+    """Rows of the table under one name: ``count`` of them, or one for each client (``PER_CLIENT``).
+
+    They start as the first initial model ("model"), each as an initial model of its own ("different"), or as zeros. A
+    ``private`` row is its client's: computed by it, and never sent to the server.
+    """
+
+    name: str
+    count: int | Literal["per client"] = 1
+    initial: Literal["model", "different", "zero"] = "model"
+    private: bool = False
+
+    @property
+    def per_client(self) -> bool:
+        """Whether it has one row for each client."""
+        return self.count == PER_CLIENT
+
+
+@dataclass(frozen=True)
 class Table:
-    """The models in play: ``rows [K, P]`` float32 and each row's ``owner`` (-1 server, else a client id) ``[K]``."""
+    """The models in play: ``rows [K, P]`` float32, each row's ``owner`` (-1 server, else a client id) and ``block``
+    (its number in ``blocks``), both ``[K]``.
+
+    Rows are named by their blocks; nobody else knows where a block begins.
+    """
 
     rows: Tensor
     owner: Ints
+    block: Ints
+    blocks: tuple[Block, ...]
 
     @property
     def size(self) -> int:
@@ -89,10 +130,99 @@ class Table:
 
     @staticmethod
     def of(rows: Tensor, owner: Ints | None = None) -> Table:
-        """Make a table; every row belongs to the server unless ``owner`` says otherwise."""
+        """Make a table of rows "server", and "own" for those whose ``owner [K]`` is a client, in any order."""
         if owner is None:
             owner = np.full(rows.shape[0], SERVER, dtype=np.int64)
-        return Table(rows, owner)
+        return Table(rows, owner, (owner != SERVER).astype(np.int64), (Block("server"), Block("own", private=True)))
+
+    @staticmethod
+    def laid_out(blocks: Sequence[Block], num_clients: int, initial: Callable[[int], Tensor]) -> Table:
+        """Return the table of ``blocks``, in their order, before round 0; ``initial(k)`` is the k-th initial model.
+
+        Raises ValueError if there are no blocks, or two of one name.
+        """
+        names = [block.name for block in blocks]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"the blocks of a table need names of their own, and there must be one: {names}")
+        first, rows = initial(0), list[Tensor]()
+        owner, number = list[Ints](), list[Ints]()
+        for b, block in enumerate(blocks):
+            count = num_clients if block.count == PER_CLIENT else block.count
+            if block.initial == "different":
+                rows.append(torch.stack([initial(k) for k in range(count)]))
+            else:
+                rows.append((first if block.initial == "model" else torch.zeros_like(first)).repeat(count, 1))
+            owner.append(np.arange(count) if block.private else np.full(count, SERVER))
+            number.append(np.full(count, b))
+        return Table(
+            torch.cat(rows),
+            np.concatenate(owner).astype(np.int64),
+            np.concatenate(number).astype(np.int64),
+            tuple(blocks),
+        )
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is a block of this name."""
+        return any(block.name == name for block in self.blocks)
+
+    def number(self, name: str) -> int:
+        """Return a block's number. Raises KeyError that names the blocks that there are."""
+        names = [block.name for block in self.blocks]
+        if name not in names:
+            raise KeyError(f"the table has no rows '{name}', only {', '.join(map(repr, names))}")
+        return names.index(name)
+
+    def at(self, name: str, clients: Ints | None = None) -> Ints:
+        """Return the numbers of a block's rows, or those of ``clients [n]`` where each client has one.
+
+        Raises KeyError if there is no such block, and ValueError for clients of a block that is not theirs.
+        """
+        number = self.number(name)
+        rows = np.flatnonzero(self.block == number)
+        if clients is None:
+            return rows
+        if not self.blocks[number].per_client:
+            raise ValueError(f"the rows '{name}' are not one for each client")
+        return np.asarray(rows[clients], np.int64)
+
+    def row(self, name: str) -> int:
+        """Return the number of the only (or first) row of a block."""
+        return int(self.at(name)[0])
+
+    def models(self, name: str) -> Tensor:
+        """Return the models of a block, ``[n, P]``."""
+        return self.some(self.at(name))
+
+    def some(self, rows: Ints) -> Tensor:
+        """Return the models of these rows, ``[n, P]``: where they lie side by side a view and not a copy, so that who
+        was sent one of them before is not sent it again.
+        """
+        if len(rows) and np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
+            return self.rows[int(rows[0]) : int(rows[-1]) + 1]
+        return self.rows[rows]
+
+    @property
+    def shared(self) -> Ints:
+        """The rows ``[n]`` that are the server's models: no client has one of its own there, and they are no zeros at
+        first (as control variates are).
+        """
+        models = [not (block.per_client or block.private or block.initial == "zero") for block in self.blocks]
+        return np.flatnonzero(np.array(models)[self.block] & (self.owner == SERVER))
+
+    @property
+    def on_show(self) -> Ints:
+        """The server's rows ``[n]`` that are tested on held-out data by distribution: where clients have rows of their
+        own that the server sees, and other rows follow, these others.
+        """
+        rows = np.flatnonzero(self.owner == SERVER)
+        mine = [b for b, block in enumerate(self.blocks) if block.per_client and not block.private]
+        others = rows[self.block[rows] != mine[0]] if mine else rows
+        return others if len(others) else rows
+
+    def per_client(self, rows: Ints) -> NDArray[np.bool_]:
+        """Return which of ``rows [n]`` are one of a row for each client, or private, ``[n]``."""
+        own = np.array([block.per_client or block.private for block in self.blocks])
+        return np.asarray(own[self.block[rows]])
 
 
 @dataclass(frozen=True)
@@ -148,17 +278,81 @@ class Updates:
 
 
 @dataclass(frozen=True)
+class Replace:
+    """What some rows become: row ``rows[r]`` is ``updates[r] @ U + models[r] @ M``.
+
+    ``rows [r]`` are row numbers, ``updates [r, S]`` and ``models [r, K]`` weights (None: nothing of the old table).
+    """
+
+    rows: Ints
+    updates: Floats
+    models: Floats | None = None
+
+
+@dataclass(frozen=True)
+class Add:
+    """One row more of a block: ``updates @ U + models @ M``, weights ``[S]`` and ``[K]``."""
+
+    block: str
+    updates: Floats
+    models: Floats
+
+
+@dataclass(frozen=True)
 class Mix:
-    """The proposed table ``M' = W [U; M]``: ``W [K', S + K]`` float64, its rows' ``owner [K']``, and ``home [N]``, the
-    row that each client starts from next. Keeping row k is the unit column ``S + k``; K' may differ from K.
-    ``metrics`` are recorded with the round, and so is who was ``refused``: (client, reason).
+    """The proposed table ``M' = W [U; M]``: ``W [K', S + K]`` float64, its rows' ``owner`` and ``block [K']``, and
+    ``home [N]``, the row that each client starts from next. Keeping row k is the unit column ``S + k``; K' may differ
+    from K. ``metrics`` are recorded with the round, and so is who was ``refused``: (client, reason).
     """
 
     W: Floats
     owner: Ints
+    block: Ints
     home: Ints
     metrics: Mapping[str, float] = field(default_factory=dict)
     refused: tuple[tuple[int, str], ...] = ()
+
+    @staticmethod
+    def keeping(table: Table, num_updates: int, home: Ints) -> Mix:
+        """Return the mix beside so many updates in which every row stays."""
+        return Mix(np.eye(table.size, num_updates + table.size, num_updates), table.owner, table.block, home)
+
+    def changed(self, table: Table, replaced: Sequence[Replace], added: Sequence[Add] = ()) -> Mix:
+        """Return the mix with these rows of ``table`` replaced, and with rows more at its end."""
+        count, W = self.W.shape[1] - table.size, self.W.copy()
+        for part in replaced:
+            W[part.rows] = 0.0
+            W[part.rows, :count] = part.updates
+            if part.models is not None:
+                W[part.rows, count:] = part.models
+        if not added:
+            return replace(self, W=W)
+        new = np.stack([np.concatenate([one.updates, one.models]) for one in added])
+        return replace(
+            self,
+            W=np.concatenate([W, new]),
+            owner=np.append(self.owner, np.full(len(added), SERVER, np.int64)),
+            block=np.append(self.block, np.array([table.number(one.block) for one in added], np.int64)),
+        )
+
+    def keeps(self, table: Table, rows: Ints) -> NDArray[np.bool_]:
+        """Return which of ``rows [n]`` of ``table`` stay as they are, ``[n]``."""
+        return np.asarray(self.W[rows, self.W.shape[1] - table.size + rows] == 1.0)
+
+    def without(self, table: Table, rows: Sequence[int], home: Ints) -> Mix:
+        """Return the mix that leaves these rows of ``table`` as they are. If one of ``rows`` is new, all rows stay, and
+        so does everybody's ``home [N]``.
+        """
+        count = self.W.shape[1] - table.size
+        if rows and max(rows) >= table.size:
+            return Mix.keeping(table, count, home)
+        W = self.W.copy()
+        W[list(rows)] = np.eye(table.size, count + table.size, count)[list(rows)]
+        return replace(self, W=W)
+
+    def makers(self, table: Table, rows: Sequence[int]) -> NDArray[np.bool_]:
+        """Return which updates these new rows are made of, ``[S]``."""
+        return np.asarray((self.W[list(rows), : self.W.shape[1] - table.size] != 0).any(axis=0))
 
 
 _COLUMNS = 1 << 20  # elements of the float64 copy at a time, so that mixing needs no second table

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hanse.games.gram import as_models
 from hanse.games.gram import distances as euclidean
 
-__all__ = ["Kind", "centre_weights", "cosine_distances", "cosine_gram", "distances", "gram_distances"]
+__all__ = ["Kind", "centre_weights", "cosine_distances", "cosine_gram", "distances", "gram_distances", "within_reach"]
 
 Floats = NDArray[np.float64]
 Kind = Literal["cosine", "squared_l2"]
@@ -107,3 +107,20 @@ def centre_weights(
         raise ValueError("lengths: 0: a model of length 0 has no direction to be pulled in")
     W[np.diag_indices(len(sizes))] = 1 - own
     return np.asarray(W)
+
+
+def within_reach(W: Floats, gram: Floats, graph: NDArray[np.int8]) -> Floats:
+    """Return the centres' weights ``W [m, m]`` with each step away from the own model no longer than the way to the
+    farthest import; ``gram [m, m]`` are the models' inner products.
+
+    The gradient of a cosine grows as models get short, and early on they have travelled little: the literal step of
+    eq. (6) then lands far behind the imported models (papers.md I20).
+    """
+    step = W - np.eye(len(W))
+    length = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", step, gram, step), 0.0))
+    norms = np.diag(gram)
+    apart = np.sqrt(np.maximum(norms[:, None] + norms[None, :] - 2 * gram, 0.0))
+    reach = np.where(graph != 0, apart, 0.0).max(axis=1, initial=0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = np.where(length > reach, reach / length, 1.0)
+    return np.asarray(np.eye(len(W)) + scale[:, None] * step)

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
-from hanse.mechanisms.part import Floats, Ints, State, View
+from hanse.mechanisms.part import Floats, Ints, Part, State, View
 
-__all__ = ["PartError", "call"]
+__all__ = ["PartError", "States", "call", "decide", "method_of"]
 
 T = TypeVar("T")
+States = Mapping[str, State]  # a part's state by the first slot that it stands in
 
 
 class PartError(RuntimeError):
     """A part of a mechanism did what no part may do."""
 
 
-def call(slot: str, method: Callable[[View, State], T], view: View, states: Mapping[str, State]) -> T:
-    """Return what a part says. Raises PartError if it wrote into the updates or the table that it was shown; anything
-    that it raises itself says which part it was.
+def method_of(part: object, name: str) -> Callable[..., Any] | None:
+    """Return a part's method, or None if it has none of its own: the protocols' methods only say what there may be."""
+    method = getattr(type(part), name, None)
+    if method is None or getattr(method, "__module__", "") == Part.__module__:
+        return None
+    found: Callable[..., Any] = getattr(part, name)
+    return found
+
+
+def call(slot: str, method: Callable[..., T], view: View, *given: Any) -> T:
+    """Return what a part's ``method(*given)`` says. Raises PartError if it wrote into the updates or the table that it
+    was shown; anything that it raises itself says which part it was.
     """
-    part = getattr(method, "__self__", method)
-    name = f"the {slot} part {type(part).__name__}, round {view.round}"
+    name = _name(slot, method, view)
     before = _prints(view)
     try:
-        said = method(view, states[slot])
+        said = method(*given)
     except Exception as wrong:
         wrong.add_note(f"raised by {name}")
         raise
@@ -34,6 +43,27 @@ def call(slot: str, method: Callable[[View, State], T], view: View, states: Mapp
     if changed := [what for what in before if before[what] != after[what]]:
         raise PartError(f"{name}, wrote into {changed[0]} in place: change a copy")
     return said
+
+
+def decide(
+    slot: str, method: Callable[[View, State], tuple[T, State]], view: View, states: States, key: str
+) -> tuple[T, States]:
+    """Return what a part decides, and the states with its next one; ``key`` is where its own lies. Raises PartError for
+    what is no decision with a state.
+    """
+    said: Any = call(slot, method, view, view, states[key])
+    if not (isinstance(said, tuple) and len(said) == 2 and isinstance(said[1], Mapping)):
+        raise PartError(
+            f"{_name(slot, method, view)}: its {getattr(method, '__name__', 'method')} returned {type(said).__name__}: "
+            "must be a pair, the decision and the next state"
+        )
+    decision, after = said
+    return decision, {**states, key: after}
+
+
+def _name(slot: str, method: Callable[..., Any], view: View) -> str:
+    part = getattr(method, "__self__", method)
+    return f"the {slot} part {type(part).__name__}, round {view.round}"
 
 
 def _prints(view: View) -> dict[str, int | bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -13,20 +14,20 @@ from hanse.learning.generator import Ensemble, Generator, train_generator
 from hanse.learning.guide import Guide, Head
 from hanse.learning.threads import intra_op
 from hanse.mechanisms.baselines import fedavg
-from hanse.mechanisms.part import Context, Floats, Ints, Mechanism, State, TrainPart, View
-from hanse.mechanisms.train import SharedModel
+from hanse.mechanisms.part import Block, Context, Floats, Ints, Mechanism, Named, State, TrainPart, View
+from hanse.mechanisms.train import chosen_seats
 from hanse.mechanisms.weigh.gtflat import GTFLAT, Generations, Population, Scale, Strength
 from hanse.streams import stream
 from hanse.table import Seats, Table
 
-__all__ = ["Distilled", "fedgen", "gtfedgen"]
+__all__ = ["FedGen", "fedgen", "gtfedgen"]
 
 Weight = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True)
-class Distilled(TrainPart):
+class FedGen(TrainPart):
     """As FedAvg, with a guide at each client: a generator of latents that the server trains on the heads of the models
     that came back, and on the clients' counts of the labels they trained on.
 
@@ -39,8 +40,8 @@ class Distilled(TrainPart):
     The defaults are the published settings for MNIST; for EMNIST ``generator_lr = 1e-4``.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"head"})
-    gives: ClassVar[frozenset[str]] = frozenset({"groups", "guide"})
+    needs: ClassVar[Named] = frozenset({"head"})
+    gives: ClassVar[Named] = frozenset({"groups", "guide"})
     # names of their own: an option of a mechanism carries over to a replaced part that has one of the same name
     generative_alpha: Weight = 10.0
     generative_beta: Weight = 10.0
@@ -55,9 +56,13 @@ class Distilled(TrainPart):
     latents: Count = 32
     labels: Literal["counts", "uniform"] = "counts"
 
-    def table(self, context: Context) -> tuple[Table, Ints]:
-        """Return one server row ``[1, P]``, home of all ``[N]``."""
-        return SharedModel().table(context)
+    def blocks(self) -> Sequence[Block]:
+        """Return the one server row."""
+        return (Block("server"),)
+
+    def home(self, table: Table, context: Context) -> Ints:
+        """Return the server's row for everybody, ``[N]``."""
+        return np.full(context.num_clients, table.row("server"))
 
     def init(self, context: Context) -> State:
         """Draw the generator; no label was met yet."""
@@ -71,9 +76,9 @@ class Distilled(TrainPart):
             "loss": 0.0,
         }
 
-    def decide(self, view: View, state: State) -> Seats:
+    def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Seat each chosen client at its home row."""
-        return SharedModel().decide(view, {})
+        return chosen_seats(view), state
 
     def guide(self, view: View, state: State) -> Guide:
         """Return this round's generator and the weights of the two terms."""
@@ -141,11 +146,11 @@ def fedgen(
     generative_beta: Weight = 10.0,
     generator_lr: Annotated[float, Field(gt=0)] = 3e-4,
 ) -> Mechanism:
-    """FedGen (Zhu et al. 2021): FedAvg whose clients are guided by a generator; see :class:`Distilled`."""
+    """FedGen (Zhu et al. 2021): FedAvg whose clients are guided by a generator; see :class:`FedGen`."""
     return replace(
         fedavg(clients_per_round),
         name="fedgen",
-        train=Distilled(generative_alpha, generative_beta, generator_lr=generator_lr),
+        train=FedGen(generative_alpha, generative_beta, generator_lr=generator_lr),
     )
 
 

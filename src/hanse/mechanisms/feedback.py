@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hanse.federation.port import Ask, Request
-from hanse.mechanisms.part import Context, Ints, Part, State, View
+from hanse.mechanisms.part import Context, Ints, Named, Part, State, View
 
 __all__ = ["Feedback"]
 
@@ -25,7 +25,7 @@ class Feedback(Part):
     Whoever answers ``stay = False`` is gone for good: it is no longer present, so it costs no more traffic.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"values"})
+    needs: ClassVar[Named] = frozenset({"values"})
 
     def init(self, context: Context) -> State:
         """Nobody has a value, nobody is gone."""

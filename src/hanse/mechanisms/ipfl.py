@@ -2,44 +2,195 @@
 
 Alg. 1: all train their own model, pulled to a proximal centre (eq. 7); the server learns who imports whom (Alg. 2) and
 bills it (eq. 10); who pays gets its next centre (eq. 6), who does not stays with the old one or quits with its best
-model.
+model. The rows are a "model" and a "centre" a client, its private "best" model so far, and the "initial" one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor
 
-from hanse.federation.port import Ask, Request
-from hanse.federation.profiles import MOST
-from hanse.games.market_models import Kind
+from hanse.errors import UserError
+from hanse.federation.declared import LARGEST_COUNT
+from hanse.federation.port import Ask, Request, Score, Scored
+from hanse.federation.profiles import MOST, amount, at_round
+from hanse.games.market import Graph, Market, best_imports, gains, prices, utilities_of
+from hanse.games.market_checks import critical_prices, local_optimality
+from hanse.games.market_models import (
+    Kind,
+    centre_weights,
+    cosine_distances,
+    cosine_gram,
+    distances,
+    gram_distances,
+    within_reach,
+)
+from hanse.learning.adapters import has_adapters, travel_gram
+from hanse.ledger.book import LARGEST
+from hanse.ledger.entry import TOKEN, Transaction, units_of
 from hanse.ledger.entry import client as account
 from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.part import Choice, Context, Ints, Mechanism, SelectPart, State, TrainPart, View
-from hanse.mechanisms.settle.market import Payments, Pricing
-from hanse.mechanisms.weigh.market import Imports, MarketMix, Of
-from hanse.table import SERVER, Seats, Table
+from hanse.mechanisms.part import (
+    Block,
+    Choice,
+    Context,
+    Floats,
+    Ints,
+    Mechanism,
+    Named,
+    Replace,
+    SelectPart,
+    Settlement,
+    SettlePart,
+    State,
+    TrainPart,
+    View,
+    Weighed,
+    WeighPart,
+)
+from hanse.mechanisms.train import units
+from hanse.mechanisms.weigh.centres import Centres
+from hanse.table import PER_CLIENT, Seats, Table
 
-__all__ = ["ModelAndCentre", "Staying", "ipfl"]
+__all__ = ["IPFL", "Bills", "Of", "Pricing", "Trade", "Truth", "Utilities", "graph_of", "ipfl"]
+
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Cost = Annotated[float, Field(ge=0)]
+Eagerness = Annotated[float, Field(ge=0, le=MOST)]
+Of = Literal["travel", "models", "updates"]
+Pricing = Literal["marginal", "critical"]
+CosineGram = tuple[Floats, Floats]  # cosines [m, m] and lengths [m]
+Bill = dict[int, int]  # what a buyer owes: units by the seller's place at the market
+
+OWN = "own model"  # the question for a model's validation score
+FAR = 1e9  # the length of a model, or of its way, that no market measures: squares of squares fit into float32
+UNPAYABLE = LARGEST + 1  # units: more than any account can hold
+ONE_BY_ONE = 64  # clients: more of them are only in the records, not in the metrics
 
 
 @dataclass(frozen=True)
-class Staying(SelectPart):
-    """Everyone who is present and has not quit.
+class Truth:
+    """What is true of the clients at the market, whatever they said: ``sizes``, ``costs``, ``eagerness`` ``[m]``."""
 
-    After each market a client is told how it went (``value``: its utility in the last round, ``mean`` and ``times``;
-    ``bill``, ``authorised`` and ``balance`` in units; in how many rounds its centre was withheld, ``unpaid``) and
-    says whether it stays. Who leaves is gone for good.
+    sizes: Floats
+    costs: Floats
+    eagerness: Floats
+
+    @staticmethod
+    def of(view: View, clients: Ints, cost: float, eagerness: float) -> Truth:
+        """Return what the profiles of ``clients [m]`` say; ``cost`` and ``eagerness`` where they say nothing."""
+        info = {c.id: c for c in view.roster}
+        now = [at_round(info[c].profile, view.round) for c in clients.tolist()]
+        return Truth(
+            np.array([float(min(info[c].num_samples, LARGEST_COUNT)) for c in clients.tolist()]),
+            np.array([_known(amount(t.get("cost"), infinite=True), cost) for t in now]),
+            np.array([_known(amount(t.get("eagerness")), eagerness) for t in now]),
+        )
+
+
+@dataclass(frozen=True)
+class Trade:
+    """One round's market: the ``clients [m]``, what they declared, the graph, and what is true of them."""
+
+    clients: Ints
+    market: Market
+    graph: Graph
+    truth: Truth
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What clients bring to the market: ``sizes``, ``costs``, ``eagerness`` ``[m]``, and who is left ``out``: the
+    reason, by place.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"clients", "market"})
+    sizes: Floats
+    costs: Floats
+    eagerness: Floats
+    out: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class Bills:
+    """What became of a market's bills: ``clients [m]``, what i owes j ``units [m, m]``, the most that each had
+    ``authorised [m]`` (units; -1: any bill), who ``paid [m]``, and each one's ``utility [m]``.
+    """
+
+    clients: Ints
+    units: NDArray[np.int64]
+    authorised: Ints
+    paid: NDArray[np.bool_]
+    utility: Floats
+
+
+@dataclass(frozen=True)
+class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
+    """iPFL, in the slots select, train, weigh and settle.
+
+    SELECT: everyone who is present and has not quit. After each market a client is told how it went (``value``: its
+    utility in the last round, ``mean`` and ``times``; ``bill``, ``authorised`` and ``balance`` in units; in how many
+    rounds its centre was withheld, ``unpaid``) and says whether it stays. Who leaves is gone for good.
+
+    TRAIN: from its own model, pulled to its centre with ``mu``, eq. (7); by default ``lam / eta``. Who imports nothing,
+    or has not paid, trains without the pull: eq. (5) has no such term then, and Table 5's sellers train as if alone
+    (papers.md I19). With ``keep_best`` a private row holds each client's best model so far, for when it quits.
+
+    WEIGH: the graph and the centres, from what clients declare and how far their models are apart. ``cost`` and
+    ``eagerness`` stand for clients that declare none. ``distance`` is ``1 - cos`` or the squared L2 distance (papers.md
+    I15), ``of`` what it is taken of: what models have "travel"led since the initial one, the "models" themselves, or
+    the round's "updates". Centres take the gradient of the same distance; ``bounded``: they stay within reach of the
+    imported models (:func:`hanse.games.market_models.within_reach`). ``adapters``: whether the distances between LoRA
+    adapters are those of their "factors", as of any parameters, or of the "products" B A, which do not depend on how a
+    change is factored (:mod:`hanse.learning.adapters`); centres mix factors either way, because a table row is the
+    factors. Who declares what no market can have (a cost or an eagerness that is no number from 0 to 1e15; a cost may
+    be infinite), reports more than 2^53 samples or sends a model longer than 1e9 neither buys nor sells in that round,
+    and the record says why.
+
+    SETTLE: what each client pays for its imports, in one transaction a buyer; each edge is rounded down to the unit,
+    but a price above 0 to one unit at least. A buyer whose bill is larger than what its training reply authorised, or
+    than its account can bear, pays nothing and its centre is withheld; its sellers share nothing with it, and all other
+    payments stay as they are. So it is for a buyer whose centre keeps its old model. Amounts are Python integers, from
+    the price to the posting. ``pricing`` is "marginal", iPFL's eq. (10), or "critical": the highest cost at which the
+    seller would still have been imported, which leaves no motive to misreport the cost.
+    """
+
+    needs: ClassVar[Named] = {
+        "select": frozenset({"clients", "trade"}),
+        "train": frozenset({"clients"}),
+        "weigh": frozenset({"clients"}),
+        "settle": frozenset({"trade"}),
+    }
+    gives: ClassVar[Named] = {"weigh": frozenset({"trade"})}
+    reads: ClassVar[Named] = {
+        "train": frozenset({"centre"}),
+        "weigh": frozenset({"model", "centre", "initial"}),
+        "settle": frozenset({"centre"}),
+    }
+    fills: ClassVar[Named] = {"weigh": frozenset({"centre", "best"})}
+    lam: Weight = 2.0
+    eta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0
+    cost: Cost = 1.0
+    eagerness: Eagerness = 5e5
+    distance: Kind = "cosine"
+    of: Of = "travel"
+    bounded: bool = True
+    pricing: Pricing = "marginal"
+    keep_best: bool = True
+    adapters: Literal["factors", "products"] = "factors"
+    mu: Weight | None = None
 
     def init(self, context: Context) -> State:
-        """All are there, and nothing has been traded."""
+        """All are there, and nothing has been traded. Raises UserError for products where the model is no adapter."""
+        if self.adapters == "products" and not has_adapters(context.layout):
+            raise UserError("mechanism.weigh.adapters: 'products': the model is no adapter (model.name = 'lora')")
         n = context.num_clients
         return {
             "gone": np.zeros(n, bool),
@@ -49,14 +200,32 @@ class Staying(SelectPart):
             "bill": np.zeros(n, np.int64),
             "authorised": np.full(n, -1, np.int64),
             "unpaid": np.zeros(n, np.int64),
+            "pulled": np.zeros(n, bool),  # whose centre is made of others' models, and was delivered
+            "best": np.full(n, -np.inf),
+            **_nothing(n),
         }
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask those who were at the last market whether they stay."""
-        if view.stage != "open":
-            return ()
-        told = [c for c in view.present.tolist() if not state["gone"][c] and not np.isnan(state["last"][c])]
-        return [Request(c, (Ask("stay", self._told(view, state, c)),)) for c in told]
+        """Ask those who were at the last market whether they stay; for cost and eagerness beside training; afterwards
+        how good the own model is, if the best one is kept.
+        """
+        here = view.context.standing(self)
+        if view.stage == "open" and "select" in here:
+            told = [c for c in view.present.tolist() if not state["gone"][c] and not np.isnan(state["last"][c])]
+            return [Request(c, (Ask("stay", self._told(view, state, c)),)) for c in told]
+        if view.stage == "train" and "weigh" in here and view.choice is not None:
+            profiles = {c.id: dict(c.profile) for c in view.roster}
+            return [
+                Request(c, (Ask("declare", {"profile": profiles[c], "round": view.round}),))
+                for c in view.choice.clients.tolist()
+            ]
+        if view.stage == "close" and "weigh" in here and "best" in view.table:
+            updates = view.trained
+            return [
+                Request(c, (Score(OWN, updates.rows[s : s + 1], "validation"),))
+                for s, c in enumerate(updates.seats.client.tolist())
+            ]
+        return ()
 
     def _told(self, view: View, state: State, c: int) -> dict[str, Any]:
         return {
@@ -69,92 +238,433 @@ class Staying(SelectPart):
             "balance": view.book.balance(account(c)),
         }
 
-    def decide(self, view: View, state: State) -> Choice:
+    # SELECT
+
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return those who stay."""
-        gone = self._gone(view, state)
-        found = view.present[~gone[view.present]]
-        return Choice(found, metrics={"market/quit": float(gone.sum())})
-
-    def _gone(self, view: View, state: State) -> np.ndarray:
-        gone: np.ndarray = state["gone"].copy()
+        gone = state["gone"].copy()
         gone[view.leaving] = True
-        return gone
+        choice = Choice(view.present[~gone[view.present]], metrics={"market/quit": float(gone.sum())})
+        return choice, {**state, "gone": gone}
 
-    def learn(self, outcome: View, state: State) -> State:
-        """Remember who left, and how the market went for the others."""
-        n = len(state["gone"])
-        fresh = {"last": np.full(n, np.nan), "bill": np.zeros(n, np.int64), "authorised": np.full(n, -1, np.int64)}
-        after = dict(state) | fresh | {"gone": self._gone(outcome, state)}
-        arrays = {} if outcome.settlement is None else outcome.settlement.arrays
-        if "market_units" not in arrays:
-            return after
-        clients, utility = arrays["market_client"], arrays["market_utility"]
-        after["last"][clients] = utility
-        after["bill"][clients] = arrays["market_units"].sum(axis=1)
-        after["authorised"][clients] = arrays["market_authorised"]
-        after["unpaid"] = state["unpaid"].copy()
-        after["unpaid"][clients] += ~arrays["market_paid"]
-        after["sum"], after["times"] = state["sum"].copy(), state["times"].copy()
-        after["sum"][clients] += utility
-        after["times"][clients] += 1
-        return after
+    # TRAIN
 
-
-@dataclass(frozen=True)
-class ModelAndCentre(TrainPart):
-    """A row for each client's model and one for its proximal centre; training is pulled to it with ``mu``, eq. (7).
-
-    Who imports nothing, or has not paid, trains without the pull: eq. (5) has no such term then, and Table 5's sellers
-    train as if alone (papers.md I19). With ``keep_best`` a third row holds each client's best model so far, its own
-    and private, for when it quits.
-    """
-
-    gives: ClassVar[frozenset[str]] = frozenset({"centres", "market_rows"})
-    needs: ClassVar[frozenset[str]] = frozenset({"clients", "centres_mixed"})
-    mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.4
-    keep_best: bool = True
-
-    def table(self, context: Context) -> tuple[Table, Ints]:
-        """Return models, centres (theta-bar^0 = theta^0: papers.md I14), best models, and the initial one, which all
-        are.
+    def blocks(self) -> Sequence[Block]:
+        """Return models, centres (theta-bar^0 = theta^0: papers.md I14), best models, and the initial model. All start
+        as the initial one. Models are uploaded to the market; only a best model never leaves its client.
         """
-        N = context.num_clients
-        ids = np.arange(N, dtype=np.int64)
-        # models are uploaded to the market, so they are the server's rows; only a best model never leaves its client
-        owner = np.concatenate([np.full(2 * N, SERVER), ids if self.keep_best else ids[:0], [SERVER]])
-        return Table.of(context.initial(0).repeat(len(owner), 1), owner.astype(np.int64)), ids
+        best = (Block("best", PER_CLIENT, private=True),) if self.keep_best else ()
+        return Block("model", PER_CLIENT), Block("centre", PER_CLIENT), *best, Block("initial")
 
-    def init(self, context: Context) -> State:
-        """Nobody has imported anything."""
-        return {"pulled": np.zeros(context.num_clients, bool)}
+    def home(self, table: Table, context: Context) -> Ints:
+        """Return each client's model, ``[N]``."""
+        return table.at("model")
 
-    def decide(self, view: View, state: State) -> Seats:
+    def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Seat each client at its own model, pulled to its centre."""
         if view.choice is None:
             raise RuntimeError("no choice yet: seats were asked for before SELECT")
         clients = view.choice.clients
-        pull = np.zeros((len(clients), view.table.size))
-        pull[np.arange(len(clients)), view.context.num_clients + clients] = 1.0
-        return Seats(clients, clients, clients, R=pull, mu=self.mu * state["pulled"][clients])
+        own = view.at("model", clients)
+        pull = units(view.at("centre", clients), view.table.size)
+        mu = self.lam / self.eta if self.mu is None else self.mu  # eq. (7): lambda / (2 eta) |theta - centre|^2
+        return Seats(clients, own, own, R=pull, mu=mu * state["pulled"][clients]), state
+
+    # WEIGH
+
+    def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
+        """Return the best models so far, and new centres with the trade that they come from, unless this was the last
+        training.
+        """
+        keeps, clients, home = "best" in view.table, view.trained.seats.client, view.home.copy()
+        # Alg. 1: who quits leaves with its best model
+        home[view.leaving] = view.at("best" if keeps else "model", view.leaving)
+        kept: tuple[Replace, ...] = ()
+        if keeps:
+            best, scores = state["best"].copy(), self._scores(view, state)
+            better = np.flatnonzero(scores > best[clients])
+            best[clients] = np.maximum(best[clients], scores)
+            kept = (Replace(view.at("best", clients[better]), np.eye(len(clients))[better]),)
+            state = {**state, "best": best}
+        if view.round == view.context.rounds - 1:
+            return Weighed(kept, home=home), state  # nothing is trained after it: no graph, no payment
+        trade, centres, out = self._market(view)
+        metrics = {
+            "market/edges": float(trade.graph.sum()),
+            "market/mean_distance": _mean_off_diagonal(trade.market.distance),
+            "market/isolated": float(((trade.graph.sum(axis=0) == 0) & (trade.graph.sum(axis=1) == 0)).sum()),
+        }
+        worst = max(local_optimality(trade.market, trade.graph))
+        if math.isfinite(worst):
+            metrics["market/eq9"] = worst  # at most 0: no import too many, none too few
+        refused = tuple((int(clients[s]), f"not at the market: {why}") for s, why in sorted(out.items()))
+        found = (trade, Centres(clients, trade.graph.any(axis=1)))
+        return Weighed((*kept, centres), (), home, metrics, refused, found), state
+
+    def _market(self, view: View) -> tuple[Trade, Replace, Mapping[int, str]]:
+        """Return the trade, the centres that follow from it, and who was left out of it, with the reason, by place."""
+        measured = self._measured(view)
+        offers = self._offers(view, measured)
+        if offers.out:
+            measured = measured.clone()
+            measured[list(offers.out)] = 0.0
+        # one product of the models for the distances and for the centres
+        gram = cosine_gram(measured) if self.distance == "cosine" else None
+        trade = self._trade(view, offers, measured, gram)
+        return trade, self._centres(view, trade, gram), offers.out
+
+    def _scores(self, view: View, state: State) -> Floats:
+        """Return each update's accuracy on its client's validation share (minus the loss where there are no classes).
+
+        Without such a share the latest model counts as the best.
+        """
+        found = np.zeros(len(view.trained))
+        for s, c in enumerate(view.trained.seats.client.tolist()):
+            result = view.answers.get((c, OWN))
+            value = math.nan
+            if isinstance(result, Scored) and result.num_samples > 0:
+                value = float(result.accuracy[0])
+                value = -float(result.loss[0]) if math.isnan(value) else value
+            found[s] = value if math.isfinite(value) else np.nextafter(state["best"][c], np.inf)
+        return found
+
+    def _offers(self, view: View, measured: Tensor) -> Offers:
+        """Return what the clients declare and report, and who is left out: it sells nothing, and buys nothing."""
+        updates, out = view.trained, dict[int, str]()
+        lengths = torch.linalg.vector_norm(measured, dim=1).tolist()
+        costs, eager = np.full(len(updates), math.inf), np.zeros(len(updates))
+        sizes = np.where(updates.num_samples >= 1, updates.num_samples, 0.0)
+        for s, c in enumerate(updates.seats.client.tolist()):
+            said = view.said(c, "declare")
+            cost = amount((said or {}).get("cost", self.cost), infinite=True)
+            eagerness = amount((said or {}).get("eagerness", self.eagerness))
+            if said is None:
+                out[s] = "it declares nothing"
+            elif cost is None:
+                out[s] = f"its cost is no number from 0 to {MOST:g}, nor infinite"
+            elif eagerness is None:
+                out[s] = f"its eagerness is no number from 0 to {MOST:g}"
+            elif sizes[s] > LARGEST_COUNT:
+                out[s] = f"it reports more than {LARGEST_COUNT} samples"
+            elif not lengths[s] <= FAR:
+                out[s] = f"its model is {lengths[s]:.3g} long: at most {FAR:g}"
+            else:
+                # papers.md I13: who reports no samples neither buys nor sells
+                costs[s], eager[s] = cost, eagerness if sizes[s] > 0 else 0.0
+        sizes[list(out)] = 0.0
+        return Offers(sizes, costs, eager, out)
+
+    def _trade(self, view: View, offers: Offers, measured: Tensor, gram: CosineGram | None) -> Trade:
+        clients = view.trained.seats.client
+        if self.adapters == "products":
+            apart = self._product_distances(view)
+        elif gram is None:
+            apart = distances(measured, self.distance)
+        else:
+            apart = cosine_distances(gram[0])
+        if self.distance == "squared_l2":
+            apart = apart / 2  # papers.md I15: 0.5 |.|^2, so that eta sum A n_j/n_i <= 1 keeps the centre between
+        market = Market.of(apart, offers.sizes, offers.costs, offers.eagerness, self.lam)
+        truth = Truth.of(view, clients, self.cost, self.eagerness)
+        return Trade(clients, market, best_imports(market), truth)
+
+    def _product_distances(self, view: View) -> Floats:
+        """Return the distances between adapters' products, of what ``of`` says."""
+        updates, layout = view.trained, view.context.layout
+        reference = None
+        if self.of != "models":
+            reference = view.table.rows[updates.seats.start] if self.of == "updates" else view.context.initial(0)
+        gram = travel_gram(layout, updates.rows, reference)
+        return gram_distances(gram, self.distance)
+
+    def _measured(self, view: View) -> Tensor:
+        """Return what distances are taken of, ``[m, parameters]``."""
+        width, updates = view.context.layout.num_parameters, view.trained
+        rows = updates.rows[:, :width]
+        if self.of == "models":
+            return rows
+        if self.of == "updates":
+            return rows - view.table.rows[updates.seats.start, :width]
+        return rows - view.context.initial(0)[:width]
+
+    def _centres(self, view: View, trade: Trade, gram: CosineGram | None) -> Replace:
+        """Return the centres, iPFL eq. (6)."""
+        rows, S = view.at("centre", trade.clients), len(view.trained)
+        if gram is None:  # squared L2: differences of models are those of what they travelled, too
+            return Replace(rows, centre_weights(trade.graph, trade.market.sizes, self.eta / 2, "squared_l2"))
+        cosines, lengths = gram
+        moved = lengths > 0  # what did not move has no direction to be pulled in, or to pull to
+        graph = trade.graph * (moved[:, None] & moved[None, :])
+        inner = centre_weights(graph, trade.market.sizes, self.eta, "cosine", cosines, np.where(moved, lengths, 1.0))
+        if self.bounded:
+            inner = within_reach(inner, cosines * lengths[:, None] * lengths[None, :], trade.graph)
+        if self.of == "models":
+            return Replace(rows, inner)
+        # theta_i + (W - I) (theta - reference)
+        reference = view.trained.seats.start if self.of == "updates" else np.full(S, view.table.row("initial"))
+        models = np.zeros((S, view.table.size))
+        np.add.at(models.T, reference, -(inner - np.eye(S)).T)
+        return Replace(rows, inner, models)
+
+    # SETTLE
+
+    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+        """Return the payments of those who can pay, and the centres withheld from the others."""
+        trade = view.get(Trade)
+        if view.stage != "close":
+            return Settlement(), state
+        if trade is None:
+            return Settlement(metrics=_metrics(state, None)), state
+        market = trade.market
+        due = prices(market, trade.graph) if self.pricing == "marginal" else critical_prices(market, trade.graph)
+        bills = _bills(due, trade.graph)
+        authorised = [_limit(view.authorised.get(c)) for c in trade.clients.tolist()]
+        paid, transactions = _clear(view, trade.clients, bills, authorised)
+        owed = _recorded(bills)
+        realised = np.where(paid[:, None], trade.graph, 0).astype(np.int8)
+        money = np.where(paid[:, None], owed, 0)
+        utility = _utilities(realised, money / TOKEN, trade.truth)
+        most = np.array([-1 if limit is None else limit for limit in authorised], np.int64)
+        settled = Bills(trade.clients, owed, most, paid, utility)
+        arrays = _arrays(trade, self.pricing) | {
+            "market_units": owed,
+            "market_paid": paid,
+            "market_authorised": most,
+            "market_utility": utility,
+        }
+        after = _added(state, trade.clients, utility, money)
+        metrics = {
+            "market/money": float(money.sum() / TOKEN),
+            "market/withheld": float((~paid).sum()),
+            **_metrics(after, utility),
+        }
+        withheld = frozenset(view.at("centre", trade.clients[~paid]).tolist())
+        return Settlement(withheld, transactions, metrics, arrays, (settled,)), after
 
     def learn(self, outcome: View, state: State) -> State:
-        """Remember whose centre is made of others' models and was delivered."""
-        pulled = state["pulled"].copy()
-        trade = outcome.mix.trade if isinstance(outcome.mix, MarketMix) else None
-        if trade is not None:
-            pulled[trade.clients] = trade.graph.any(axis=1)
-        elif not isinstance(outcome.mix, MarketMix):  # centres of another kind than imports
-            pulled[outcome.trained.seats.client] = True
-        withheld = () if outcome.settlement is None else outcome.settlement.withheld
-        pulled[[row - len(pulled) for row in withheld]] = False
-        return {"pulled": pulled}
+        """Remember how the market went for everyone, and whose centre was delivered."""
+        n = len(state["gone"])
+        after = dict(state) | {
+            "last": np.full(n, np.nan),
+            "bill": np.zeros(n, np.int64),
+            "authorised": np.full(n, -1, np.int64),
+        }
+        pulled, centres, bills = state["pulled"].copy(), outcome.get(Centres), outcome.get(Bills)
+        if centres is not None:
+            pulled[centres.clients] = centres.imports
+        after["pulled"] = pulled
+        if bills is None:
+            return after
+        pulled[bills.clients[~bills.paid]] = False
+        after["last"][bills.clients] = bills.utility
+        after["bill"][bills.clients] = bills.units.sum(axis=1)
+        after["authorised"][bills.clients] = bills.authorised
+        after["unpaid"] = state["unpaid"].copy()
+        after["unpaid"][bills.clients] += ~bills.paid
+        after["sum"], after["times"] = state["sum"].copy(), state["times"].copy()
+        after["sum"][bills.clients] += bills.utility
+        after["times"][bills.clients] += 1
+        return after
+
+
+def _known(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _mean_off_diagonal(values: Floats) -> float:
+    m = len(values)
+    return float(values.sum() / (m * (m - 1))) if m > 1 else 0.0
+
+
+def _bills(due: Floats, graph: Graph) -> list[Bill]:
+    """Return what each buyer owes at prices ``due [m, m]`` (tokens); a price that is no number cannot be paid, and one
+    above 0 is at least a unit: a buyer that overstates its size pushes prices towards 0, and rounded down they were 0.
+    """
+    found: list[Bill] = []
+    for i in range(len(due)):
+        sellers = np.flatnonzero(graph[i])
+        tokens = zip(sellers.tolist(), due[i, sellers].tolist(), strict=True)
+        found.append({j: _owed(price) for j, price in tokens})
+    return found
+
+
+def _owed(price: float) -> int:
+    if not math.isfinite(price):
+        return UNPAYABLE
+    return max(1, units_of(price)) if price > 0 else 0
+
+
+def _limit(authorised: object) -> int | None:
+    """Return the most that a client pays, in units; None: any bill. What is no amount authorises nothing."""
+    if authorised is None:
+        return None
+    return max(0, min(authorised, LARGEST)) if type(authorised) is int else 0
+
+
+def _recorded(bills: Sequence[Bill]) -> NDArray[np.int64]:
+    """Return the bills as an array ``[m, m]`` for the record. What nobody can pay is cut there, so that sums fit."""
+    units = np.zeros((len(bills), len(bills)), np.int64)
+    for i, bill in enumerate(bills):
+        units[i, list(bill)] = [min(owed, LARGEST // len(bills)) for owed in bill.values()]
+    return units
+
+
+def _clear(
+    view: View, clients: Ints, bills: Sequence[Bill], authorised: Sequence[int | None]
+) -> tuple[NDArray[np.bool_], tuple[Transaction, ...]]:
+    """Return who pays ``[m]`` and the transactions, in an order in which no account falls below its floor.
+
+    Those who authorised their bill pay as soon as their account can bear it; what they pay may enable others. Only a
+    bill of nothing is paid by nothing.
+    """
+    book, owed = view.book, [sum(bill.values()) for bill in bills]
+    kept = _kept(view, clients)
+    willing = [
+        not kept[i] and units <= (LARGEST if most is None else most)
+        for i, (units, most) in enumerate(zip(owed, authorised, strict=True))
+    ]
+    paid = [ready and units == 0 for ready, units in zip(willing, owed, strict=True)]
+    posted: list[Transaction] = []
+    progress = True
+    while progress:
+        progress = False
+        for i in range(len(bills)):
+            if paid[i] or not willing[i] or not book.can_pay(account(int(clients[i])), owed[i]):
+                continue
+            entry = _transaction(clients, bills[i], i)
+            book = book.post(view.round, [entry])  # a trial of what the loop posts later
+            posted.append(entry)
+            paid[i] = progress = True
+    return np.array(paid, bool), tuple(posted)
+
+
+def _kept(view: View, clients: Ints) -> NDArray[np.bool_]:
+    """Return whose centre the mix leaves as it was ``[m]``: nothing would be delivered for their money."""
+    return view.mixed.keeps(view.table, view.at("centre", clients))
+
+
+def _transaction(clients: Ints, bill: Bill, i: int) -> Transaction:
+    postings = [(account(int(clients[i])), -sum(bill.values()))]
+    postings += [(account(int(clients[j])), units) for j, units in bill.items() if units]
+    return Transaction(f"market/{int(clients[i])}", "market", tuple(postings), "iPFL eq. (10)")
+
+
+def _utilities(graph: Graph, money: Floats, truth: Truth) -> Floats:
+    """Return each client's utility ``[m]``, iPFL eq. (1), by what is true of it."""
+    if bool(((truth.sizes == 0) & (truth.eagerness > 0)).any()):  # papers.md I13
+        truth = Truth(truth.sizes, truth.costs, np.where(truth.sizes == 0, 0.0, truth.eagerness))
+    return utilities_of(graph, money, truth.sizes, truth.costs, truth.eagerness)
+
+
+def _arrays(trade: Trade, pricing: Pricing) -> dict[str, NDArray[Any]]:
+    """Return what an audit replays a round from."""
+    market, truth = trade.market, trade.truth
+    return {
+        "market_client": trade.clients,
+        "market_graph": trade.graph,
+        "market_distance": market.distance,
+        "market_size": market.sizes,
+        "market_cost": market.costs,
+        "market_eagerness": market.eagerness,
+        "market_lam": np.array(market.lam),
+        "market_pricing": np.array(pricing),
+        "market_true_size": truth.sizes,
+        "market_true_cost": truth.costs,
+        "market_true_eagerness": truth.eagerness,
+        "market_gain": gains(trade.graph, market.sizes, market.eagerness),
+    }
+
+
+def _nothing(num_clients: int) -> State:
+    return {"utility": np.zeros(num_clients), "money": np.zeros(num_clients, np.int64)}
+
+
+def _metrics(state: State, utility: Floats | None) -> dict[str, float]:
+    """Return the utilities of all clients so far, and of those at this round's market; of few clients one by one."""
+    total = state["utility"]
+    found = {"utility/mean": float(total.mean()), "utility/min": float(total.min())}
+    if len(total) <= ONE_BY_ONE:
+        found |= {f"utility/client/{i}": float(u) for i, u in enumerate(total)}
+        found |= {f"balance/client/{i}": float(m / TOKEN) for i, m in enumerate(state["money"])}
+    if utility is not None and len(utility):
+        found |= {"utility/round_mean": float(utility.mean()), "utility/round_min": float(utility.min())}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _added(state: State, clients: Ints, utility: Floats, money: NDArray[np.int64] | None = None) -> State:
+    """Return the sums with one more market: ``utility [m]`` of ``clients [m]``, and what i paid j ``money [m, m]``."""
+    total, balance = state["utility"].copy(), state["money"].copy()
+    total[clients] += utility
+    if money is not None:
+        balance[clients] += money.sum(axis=0) - money.sum(axis=1)
+    return {**state, "utility": total, "money": balance}
+
+
+@dataclass(frozen=True)
+class Utilities(SettlePart):
+    """Nobody pays; everyone's utility is accounted as iPFL accounts for its baselines, eq. (1) with p = 0.
+
+    Client i imports j's model if any row that i trained from, was pulled to, or starts from next contains j's update.
+    ``cost`` and ``eagerness`` stand for clients whose profile has none.
+    """
+
+    needs: ClassVar[Named] = frozenset({"clients"})
+    cost: Cost = 1.0
+    eagerness: Eagerness = 5e5
+
+    def init(self, context: Context) -> State:
+        """Nobody has gained anything."""
+        return _nothing(context.num_clients)
+
+    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+        """Return metrics and arrays alone."""
+        if view.stage != "close":
+            return Settlement(), state
+        if len(view.trained) == 0 or view.round == view.context.rounds - 1:
+            return Settlement(metrics=_metrics(state, None)), state
+        clients = np.unique(view.trained.seats.client)
+        truth = Truth.of(view, clients, self.cost, self.eagerness)
+        graph = graph_of(view, clients)
+        utility = _utilities(graph, np.zeros(graph.shape), truth)
+        arrays: dict[str, NDArray[Any]] = {
+            "market_client": clients,
+            "market_graph": graph,
+            "market_true_size": truth.sizes,
+            "market_true_cost": truth.costs,
+            "market_true_eagerness": truth.eagerness,
+            "market_utility": utility,
+        }
+        after = _added(state, clients, utility)
+        metrics = {"market/edges": float(graph.sum()), **_metrics(after, utility)}
+        return Settlement(metrics=metrics, arrays=arrays), after
+
+
+def graph_of(view: View, clients: Ints) -> Graph:
+    """Return who got whose update in a round of any mechanism, ``[m, m]`` of 0/1 over ``clients [m]``."""
+    seats, mixed = view.trained.seats, view.mixed
+    S = len(seats)
+    reach = np.zeros((len(clients), mixed.W.shape[0]), bool)  # the rows that a client sees next
+    for i, c in enumerate(clients.tolist()):
+        reach[i, mixed.home[c]] = True
+        mine = np.flatnonzero(seats.client == c)
+        for used in (seats.start[mine], seats.target[mine]):
+            reach[i, used] = True
+        for pulls in (seats.R, seats.L):
+            if pulls is not None:
+                reach[i, : pulls.shape[1]] |= (pulls[mine] != 0).any(axis=0)
+    made_of = np.abs(mixed.W[:, :S]) > 0  # [K', S]
+    holder = np.zeros((S, len(clients)), bool)
+    holder[np.arange(S), np.searchsorted(clients, seats.client)] = True
+    graph: Graph = ((reach.astype(float) @ made_of.astype(float) @ holder.astype(float)) > 0).astype(np.int8)
+    np.fill_diagonal(graph, 0)
+    return graph
 
 
 def ipfl(
-    lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0,
+    lam: Weight = 2.0,
     eta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0,
-    cost: Annotated[float, Field(ge=0)] = 1.0,
-    eagerness: Annotated[float, Field(ge=0, le=MOST)] = 5e5,
+    cost: Cost = 1.0,
+    eagerness: Eagerness = 5e5,
     distance: Kind = "cosine",
     of: Of = "travel",
     bounded: bool = True,
@@ -165,11 +675,5 @@ def ipfl(
     """iPFL with the published lambda and eta for CIFAR-10, and the published cost and eagerness for clients whose
     profile has none. The gain is ``sqrt(K/n)``, so that K should grow with the clients' samples: 5e5 is for 5,000.
     """
-    return Mechanism(
-        name="ipfl",
-        select=Staying(),
-        train=ModelAndCentre(lam / eta, keep_best),  # eq. (7): lambda / (2 eta) |theta - centre|^2
-        weigh=Imports(lam, eta, distance, of, bounded, cost, eagerness, adapters),
-        settle=Payments(pricing),
-        deploy=ServerModel(),
-    )
+    part = IPFL(lam, eta, cost, eagerness, distance, of, bounded, pricing, keep_best, adapters)
+    return Mechanism("ipfl", select=part, train=part, weigh=part, settle=part, deploy=ServerModel())

@@ -4,29 +4,611 @@ each client mixes the tiers' models for itself. And TIFF (Han et al. 2022), whic
 A round: bids on importance weights (Alg. 1, eq. 3), the round before is settled (eqs 6-14), each tier trains the
 bidders that were worth most to it and a few at random (Alg. 3), and is averaged by samples; contributions are
 first-order Shapley values on the clients' own data (Alg. 2). How the paper was read: docs/papers.md, P1-P23.
+
+Its parts, in the order of a round: :class:`Tokens` (the auction and the settlement), :class:`Tiers` (the scheduler),
+:class:`TierModels`, and :class:`OneShot`. The auction hands on :class:`Bids`, which the others read, and the settlement
+of the round before is a :class:`SettledRound`. They are parts of their own, since TIFF and any valued mechanism take
+the tokens without the tiers.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from pydantic import Field
 
-from hanse.mechanisms.deploy import OneShot, ServerModel
-from hanse.mechanisms.part import Mechanism
-from hanse.mechanisms.select.tiers import PretrainedTiers, Tiers
-from hanse.mechanisms.settle import ServerTokens, Tokens
-from hanse.mechanisms.tiers import TierModels
-from hanse.mechanisms.train import SharedModel
+from hanse.errors import UserError
+from hanse.federation.bids import fit, fits
+from hanse.federation.declared import LARGEST_COUNT
+from hanse.federation.port import Ask, Request, Score, Scored, Trained
+from hanse.games import tiers as games
+from hanse.games import tokens
+from hanse.ledger.book import Book
+from hanse.ledger.entry import TOKEN, Transaction, escrow, pool
+from hanse.ledger.entry import client as account
+from hanse.mechanisms.deploy import ServerModel
+from hanse.mechanisms.part import (
+    Block,
+    Choice,
+    Context,
+    Deployment,
+    DeployPart,
+    Floats,
+    Ints,
+    Mechanism,
+    Named,
+    OwnMix,
+    SelectPart,
+    Settlement,
+    SettlePart,
+    State,
+    TrainPart,
+    View,
+)
+from hanse.mechanisms.train import SharedModel, chosen_seats
 from hanse.mechanisms.value import FirstOrder
 from hanse.mechanisms.value_held import FirstOrderAtClients
 from hanse.mechanisms.weigh import BySamples
+from hanse.streams import stream
+from hanse.table import Seats, Table
 
-__all__ = ["pifl", "tiff"]
+__all__ = [
+    "Bids",
+    "OneShot",
+    "PretrainedTiers",
+    "ServerTokens",
+    "SettledRound",
+    "TierModels",
+    "Tiers",
+    "TokenManager",
+    "Tokens",
+    "pifl",
+    "tiff",
+]
 
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Price = Annotated[float, Field(ge=1e-6, le=1e9)]
+Samples = Annotated[int, Field(ge=1)]
+SCHEDULED = frozenset({"clients", "values", "bids"})
+VALUED = frozenset({"clients", "groups", "values"})
+QUESTION = "tier accuracy"
+
+
+@dataclass(frozen=True)
+class Bids:
+    """An auction's bids: which are in escrow, ``held [N, K]`` by clients for rows of the table, and the tiers that each
+    client ``wanted``, its favourite first. The latter are a client's words: untrusted.
+    """
+
+    held: NDArray[np.bool_]
+    wanted: Mapping[int, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class SettledRound:
+    """How the round before was settled: the ``accuracies`` of its tiers by row, and what each tier ``paid [N, K]`` each
+    client net (units).
+    """
+
+    accuracies: Mapping[int, float]
+    paid: Ints
+
+
+def _held(view: View) -> NDArray[np.bool_]:
+    """Return which bids are in escrow, ``[N, K]``; none before the auction."""
+    bids = view.get(Bids)
+    return np.zeros((view.context.num_clients, view.table.size), bool) if bids is None else bids.held
+
+
+def _widened(array: Floats, columns: int) -> Floats:
+    """Return ``array [N, k]`` with columns of zeros up to ``columns`` (a table may grow)."""
+    missing = columns - array.shape[1]
+    return np.pad(array, ((0, 0), (0, missing))) if missing > 0 else array
+
+
+# TRAIN: a model for each tier
+
+
+@dataclass(frozen=True)
+class TierModels(TrainPart):
+    """PI-FL: a model for each of ``tiers``, all from one initial model (or each from its own, with ``initial =
+    "different"``); averages of models from different initial ones fit nothing, so personal models need the same.
+    """
+
+    needs: ClassVar[Named] = frozenset({"clients"})
+    gives: ClassVar[Named] = frozenset({"groups"})
+    tiers: Annotated[int, Field(ge=1)] = 2
+    initial: Literal["same", "different"] = "same"
+
+    def blocks(self) -> Sequence[Block]:
+        """Return a row "tier" for each."""
+        return (Block("tier", self.tiers, initial="different" if self.initial == "different" else "model"),)
+
+    def home(self, table: Table, context: Context) -> Ints:
+        """Return a random tier for each client, ``[N]``. Raises UserError for more tiers than clients."""
+        if self.tiers > context.num_clients:
+            raise UserError(
+                f"mechanism.tiers: {self.tiers}: more than the {context.num_clients} clients that there are"
+            )
+        places = stream(context.seed, "first homes").permutation(context.num_clients)
+        return table.at("tier")[places % self.tiers]
+
+    def seats(self, view: View, state: State) -> tuple[Seats, State]:
+        """Seat each chosen client at the tier's model that was chosen for it (its home row if none was)."""
+        return chosen_seats(view), state
+
+
+# SELECT: the scheduler (Alg. 3)
+
+
+@dataclass(frozen=True)
+class Tiers(SelectPart):
+    """The ``by_contribution`` bidders of a tier that were worth most to it so far, and ``at_random`` of all others that
+    are present: those without a bid are invited and pay nothing (papers.md P7-P9).
+
+    What a client was worth to a tier is its "last" value there or the "mean" of all, 0 before the first (values of
+    PI-FL eq. 2 sum to 0). If a tier has at most as many bidders as seats, all of them train, and this is recorded; a
+    tier that nobody bids for keeps its model. In round 0 the clients are dealt out to the tiers at random.
+    """
+
+    needs: ClassVar[Named] = SCHEDULED
+    by_contribution: Count = 8
+    at_random: Count = 2
+    contribution: Literal["last", "mean"] = "last"
+
+    def init(self, context: Context) -> State:
+        """Nobody has been worth anything."""
+        n = context.num_clients
+        return {"worth": np.zeros((n, 0)), "times": np.zeros((n, 0))}
+
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
+        """Return who trains which tier."""
+        if view.round == 0:
+            return self.dealt(view), state
+        return self.scheduled(view, state), state
+
+    def dealt(self, view: View, label: Ints | None = None, start: int | None = None) -> Choice:
+        """Return the first choice: clients in random order, each in one tier, or in that of its ``label [N]``.
+
+        They train from row ``start``, if that is given, and from their tier's otherwise.
+        """
+        rows = view.table.shared
+        order = view.draw("first tiers").permutation(view.present)
+        place = np.arange(len(order)) % len(rows) if label is None else label[order]
+        groups = [order[place == k][: self.by_contribution + self.at_random] for k in range(len(rows))]
+        choice = _choice(rows, groups, {})
+        return choice if start is None else replace(choice, start=np.full_like(choice.clients, start))
+
+    def scheduled(self, view: View, state: State) -> Choice:
+        """Return the choice by bids and contributions."""
+        rows, present = view.table.shared, view.present
+        worth, seats = _widened(state["worth"], view.table.size), self.by_contribution + self.at_random
+        bids, bidders, orders = _held(view), [], []
+        for k in rows.tolist():
+            held = present[bids[present, k]].tolist()
+            order = view.draw("schedule", start=k).permutation(present).tolist()
+            if len(held) <= seats:  # all of them train: whom contributions leave over comes first among the drawn
+                order.sort(key=lambda c, held=set(held): c not in held)
+            bidders.append(held)
+            orders.append(order if held else [])
+        found = games.schedule(bidders, worth[:, rows].T, self.by_contribution, self.at_random, orders)
+        metrics: dict[str, float] = {}
+        for k, held, seated in zip(rows.tolist(), bidders, found.tiers, strict=True):
+            metrics[f"select/tier {k}/bidders"] = len(held)
+            metrics[f"select/tier {k}/invited"] = len(set(seated) - set(held))
+        metrics["select/all_bidders_train"] = sum(0 < len(held) <= seats for held in bidders)
+        return _choice(rows, [np.array(c, np.int64) for c in found.tiers], metrics)
+
+    def learn(self, outcome: View, state: State) -> State:
+        """Remember what the seats were worth to the tiers that they trained."""
+        if outcome.values is None:
+            return state
+        size, seats = outcome.table.size, outcome.trained.seats
+        worth, times = _widened(state["worth"], size).copy(), _widened(state["times"], size).copy()
+        value = np.nan_to_num(outcome.values.per_seat)
+        at = (seats.client, seats.target)
+        times[at] += 1
+        worth[at] = value if self.contribution == "last" else worth[at] + (value - worth[at]) / times[at]
+        return {"worth": worth, "times": times}
+
+
+def _choice(rows: Ints, groups: Sequence[Ints], metrics: dict[str, float]) -> Choice:
+    clients = np.concatenate([*groups, np.zeros(0, np.int64)]).astype(np.int64)
+    tier = np.repeat(rows, [len(g) for g in groups])
+    order = np.lexsort((tier, clients))  # seats by client, as everywhere
+    return Choice(clients[order], tier[order], tier[order], metrics)
+
+
+@dataclass(frozen=True)
+class PretrainedTiers(SelectPart):
+    """As ``tiers``, after ``rounds`` of pre-training: everybody present trains one model, and the first tiers are
+    groups of clients whose local models are alike (PI-FL sec. 3.1, eq. 5).
+
+    Alike are those that K-means puts together by the F1 scores, on the server's validation set, of the ``rho`` classes
+    in which local models differ most (default: half of the classes). Clients whose update did not come in the last of
+    these rounds are dealt out at random.
+    """
+
+    needs: ClassVar[Named] = SCHEDULED | frozenset({"validation"})
+    rounds: Annotated[int, Field(ge=1)] = 1
+    rho: Annotated[int, Field(ge=1)] | None = None
+    by_contribution: Count = 8
+    at_random: Count = 2
+    contribution: Literal["last", "mean"] = "last"
+
+    @property
+    def then(self) -> Tiers:
+        """The scheduler of all later rounds."""
+        return Tiers(self.by_contribution, self.at_random, self.contribution)
+
+    def init(self, context: Context) -> State:
+        """No labels yet."""
+        return {**self.then.init(context), "label": np.full(context.num_clients, -1, np.int64)}
+
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
+        """Return everybody for the first tier's row, then the first tiers, then the choice by bids."""
+        first = view.table.shared[0]
+        if view.round < self.rounds:
+            return Choice(view.present, np.full(len(view.present), first, np.int64)), state
+        if view.round == self.rounds:
+            return self.then.dealt(view, state["label"], int(first)), state
+        return self.then.scheduled(view, state), state
+
+    def learn(self, outcome: View, state: State) -> State:
+        """Remember contributions; at the end of pre-training, group the clients."""
+        label = state["label"]
+        if outcome.round == self.rounds - 1:
+            label = self._labels(outcome)
+        if outcome.round < self.rounds:
+            return {**state, "label": label}
+        return {**self.then.learn(outcome, state), "label": label}
+
+    def _labels(self, outcome: View) -> Ints:
+        tiers, n = len(outcome.table.shared), outcome.context.num_clients
+        draw = outcome.draw("first tiers of the unexplored")
+        label = draw.integers(tiers, size=n)
+        updates = outcome.trained
+        if len(updates) < tiers:
+            return label
+        f1 = self._scores(outcome, updates.rows)
+        rho = min(self.rho or max(1, f1.shape[1] // 2), f1.shape[1])
+        seed = int(draw.integers(2**31))
+        label[updates.seats.client] = games.first_tiers(f1, rho, tiers, seed=seed).labels
+        return label
+
+    @staticmethod
+    def _scores(outcome: View, rows: torch.Tensor) -> Floats:
+        counts: Any = outcome.judge.confusion(rows)
+        return games.f1_scores(counts.numpy())
+
+
+# SETTLE: the auction, and the settlement of the round before (eqs 6-14)
+
+_STEPS = {
+    "6": ("pay", "PI-FL eqs (6), (7): selected bidders pay"),
+    "11": ("reimburse", "PI-FL eqs (8)-(11): reimbursement"),
+    "14": ("reward", "PI-FL eqs (12)-(14): rewards by rank"),
+}
+
+
+@dataclass(frozen=True)
+class TokenManager(SettlePart):
+    """The auction of both token managers, which differ in where a tier's accuracy comes from.
+
+    A bid puts ``price`` tokens into escrow. Selected bidders pay into their tier's pool; up to the share ``eta`` of it
+    goes back to them, the less the better the tier became (nothing from a relative improvement of ``gamma`` on); the
+    rest is shared by those who trained, ranked by contribution and participation. Clients score models on
+    ``score_samples`` of their samples (none: on all). The ``first`` auction is in this round: before it models know
+    nothing, and those who train are invited.
+
+    Its state are the seats of the last round, which is still to be settled (``client``, ``tier``, ``bidder``: it bid
+    and paid, ``worked``: its update was mixed, ``worth``, each ``[S]``); how often each client ``sat [N, K]`` and what
+    each tier has ``paid [N, K]`` it so far (net units); each tier's ``best [K]`` accuracy.
+    """
+
+    needs: ClassVar[Named] = VALUED
+    gives: ClassVar[Named] = frozenset({"bids"})
+    price: Price = 1.0
+    eta: Share = 0.5
+    gamma: Share = 0.1
+    score_samples: Samples | None = 64
+    first: Annotated[int, Field(ge=0)] = 1
+
+    def accuracies(self, view: View, state: State) -> dict[int, float]:
+        """Return the accuracy now of each tier of the round before, by its row."""
+        raise NotImplementedError
+
+    @property
+    def units(self) -> int:
+        """The price in units."""
+        return round(self.price * TOKEN)
+
+    def init(self, context: Context) -> State:
+        """Nothing is to be settled."""
+        n, none = context.num_clients, np.zeros(0, np.int64)
+        return {
+            "client": none,
+            "tier": none,
+            "bidder": np.zeros(0, bool),
+            "worked": np.zeros(0, bool),
+            "worth": np.zeros(0),
+            "sat": np.zeros((n, 0)),
+            "paid": np.zeros((n, 0)),
+            "best": np.zeros(0),
+        }
+
+    def asks(self, view: View, state: State) -> Sequence[Request]:
+        """Ask everyone for bids, with the price of a seat and what each tier has paid it so far (net units a seat)."""
+        if view.stage != "open" or view.round < self.first:
+            return ()
+        rows, size = view.table.shared, view.table.size
+        paid = (_widened(state["paid"], size) / np.maximum(1, _widened(state["sat"], size)))[:, rows]
+        models = view.table.some(rows)
+
+        def told(c: int) -> Mapping[str, Any]:
+            balance = view.book.balance(account(c)) - view.book.floor
+            return {"tiers": len(models), "price": self.units, "balance": balance, "paid": paid[c].tolist()}
+
+        return [Request(c, (Ask("bid", told(c), models, limit=self.score_samples),)) for c in view.present.tolist()]
+
+    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+        """Settle the round before and take the bids ("open"), return the bids that won no seat ("close"), and settle
+        the last round ("end").
+        """
+        if view.stage == "close":
+            return self._returned(view, state), state
+        settled, found = self._settled(view, state)
+        if view.stage == "end":
+            return Settlement(transactions=tuple(settled), found=(found,)), state
+        bids = _bids(view, view.book.post(view.round, settled), self.units)
+        taken = _escrowed(bids.held, self.units)
+        return Settlement(transactions=(*settled, *taken), found=(bids, found)), state
+
+    def _settled(self, view: View, state: State) -> tuple[list[Transaction], SettledRound]:
+        """Return the settlement of the round before: each tier by PI-FL eqs (6)-(14), from escrow through the tier's
+        pool to the clients.
+        """
+        accuracies = self.accuracies(view, state)
+        paid = np.zeros((view.context.num_clients, view.table.size), np.int64)
+        paid[state["client"][state["bidder"]], state["tier"][state["bidder"]]] -= self.units
+        transactions: list[Transaction] = []
+        for k in np.unique(state["tier"]).tolist():
+            here = state["tier"] == k
+            clients, worked = state["client"][here].tolist(), state["worked"][here]
+            providers = [c for c, did in zip(clients, worked, strict=True) if did]
+            moved = tokens.settle_tier(
+                payers=[c for c, bid in zip(clients, state["bidder"][here], strict=True) if bid],
+                providers=providers,
+                price=self.units,
+                accuracy=accuracies[k],
+                best_accuracy=float(state["best"][k]),
+                eta=self.eta,
+                gamma=self.gamma,
+                contributions=dict(zip(clients, state["worth"][here].tolist(), strict=True)),
+                participations={c: float(state["sat"][c, k]) for c in providers},
+                pool=view.book.balance(pool(f"tier {k}")),
+            )
+            for equation, _, target, amount in moved:
+                if equation != "6":  # out of the pool, to a client
+                    paid[int(target), k] += amount
+            transactions += _transactions(k, moved)
+        return transactions, SettledRound(accuracies, paid)
+
+    def _returned(self, view: View, state: State) -> Settlement:
+        """Return the bids that won no seat."""
+        bids, settled = view.get(Bids), view.get(SettledRound)
+        if bids is None or settled is None:
+            raise RuntimeError("no bids: this part was not asked at the start of the round")
+        kept = _kept_bids(view, bids.held)
+        back = _out_of_escrow(bids.held & ~kept, self.units)
+        book = view.book.post(view.round, back)
+        balances = np.array([book.balance(account(c)) for c in range(len(kept))], np.int64)
+        wanted = sum(len(tiers) for tiers in bids.wanted.values())
+        metrics = {
+            "tokens/bids": float(bids.held.sum()),
+            "tokens/bids_refused": float(wanted - bids.held.sum()),
+            "tokens/poorest": float(balances.min() / TOKEN),
+            "tokens/richest": float(balances.max() / TOKEN),
+        }
+        for k, reached in settled.accuracies.items():
+            best = float(state["best"][k])
+            metrics[f"tokens/tier {k}/accuracy"] = reached
+            metrics[f"tokens/tier {k}/theta"] = tokens.reimbursement_rate(reached, best, self.eta, self.gamma)
+        arrays = {"balances": balances, "bids": bids.held, "tokens_paid": settled.paid}
+        return Settlement(frozenset(), tuple(back), metrics, arrays, (replace(bids, held=bids.held & kept),))
+
+    def learn(self, outcome: View, state: State) -> State:
+        """Keep the round for its settlement, with the best accuracies so far."""
+        seats, size, settled = outcome.seats, outcome.table.size, outcome.get(SettledRound)
+        assert seats is not None
+        sat = _widened(state["sat"], size).copy()
+        best = np.pad(state["best"], (0, max(0, size - len(state["best"]))))
+        for k, reached in {} if settled is None else settled.accuracies.items():
+            best[k] = max(best[k], reached)
+        # a tier that starts from another one's model has been as good as it (papers.md P12: Acc_max from pre-training)
+        np.maximum.at(best, seats.target, best[seats.start])
+        worked, worth = _work(outcome, seats)
+        np.add.at(sat, (seats.client[worked], seats.target[worked]), 1)
+        tier = np.isin(seats.target, outcome.table.shared)  # private rows have no pool
+        return {
+            "client": seats.client[tier],
+            "tier": seats.target[tier],
+            "bidder": _held(outcome)[seats.client, seats.target][tier],
+            "worked": worked[tier],
+            "worth": worth[tier],
+            "sat": sat,
+            "paid": _widened(state["paid"], size) + (0 if settled is None else settled.paid),
+            "best": best,
+        }
+
+
+@dataclass(frozen=True)
+class Tokens(TokenManager):
+    """PI-FL's token manager (eqs 6-14; papers.md P7-P17): an auction for each tier, every round.
+
+    A tier's accuracy (eq. 8) is that of its model on the own data of the clients that trained it, which arrives with
+    the next bids: a round is settled then, and the last one by a closing exchange.
+    """
+
+    def asks(self, view: View, state: State) -> Sequence[Request]:
+        """Ask the tiers' clients of the last round for its accuracy, and everyone for bids."""
+        if view.stage not in ("open", "end"):
+            return ()
+        asked = np.intersect1d(state["client"][state["worked"]], view.present).tolist()
+        score = Score(QUESTION, view.table.some(view.table.shared), limit=self.score_samples)
+        return [*(Request(c, (score,)) for c in asked), *super().asks(view, state)]
+
+    def accuracies(self, view: View, state: State) -> dict[int, float]:
+        """Return each tier's accuracy on the samples of the clients that trained it, weighted by their numbers; 0 if
+        none of them answers.
+        """
+        place = {int(row): i for i, row in enumerate(view.table.shared)}
+        found = {}
+        for k in np.unique(state["tier"]).tolist():
+            total = weight = 0.0
+            for c in state["client"][(state["tier"] == k) & state["worked"]].tolist():
+                scored = view.answers.get((c, QUESTION))
+                if isinstance(scored, Scored) and scored.num_samples > 0:
+                    i, samples = place[k], min(scored.num_samples, LARGEST_COUNT)
+                    total += samples * fit(float(scored.loss[i]), float(scored.accuracy[i]))
+                    weight += samples
+            found[k] = total / weight if weight else 0.0
+        return found
+
+
+@dataclass(frozen=True)
+class ServerTokens(TokenManager):
+    """TIFF's token manager (Han et al. 2022), which PI-FL extends: as ``tokens``, but a model's accuracy is that on the
+    server's validation set.
+    """
+
+    needs: ClassVar[Named] = VALUED | frozenset({"validation"})
+
+    def accuracies(self, view: View, state: State) -> dict[int, float]:
+        """Return each tier's accuracy on the server's validation set."""
+        rows = np.unique(state["tier"])
+        if not len(rows):
+            return {}
+        scores = view.judge.score(view.table.rows[rows])
+        return dict(zip(rows.tolist(), fits(scores), strict=True))
+
+
+def _bids(view: View, book: Book, price: int) -> Bids:
+    """Return the bids that came, and which are good: for a tier that there is, once, and paid for from the balances in
+    ``book``. A client's bids are taken in its own order of preference until its account is at its floor (papers.md
+    P10); anything but a list is no bid.
+    """
+    rows = view.table.shared.tolist()
+    held = np.zeros((view.context.num_clients, view.table.size), bool)
+    words = {c: (view.said(c, "bid") or {}).get("tiers") for c in view.present.tolist()}
+    wanted = {c: list(said) if isinstance(said, list | tuple) else [] for c, said in words.items()}
+    for c, tiers in wanted.items():
+        there = dict.fromkeys(k for k in tiers if type(k) is int and 0 <= k < len(rows))
+        afford = max(0, (book.balance(account(c)) - book.floor) // price)
+        held[c, [rows[k] for k in list(there)[:afford]]] = True
+    return Bids(held, wanted)
+
+
+def _escrowed(bids: NDArray[np.bool_], price: int) -> list[Transaction]:
+    """Return the movements of good bids ``[N, K]`` into escrow, ``price`` units each, a transaction a tier."""
+    found = []
+    for k in np.flatnonzero(bids.any(axis=0)).tolist():
+        pairs = []
+        for c in np.flatnonzero(bids[:, k]).tolist():
+            pairs += [(account(c), -price), (escrow(c), price)]
+        found.append(Transaction(f"bid/{k}", "bid", tuple(pairs), "bids, held until the round settles"))
+    return found
+
+
+def _kept_bids(view: View, bids: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which bids are kept ``[N, K]``: those that won a seat, unless it failed for the server's reasons
+    (papers.md P9): the update was sound, but too few others were.
+    """
+    seats, mixed = view.seats, view.trained.seats
+    assert seats is not None
+    taken = np.zeros_like(bids)
+    for s, (c, k) in enumerate(zip(seats.client.tolist(), seats.target.tolist(), strict=True)):
+        taken[c, k] = not isinstance(view.answers.get((c, f"seat {s}")), Trained)
+    taken[mixed.client, mixed.target] = True
+    return taken
+
+
+def _out_of_escrow(bids: NDArray[np.bool_], price: int) -> list[Transaction]:
+    """Return the movements of these bids ``[N, K]`` back to the clients, a transaction a tier."""
+    found = []
+    for k in np.flatnonzero(bids.any(axis=0)).tolist():
+        pairs = []
+        for c in np.flatnonzero(bids[:, k]).tolist():
+            pairs += [(escrow(c), -price), (account(c), price)]
+        found.append(Transaction(f"return/{k}", "return", tuple(pairs), "bids that won no seat"))
+    return found
+
+
+def _transactions(tier: int, moved: Sequence[tokens.Movement]) -> list[Transaction]:
+    """Return one transaction for each equation that moved anything."""
+    found, purse = [], pool(f"tier {tier}")
+    for equation, (kind, memo) in _STEPS.items():
+        here = [(source, target, units) for eq, source, target, units in moved if eq == equation]
+        total = sum(units for _, _, units in here)
+        if equation == "6":
+            pairs = [(escrow(int(source)), -units) for source, _, units in here]
+            pairs.append((purse, total))
+        else:
+            pairs = [(account(int(target)), units) for _, target, units in here]
+            pairs.append((purse, -total))
+        if here:
+            found.append(Transaction(f"{kind}/{tier}", kind, tuple(pairs), memo))
+    return found
+
+
+def _work(outcome: View, seats: Seats) -> tuple[np.ndarray, Floats]:
+    """Return which seats' updates were mixed, ``[S]``, and what they were worth (0 where nothing is known)."""
+    place = {pair: s for s, pair in enumerate(_pairs(outcome.trained.seats))}
+    at = np.array([place.get(pair, -1) for pair in _pairs(seats)], np.int64)
+    worth = np.zeros(len(seats))
+    if outcome.values is not None:
+        # what is not finite ranks last, and does not stop the settlement
+        worth[at >= 0] = np.nan_to_num(outcome.values.per_seat[at[at >= 0]], nan=-np.finfo(np.float64).max)
+    return at >= 0, worth
+
+
+def _pairs(seats: Seats) -> list[tuple[int, int]]:
+    return list(zip(seats.client.tolist(), seats.target.tolist(), strict=True))
+
+
+# DEPLOY: personal models in one shot (eqs 3, 4)
+
+
+@dataclass(frozen=True)
+class OneShot(DeployPart):
+    """PI-FL's personal models in one shot: each client mixes the tiers' models by its own importance weights (eqs 3,
+    4).
+
+    The weights come from the client's ``share`` "validation", which is drawn from what it will be tested on, or from
+    "train", on which a client with other goals than its training data mixes in the wrong tier (papers.md P23); a client
+    without a validation share takes its train share. Unless ``normalised`` they are the weights as printed (P4).
+    They are made at the client and never sent. Beside it a client holds the tier that it bids for first.
+    """
+
+    reads: ClassVar[Named] = frozenset({"tier"})
+    share: Literal["validation", "train"] = "validation"
+    normalised: bool = True
+
+    def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
+        """Return each client's preferred tier, and how it mixes."""
+        rows, held, bids = view.table.shared, view.mixed.home.copy(), view.get(Bids)
+        for c, wanted in ({} if bids is None else bids.wanted).items():
+            for first in wanted[:1]:
+                if type(first) is int and 0 <= first < len(rows):
+                    held[c] = rows[first]
+        own = OwnMix(rows, self.share, self.normalised)
+        return Deployment(np.asarray(held, np.int64), own_mix=own), state
 
 
 def pifl(

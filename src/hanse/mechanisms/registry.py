@@ -4,32 +4,49 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from hanse.errors import UserError, import_path, named, nearest
-from hanse.mechanisms import baselines, deploy, personalised, select, settle, train, value, weigh
-from hanse.mechanisms.fedgen import Distilled, fedgen, gtfedgen
+from hanse.mechanisms import baselines, deploy, select, train, value, weigh
+from hanse.mechanisms.calling import method_of
+from hanse.mechanisms.cfl import CFL, cfl
+from hanse.mechanisms.ditto import Ditto, ditto
+from hanse.mechanisms.fedamp import FedAMP, HeurFedAMP, TowardsCentres, fedamp, heur_fedamp
+from hanse.mechanisms.fedfomo import FedFomo, fedfomo
+from hanse.mechanisms.fedgen import FedGen, fedgen, gtfedgen
+from hanse.mechanisms.fedsoft import FedSoft, fedsoft
 from hanse.mechanisms.greedyfed import greedyfed
 from hanse.mechanisms.gtflat import gtfedavg, gtfedprox
-from hanse.mechanisms.ipfl import ModelAndCentre, Staying, ipfl
-from hanse.mechanisms.part import Mechanism, Part
-from hanse.mechanisms.pifl import pifl, tiff
-from hanse.mechanisms.select.tiers import PretrainedTiers, Tiers
-from hanse.mechanisms.settle.tokens import ServerTokens, Tokens
-from hanse.mechanisms.tiers import TierModels
+from hanse.mechanisms.ifca import IFCA, ifca
+from hanse.mechanisms.ipfl import IPFL, Utilities, ipfl
+from hanse.mechanisms.mixing import writers
+from hanse.mechanisms.part import GROUPS, Mechanism, Part, in_slots
+from hanse.mechanisms.pfedgraph import FromCentres, PFedGraph, pfedgraph
+from hanse.mechanisms.pifl import OneShot, PretrainedTiers, ServerTokens, TierModels, Tiers, Tokens, pifl, tiff
+from hanse.mechanisms.scaffold import Scaffold, scaffold
 from hanse.mechanisms.value_held import FirstOrderAtClients
 
-__all__ = ["MECHANISMS", "PARTS", "SLOTS", "build_mechanism", "call", "carried", "defaults", "unmet_needs"]
+__all__ = [
+    "MECHANISMS",
+    "PARTS",
+    "RENAMED",
+    "SLOTS",
+    "Unmet",
+    "build_mechanism",
+    "call",
+    "carried",
+    "current_names",
+    "defaults",
+    "unmet_needs",
+]
 
 PUBLISHED: Sequence[Callable[..., Mechanism]] = (
     baselines.fedavg, baselines.fedprox, gtfedavg, gtfedprox, fedgen, gtfedgen, greedyfed, baselines.ucb,
-    baselines.s_fedavg, baselines.power_of_choice, baselines.oort, baselines.set_aware, personalised.scaffold,
-    personalised.ditto, personalised.fedamp, personalised.heur_fedamp, personalised.pfedgraph, personalised.fedfomo,
-    personalised.cfl, personalised.ifca, personalised.fedsoft, ipfl, pifl, tiff, baselines.local,
-    baselines.centralised,
+    baselines.s_fedavg, baselines.power_of_choice, baselines.oort, baselines.set_aware, scaffold, ditto, fedamp,
+    heur_fedamp, pfedgraph, fedfomo, cfl, ifca, fedsoft, ipfl, pifl, tiff, baselines.local, baselines.centralised,
 )  # fmt: skip
 MECHANISMS: dict[str, Callable[..., Mechanism]] = {make.__name__: make for make in PUBLISHED}
 PARTS: dict[str, dict[str, Callable[..., Any]]] = {
@@ -44,7 +61,7 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "power_of_choice": select.PowerOfChoice,
         "oort": select.Oort,
         "set_aware": select.SetAware,
-        "staying": Staying,
+        "ipfl": IPFL,
         "tiers": Tiers,
         "pretrained_tiers": PretrainedTiers,
     },
@@ -52,16 +69,16 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "shared": train.SharedModel,
         "proximal": train.Proximal,
         "own": train.OwnModels,
-        "distilled": Distilled,
+        "fedgen": FedGen,
         "tiers": TierModels,
-        "controlled": train.Controlled,
-        "ditto": train.Ditto,
-        "towards_centres": train.TowardsCentres,
-        "from_centres": train.FromCentres,
-        "sent": train.SentModels,
-        "cluster_models": train.ClusterModels,
-        "soft_clusters": train.SoftClusters,
-        "model_and_centre": ModelAndCentre,
+        "scaffold": Scaffold,
+        "ditto": Ditto,
+        "towards_centres": TowardsCentres,
+        "from_centres": FromCentres,
+        "fedfomo": FedFomo,
+        "ifca": IFCA,
+        "fedsoft": FedSoft,
+        "ipfl": IPFL,
     },
     "weigh": {
         "samples": weigh.BySamples,
@@ -69,14 +86,14 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "gtflat": weigh.GTFLAT,
         "gtflat_validation": weigh.ValidationGTFLAT,
         "inverse_distance": weigh.InverseDistance,
-        "control_variates": weigh.ControlVariates,
-        "fedamp": weigh.FedAMP,
-        "heur_fedamp": weigh.HeurFedAMP,
-        "pfedgraph": weigh.PFedGraph,
-        "fedfomo": weigh.FedFomo,
-        "cfl": weigh.CFL,
-        "soft_shares": weigh.SoftShares,
-        "imports": weigh.Imports,
+        "scaffold": Scaffold,
+        "fedamp": FedAMP,
+        "heur_fedamp": HeurFedAMP,
+        "pfedgraph": PFedGraph,
+        "fedfomo": FedFomo,
+        "cfl": CFL,
+        "fedsoft": FedSoft,
+        "ipfl": IPFL,
     },
     "value": {
         "gtg": value.GTG,
@@ -90,42 +107,43 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
     "settle": {
         "tokens": Tokens,
         "server_tokens": ServerTokens,
-        "market": settle.Payments,
-        "utilities": settle.Utilities,
+        "ipfl": IPFL,
+        "utilities": Utilities,
     },
     "deploy": {
-        "one_shot": deploy.OneShot,
+        "one_shot": OneShot,
         "server": deploy.ServerModel,
         "own": deploy.OwnModel,
-        "cluster": deploy.ClusterModel,
+        "ifca": IFCA,
     },
 }
 SLOTS = tuple(PARTS)
+# names of parts before each of these systems was one part: old experiment files have them
+RENAMED: Mapping[str, Mapping[str, str]] = {
+    "select": {"staying": "ipfl"},
+    "train": {
+        "distilled": "fedgen",
+        "controlled": "scaffold",
+        "sent": "fedfomo",
+        "cluster_models": "ifca",
+        "soft_clusters": "fedsoft",
+        "model_and_centre": "ipfl",
+    },
+    "weigh": {"control_variates": "scaffold", "soft_shares": "fedsoft", "imports": "ipfl"},
+    "settle": {"market": "ipfl"},
+    "deploy": {"cluster": "ifca"},
+}
 
 # what a need is called when it is missing
 REASONS = {
     "bids": "an auction that clients bid at (mechanism.settle = 'tokens' or 'server_tokens')",
-    "tiers": "several models, one for each tier (mechanism.train = 'tiers')",
     "validation": "a validation set at the server (data.validation > 0)",
     "values": "a value part (mechanism.value) that says what each update was worth",
     "groups": "groups of several seats with one target row; here every client trains a row of its own",
     "clients": "several clients; with data.partition = 'pooled' there is one ('centralised' trains it)",
     "head": "a classifier that ends in a linear layer, whose input the generator makes",
     "client_validation": "a validation share at each client (data.client_validation > 0)",
-    "own_models": "a model of its own for each client beside what it starts from (mechanism.train = 'ditto')",
-    "own_handed_out": "a deploy part that lets clients hold their own models (mechanism.deploy = 'own')",
-    "sent_rows": "a row a client that the server sees (mechanism.train = 'sent')",
-    "rows_exchanged": "a weigh part that mixes the clients' rows (mechanism.weigh = 'fedfomo')",
-    "centres": "a centre a client (mechanism.train = 'towards_centres')",
-    "centres_mixed": "a weigh part that makes the clients' centres (mechanism.weigh = 'fedamp')",
-    "cluster_losses": "clients that are asked what each cluster's model loses (mechanism.train = 'cluster_models')",
-    "clusters_handed_out": "a deploy part that hands out the clusters' models (mechanism.deploy = 'cluster')",
-    "importance": "clients that say how important each centre is (mechanism.train = 'soft_clusters')",
-    "soft_shares": "a weigh part that averages by importance (mechanism.weigh = 'soft_shares')",
-    "variates": "control variates in the table (mechanism.train = 'controlled')",
-    "variates_updated": "a weigh part that updates the control variates (mechanism.weigh = 'control_variates')",
-    "market": "a market of models (mechanism.weigh = 'imports')",
-    "market_rows": "a model and a centre a client, and the initial model (mechanism.train = 'model_and_centre')",
+    "trade": "a market of models (mechanism.weigh = 'ipfl')",
     "pooled": "all data at one client (data.partition = 'pooled')",
 }
 
@@ -161,15 +179,11 @@ def call(make: Callable[..., Any], options: Mapping[str, Any], where: str, also:
 
 
 def build_part(slot: str, given: Any) -> Part | None:
-    """Return the part that a name, an import path or a table with ``name`` and options stands for."""
+    """Return the part that a name, an import path or a table with ``name`` and options stands for, in one slot."""
     if slot in ("value", "settle") and given in ("none", {"name": "none"}):
         return None
     part: Part = call(*named(given, f"mechanism.{slot}", PARTS[slot]), f"mechanism.{slot}")
     return part
-
-
-def _options(part: Any) -> dict[str, Any]:
-    return {field.name: getattr(part, field.name) for field in fields(part)}
 
 
 def carried(make: Callable[..., Any], options: Mapping[str, Any], part: Callable[..., Any]) -> dict[str, Any]:
@@ -180,50 +194,168 @@ def carried(make: Callable[..., Any], options: Mapping[str, Any], part: Callable
     return {k: known[k] for k in defaults(part) if k in known}
 
 
+def current_names(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return an experiment's ``[mechanism]`` table with the names that parts have now, and a note for each old one."""
+    found, notes = dict(table), []
+    for slot, names in RENAMED.items():
+        given = found.get(slot)
+        name = given.get("name") if isinstance(given, Mapping) else given
+        if isinstance(name, str) and name in names:
+            found[slot] = names[name] if isinstance(given, str) else {**given, "name": names[name]}  # type: ignore[dict-item]
+            notes.append(f"note: mechanism.{slot}: '{name}' is called '{names[name]}' now")
+    return found, notes
+
+
+@dataclass
+class _Wanted:
+    """A part that a ``[mechanism]`` table names: what makes it, its options and where each was given, its slots."""
+
+    make: Callable[..., Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, str] = field(default_factory=dict)
+    slots: list[str] = field(default_factory=list)
+
+
 def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
-    """Return the mechanism of an experiment's ``[mechanism]`` table: a name, its options, and replaced parts by
-    decision.
+    """Return the mechanism of an experiment's ``[mechanism]`` table: a name, its options, and replaced parts by slot.
 
     A part's table without a name changes options of the mechanism's own part. Options of the mechanism that a replaced
-    part also has (``clients_per_round``) carry over to it.
+    part also has (``clients_per_round``) carry over to it. A part that is named in two slots is one part, whose options
+    may be given under any of them; so is the mechanism's own part that stands in several.
     Raises UserError that lists every wrong key.
     """
+    table, _ = current_names(table)
     name = table["name"]
     make = MECHANISMS.get(name) or import_path(name, "mechanism.name", MECHANISMS)
     options = {k: v for k, v in table.items() if k != "name" and k not in SLOTS}
     lines: list[str] = []
     mechanism: Mechanism | None = None
-    replaced: dict[str, Any] = {}
     try:
         mechanism = call(make, options, "mechanism", ("name", *SLOTS))
     except UserError as wrong:
         lines += wrong.lines
+    wanted: dict[Any, _Wanted | None] = {}
     for slot in SLOTS:
-        if slot not in table:
-            continue
-        given = {"name": table[slot]} if isinstance(table[slot], str) else table[slot]
+        if slot in table:
+            try:
+                _want(wanted, slot, table[slot], mechanism, make, options)
+            except UserError as wrong:
+                lines += wrong.lines
+    replaced: dict[str, Any] = {}
+    for slot, one in wanted.items():
         try:
-            own = getattr(mechanism, slot, None)
-            if own is not None and isinstance(given, Mapping) and "name" not in given:
-                replaced[slot] = call(type(own), _options(own) | dict(given), f"mechanism.{slot}")
-                continue
-            if mechanism is not None and isinstance(given, Mapping) and given.get("name") in PARTS[slot]:
-                shared = carried(make, options, PARTS[slot][given["name"]])
-                given = shared | dict(given)
-            replaced[slot] = build_part(slot, given)
+            part = None if one is None else call(one.make, one.options, f"mechanism.{one.slots[0]}")
+            replaced |= dict.fromkeys([slot] if one is None else one.slots, part)
         except UserError as wrong:
             lines += wrong.lines
+    if not lines and mechanism is not None:
+        mechanism = replace(mechanism, **replaced)
+        lines += _no_method(mechanism)
     if lines or mechanism is None:
         raise UserError(*lines)
-    return replace(mechanism, **replaced)
+    return mechanism
 
 
-def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[str]:
-    """Return a line for each need that neither the experiment (``given``) nor another part meets."""
-    parts = mechanism.parts()
-    there = given.union(*(p.gives for p in parts.values()))
-    return [
-        f"mechanism.{slot}: {type(part).__name__} needs {REASONS.get(need, need)}"
-        for slot, part in parts.items()
-        for need in sorted(part.needs - there)
+def _want(
+    wanted: dict[Any, _Wanted | None],
+    slot: str,
+    given: Any,
+    mechanism: Mechanism | None,
+    make: Callable[..., Mechanism],
+    options: Mapping[str, Any],
+) -> None:
+    """Add what a slot's entry asks for to ``wanted``, by what makes the part (by the slot, if it is to be empty)."""
+    if slot in ("value", "settle") and given in ("none", {"name": "none"}):
+        wanted[slot] = None
+        return
+    own = None if mechanism is None else mechanism.slots().get(slot)
+    if isinstance(given, Mapping) and "name" not in given and own is not None:
+        factory: Callable[..., Any] = type(own)
+        start, changes = {f.name: getattr(own, f.name) for f in fields(own)}, dict(given)  # type: ignore[arg-type]
+    else:
+        factory, changes = named(given, f"mechanism.{slot}", PARTS[slot])
+        built_in = factory in PARTS[slot].values()
+        start = carried(make, options, factory) if built_in else {}
+    one = wanted.setdefault(factory, _Wanted(factory, start))
+    assert one is not None
+    for key, option in changes.items():
+        before = one.given.get(key)
+        if before is not None and one.options[key] != option:
+            raise UserError(
+                f"mechanism.{slot}.{key}: {option!r}: is {one.options[key]!r} in mechanism.{before}, and both are one "
+                "part: must be the same, or given once"
+            )
+        one.options[key], one.given[key] = option, slot
+    same = mechanism is not None and own is not None and type(own) is factory
+    also = mechanism.standing(own) if same and mechanism is not None and own is not None else []
+    one.slots += [s for s in dict.fromkeys([slot, *also]) if s not in one.slots]
+
+
+METHODS = {
+    "select": ("select",),
+    "train": ("blocks", "home", "seats"),
+    "weigh": ("aggregate", "weigh"),
+    "value": ("value",),
+    "settle": ("settle",),
+    "deploy": ("deploy",),
+}
+
+
+def _no_method(mechanism: Mechanism) -> list[str]:
+    """Return a line for each part that has not the methods of its slot."""
+    lines = []
+    for slot, part in mechanism.slots().items():
+        there = [name for name in METHODS[slot] if method_of(part, name) is not None]
+        if len(there) == len(METHODS[slot]) or (slot == "weigh" and there):
+            continue
+        missing = " nor ".join(METHODS[slot]) if slot == "weigh" else next(m for m in METHODS[slot] if m not in there)
+        old = "; its 'decide' is of hanse's first protocol: see CONTRIBUTING.md" if hasattr(part, "decide") else ""
+        lines.append(f"mechanism.{slot}: {type(part).__name__} has no method '{missing}', so it cannot stand here{old}")
+    return lines
+
+
+@dataclass(frozen=True)
+class Unmet:
+    """What the part in a slot lacks: ``reason`` in words that end a line "... needs"."""
+
+    slot: str
+    part: str
+    reason: str
+
+    @property
+    def line(self) -> str:
+        """One line for a user."""
+        return f"mechanism.{self.slot}: {self.part} needs {self.reason}"
+
+
+def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
+    """Return what neither the experiment (``given``) nor another part gives, and the rows that nobody lays out or
+    makes.
+    """
+    slots = mechanism.slots()
+    there = given.union(*(in_slots(part.gives, [slot]) for slot, part in slots.items()))
+    found = [
+        Unmet(slot, type(part).__name__, REASONS.get(need, need))
+        for slot, part in slots.items()
+        for need in sorted(in_slots(part.needs, [slot]) - there)
     ]
+    laid = {block.name for block in mechanism.train.blocks()}
+    for slot, part in slots.items():
+        for name in sorted(in_slots(part.reads, [slot]) - laid):
+            found.append(Unmet(slot, type(part).__name__, f"rows '{name}' ({_parts_with('train', name)})"))
+    filled = frozenset[str]().union(*(in_slots(p.fills, mechanism.standing(p)) for p in writers(mechanism).values()))
+    for name in sorted((in_slots(mechanism.train.reads, ["train"]) & laid) - filled):
+        reason = f"rows '{name}' that are made anew ({_parts_with('weigh', name)})"
+        found.append(Unmet("train", type(mechanism.train).__name__, reason))
+    return list({(lack.part, lack.reason): lack for lack in reversed(found)}.values())[::-1]
+
+
+def _parts_with(slot: str, name: str) -> str:
+    """Return the names of the built-in parts that lay out (train) or fill (weigh) a block."""
+    found = []
+    for known, make in PARTS[slot].items():
+        part = make()
+        has = {b.name for b in part.blocks()} if slot == "train" else in_slots(part.fills, [slot]) - {GROUPS}
+        if name in has:
+            found.append(f"'{known}'")
+    return f"mechanism.{slot} = {' or '.join(found)}" if found else f"no part of mechanism.{slot} has them"

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from hanse.games import shapley
 from hanse.learning.coalitions import Coalitions
-from hanse.mechanisms.part import Floats, State, ValuePart, Values, View
+from hanse.mechanisms.part import Floats, Named, State, ValuePart, Values, View
 from hanse.mechanisms.weigh import sample_shares
 from hanse.table import mix
 
@@ -50,15 +50,15 @@ def _by_block(solve: Callable[[Floats], Floats], game: Coalitions) -> Floats:
 class GameValue(ValuePart):
     """Plays each group's game in units of ``utility``; subclasses say how a game is solved."""
 
-    needs: ClassVar[frozenset[str]] = VALIDATION
-    gives: ClassVar[frozenset[str]] = GIVES
+    needs: ClassVar[Named] = VALIDATION
+    gives: ClassVar[Named] = GIVES
     utility: Utility = field(default="loss", kw_only=True)
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return what each of the ``n`` players of a game is worth, ``[n]``."""
         raise NotImplementedError
 
-    def decide(self, view: View, state: State) -> Values:
+    def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return every seat's value ``[S]``; metrics are summed over the groups."""
         updates = view.trained
         per_seat = np.zeros(len(updates))
@@ -67,7 +67,7 @@ class GameValue(ValuePart):
         without: list[Floats] = []
         for row, group in updates.seats.groups().items():
             weights = view.mixed.W[row, group]
-            game = view.server.coalitions(updates.rows[group], view.table.rows[row], weights, self.utility)
+            game = view.judge.coalitions(updates.rows[group], view.table.rows[row], weights, self.utility)
             solved = self.solve(game, len(group), view)
             per_seat[group] = solved.values
             without.append(solved.without_block)
@@ -81,7 +81,7 @@ class GameValue(ValuePart):
         metrics["value/sum"] = float(per_seat.sum())
         groups = np.concatenate(list(updates.seats.groups().values()))
         without_block = np.concatenate(without)[np.argsort(groups)]  # in the order of the seats
-        return Values(per_seat, _known(errors), _known(exact), metrics, without_block)
+        return Values(per_seat, _known(errors), _known(exact), metrics, without_block), state
 
 
 def _known(numbers: Floats) -> Floats | None:
@@ -177,11 +177,11 @@ class FirstOrder(ValuePart):
     which depends on the origin of the parameters.
     """
 
-    needs: ClassVar[frozenset[str]] = VALIDATION
-    gives: ClassVar[frozenset[str]] = GIVES
+    needs: ClassVar[Named] = VALIDATION
+    gives: ClassVar[Named] = GIVES
     normalised: bool = True
 
-    def decide(self, view: View, state: State) -> Values:
+    def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return first-order values; parameters only, buffers have no gradient. They are 0 where the mixed model is so
         far off that it has no finite gradient.
         """
@@ -190,8 +190,8 @@ class FirstOrder(ValuePart):
         for row, group in updates.seats.groups().items():
             weights = sample_shares(view.mixed.W[row, group])
             mixed = mix(weights[None], updates.rows[group], updates.rows[:0])
-            gradient = view.server.gradient(mixed)[0, :width]
-            lacking = view.server.gradients_without_block(mixed)[:, :width]
+            gradient = view.judge.gradient(mixed)[0, :width]
+            lacking = view.judge.gradients_without_block(mixed)[:, :width]
             if not without_block.size:
                 without_block = np.zeros((len(updates), len(lacking)))
             if not bool(gradient.isfinite().all() & lacking.isfinite().all()):
@@ -200,4 +200,4 @@ class FirstOrder(ValuePart):
             per_seat[group] = shapley.first_order(gradient, params, weights, self.normalised)
             for b, one in enumerate(lacking):
                 without_block[group, b] = shapley.first_order(one, params, weights, self.normalised)
-        return Values(per_seat, metrics={"value/sum": float(per_seat.sum())}, without_block=without_block)
+        return Values(per_seat, metrics={"value/sum": float(per_seat.sum())}, without_block=without_block), state

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hanse.federation.port import Derived, Gradient, Request
 from hanse.games import shapley
-from hanse.mechanisms.part import State, ValuePart, Values, View
+from hanse.mechanisms.part import Named, State, ValuePart, Values, View
 from hanse.mechanisms.weigh import sample_shares
 from hanse.table import mix
 
@@ -33,8 +33,8 @@ class FirstOrderAtClients(ValuePart):
     badly has the steepest gradient, and its update moves along it, so that "all" favours it.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"groups"})
-    gives: ClassVar[frozenset[str]] = frozenset({"values"})
+    needs: ClassVar[Named] = frozenset({"groups"})
+    gives: ClassVar[Named] = frozenset({"values"})
     normalised: bool = True
     share: Literal["train", "validation"] = "train"
     samples: Annotated[int, Field(ge=1)] | None = 64
@@ -53,7 +53,7 @@ class FirstOrderAtClients(ValuePart):
             found += [Request(c, (task,)) for c in np.unique(updates.seats.client[group]).tolist()]
         return found
 
-    def decide(self, view: View, state: State) -> Values:
+    def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return first-order values; 0 in a group whose clients all sent no gradient."""
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, heard = np.zeros(len(updates)), 0
@@ -68,7 +68,7 @@ class FirstOrderAtClients(ValuePart):
                 rest = {c: g for c, g in gradients.items() if c != updates.seats.client[s]}
                 if rest:
                     per_seat[s] = shapley.first_order(_mean(rest), models, weights, self.normalised)[place]
-        return Values(per_seat, metrics={"value/sum": float(per_seat.sum()), "value/gradients": float(heard)})
+        return Values(per_seat, metrics={"value/sum": float(per_seat.sum()), "value/gradients": float(heard)}), state
 
 
 def _question(row: int) -> str:

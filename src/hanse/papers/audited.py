@@ -43,9 +43,8 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
 
 
 def _settles(job: Job) -> bool:
-    from hanse.mechanisms.registry import build_mechanism
 
-    return build_mechanism(job.experiment.mechanism.table).settle is not None
+    return job.experiment.mechanism.built.settle is not None
 
 
 def _audit(folder: Path) -> dict[str, Any]:

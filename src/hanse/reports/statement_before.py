@@ -19,7 +19,6 @@ from hanse.learning.models import build_problem
 from hanse.ledger.entry import TOKEN
 from hanse.ledger.export import tokens
 from hanse.mechanisms.part import Mechanism
-from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.settle import Payments, ServerTokens, Tokens, Utilities
 from hanse.mechanisms.train import SharedModel
 from hanse.mechanisms.weigh.market import Imports
@@ -58,7 +57,7 @@ def prospect(experiment: Experiment, client: int) -> Prospect:
 
     Raises UserError for a mechanism that cannot be built, or no such client.
     """
-    mechanism = build_mechanism(experiment.mechanism.table)
+    mechanism = experiment.mechanism.built
     data, why = _data(experiment)
     clients = _number_of_clients(experiment, data)
     if not 0 <= client < clients:

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from hanse.mechanisms.part import Choice, Context, Ints, SelectPart, State, View
+from hanse.mechanisms.part import Choice, Context, Ints, Named, SelectPart, State, View
 from hanse.streams import stream
 
 __all__ = [
@@ -17,15 +17,18 @@ __all__ = [
     "Everyone",
     "PerRound",
     "RoundRobin",
+    "Seated",
     "TheOne",
     "Uniform",
     "count_sat",
     "round_robin",
     "rounds_to_meet_all",
     "run_order",
+    "who",
 ]
 
 PerRound = Annotated[int, Field(ge=1)]
+Seated = PerRound | None  # None: everyone
 CLIENTS = frozenset({"clients"})
 
 
@@ -63,54 +66,61 @@ def count_sat(outcome: View, sat: Ints) -> Ints:
 class Everyone(SelectPart):
     """Everyone who is present trains."""
 
-    needs: ClassVar[frozenset[str]] = CLIENTS
+    needs: ClassVar[Named] = CLIENTS
 
-    def decide(self, view: View, state: State) -> Choice:
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return all present clients."""
-        return Choice(view.present)
+        return Choice(view.present), state
 
 
 @dataclass(frozen=True)
 class TheOne(SelectPart):
     """The one client that holds all data trains (centralised training)."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"pooled"})
+    needs: ClassVar[Named] = frozenset({"pooled"})
 
-    def decide(self, view: View, state: State) -> Choice:
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return the only client."""
-        return Choice(view.present)
+        return Choice(view.present), state
 
 
 @dataclass(frozen=True)
 class Uniform(SelectPart):
     """FedAvg: ``clients_per_round`` of the present clients, uniformly at random without replacement."""
 
-    needs: ClassVar[frozenset[str]] = CLIENTS
+    needs: ClassVar[Named] = CLIENTS
     clients_per_round: PerRound = 10
 
-    def decide(self, view: View, state: State) -> Choice:
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return the drawn clients in ascending order."""
         m = min(self.clients_per_round, len(view.present))
-        return Choice(np.sort(view.draw("select").choice(view.present, m, replace=False)))
+        return Choice(np.sort(view.draw("select").choice(view.present, m, replace=False))), state
 
 
 @dataclass(frozen=True)
 class RoundRobin(SelectPart):
     """Blocks of a random order, again and again, so that everyone sits equally often."""
 
-    needs: ClassVar[frozenset[str]] = CLIENTS
+    needs: ClassVar[Named] = CLIENTS
     clients_per_round: PerRound = 10
 
     def init(self, context: Context) -> State:
         """Nobody has sat yet."""
         return {"sat": np.zeros(context.num_clients, np.int64)}
 
-    def decide(self, view: View, state: State) -> Choice:
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return the next block of those who sat least often."""
         order = run_order(view)
         sat = state["sat"]
-        return Choice(round_robin(order, sat == sat[order].min(), self.clients_per_round))
+        return Choice(round_robin(order, sat == sat[order].min(), self.clients_per_round)), state
 
     def learn(self, outcome: View, state: State) -> State:
         """Count who was asked."""
         return {"sat": count_sat(outcome, state["sat"])}
+
+
+def who(clients_per_round: int | None) -> SelectPart:
+    """Return the selector of so many clients a round, at random; None: of everyone, as the comparisons of personalised
+    systems do.
+    """
+    return Everyone() if clients_per_round is None else Uniform(clients_per_round)

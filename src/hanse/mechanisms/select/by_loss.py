@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from hanse.federation.port import Request, Score, Scored
-from hanse.mechanisms.part import Choice, Context, Floats, Ints, SelectPart, State, View
+from hanse.mechanisms.part import Choice, Context, Floats, Ints, Named, SelectPart, State, View
 from hanse.mechanisms.select.basic import CLIENTS, PerRound
 from hanse.mechanisms.select.by_value import greedy, without_replacement
 
@@ -33,7 +33,7 @@ class PowerOfChoice(SelectPart):
     samples; each scores at most ``score_samples`` of its training samples (None: all). Ties go to the lower id.
     """
 
-    needs: ClassVar[frozenset[str]] = CLIENTS
+    needs: ClassVar[Named] = CLIENTS
     clients_per_round: PerRound = 10
     decay: Annotated[float, Field(gt=0, le=1)] = 0.9
     score_samples: Annotated[int, Field(ge=1)] | None = None
@@ -51,12 +51,12 @@ class PowerOfChoice(SelectPart):
             for c in self._candidates(view, state)
         ]
 
-    def decide(self, view: View, state: State) -> Choice:
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return the candidates with the largest losses; who did not answer, or has just left, is not seated."""
         found = {c: r for (c, question), r in view.answers.items() if question == QUESTION and isinstance(r, Scored)}
         clients = view.present[np.isin(view.present, list(found))]
         best = greedy(np.array([float(found[c].loss[0]) for c in clients.tolist()]), self.clients_per_round)
-        return Choice(clients[best], metrics={"select/asked": len(found)})
+        return Choice(clients[best], metrics={"select/asked": len(found)}), state
 
     def learn(self, outcome: View, state: State) -> State:
         """Ask fewer next time."""
@@ -81,7 +81,7 @@ class Oort(SelectPart):
     reported, not a root mean square.
     """
 
-    needs: ClassVar[frozenset[str]] = CLIENTS
+    needs: ClassVar[Named] = CLIENTS
     clients_per_round: PerRound = 10
     exploration: Annotated[float, Field(ge=0, le=1)] = 0.9
     cutoff: Annotated[float, Field(gt=0, le=1)] = 0.95
@@ -91,7 +91,7 @@ class Oort(SelectPart):
         n = context.num_clients
         return {"utility": np.zeros(n), "last": np.full(n, -1), "sat": np.zeros(n, np.int64)}
 
-    def decide(self, view: View, state: State) -> Choice:
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return exploring and exploiting clients in ascending order."""
         present, draw = view.present, view.draw("select")
         m = min(self.clients_per_round, len(present))
@@ -101,7 +101,7 @@ class Oort(SelectPart):
         exploring = min(len(fresh), max(round(share * m), m - len(known)))
         new = draw.choice(fresh, exploring, replace=False) if exploring else fresh[:0]
         old = self._exploit(view, state, known, m - exploring, draw)
-        return Choice(np.sort(np.concatenate([new, old])), metrics={"select/exploring": exploring})
+        return Choice(np.sort(np.concatenate([new, old])), metrics={"select/exploring": exploring}), state
 
     def _exploit(self, view: View, state: State, known: Ints, m: int, draw: np.random.Generator) -> Ints:
         if m == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -9,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from hanse.games.cumulative import update_cumulative
-from hanse.mechanisms.part import Choice, Context, Floats, Ints, SelectPart, State, View
+from hanse.mechanisms.part import Choice, Context, Floats, Ints, Named, SelectPart, State, View
 from hanse.mechanisms.select.basic import CLIENTS, PerRound, count_sat, round_robin, run_order
 
 __all__ = ["UCB", "ByValue", "Greedy", "SFedAvg", "greedy", "softmax", "ucb_scores", "without_replacement"]
@@ -86,7 +87,7 @@ class ByValue(SelectPart):
     is taken as it is ("first", papers.md G7) or averaged with zero as printed ("zero").
     """
 
-    needs: ClassVar[frozenset[str]] = VALUES
+    needs: ClassVar[Named] = VALUES
     meets_everyone: ClassVar[bool] = True
     clients_per_round: PerRound = 10
     averaging: Averaging = "mean"
@@ -100,16 +101,20 @@ class ByValue(SelectPart):
         """No values yet."""
         return no_values(context)
 
-    def decide(self, view: View, state: State) -> Choice:
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return the next round-robin block while somebody was never met, then the first."""
         meeting = meet_all(view, state, self.clients_per_round)
         if meeting is not None:
-            return meeting
-        return Choice(self.ranked(view, state)[: self.clients_per_round], metrics={"select/exploring": 0})
+            return meeting, state
+        return Choice(self.ranked(view, state)[: self.clients_per_round], metrics={"select/exploring": 0}), state
 
     def learn(self, outcome: View, state: State) -> State:
         """Average this round's values in."""
         return average_in(outcome, state, self.averaging, self.start)
+
+    def figures(self, state: State) -> Mapping[str, Floats]:
+        """Return each client's cumulative value."""
+        return {"cumulative_value": state["cumulative"]}
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,7 @@ class SFedAvg(SelectPart):
     1/N. The authors of GreedyFed ran it with temperature 0.01 (a factor 100) and start 0.03.
     """
 
-    needs: ClassVar[frozenset[str]] = VALUES
+    needs: ClassVar[Named] = VALUES
     clients_per_round: PerRound = 10
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.75
     beta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.25
@@ -164,11 +169,11 @@ class SFedAvg(SelectPart):
         n = context.num_clients
         return {"phi": np.full(n, 1 / n if self.start is None else self.start)}
 
-    def decide(self, view: View, state: State) -> Choice:
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return M clients drawn without replacement."""
         probabilities = softmax(state["phi"][view.present], self.temperature)
         drawn = without_replacement(probabilities, self.clients_per_round, view.draw("select"))
-        return Choice(np.sort(view.present[drawn]))
+        return Choice(np.sort(view.present[drawn])), state
 
     def learn(self, outcome: View, state: State) -> State:
         """Move the values of those who sat."""

@@ -12,6 +12,7 @@ client are all that is kept.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -19,7 +20,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from hanse.mechanisms.part import Choice, Context, Floats, Ints, SelectPart, State, View
+from hanse.mechanisms.part import Choice, Context, Floats, Ints, Named, SelectPart, State, View
 from hanse.mechanisms.select.basic import PerRound
 from hanse.mechanisms.select.by_value import VALUES, average_in, meet_all, no_values
 
@@ -95,7 +96,7 @@ class SetAware(SelectPart):
     class that its direction is taken from. Regression has tenths by target for classes.
     """
 
-    needs: ClassVar[frozenset[str]] = VALUES | {"validation"}
+    needs: ClassVar[Named] = VALUES | {"validation"}
     meets_everyone: ClassVar[bool] = True
     clients_per_round: PerRound = 10
     emphasis: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
@@ -114,25 +115,25 @@ class SetAware(SelectPart):
             "last": np.full(n, -1),
         }
 
-    def decide(self, view: View, state: State) -> Choice:
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return the next round-robin block while somebody was never met, then the best set."""
         meeting = meet_all(view, state, self.clients_per_round)
         if meeting is not None:
-            return meeting
+            return meeting, state
         known = view.present[state["last"][view.present] >= 0]
         if len(known) == 0:
-            return Choice(view.present[: self.clients_per_round])
+            return Choice(view.present[: self.clients_per_round]), state
         mixture, target = state["mixture"][known], self._target(view)
         seats = best_set(
             mixture, state["samples"][known], target, self._bonus(view, state, known), self.clients_per_round
         )
         reached = state["samples"][known[seats]] @ mixture[seats] / state["samples"][known[seats]].sum()
         distance = float(np.square(reached - target).sum())
-        return Choice(known[seats], metrics={"select/exploring": 0, "select/distance": distance})
+        return Choice(known[seats], metrics={"select/exploring": 0, "select/distance": distance}), state
 
     def _target(self, view: View) -> Floats:
         """Return how much of each class the model needs, ``[G]``, summing to 1."""
-        losses = view.server.class_losses(view.table.rows[int(view.home[view.present[0]])])
+        losses = view.judge.class_losses(view.table.rows[int(view.home[view.present[0]])])
         finite = np.where(np.isfinite(losses), np.maximum(losses, 1e-6), 1e6)
         wanted = finite**self.emphasis
         return np.asarray(wanted / wanted.sum())
@@ -150,7 +151,7 @@ class SetAware(SelectPart):
         if not len(updates):
             return after
         start = outcome.table.rows[updates.seats.start]
-        gradients = outcome.server.class_gradients(start[0], self.class_samples)[:, :width]
+        gradients = outcome.judge.class_gradients(start[0], self.class_samples)[:, :width]
         found = mixtures((updates.rows - start)[:, :width], gradients)
         who, n = updates.seats.client, len(state["last"])
         known = state["last"][who] >= 0
@@ -160,3 +161,7 @@ class SetAware(SelectPart):
         samples, last = state["samples"].copy(), state["last"].copy()
         samples[who], last[who] = np.maximum(updates.num_samples, 1.0), outcome.round
         return {**after, "mixture": mixture, "samples": samples, "last": last}
+
+    def figures(self, state: State) -> Mapping[str, Floats]:
+        """Return each client's cumulative value."""
+        return {"cumulative_value": state["cumulative"]}

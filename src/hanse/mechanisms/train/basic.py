@@ -2,77 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
-import torch
 from pydantic import Field
 
-from hanse.mechanisms.part import Context, Ints, State, TrainPart, View
-from hanse.table import Seats, Table
+from hanse.mechanisms.part import Block, Context, Floats, Ints, Named, State, TrainPart, View
+from hanse.table import PER_CLIENT, Seats, Table
 
-__all__ = ["OwnModels", "Proximal", "SharedModel", "chosen_seats"]
+__all__ = ["OwnModels", "Proximal", "SharedModel", "chosen_seats", "units"]
 
 
 def chosen_seats(view: View) -> Seats:
-    """Return a seat for each chosen client, at the row that the choice names or at its home. Raises RuntimeError before
-    SELECT.
+    """Return a seat for each chosen client: at the row that the choice names, or its home, and for the row that the
+    choice names, or where it starts. Raises RuntimeError before SELECT.
     """
     if view.choice is None:
         raise RuntimeError("no choice yet: seats were asked for before SELECT")
     clients = view.choice.clients
     start = view.home[clients] if view.choice.start is None else view.choice.start
-    return Seats.at(clients, start)
+    target = start if view.choice.target is None else view.choice.target
+    return Seats(np.asarray(clients, np.int64), np.asarray(start, np.int64), np.asarray(target, np.int64))
+
+
+def units(rows: Ints, size: int) -> Floats:
+    """Return the unit rows ``[S, size]`` of these columns: a pull to, or a tilt by, one row of the table each."""
+    found = np.zeros((len(rows), size))
+    found[np.arange(len(rows)), rows] = 1.0
+    return found
 
 
 @dataclass(frozen=True)
 class SharedModel(TrainPart):
-    """FedAvg: one row; everybody starts there and minimises its own loss."""
+    """FedAvg: one row "server"; everybody starts there and minimises its own loss."""
 
-    gives: ClassVar[frozenset[str]] = frozenset({"groups"})
+    gives: ClassVar[Named] = frozenset({"groups"})
 
-    def table(self, context: Context) -> tuple[Table, Ints]:
-        """Return one server row ``[1, P]``, home of all ``[N]``."""
-        return Table.of(context.initial(0)[None]), np.zeros(context.num_clients, np.int64)
+    def blocks(self) -> Sequence[Block]:
+        """Return the one server row."""
+        return (Block("server"),)
 
-    def decide(self, view: View, state: State) -> Seats:
+    def home(self, table: Table, context: Context) -> Ints:
+        """Return the server's row for everybody, ``[N]``."""
+        return np.full(context.num_clients, table.row("server"))
+
+    def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Seat each chosen client at its home row."""
-        return chosen_seats(view)
+        return chosen_seats(view), state
 
 
 @dataclass(frozen=True)
-class Proximal(TrainPart):
+class Proximal(SharedModel):
     """FedProx: as FedAvg, with the pull ``mu/2 |theta - start|^2`` (Li et al. 2020, eq. 2)."""
 
-    gives: ClassVar[frozenset[str]] = frozenset({"groups"})
     mu: Annotated[float, Field(ge=0)] = 0.1
 
-    def table(self, context: Context) -> tuple[Table, Ints]:
-        """Return one server row ``[1, P]``, home of all ``[N]``."""
-        return SharedModel().table(context)
-
-    def decide(self, view: View, state: State) -> Seats:
+    def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Seat each chosen client at its home row, pulled towards it."""
         seats = chosen_seats(view)
-        pull = np.zeros((len(seats), view.table.size))
-        pull[np.arange(len(seats)), seats.start] = 1.0
-        return Seats(seats.client, seats.start, seats.target, R=pull, mu=np.full(len(seats), self.mu))
+        mu = np.full(len(seats), self.mu)
+        return Seats(seats.client, seats.start, seats.target, R=units(seats.start, view.table.size), mu=mu), state
 
 
 @dataclass(frozen=True)
 class OwnModels(TrainPart):
-    """Local training: a private row a client, all from the same initial model."""
+    """Local training: a private row "own" a client, all from the same initial model."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"clients"})
-    gives: ClassVar[frozenset[str]] = frozenset({"own_rows"})
+    needs: ClassVar[Named] = frozenset({"clients"})
 
-    def table(self, context: Context) -> tuple[Table, Ints]:
-        """Return private rows ``[N, P]``; client i's home is row i."""
-        rows = torch.stack([context.initial(0)] * context.num_clients)
-        ids = np.arange(context.num_clients, dtype=np.int64)
-        return Table.of(rows, ids), ids
+    def blocks(self) -> Sequence[Block]:
+        """Return a private row a client."""
+        return (Block("own", PER_CLIENT, private=True),)
 
-    def decide(self, view: View, state: State) -> Seats:
+    def home(self, table: Table, context: Context) -> Ints:
+        """Return each client's own row, ``[N]``."""
+        return table.at("own")
+
+    def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Seat each chosen client at its own row."""
-        return chosen_seats(view)
+        return chosen_seats(view), state

@@ -9,17 +9,15 @@ divides the distances by their mean; either way the mean distance is recorded.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from torch import Tensor
 
 from hanse.games import replicator
-from hanse.mechanisms.part import Floats, Ints, State, View, WeighPart
-from hanse.mechanisms.weigh.average import average_groups
-from hanse.table import Mix
+from hanse.mechanisms.part import Aggregate, Floats, Group, Named, State, WeighPart
 
 __all__ = ["GTFLAT", "Payoff", "Scale", "ValidationGTFLAT"]
 
@@ -41,34 +39,24 @@ class Rules:
     scale: Scale
     time: replicator.Time = "discrete"
 
-    def play(self, view: View, payoff: Callable[[Ints], Floats], scaled: Callable[[Ints], Floats] | None = None) -> Mix:
-        """Return the mix in which each group's weights are its game's equilibrium; ``payoff(positions)`` gives Phi, and
-        ``scaled`` the scale-free one where that is not Phi over its mean size.
+    def play(self, phi: Floats, scaled: Callable[[], Floats] | None = None) -> Aggregate:
+        """Return the equilibrium of a group's game with payoffs ``phi [m, m]``; ``scaled`` makes the scale-free ones
+        where they are not ``phi`` over its mean size.
 
-        A group of one seat gets weight 1. Recorded, as means over the groups of several seats: ``weigh/distance`` (the
-        mean size of the payoffs before any scaling), ``weigh/nash_gap``, ``weigh/effective_seats`` (``1 / sum w^2``).
+        Recorded, of groups of several seats: ``weigh/distance`` (the mean size of the payoffs before any scaling),
+        ``weigh/nash_gap``, ``weigh/effective_seats`` (``1 / sum w^2``).
         """
-        recorded: list[tuple[float, float, float]] = []
-
-        def solve(group: Ints) -> Floats:
-            if len(group) == 1:
-                return np.ones(1)
-            phi = payoff(group)
-            played = phi
-            if self.scale == "mean":
-                played = replicator.scale_free(phi) if scaled is None else scaled(group)
-            state = replicator.equilibrium(played, self.generations, self.strength, self.population, time=self.time)
-            weights = replicator.weights(state)
-            gap = replicator.nash_gap(played, state)
-            recorded.append((replicator.mean_distance(phi), gap, 1.0 / float(weights @ weights)))
-            return weights
-
-        mix = average_groups(view, solve)
-        if not recorded:
-            return mix
-        names = ("weigh/distance", "weigh/nash_gap", "weigh/effective_seats")
-        means = np.mean(recorded, axis=0).tolist()
-        return replace(mix, metrics=dict(zip(names, means, strict=True)))
+        played = phi
+        if self.scale == "mean":
+            played = replicator.scale_free(phi) if scaled is None else scaled()
+        state = replicator.equilibrium(played, self.generations, self.strength, self.population, time=self.time)
+        weights = replicator.weights(state)
+        recorded = {
+            "weigh/distance": replicator.mean_distance(phi),
+            "weigh/nash_gap": replicator.nash_gap(played, state),
+            "weigh/effective_seats": 1.0 / float(weights @ weights),
+        }
+        return Aggregate(weights, metrics=recorded)
 
 
 @dataclass(frozen=True)
@@ -80,7 +68,7 @@ class GTFLAT(WeighPart):
     or the "continuous" flow.
     """
 
-    needs: ClassVar[frozenset[str]] = GROUPS
+    needs: ClassVar[Named] = GROUPS
     strength: Strength = 0.8
     generations: Generations = 50
     population: Population = None
@@ -88,28 +76,20 @@ class GTFLAT(WeighPart):
     payoff: Payoff = "distance"
     time: replicator.Time = "discrete"
 
-    def decide(self, view: View, state: State) -> Mix:
-        """Return the equilibrium weights by group."""
-        updates, layout = view.trained, view.context.layout
-        rows = updates.rows[:, : layout.num_parameters]  # no buffers (papers.md T7)
-
-        def of(group: Ints) -> Tensor:
-            return rows if len(group) == len(rows) else rows[group]  # no copy of a whole round's models
-
-        def payoff(group: Ints) -> Floats:
-            if self.payoff == "cosine":
-                start = view.table.rows[updates.seats.start[group], : layout.num_parameters]
-                return replicator.cosine_payoff(of(group) - start)
-            if self.payoff == "layers":
-                return replicator.layer_payoff(of(group), offsets)
-            return replicator.payoff_matrix(of(group))
-
-        def alike(group: Ints) -> Floats:
-            return replicator.layer_payoff(of(group), offsets, relative=True)
-
+    def aggregate(self, group: Group, state: State) -> Aggregate:
+        """Return the equilibrium's weights; a group of one seat has weight 1."""
+        if len(group) == 1:
+            return Aggregate(np.ones(1))
+        rows = group.parameters  # no buffers (papers.md T7)
+        layout = group.view.context.layout
         offsets = [a for a in layout.offsets if a <= layout.num_parameters]
         rules = Rules(self.strength, self.generations, self.population, self.scale, self.time)
-        return rules.play(view, payoff, alike if self.payoff == "layers" else None)
+        if self.payoff == "cosine":
+            return rules.play(replicator.cosine_payoff(rows - group.start[:, : layout.num_parameters]))
+        if self.payoff == "layers":
+            scaled = partial(replicator.layer_payoff, rows, offsets, relative=True)
+            return rules.play(replicator.layer_payoff(rows, offsets), scaled)
+        return rules.play(replicator.payoff_matrix(rows))
 
 
 @dataclass(frozen=True)
@@ -118,24 +98,21 @@ class ValidationGTFLAT(WeighPart):
     mean of models i and j. It evaluates ``k (k - 1) / 2`` models a group and round.
     """
 
-    needs: ClassVar[frozenset[str]] = GROUPS | {"validation"}
+    needs: ClassVar[Named] = GROUPS | {"validation"}
     strength: Strength = 0.8
     generations: Generations = 50
     population: Population = None
     scale: Scale = "paper"
 
-    def decide(self, view: View, state: State) -> Mix:
-        """Return the equilibrium weights by group."""
-        updates = view.trained
-
-        def payoff(group: Ints) -> Floats:
-            k = len(group)
-            base = view.table.rows[int(updates.seats.target[group[0]])]
-            game = view.server.coalitions(updates.rows[group], base, np.ones(k), "loss")
-            i, j = np.triu_indices(k, 1)
-            losses = np.zeros((k, k))
-            pairs = [frozenset(pair) for pair in zip(i.tolist(), j.tolist(), strict=True)]
-            losses[i, j] = losses[j, i] = -np.asarray(game.many(pairs))
-            return replicator.loss_payoff(losses)
-
-        return Rules(self.strength, self.generations, self.population, self.scale).play(view, payoff)
+    def aggregate(self, group: Group, state: State) -> Aggregate:
+        """Return the equilibrium's weights; a group of one seat has weight 1."""
+        k = len(group)
+        if k == 1:
+            return Aggregate(np.ones(1))
+        game = group.view.judge.coalitions(group.updates, group.old, np.ones(k), "loss")
+        i, j = np.triu_indices(k, 1)
+        losses = np.zeros((k, k))
+        pairs = [frozenset(pair) for pair in zip(i.tolist(), j.tolist(), strict=True)]
+        losses[i, j] = losses[j, i] = -np.asarray(game.many(pairs))
+        rules = Rules(self.strength, self.generations, self.population, self.scale)
+        return rules.play(replicator.loss_payoff(losses))

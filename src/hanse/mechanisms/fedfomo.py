@@ -1,4 +1,4 @@
-"""WEIGH by what clients find out about each other's models: FedFomo (Zhang et al. 2021)."""
+"""FedFomo (Zhang et al. 2021): each client mixes the models of others by what they gain on its own data."""
 
 from __future__ import annotations
 
@@ -12,11 +12,26 @@ from pydantic import Field
 
 from hanse.federation.port import Request, Score, Scored
 from hanse.games.gram import distances
-from hanse.mechanisms.part import Context, Floats, Ints, State, View, WeighPart
-from hanse.mechanisms.weigh.centres import keep_all
-from hanse.table import Mix
+from hanse.mechanisms.deploy import ServerModel
+from hanse.mechanisms.part import (
+    Block,
+    Context,
+    Floats,
+    Ints,
+    Mechanism,
+    Named,
+    Replace,
+    State,
+    TrainPart,
+    View,
+    Weighed,
+    WeighPart,
+)
+from hanse.mechanisms.select import Seated, who
+from hanse.mechanisms.train import chosen_seats
+from hanse.table import PER_CLIENT, Seats, Table
 
-__all__ = ["FedFomo", "gains", "received_weights"]
+__all__ = ["FedFomo", "fedfomo", "gains", "received_weights"]
 
 
 def gains(loss_old: Floats, loss_received: Floats, distance: Floats) -> Floats:
@@ -44,8 +59,9 @@ def received_weights(gain: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class FedFomo(WeighPart):
-    """FedFomo: each client is sent up to ``models`` other clients' updates, measures on its validation share what each
+class FedFomo(TrainPart, WeighPart):
+    """FedFomo, in the slots train and weigh: each client trains a row "model" of its own, which the server sees. It
+    is sent up to ``models`` other clients' updates, measures on its validation share what each
     of them and its own gain over the model it started from, and mixes those that gain.
 
     Which ones are sent: the largest sums of gains that it reported before; each place goes to a random client instead
@@ -53,8 +69,8 @@ class FedFomo(WeighPart):
     bytes count the old model, its own update and the ones it receives, though a client has the first two already.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"clients", "sent_rows", "client_validation"})
-    gives: ClassVar[frozenset[str]] = frozenset({"rows_exchanged"})
+    needs: ClassVar[Named] = {"train": frozenset({"clients"}), "weigh": frozenset({"clients", "client_validation"})}
+    fills: ClassVar[Named] = {"weigh": frozenset({"model"})}
     models: Annotated[int, Field(ge=1)] = 6
     exploration: Annotated[float, Field(ge=0, le=1)] = 0.3
     decay: Annotated[float, Field(ge=0)] = 0.05
@@ -65,9 +81,22 @@ class FedFomo(WeighPart):
         n = context.num_clients
         return {"affinity": np.zeros((n, n))}
 
+    def blocks(self) -> Sequence[Block]:
+        """Return a row a client, which the server sees."""
+        return (Block("model", PER_CLIENT),)
+
+    def home(self, table: Table, context: Context) -> Ints:
+        """Return each client's row, ``[N]``."""
+        return table.at("model")
+
+    def seats(self, view: View, state: State) -> tuple[Seats, State]:
+        """Seat each chosen client at its row."""
+        client = chosen_seats(view).client
+        return Seats.at(client, view.at("model", client)), state
+
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask each client that trained for the losses of its old model, its own update, and the others' it is sent."""
-        if view.stage != "close":
+        if view.stage != "close" or "weigh" not in view.context.standing(self):
             return ()
         updates = view.trained
         requests = []
@@ -78,31 +107,21 @@ class FedFomo(WeighPart):
             requests.append(Request(client, (Score("fedfomo", models, "validation", self.score_samples),)))
         return requests
 
-    def decide(self, view: View, state: State) -> Mix:
+    def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
         """Return the clients' mixes; who did not say its losses keeps its own update."""
         updates, table = view.trained, view.table
-        count, target = len(updates), updates.seats.target
+        count, client, start = len(updates), updates.seats.client, updates.seats.start
         gain, heard = self._gain(view, state)
-        W = keep_all(view)
-        W[target] = 0.0
-        W[target, np.arange(count)] = 1.0
         weights = received_weights(gain)
-        W[target[heard], :count] = weights[heard, :count]
-        W[target[heard], count + updates.seats.start[heard]] += weights[heard, count + np.flatnonzero(heard)]
+        models = np.zeros((count, table.size))
+        models[np.arange(count), start] = weights[np.arange(count), count + np.arange(count)]
+        mixes = Replace(updates.seats.target[heard], weights[heard, :count], models[heard])
         kept = int(weights[heard, count:].sum())
         own = float(np.diag(weights[:, :count])[heard].mean()) if heard.any() else 0.0
         metrics = {"weigh/self_weight": own, "weigh/kept_old": kept, "weigh/heard": int(heard.sum())}
-        return Mix(W, table.owner, view.home, metrics)
-
-    def learn(self, outcome: View, state: State) -> State:
-        """Add up the gains."""
-        if not len(outcome.trained):
-            return state
         affinity = state["affinity"].copy()
-        gain, _ = self._gain(outcome, state)
-        client = outcome.trained.seats.client
         affinity[np.ix_(client, client)] += gain
-        return {"affinity": affinity}
+        return Weighed((mixes,), metrics=metrics), {"affinity": affinity}
 
     def _sent(self, view: View, state: State, s: int) -> Ints:
         """Return the positions of the updates that seat s's client is sent, ascending; its own is not among them."""
@@ -149,3 +168,9 @@ def _moved(view: View, sent: Sequence[Ints]) -> Floats:
         gap = updates.rows[whose, :width] - view.table.rows[int(start[s]), :width]
         found[s, whose] = torch.linalg.vector_norm(gap, dim=1, dtype=torch.float64).cpu().numpy()
     return found
+
+
+def fedfomo(clients_per_round: Seated = None, models: Annotated[int, Field(ge=1)] = 6) -> Mechanism:
+    """FedFomo (Zhang et al. 2021): each client mixes what helps it most of up to ``models`` others' updates."""
+    part = FedFomo(models)
+    return Mechanism("fedfomo", who(clients_per_round), part, part, deploy=ServerModel())

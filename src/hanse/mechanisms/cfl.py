@@ -1,4 +1,4 @@
-"""WEIGH with clusters that split: CFL (Sattler, Mueller, Samek 2020)."""
+"""CFL (Sattler, Mueller, Samek 2020): clusters of clients that split when their members' updates pull apart."""
 
 from __future__ import annotations
 
@@ -10,13 +10,28 @@ import torch
 from pydantic import Field
 
 from hanse.games.gram import cosines
-from hanse.mechanisms.part import Floats, Ints, State, View, WeighPart
-from hanse.mechanisms.weigh.centres import keep_all
-from hanse.table import SERVER, Mix
+from hanse.mechanisms.deploy import ServerModel
+from hanse.mechanisms.part import (
+    GROUPS,
+    Add,
+    Floats,
+    Group,
+    Ints,
+    Mechanism,
+    Named,
+    Replace,
+    State,
+    View,
+    Weighed,
+    WeighPart,
+)
+from hanse.mechanisms.select import Seated, who
+from hanse.mechanisms.train import SharedModel
 
-__all__ = ["CFL", "bipartition", "moved_by"]
+__all__ = ["CFL", "bipartition", "cfl", "moved_by"]
 
 Linkage = Literal["single", "complete"]
+Length = Annotated[float, Field(ge=0)]
 
 
 def bipartition(similarity: Floats, method: Linkage = "single") -> np.ndarray:
@@ -38,16 +53,18 @@ def bipartition(similarity: Floats, method: Linkage = "single") -> np.ndarray:
     return ~second if np.count_nonzero(second) * 2 > len(second) else second
 
 
-def moved_by(base: int, members: Ints, start: Ints, count: int, size: int) -> Floats:
-    """Return the row of W ``[count + size]`` that moves table row ``base`` by the mean of ``U_s - M[start_s]`` over the
-    seats ``members``; ``start [S]``.
+def moved_by(group: Group, members: Ints) -> tuple[Floats, Floats]:
+    """Return the weights on updates ``[S]`` and on rows ``[K]`` that move a group's row by the mean of ``U_s -
+    M[start_s]`` over the seats ``members``.
     """
-    row = np.zeros(count + size)
-    row[members] = 1.0 / len(members)
-    if (start[members] != base).any():  # else the start rows cancel, exactly
-        row[count + base] += 1.0
-        np.add.at(row, count + start[members], -1.0 / len(members))
-    return row
+    view = group.view
+    start = view.trained.seats.start[members]
+    updates, models = np.zeros(len(view.trained)), np.zeros(view.table.size)
+    updates[members] = 1.0 / len(members)
+    if (start != group.row).any():  # else the start rows cancel, exactly
+        models[group.row] += 1.0
+        np.add.at(models, start, -1.0 / len(members))
+    return updates, models
 
 
 @dataclass(frozen=True)
@@ -59,39 +76,45 @@ class CFL(WeighPart):
     keeps the row, and with it the clients that are absent; the other half gets a new row, which is their home.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"clients", "groups"})
-    eps1: Annotated[float, Field(ge=0)] = 2.0
-    eps2: Annotated[float, Field(ge=0)] = 2.5
+    needs: ClassVar[Named] = frozenset({"clients", "groups"})
+    fills: ClassVar[Named] = frozenset({GROUPS})
+    eps1: Length = 2.0
+    eps2: Length = 2.5
     linkage: Linkage = "single"
     first_round: Annotated[int, Field(ge=0)] = 0
 
-    def decide(self, view: View, state: State) -> Mix:
-        """Return the moved rows, one more for each split."""
-        updates, table = view.trained, view.table
-        count, width = len(updates), view.context.layout.num_parameters
-        start, client = updates.seats.start, updates.seats.client
-        W, home = keep_all(view), view.home.copy()
-        new: list[Floats] = []
+    def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
+        """Return the moved rows, one more for each split, and the new homes."""
+        client, home, rows = view.trained.seats.client, view.home.copy(), view.table.size
+        replaced: list[Replace] = []
+        new: list[Add] = []
         means, longest = [0.0], [0.0]
-        for row, group in updates.seats.groups().items():
-            moved = updates.rows[group, :width] - table.rows[start[group], :width]
-            first, second = group, group[:0]
+        for group in view.groups():
+            first, second = group.at, group.at[:0]
             if len(group) > 2:
+                width = view.context.layout.num_parameters
+                moved = group.parameters - group.start[:, :width]
                 means.append(float(torch.linalg.vector_norm(moved.mean(dim=0, dtype=torch.float64))))
                 longest.append(float(torch.linalg.vector_norm(moved, dim=1, dtype=torch.float64).max()))
                 if view.round >= self.first_round and means[-1] < self.eps1 and longest[-1] > self.eps2:
                     apart = bipartition(cosines(moved), self.linkage)
-                    first, second = group[~apart], group[apart]
-            W[row] = moved_by(row, first, start, count, table.size)
+                    first, second = group.at[~apart], group.at[apart]
+            updates, models = moved_by(group, first)
+            replaced.append(Replace(np.array([group.row]), updates[None], models[None]))
             if len(second):
                 leaving = client[second]
-                home[leaving[view.home[leaving] == row]] = table.size + len(new)
-                new.append(moved_by(row, second, start, count, table.size))
-        owner = np.append(table.owner, np.full(len(new), SERVER, np.int64))
+                home[leaving[view.home[leaving] == group.row]] = rows + len(new)
+                block = view.table.blocks[view.table.block[group.row]].name
+                new.append(Add(block, *moved_by(group, second)))
         metrics = {
             "weigh/splits": float(len(new)),
             "weigh/mean_update": max(means),
             "weigh/longest_update": max(longest),
             "weigh/clusters": float(len(np.unique(home))),
         }
-        return Mix(np.concatenate([W, *(r[None] for r in new)]), owner, home, metrics)
+        return Weighed(tuple(replaced), tuple(new), home, metrics), state
+
+
+def cfl(clients_per_round: Seated = None, eps1: Length = 2.0, eps2: Length = 2.5) -> Mechanism:
+    """CFL (Sattler et al. 2020): clusters that split when their members' updates are long and their mean is short."""
+    return Mechanism("cfl", who(clients_per_round), SharedModel(), CFL(eps1, eps2), deploy=ServerModel())

@@ -1,4 +1,4 @@
-"""What the server can do alone: score models, and coalitions of updates, on the validation set that it holds."""
+"""The judge: held-out data at the server that score models, and coalitions of updates."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hanse.learning.coalitions import Coalitions, sample_blocks
 from hanse.learning.job import Engine, Problem, Scores
 from hanse.table import Floats
 
-__all__ = ["Server", "by_class"]
+__all__ = ["Judge", "by_class"]
 
 
 @dataclass(frozen=True)
-class Server:
-    """The server's own means: a validation set (None: it holds none) and an engine to score models on it."""
+class Judge:
+    """Held-out data that score models: the server's validation set (None: it holds none), and an engine to score on."""
 
     problem: Problem
     engine: Engine
