@@ -13,7 +13,7 @@ from hanse.federation.port import Federation, Request, Roster
 from hanse.ledger.book import Book
 from hanse.ledger.entry import MINT, Transaction
 from hanse.ledger.entry import client as account_of
-from hanse.mechanisms.calling import call
+from hanse.mechanisms.calling import call, sent
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.part import Context, Floats, Ints, Mechanism, Part, Server, Stage, State, View
 from hanse.table import Mix, Seats, Table, Updates, mix
@@ -98,8 +98,8 @@ def play_round(setup: Setup, state: LoopState) -> Played:
         view = replace(view, seats=seats, stage="train")
     with port.clock("train"):
         questions = _questions(setup, states, view, "train")
-        guide = call("train", mechanism.train.guide, view, states)
-        view = port.send(merge([*training(seats, view.table, guide), *questions]), view)
+        payload = sent(mechanism.train, view, states)
+        view = port.send(merge([*training(seats, view.table, payload), *questions]), view)
         view = _enough(replace(view, updates=accepted(seats, view), stage="close"), setup.min_replies)
     with port.clock("ask"):
         view = port.send(_questions(setup, states, view, "close"), view)

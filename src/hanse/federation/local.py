@@ -34,7 +34,7 @@ from hanse.federation.port import (
 )
 from hanse.federation.scores import Wanted, score_shares
 from hanse.federation.wire import Wire
-from hanse.learning.guide import labels_met
+from hanse.learning.halves import half_of, unsound
 from hanse.learning.job import Engine, Problem, Recipe, SeatJob, batch_plan
 
 __all__ = ["LocalFederation"]
@@ -130,14 +130,14 @@ class LocalFederation:
     def _train(self, round: int, requests: Sequence[Request]) -> Mapping[int, Trained]:
         """Train every seat that is asked for, in one call; return the updates by seat."""
         asked = [(r.client, t) for r in requests for t in r.tasks if isinstance(t, Train)]
-        seats = [(client, task) for client, task in asked if self.data.sizes[client] >= self.least]
+        seats = [(client, task) for client, task in asked if self._unable(client, task) is None]
         if not seats:
             return {}
         pool, index = self.data.pool([client for client, _ in seats])
         for behaviour in self.behaviours:
             index = [behaviour.holds(self._me(c), round, pool.y, i) for (c, _), i in zip(seats, index, strict=True)]
         jobs = [
-            SeatJob(i, t.start, (self.seed, round, c, t.row), t.centre, t.mu, t.tilt, t.work, t.guide)
+            SeatJob(i, t.start, (self.seed, round, c, t.row), t.centre, t.mu, t.tilt, t.work, t.payload)
             for (c, t), i in zip(seats, index, strict=True)
         ]
         done = self.engine.train(pool, jobs, self.recipe, self.recipe.lr_at(round))
@@ -154,10 +154,16 @@ class LocalFederation:
         }
 
     def _extras(self, pool: Samples, job: SeatJob) -> Mapping[str, Tensor]:
-        if job.guide is None:
+        if job.payload is None:
             return {}
         plan = batch_plan(len(job.index), self.recipe, job.key, job.work, self.least)
-        return {"label_counts": labels_met(pool.y[job.index], plan, job.guide.generator.classes)}
+        return half_of(job.payload.name).reports(job.payload, pool.y[job.index], plan)
+
+    def _unable(self, client: int, task: Train) -> str | None:
+        """Return why a client cannot train this seat, or None."""
+        if self.data.sizes[client] < self.least:
+            return f"has {self.data.sizes[client]} samples to train on; {self.least} are needed"
+        return None if task.payload is None else unsound(task.payload, self.problem.layout)
 
     def _score(self, round: int, requests: Sequence[Request]) -> Mapping[tuple[int, str], Scored]:
         """Score all models that are asked for; return the results by client and question."""
@@ -184,7 +190,7 @@ class LocalFederation:
             return scored[client, task.name]
         if isinstance(task, Train):
             if task.seat not in trained:
-                raise _NoAnswerError(f"has {self.data.sizes[client]} samples to train on; {self.least} are needed")
+                raise _NoAnswerError(self._unable(client, task) or "did not train")
             return trained[task.seat]
         if isinstance(task, Ask):
             told = task.values if task.models is None else {**task.values, **_own(scored[client, task.name])}

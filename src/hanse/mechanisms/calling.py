@@ -7,9 +7,11 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from hanse.mechanisms.part import Floats, Ints, State, View
+from hanse.learning.halves import unsound
+from hanse.learning.payload import Payload
+from hanse.mechanisms.part import Floats, Ints, State, TrainPart, View
 
-__all__ = ["PartError", "call"]
+__all__ = ["PartError", "call", "sent"]
 
 T = TypeVar("T")
 
@@ -34,6 +36,20 @@ def call(slot: str, method: Callable[[View, State], T], view: View, states: Mapp
     if changed := [what for what in before if before[what] != after[what]]:
         raise PartError(f"{name}, wrote into {changed[0]} in place: change a copy")
     return said
+
+
+def sent(part: TrainPart, view: View, states: Mapping[str, State]) -> Payload | None:
+    """Return what the train part sends beside this round's training tasks. Raises PartError if that is not the payload
+    that it announces, or not what the client's half declares.
+    """
+    payload = call("train", part.sends, view, states)
+    if payload is None:
+        return None
+    announced = payload.name == part.payload
+    wrong = unsound(payload, view.context.layout) if announced else f"payload {payload.name!r}: not {part.payload!r}"
+    if wrong is not None:
+        raise PartError(f"the train part {type(part).__name__}, round {view.round}, cannot send its {wrong}")
+    return payload
 
 
 def _prints(view: View) -> dict[str, int | bytes]:
