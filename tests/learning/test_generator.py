@@ -1,4 +1,4 @@
-"""The generator, its training, the client's half: formulas against plain autograd, training against torch.optim.Adam."""
+"""The generator, its training and the client's half: formulas against plain autograd, Adam against torch's."""
 
 from dataclasses import replace
 
