@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hanse.federation.check import heard
 from hanse.federation.port import Federation, Request, Result, Task, Train, Trained
-from hanse.learning.guide import Guide
+from hanse.learning.payload import Payload
 from hanse.mechanisms.part import View
 from hanse.table import Seats, Table, Updates, mix
 
@@ -71,7 +71,7 @@ def merge(requests: Sequence[Request]) -> list[Request]:
     return [Request(client, tuple(mine.values())) for client, mine in sorted(tasks.items())]
 
 
-def training(seats: Seats, table: Table, guide: Guide | None) -> list[Request]:
+def training(seats: Seats, table: Table, payload: Payload | None) -> list[Request]:
     """Turn seats into training tasks: ``centre = R M``, ``tilt = L M``."""
     rows = table.rows
     centres = None if seats.R is None else _combine(seats.R, rows)
@@ -88,7 +88,7 @@ def training(seats: Seats, table: Table, guide: Guide | None) -> list[Request]:
                     mu=0.0 if seats.mu is None else float(seats.mu[s]),
                     tilt=None if tilts is None else tilts[s],
                     private=bool(table.owner[seats.start[s]] == seats.client[s]),
-                    guide=guide,
+                    payload=payload,
                 ),
             ),
         )

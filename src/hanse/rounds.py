@@ -16,7 +16,7 @@ from hanse.learning.job import Engine, Problem
 from hanse.ledger.book import Book
 from hanse.ledger.entry import MINT, Transaction
 from hanse.ledger.entry import client as account_of
-from hanse.mechanisms.calling import States, call, decide
+from hanse.mechanisms.calling import States, call, decide, sent
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.mixing import proposed_mix
 from hanse.mechanisms.part import Context, Floats, Ints, Judge, Mechanism, Part, Settlement, Stage, View
@@ -212,8 +212,8 @@ def _train(setup: Setup, now: _Now) -> _Now:
     assert seats is not None
     with now.port.clock("train"):
         questions = _questions(setup, now, "train")
-        guide = call("train", train.guide, now.view, now.view, now.states[setup.key("train")])
-        view = now.port.send(merge([*training(seats, now.view.table, guide), *questions]), now.view)
+        payload = sent(train, now.view, now.states[setup.key("train")])
+        view = now.port.send(merge([*training(seats, now.view.table, payload), *questions]), now.view)
         view = _enough(replace(view, updates=accepted(seats, view), stage="close"), setup.min_replies)
     return replace(now, view=view)
 

@@ -27,7 +27,7 @@ from hanse.learning.agreement import settle
 from hanse.learning.engines import Choice as EngineChoice
 from hanse.learning.engines import choose, pick_device
 from hanse.learning.fitting import why_unfit
-from hanse.learning.guide import why_no_head
+from hanse.learning.head import why_no_head
 from hanse.learning.job import Engine, Problem, smallest_batch
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
@@ -231,7 +231,7 @@ def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
         workers=section.workers,
         device=blueprint.device,
         precision=section.precision,
-        guided="guide" in in_slots(blueprint.mechanism.train.gives, ["train"]),
+        payload=blueprint.mechanism.train.payload is not None,
     )
 
 

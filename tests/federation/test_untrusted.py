@@ -35,13 +35,12 @@ from hanse.federation.port import (
     Trained,
 )  # fmt: skip
 from hanse.federation.said import OWN_ROW, PERSONAL
-from hanse.learning.generator import Generator
-from hanse.learning.guide import Guide
+from hanse.learning.generator import FromGenerator, Generator
 
 P = 3
 ROW, MODELS = torch.zeros(P), torch.zeros(2, P)
 TRAIN = Train(0, 0, ROW)
-GUIDED = replace(TRAIN, guide=Guide(Generator(4, 2), ROW, torch.ones(4), 1.0, 1.0))
+TAUGHT = replace(TRAIN, payload=FromGenerator.payload(Generator(4, 2), ROW, torch.ones(4), 1.0, 1.0, 32))
 SOUND = Trained(0, ROW, 5.0, 0.5, 3)
 SCORED = Scored("q", torch.zeros(2), torch.zeros(2), 4)
 DEEP: list[Any] = []
@@ -57,7 +56,7 @@ SOUNDS: list[tuple[Any, Any]] = [
     (TRAIN, SOUND),
     (TRAIN, replace(SOUND, num_samples=5, loss=-0.25, steps=0)),
     (TRAIN, replace(SOUND, extras=MappingProxyType({}))),
-    (GUIDED, replace(SOUND, extras={"label_counts": torch.tensor([1, 0, 2, 2**53])})),
+    (TAUGHT, replace(SOUND, extras={"label_counts": torch.tensor([1, 0, 2, 2**53])})),
     (Score("q", MODELS), SCORED),
     (Score("q", MODELS), replace(SCORED, loss=torch.tensor([math.nan, math.inf]), accuracy=torch.full((2,), math.nan))),
     (Nearest("q", MODELS), Counted("q", torch.tensor([2**53, 0]))),
@@ -96,7 +95,8 @@ def test_what_is_sound_is_not_refused(task: Any, result: Any) -> None:
         ({"seat": True}, "Trained.seat: True: input should be a valid integer"),
         ({"extras": 5}, "Trained.extras: 5: input should be a valid dictionary"),
         ({"extras": {"label_counts": 5}}, "Trained.extras.label_counts: 5: input should be an instance of Tensor"),
-        ({"extras": {"x": ROW}}, "an extra that was not asked for, 'x'"),
+        ({"extras": {"x": ROW}}, "extra 'x': not one of those declared (none)"),
+        ({"extras": {"x\n9": ROW}}, "extra 'x?9': not one of those declared (none)"),
     ],
 )
 def test_an_update_of_another_type_or_range_is_refused(changes: dict[str, Any], reason: str) -> None:
@@ -109,8 +109,12 @@ def test_an_update_of_another_type_or_range_is_refused(changes: dict[str, Any], 
         (TRAIN, 5, "Reply.results.0: 5: input tag 'int' found using"),
         (TRAIN, SCORED, "no update for seat 0"),
         (Score("q", MODELS), SOUND, "no answer to 'q'"),
-        (GUIDED, SOUND, "no counts of the 4 labels"),
-        (GUIDED, replace(SOUND, extras={"label_counts": torch.full((4,), 2**60)}), "label counts that no client has"),
+        (TAUGHT, SOUND, "extra 'label_counts': missing"),
+        (
+            TAUGHT,
+            replace(SOUND, extras={"label_counts": torch.full((4,), 2**53 + 1)}),
+            "extra 'label_counts': must be at most 9.0072e+15 everywhere",
+        ),
         (Score("q", MODELS), replace(SCORED, name="other"), "no answer to 'q'"),
         (Score("q", MODELS), replace(SCORED, loss=None), "Scored.loss: None: input should be an instance"),
         (Score("q", MODELS), replace(SCORED, loss=torch.zeros(1)), "(1,) loss of type torch.float32 for 2 models"),
@@ -239,7 +243,7 @@ def test_what_a_reply_expands_to_is_bounded_by_what_was_asked(header: str, reaso
 
 
 def test_the_room_of_a_reply_is_that_of_a_sound_one() -> None:
-    tasks = (TRAIN, GUIDED, Score("q", MODELS), Nearest("q", MODELS), Gradient("q", MODELS), Ask("q", {}, MODELS))
+    tasks = (TRAIN, TAUGHT, Score("q", MODELS), Nearest("q", MODELS), Gradient("q", MODELS), Ask("q", {}, MODELS))
     assert room(Request(1, tasks)) == Room(12 + (12 + 32) + 32 + 32 + 24, (1 << 18) + 512 * 9)
     sound = Reply(1, (SOUND, replace(SCORED, loss=torch.zeros(2, dtype=torch.float64))))
     assert unpack_reply(pack(sound), room(Request(1, (TRAIN, Score("q", MODELS))))).results[0].seat == 0

@@ -72,24 +72,24 @@ def test_label_counts_come_through_the_port_and_are_those_of_the_batches() -> No
 def test_the_terms_begin_after_the_generators_first_training_and_fade() -> None:
     world = world_of(experiment(rounds=5))
     part, played = Distilled(generative_alpha=4.0, generative_beta=6.0), play(world, 5, lost=(0,))
-    guides = [part.guide(p.view, s) for p, s in zip(played[1:], map(state_of, played[:-1]), strict=True)]
-    assert [g.alpha for g in guides] == pytest.approx([0.0, 4 * 0.98**2, 4 * 0.98**3, 4 * 0.98**4])
-    assert [g.beta for g in guides] == pytest.approx([0.0, 6 * 0.98**2, 6 * 0.98**3, 6 * 0.98**4])
+    sent = [part.sends(p.view, s).numbers for p, s in zip(played[1:], map(state_of, played[:-1]), strict=True)]
+    assert [n["alpha"] for n in sent] == pytest.approx([0.0, 4 * 0.98**2, 4 * 0.98**3, 4 * 0.98**4])
+    assert [n["beta"] for n in sent] == pytest.approx([0.0, 6 * 0.98**2, 6 * 0.98**3, 6 * 0.98**4])
     assert [state_of(p)["steps"] for p in played] == [0, 50, 100, 150, 200]
 
 
 def test_round_0_is_fedavgs() -> None:
-    guided, plain = (play(world_of(experiment(name)), 2) for name in ("fedgen", "fedavg"))
-    assert torch.equal(guided[0].state.table.rows, plain[0].state.table.rows)
-    assert not torch.equal(guided[1].state.table.rows, plain[1].state.table.rows)
+    taught, plain = (play(world_of(experiment(name)), 2) for name in ("fedgen", "fedavg"))
+    assert torch.equal(taught[0].state.table.rows, plain[0].state.table.rows)
+    assert not torch.equal(taught[1].state.table.rows, plain[1].state.table.rows)
 
 
 def test_labels_are_drawn_by_their_counts_or_uniformly_among_those_met() -> None:
     world = world_of(experiment())
     [played] = play(world, 1)
     state = dict(state_of(played)) | {"counts": np.array([0, 5, 0, 15, 0, 0, 0, 0, 0, 0.0])}
-    by_counts = Distilled().guide(played.view, state).labels
-    uniform = Distilled(labels="uniform").guide(played.view, state).labels
+    by_counts = Distilled().sends(played.view, state).tensors["labels"]
+    uniform = Distilled(labels="uniform").sends(played.view, state).tensors["labels"]
     assert by_counts.tolist() == [0, 0.25, 0, 0.75, 0, 0, 0, 0, 0, 0]
     assert uniform.tolist() == [0, 0.5, 0, 0.5, 0, 0, 0, 0, 0, 0]
 
@@ -115,27 +115,32 @@ def test_a_head_out_of_all_bounds_leaves_the_generator_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("extras", "reason"),
     [
-        ({}, "no counts of the 10 labels"),
-        ({"label_counts": torch.zeros(9, dtype=torch.int64)}, "no counts of the 10 labels"),
-        ({"label_counts": torch.zeros(10)}, "no counts of the 10 labels"),
-        ({"label_counts": torch.full((10,), -1)}, "negative label counts"),
+        ({}, "extra 'label_counts': missing"),
+        (
+            {"label_counts": torch.zeros(9, dtype=torch.int64)},
+            "extra 'label_counts': int64 of shape (9,): must be int64 of shape (10,)",
+        ),
+        (
+            {"label_counts": torch.zeros(10)},
+            "extra 'label_counts': float32 of shape (10,): must be int64 of shape (10,)",
+        ),
+        ({"label_counts": torch.full((10,), -1)}, "extra 'label_counts': must be at least 0 everywhere"),
         ({"label_counts": torch.arange(10)}, None),
     ],
 )
 def test_wrong_label_counts_are_refused(extras: dict[str, torch.Tensor], reason: str | None) -> None:
     world = world_of(experiment())
     [played] = play(world, 1)
-    guide = Distilled().guide(played.view, state_of(played))
-    task = Train(0, 0, torch.zeros(5), guide=guide)
+    task = Train(0, 0, torch.zeros(5), payload=Distilled().sends(played.view, state_of(played)))
     trained = Trained(0, torch.zeros(5), 3.0, 0.1, 2, extras)
     assert refusal(Request(1, (task,)), Reply(1, (trained,)), 5) == reason
 
 
 def test_the_generator_and_the_counts_are_on_the_bill() -> None:
-    guided, plain = (play(world_of(experiment(name)), 1)[0] for name in ("fedgen", "fedavg"))
+    taught, plain = (play(world_of(experiment(name)), 1)[0] for name in ("fedgen", "fedavg"))
     generator = 4 * ((32 + 10) * 256 + 5 * 256 + 256 * 12 + 12)  # float32, statistics included
-    assert guided.bytes_down - plain.bytes_down == 3 * (generator + 10 * 8)
-    assert guided.bytes_up - plain.bytes_up == 3 * 10 * 8
+    assert taught.bytes_down - plain.bytes_down == 3 * (generator + 10 * 8)
+    assert taught.bytes_up - plain.bytes_up == 3 * 10 * 8
 
 
 def test_the_published_settings_are_the_defaults() -> None:
@@ -175,8 +180,8 @@ def test_a_model_that_does_not_end_in_a_linear_layer_is_refused_with_one_line() 
 
 
 @pytest.mark.parametrize("engine", ["stacked", "vmapped"])
-def test_an_engine_that_cannot_guide_is_refused_before_round_0(engine: str) -> None:
-    with pytest.raises(hanse.UserError, match=f"engine.train is '{engine}'.*without the guide"):
+def test_an_engine_that_cannot_add_its_loss_is_refused_before_round_0(engine: str) -> None:
+    with pytest.raises(hanse.UserError, match=f"engine.train is '{engine}'.*cannot add the loss of the payload"):
         hanse.run(experiment(engine={"train": engine, "threads": 1}))
 
 
@@ -184,9 +189,9 @@ def test_the_automatic_choice_avoids_them_and_says_why() -> None:
     world = world_of(experiment())
     pool, _ = world.data.pool([0])
     row, recipe = world.setup.context.initial(0), Recipe(steps=2, batch_size=8)
-    choice = choose(world.problem, row, recipe, pool, seats=2, batch=8, guided=True)
+    choice = choose(world.problem, row, recipe, pool, seats=2, batch=8, payload=True)
     assert choice.engine == "sequential"
-    assert any(line.startswith("stacked: it trains without the guide") for line in choice.why)
+    assert any(line.startswith("stacked: it cannot add the loss of the payload") for line in choice.why)
     assert choose(world.problem, row, recipe, pool, seats=2, batch=8).engine == "stacked"
 
 

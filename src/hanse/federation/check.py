@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hanse.federation.codec import Room, WireError
-from hanse.federation.declared import LARGEST_COUNT, LARGEST_LOSS, Declared, UnsoundError
+from hanse.federation.declared import LARGEST_LOSS, Declared, UnsoundError
 from hanse.federation.port import (
     Answered,
     Ask,
@@ -35,6 +35,8 @@ from hanse.federation.port import (
     Trained,
 )
 from hanse.federation.said import ANSWERS
+from hanse.learning.halves import declaration
+from hanse.learning.payload import Like, mismatch
 
 __all__ = ["HEADER", "Heard", "heard", "one_line", "reading", "refusal", "room"]
 
@@ -97,7 +99,8 @@ def refusal(request: Request, reply: Reply, size: int) -> str | None:
     """
     try:
         _REPLY.check(reply)
-        return one_line(reply.refused) if reply.refused is not None else _mismatch(request, reply, size)
+        reason = reply.refused if reply.refused is not None else _mismatch(request, reply, size)
+        return None if reason is None else one_line(reason)
     except Exception as wrong:  # the class does not matter: it was raised by what a client sent
         return reading(wrong)
 
@@ -128,8 +131,7 @@ def room(request: Request) -> Room:
 
 def _tensors(task: Task) -> int:
     if isinstance(task, Train):
-        counts = 0 if task.guide is None else 8 * task.guide.generator.classes
-        return task.start.numel() * task.start.element_size() + counts
+        return task.start.numel() * task.start.element_size() + sum(like.num_bytes for like in _asked(task).values())
     if isinstance(task, Ask):
         return 0
     if isinstance(task, Gradient):
@@ -159,21 +161,12 @@ def _training(task: Train, result: Result, size: int) -> str | None:
         if not bool(torch.isfinite(result.row).all()):
             return "update has NaN or infinite entries"
         return f"update of norm {float(torch.linalg.vector_norm(result.row.double())):.3g}: at most {LONGEST:g}"
-    return _extras(task, result)
+    return mismatch("extra", result.extras, _asked(task))
 
 
-def _extras(task: Train, result: Trained) -> str | None:
-    asked = set() if task.guide is None else {"label_counts"}
-    if unasked := sorted(set(result.extras) - asked):
-        return f"an extra that was not asked for, '{unasked[0]}'"
-    if task.guide is None:
-        return None
-    counts, classes = result.extras.get("label_counts"), task.guide.generator.classes
-    if counts is None or counts.dtype != torch.int64 or counts.shape != (classes,):
-        return f"no counts of the {classes} labels"
-    if bool((counts < 0).any()):
-        return "negative label counts"
-    return "label counts that no client has" if bool((counts > LARGEST_COUNT).any()) else None
+def _asked(task: Train) -> Mapping[str, Like]:
+    """Return the extras that a sound update has."""
+    return {} if task.payload is None else declaration(task.payload).extras
 
 
 def _answer(task: Question, result: Result) -> str | None:

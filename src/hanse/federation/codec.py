@@ -25,8 +25,7 @@ from typing_extensions import TypedDict
 
 from hanse.federation import port
 from hanse.federation.declared import Count, Declared, Name, UnsoundError
-from hanse.learning.generator import Generator
-from hanse.learning.guide import Guide
+from hanse.learning.payload import Payload
 
 __all__ = [
     "Arrays",
@@ -47,8 +46,7 @@ _KINDS: Mapping[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         port.Request, port.Reply, port.Train, port.Score, port.Nearest, port.Gradient, port.Confusion, port.Ask,
-        port.Trained, port.Scored, port.Counted, port.Derived, port.Confused, port.Answered, port.ClientInfo, Guide,
-        Generator,
+        port.Trained, port.Scored, port.Counted, port.Derived, port.Confused, port.Answered, port.ClientInfo, Payload,
     )
 }  # fmt: skip
 _DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}

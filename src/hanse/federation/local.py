@@ -34,7 +34,7 @@ from hanse.federation.port import (
 )
 from hanse.federation.scores import Wanted, score_shares
 from hanse.federation.wire import Wire
-from hanse.learning.guide import labels_met
+from hanse.learning.halves import half_of, unsound
 from hanse.learning.job import Engine, Problem, Recipe, SeatJob, batch_plan
 
 __all__ = ["LocalFederation"]
@@ -96,7 +96,7 @@ class LocalFederation:
         self,
         round: int,
         request: Request,
-        trained: Mapping[int, Trained],
+        trained: Mapping[int, Trained | str],
         scored: Mapping[tuple[int, str], Scored],
     ) -> Reply:
         down = self._wire.down(round, request)
@@ -127,21 +127,22 @@ class LocalFederation:
                 taken = behaviour.on_request(me, round, taken)
         return taken
 
-    def _train(self, round: int, requests: Sequence[Request]) -> Mapping[int, Trained]:
-        """Train every seat that is asked for, in one call; return the updates by seat."""
+    def _train(self, round: int, requests: Sequence[Request]) -> Mapping[int, Trained | str]:
+        """Train every seat that is asked for, in one call; return by seat its update, or why there is none."""
         asked = [(r.client, t) for r in requests for t in r.tasks if isinstance(t, Train)]
-        seats = [(client, task) for client, task in asked if self.data.sizes[client] >= self.least]
+        unable = self._unable(asked)
+        seats = [(client, task) for client, task in asked if task.seat not in unable]
         if not seats:
-            return {}
+            return unable
         pool, index = self.data.pool([client for client, _ in seats])
         for behaviour in self.behaviours:
             index = [behaviour.holds(self._me(c), round, pool.y, i) for (c, _), i in zip(seats, index, strict=True)]
         jobs = [
-            SeatJob(i, t.start, (self.seed, round, c, t.row), t.centre, t.mu, t.tilt, t.work, t.guide)
+            SeatJob(i, t.start, (self.seed, round, c, t.row), t.centre, t.mu, t.tilt, t.work, t.payload)
             for (c, t), i in zip(seats, index, strict=True)
         ]
         done = self.engine.train(pool, jobs, self.recipe, self.recipe.lr_at(round))
-        return {
+        return unable | {
             t.seat: Trained(
                 t.seat,
                 done.rows[s],
@@ -154,10 +155,18 @@ class LocalFederation:
         }
 
     def _extras(self, pool: Samples, job: SeatJob) -> Mapping[str, Tensor]:
-        if job.guide is None:
+        if job.payload is None:
             return {}
         plan = batch_plan(len(job.index), self.recipe, job.key, job.work, self.least)
-        return {"label_counts": labels_met(pool.y[job.index], plan, job.guide.generator.classes)}
+        return half_of(job.payload.name).reports(job.payload, pool.y[job.index], plan)
+
+    def _unable(self, asked: Sequence[tuple[int, Train]]) -> dict[int, str]:
+        """Return by seat why its client cannot train it; a payload that many seats share is looked at once."""
+        payloads = {id(t.payload): t.payload for _, t in asked if t.payload is not None}
+        wrong = {key: unsound(payload, self.problem.layout) for key, payload in payloads.items()}
+        reasons = {t.seat: reason for _, t in asked if (reason := wrong.get(id(t.payload))) is not None}
+        few = {t.seat: int(self.data.sizes[c]) for c, t in asked if self.data.sizes[c] < self.least}
+        return reasons | {s: f"has {n} samples to train on; {self.least} are needed" for s, n in few.items()}
 
     def _score(self, round: int, requests: Sequence[Request]) -> Mapping[tuple[int, str], Scored]:
         """Score all models that are asked for; return the results by client and question."""
@@ -177,15 +186,16 @@ class LocalFederation:
         round: int,
         client: int,
         task: Task,
-        trained: Mapping[int, Trained],
+        trained: Mapping[int, Trained | str],
         scored: Mapping[tuple[int, str], Scored],
     ) -> Result:
         if isinstance(task, Score):
             return scored[client, task.name]
         if isinstance(task, Train):
-            if task.seat not in trained:
-                raise _NoAnswerError(f"has {self.data.sizes[client]} samples to train on; {self.least} are needed")
-            return trained[task.seat]
+            update = trained[task.seat]
+            if isinstance(update, str):
+                raise _NoAnswerError(update)
+            return update
         if isinstance(task, Ask):
             told = task.values if task.models is None else {**task.values, **_own(scored[client, task.name])}
             said = answer(self.policy, task.name, self._me(client), round, told)

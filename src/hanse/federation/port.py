@@ -33,7 +33,7 @@ from hanse.federation.declared import (
     Shaped,
     Units,
 )
-from hanse.learning.guide import Guide
+from hanse.learning.payload import Payload
 
 __all__ = [
     "Answered",
@@ -92,8 +92,8 @@ class Train:
     ``private`` says that the row is the client's own: neither it nor the update leaves the client, so nothing is sent.
     ``seat`` is the seat's position in the round and ``row`` the table row it starts from (it keys the seat's random
     stream). ``work`` replaces the number of local epochs (or of steps, where the recipe counts steps); ``None`` keeps
-    it. With a ``guide`` the answer has the extra "label_counts", how often each label was met in training (int64
-    ``[classes]``).
+    it. With a ``payload`` the client's half of that name adds a term to the loss, and the answer has the extras that it
+    declares (:mod:`hanse.learning.halves`).
     """
 
     seat: Count
@@ -104,7 +104,7 @@ class Train:
     tilt: Tensor | None = None
     work: Count | None = None
     private: bool = False
-    guide: Guide | None = None
+    payload: Payload | None = None
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ Task = Train | Score | Nearest | Gradient | Confusion | Ask
 @dataclass(frozen=True)
 class Trained:
     """One seat's update: ``row [P]``, *reported* samples, mean loss of the last epoch, steps, named extras (those that
-    the task asks for, no others).
+    the task's payload declares, no others).
     """
 
     seat: Count

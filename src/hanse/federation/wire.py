@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from hanse.federation.port import Request, Result, Task, Train, Trained
-from hanse.learning.guide import Guide
+from hanse.learning.payload import Payload
 
 __all__ = ["Wire"]
 
@@ -54,7 +54,7 @@ def _tensors(values: Iterable[object]) -> Iterable[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
             yield value
-        elif isinstance(value, Guide):
-            yield from _tensors(vars(value).values())
+        elif isinstance(value, Payload):
+            yield from value.tensors.values()
         elif isinstance(value, Mapping):  # the extras of an update
             yield from _tensors(value.values())

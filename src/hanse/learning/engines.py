@@ -31,7 +31,7 @@ _A_THREAD = 1_000_000  # multiplications of a step from which one more thread pa
 _MOST = 4  # threads of one program: beyond these nothing has been measured
 _LARGE = 8_000_000  # multiplications of a seat's step from which its operators outweigh Python's part
 _FEW = 8  # seats from which batching by torch.func pays for what it costs
-_GUIDED = "it trains without the guide that the mechanism sends (FedGen's generator)"
+_PAYLOAD = "it cannot add the loss of the payload that the mechanism sends beside its training tasks"
 _ADAMW = "its steps are SGD's, and train.optimizer asks for others"
 
 
@@ -93,18 +93,19 @@ def choose(
     workers: int | None = None,
     device: torch.device | str = "cpu",
     precision: Precision = "float32",
-    guided: bool = False,
+    payload: bool = False,
 ) -> Choice:
     """Return the engine for rounds of ``seats`` and batches of ``batch``; what is given (``train``, ``threads``,
     ``workers``) is kept, and one of ``threads`` and ``workers`` means 1 of the other.
 
-    ``initial [P]`` and a ``few`` samples tell whether torch.func can batch the model; ``guided`` seats (FedGen) are not
-    batched. Raises UserError if the engine asked for cannot train this model.
+    ``initial [P]`` and a ``few`` samples tell whether torch.func can batch the model; seats with a ``payload`` beside
+    their task are not batched: it may add a loss of its own. Raises UserError if the engine asked for cannot train this
+    model.
     """
     if threads and workers and threads > 1 and workers > 1:
         raise UserError(f"engine.threads is {threads} and engine.workers {workers}; several workers use 1 thread each")
     device = torch.device(device).type
-    unfit = _GUIDED if guided else _ADAMW if recipe.optimizer != "sgd" else None
+    unfit = _PAYLOAD if payload else _ADAMW if recipe.optimizer != "sgd" else None
     kind, unable = _kind(problem, initial, few, unfit, train)
     notes = [f"{engine}: {reason}" for engine, reason in unable.items()]
     if train in unable:

@@ -1,4 +1,5 @@
-"""FedGen's generator: from a label and noise to a latent, the input of a classifier's last layer; and its training.
+"""FedGen's generator: from a label and noise to a latent, the input of a classifier's head; its training at the
+server, and how a client trains with it.
 
 Zhu, Hong, Zhou: Data-Free Knowledge Distillation for Heterogeneous Federated Learning, ICML 2021. Where the paper and
 its published code differ, the code is followed, since GTFLAT's tables were made with it: noise is uniform on [0, 1)
@@ -9,17 +10,34 @@ logits).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["Ensemble", "Generator", "Schooled", "diversity", "ensemble_loss", "train_generator"]
+from hanse.learning.head import Head
+from hanse.learning.payload import Between, Declaration, Like, Payload, Term
+from hanse.streams import stream
+from hanse.table import Layout
 
+__all__ = [
+    "Ensemble",
+    "FromGenerator",
+    "Generator",
+    "Schooled",
+    "Tutor",
+    "diversity",
+    "ensemble_loss",
+    "labels_met",
+    "train_generator",
+]
+
+_MOST_SAMPLES = 2**53  # every whole number up to it is a float64
 _BETAS, _EPS = (0.9, 0.999), 1e-8  # Adam's
 
 
@@ -193,3 +211,116 @@ def train_generator(
             row[:count].addcdiv_(first, scale, value=-lr / (1 - _BETAS[0] ** t))
     row[count:] = statistics.view(-1)
     return Schooled(row, moments, steps_before + steps, losses.numpy())
+
+
+@dataclass(frozen=True)
+class FromGenerator:
+    """The client's half: the head is trained on latents that the server's generator makes, and the model's answers on
+    real samples are pulled towards the head's on latents generated for the same labels.
+
+    The payload has the tensors "row" ``[generator.size]``, the generator's numbers, and "labels" ``[classes]`` float64,
+    the probabilities by which a client draws labels. Its numbers are the generator's shape, this round's weights
+    "alpha" and "beta" of the two terms (both 0: plain training) and "batch", how many latents are drawn a step. The
+    answer has the extra "label_counts" ``[classes]``, how often each label was met in training.
+    """
+
+    name: ClassVar[str] = "generator"
+    numbers: ClassVar[Mapping[str, Between]] = {
+        **dict.fromkeys(("classes", "latent", "noise", "hidden", "batch"), Between(1, 2**31 - 1, whole=True)),
+        **dict.fromkeys(("alpha", "beta"), Between(0)),
+    }
+
+    @staticmethod
+    def payload(generator: Generator, row: Tensor, labels: Tensor, alpha: float, beta: float, batch: int) -> Payload:
+        """Return what the server sends: a generator and how much a client heeds it."""
+        numbers = {name: getattr(generator, name) for name in ("classes", "latent", "noise", "hidden")}
+        more = {"alpha": alpha, "beta": beta, "batch": batch}
+        return Payload(FromGenerator.name, {"row": row, "labels": labels}, numbers | more)
+
+    @staticmethod
+    def generator(numbers: Mapping[str, int | float]) -> Generator:
+        """Return the shape of the generator in a payload of these numbers."""
+        return Generator(*(int(numbers[name]) for name in ("classes", "latent", "noise", "hidden")))
+
+    def declares(self, numbers: Mapping[str, int | float]) -> Declaration:
+        """Return the generator's row, the labels' probabilities and counts, as the numbers shape them."""
+        made, classes = self.generator(numbers), (int(numbers["classes"]),)
+        return Declaration(
+            {"row": Like((made.size,)), "labels": Like(classes, torch.float64, 0, 1)},
+            {"label_counts": Like(classes, torch.int64, 0, _MOST_SAMPLES)},
+        )
+
+    def unfit(self, payload: Payload, layout: Layout) -> str | None:
+        """Return why the latents do not fit the model's head, or the labels are no probabilities, or None."""
+        if not math.isclose(float(payload.tensors["labels"].sum()), 1, abs_tol=1e-9):
+            return "tensor 'labels': must have the sum 1"
+        made = self.generator(payload.numbers)
+        try:
+            head = Head.of(layout)
+        except ValueError as wrong:
+            return str(wrong)
+        if (head.classes, head.latent) == (made.classes, made.latent):
+            return None
+        return f"made for {made.classes} classes and a latent of {made.latent}: here are {head.classes}, {head.latent}"
+
+    def term(self, payload: Payload, key: tuple[int, int, int, int], module: nn.Module, layout: Layout) -> Term | None:
+        """Return the two terms; None if both have the weight 0."""
+        if payload.numbers["alpha"] == 0 and payload.numbers["beta"] == 0:
+            return None
+        head = Head.of(layout)
+        bias = None if head.bias is None else module.get_parameter(head.bias)
+        return Tutor(payload, key, module.get_parameter(head.weight), bias).loss
+
+    def reports(self, payload: Payload, y: Tensor, plan: NDArray[np.int64]) -> Mapping[str, Tensor]:
+        """Return the counts of the labels that were met."""
+        return {"label_counts": labels_met(y, plan, int(payload.numbers["classes"]))}
+
+
+@dataclass
+class Tutor:
+    """A payload's generator at work on one seat, whose head is ``weight [classes, latent]`` and ``bias``.
+
+    ``key`` is the seat's ``(seed, round, client, start row)``: its noise and labels come from the stream "guide".
+    """
+
+    payload: Payload
+    key: tuple[int, int, int, int]
+    weight: Tensor
+    bias: Tensor | None
+    _draw: np.random.Generator = field(init=False)
+    _generator: Generator = field(init=False)
+    _row: Tensor = field(init=False)
+    _labels: NDArray[np.float64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        seed, round, client, start = self.key
+        self._draw = stream(seed, "guide", round=round, client=client, start=start)
+        self._generator = FromGenerator.generator(self.payload.numbers)
+        self._row = self.payload.tensors["row"].detach().to(self.weight)
+        self._labels = self.payload.tensors["labels"].cpu().numpy()
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the two terms for one batch, the model's ``logits [n, classes]`` on real samples of labels ``y [n]``.
+
+        ``alpha CE(head(G(e, y')), y') + beta KL(softmax head(G(e, y)) || softmax logits)`` with fresh noise e and drawn
+        labels y' (FedGen eq. 6 and its published code; no gradient flows into the target of the second term).
+        """
+        numbers, n = self.payload.numbers, len(y)
+        batch = int(numbers["batch"])
+        drawn = torch.from_numpy(self._draw.choice(len(self._labels), batch, p=self._labels)).to(y)
+        noise = self._generator.draw_noise(self._draw, n + batch).to(self.weight)
+        with torch.no_grad():
+            latents = self._generator.latents(self._row, noise, torch.cat([y, drawn]))
+        answers = F.linear(latents, self.weight, self.bias)
+        taught = F.cross_entropy(answers[n:], drawn)
+        target = F.softmax(answers[:n].detach(), 1)
+        pulled = F.kl_div(F.log_softmax(logits, 1), target, reduction="batchmean")
+        return numbers["alpha"] * taught + numbers["beta"] * pulled
+
+
+def labels_met(y: Tensor, plan: NDArray[np.int64], classes: int) -> Tensor:
+    """Return how often each label was met in training, ``[classes]`` int64: labels ``y [n]`` in the batches of
+    ``plan``, positions into them, padded with -1 (FedGen's label counter).
+    """
+    positions = torch.from_numpy(plan[plan >= 0]).to(y.device)
+    return torch.bincount(y[positions], minlength=classes).cpu()

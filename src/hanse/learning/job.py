@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hanse.data.samples import Samples
-from hanse.learning.guide import Guide
+from hanse.learning.payload import Payload
 from hanse.streams import stream
 from hanse.table import Layout
 
@@ -97,7 +97,7 @@ class SeatJob:
     ``F + mu/2 |theta - centre|^2 + <tilt, theta>`` over the parameters (not the buffers).
 
     ``work`` replaces the recipe's epochs, or its steps if it counts those (stragglers). ``key`` is ``(seed, round,
-    client, start row)`` of its stream. ``guide`` adds two terms to the loss of each batch, not to the one reported.
+    client, start row)`` of its stream. ``payload`` adds a term to the loss of each batch, not to the one reported.
     """
 
     index: Tensor
@@ -107,7 +107,7 @@ class SeatJob:
     mu: float = 0.0
     tilt: Tensor | None = None
     work: int | None = None
-    guide: Guide | None = None
+    payload: Payload | None = None
 
 
 @dataclass(frozen=True)
@@ -230,9 +230,9 @@ def smallest_batch(problem: Problem) -> int:
 
 
 def refuse_unfit(jobs: Sequence[SeatJob], recipe: Recipe, engine: str) -> None:
-    """Raise ValueError for a guide or a recipe that is not SGD; called by engines that can heed neither."""
-    if any(job.guide is not None for job in jobs):
-        raise ValueError(f"engine {engine!r} trains without guides; use 'sequential'")
+    """Raise ValueError for a payload or a recipe that is not SGD; called by engines that can heed neither."""
+    if any(job.payload is not None for job in jobs):
+        raise ValueError(f"engine {engine!r} trains without payloads; use 'sequential'")
     if recipe.optimizer != "sgd":
         raise ValueError(f"engine {engine!r} takes SGD steps; use 'sequential' for {recipe.optimizer!r}")
 

@@ -16,8 +16,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from hanse.data.samples import Samples
-from hanse.learning.guide import Head, Tutor
+from hanse.learning.halves import half_of
 from hanse.learning.job import Problem, Recipe, SeatJob, batch_plan, last_epoch, smallest_batch
+from hanse.learning.payload import Term
 from hanse.learning.steps import stepper
 from hanse.streams import torch_seed
 
@@ -114,7 +115,7 @@ class Trainer:
         parameters: list[Tensor] = [p for p in module.parameters() if p.requires_grad]
         pull = self._parts(job.centre) if job.centre is not None and job.mu else None
         tilt = self._parts(job.tilt) if job.tilt is not None else None
-        tutor = self._tutor(job)
+        term = self._term(job)
         take, decay = stepper(recipe), recipe.weight_decay if recipe.optimizer == "sgd" else 0.0
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for step, batch in enumerate(plan):
@@ -124,7 +125,7 @@ class Trainer:
             with self._autocast():
                 output = module(x)
             loss = loss_of(self.problem, output.to(self.dtype), y)
-            aim = loss if tutor is None else loss + tutor.loss(output.to(self.dtype), y)
+            aim = loss if term is None else loss + term(output.to(self.dtype), y)
             gradients = list(torch.autograd.grad(aim, parameters, materialize_grads=True))
             with torch.no_grad():
                 if decay:
@@ -139,12 +140,11 @@ class Trainer:
                     total += loss.detach() * len(positions)
         return total
 
-    def _tutor(self, job: SeatJob) -> Tutor | None:
-        if job.guide is None or not job.guide.active:
+    def _term(self, job: SeatJob) -> Term | None:
+        """Return the loss that a payload adds, if there is one."""
+        if job.payload is None:
             return None
-        head = Head.of(self.layout)
-        bias = None if head.bias is None else self.module.get_parameter(head.bias)
-        return Tutor(job.guide, job.key, self.module.get_parameter(head.weight), bias)
+        return half_of(job.payload.name).term(job.payload, job.key, self.module, self.layout)
 
     def load(self, row: Tensor) -> nn.Module:
         """Return the module holding this row, in evaluation mode."""

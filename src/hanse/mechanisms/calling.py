@@ -7,9 +7,11 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from hanse.mechanisms.part import Floats, Ints, Part, State, View
+from hanse.learning.halves import unsound
+from hanse.learning.payload import Payload
+from hanse.mechanisms.part import Floats, Ints, Part, State, TrainPart, View
 
-__all__ = ["PartError", "States", "call", "decide", "method_of"]
+__all__ = ["PartError", "States", "call", "decide", "method_of", "sent"]
 
 T = TypeVar("T")
 States = Mapping[str, State]  # a part's state by the first slot that it stands in
@@ -59,6 +61,20 @@ def decide(
         )
     decision, after = said
     return decision, {**states, key: after}
+
+
+def sent(part: TrainPart, view: View, state: State) -> Payload | None:
+    """Return what the train part sends beside this round's training tasks. Raises PartError if that is not the payload
+    that it announces, or not what the client's half declares.
+    """
+    payload = call("train", part.sends, view, view, state)
+    if payload is None:
+        return None
+    announced = payload.name == part.payload
+    wrong = unsound(payload, view.context.layout) if announced else f"payload {payload.name!r}: not {part.payload!r}"
+    if wrong is not None:
+        raise PartError(f"{_name('train', part.sends, view)}, cannot send its {wrong}")
+    return payload
 
 
 def _name(slot: str, method: Callable[..., Any], view: View) -> str:

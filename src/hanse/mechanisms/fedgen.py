@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from hanse.learning.generator import Ensemble, Generator, train_generator
-from hanse.learning.guide import Guide, Head
+from hanse.learning.generator import Ensemble, FromGenerator, Generator, train_generator
+from hanse.learning.head import Head
+from hanse.learning.payload import Payload
 from hanse.learning.threads import intra_op
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.part import Block, Context, Floats, Ints, Mechanism, Named, State, TrainPart, View
@@ -28,8 +29,8 @@ Count = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True)
 class FedGen(TrainPart):
-    """As FedAvg, with a guide at each client: a generator of latents that the server trains on the heads of the models
-    that came back, and on the clients' counts of the labels they trained on.
+    """As FedAvg, with a payload for each client: a generator of latents that the server trains on the heads of the
+    models that came back, and on the clients' counts of the labels they trained on.
 
     ``generative_alpha`` and ``generative_beta`` weigh the clients' two extra terms, times ``generative_decay**round``;
     there are none until the generator was trained for the first time. The generator has ``generator_noise`` inputs
@@ -41,7 +42,8 @@ class FedGen(TrainPart):
     """
 
     needs: ClassVar[Named] = frozenset({"head"})
-    gives: ClassVar[Named] = frozenset({"groups", "guide"})
+    gives: ClassVar[Named] = frozenset({"groups"})
+    payload: ClassVar[str | None] = FromGenerator.name
     # names of their own: an option of a mechanism carries over to a replaced part that has one of the same name
     generative_alpha: Weight = 10.0
     generative_beta: Weight = 10.0
@@ -80,10 +82,10 @@ class FedGen(TrainPart):
         """Seat each chosen client at its home row."""
         return chosen_seats(view), state
 
-    def guide(self, view: View, state: State) -> Guide:
+    def sends(self, view: View, state: State) -> Payload:
         """Return this round's generator and the weights of the two terms."""
         fade = self.generative_decay**view.round if state["steps"] else 0.0
-        return Guide(
+        return FromGenerator.payload(
             self._generator(view.context),
             state["generator"],
             torch.from_numpy(self._shares(state["counts"])),

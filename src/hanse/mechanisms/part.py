@@ -20,8 +20,8 @@ from torch import Tensor
 from hanse.federation.port import Answered, Request, Result, Roster
 from hanse.games.jackknife import jackknife_errors
 from hanse.judge import Judge
-from hanse.learning.guide import Guide
 from hanse.learning.job import Recipe
+from hanse.learning.payload import Payload
 from hanse.ledger.book import Book
 from hanse.ledger.entry import Transaction
 from hanse.streams import stream
@@ -362,7 +362,12 @@ class SelectPart(Part, Protocol):
 
 
 class TrainPart(Part, Protocol):
-    """Lays out the model table, and turns the choice into seats: start, pull, tilt."""
+    """Lays out the model table, and turns the choice into seats: start, pull, tilt.
+
+    ``payload`` names the client's half of what it sends beside its training tasks; None: it never sends anything.
+    """
+
+    payload: ClassVar[str | None] = None
 
     def blocks(self) -> Sequence[Block]:
         """Return the blocks of rows that the table is made of, in their order."""
@@ -376,8 +381,8 @@ class TrainPart(Part, Protocol):
         """Return this round's seats from ``view.choice``, and the next state."""
         ...
 
-    def guide(self, view: View, state: State) -> Guide | None:
-        """Return what travels with the training tasks to guide them, if anything (FedGen's generator)."""
+    def sends(self, view: View, state: State) -> Payload | None:
+        """Return what travels beside this round's training tasks, if anything (see :mod:`hanse.learning.payload`)."""
         return None
 
 

@@ -23,7 +23,7 @@ VALUES: list[Any] = [
     1e308, -1e308, 5e-324, math.nan, math.inf, -math.inf, "", "x", "3", "NaN", "\x00", "\ud800", "a" * 100_000, [],
     [[]], [1, 2, 3], {}, {"$map": []}, {"$map": [[1]]}, {"$map": [["a", 1], ["a", [2]]]}, {"$map": 5},
     {"$kind": "Reply", "fields": {"client": 1}}, {"$kind": "Answered", "fields": {"name": "x", "values": 5}},
-    {"$kind": "Guide", "fields": {}}, {"$kind": "Popen", "fields": {}}, {"$kind": ["Reply"], "fields": {}},
+    {"$kind": "Payload", "fields": {}}, {"$kind": "Popen", "fields": {}}, {"$kind": ["Reply"], "fields": {}},
     {"$kind": "Generator", "fields": {"classes": 10**9, "latent": 10**9}}, {"$kind": "Reply"},
     {"$tensor": [], "dtype": "float32", "shape": []}, {"$tensor": 5}, {"$tensor": ["nobody"], "dtype": "float32",
     "shape": [3]}, {"$tensor": [], "dtype": "float64", "shape": [0, 2**60]},

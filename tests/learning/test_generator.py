@@ -1,4 +1,4 @@
-"""The generator and the guide: formulas against plain autograd, training against torch.optim.Adam."""
+"""The generator, its training and the client's half: formulas against plain autograd, Adam against torch's."""
 
 from dataclasses import replace
 
@@ -9,10 +9,20 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from hanse.data.samples import Samples
-from hanse.learning.generator import Ensemble, Generator, diversity, ensemble_loss, train_generator
-from hanse.learning.guide import Guide, Head, Tutor, labels_met, why_no_head
+from hanse.learning.generator import (
+    Ensemble,
+    FromGenerator,
+    Generator,
+    Tutor,
+    diversity,
+    ensemble_loss,
+    labels_met,
+    train_generator,
+)
+from hanse.learning.head import Head, why_no_head
 from hanse.learning.job import Problem, Recipe, SeatJob, batch_plan
 from hanse.learning.models import build_problem
+from hanse.learning.payload import Payload
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 from hanse.learning.vmapped import VmappedEngine
@@ -221,21 +231,21 @@ def test_models_without_a_head_are_told_apart(module: nn.Module, reason: str) ->
     assert reason in found
 
 
-def a_guide(alpha: float = 2.0, beta: float = 3.0, latent: int = 5) -> Guide:
-    shape = replace(SHAPE, latent=latent)
-    return Guide(shape, a_row(shape=shape), torch.tensor([0.1, 0.6, 0.3], dtype=torch.float64), alpha, beta, batch=6)
+def a_payload(alpha: float = 2.0, beta: float = 3.0) -> Payload:
+    labels = torch.tensor([0.1, 0.6, 0.3], dtype=torch.float64)
+    return FromGenerator.payload(SHAPE, a_row(), labels, alpha, beta, batch=6)
 
 
 def test_the_two_terms_and_their_gradients_by_hand() -> None:
     weight, bias, logits = (t.requires_grad_() for t in (tensor(3, 5, seed=1), tensor(3, seed=2), tensor(4, 3, seed=5)))
-    guide, key, y = a_guide(), (9, 2, 7, 0), torch.tensor([2, 0, 1, 1])
-    got = Tutor(guide, key, weight, bias).loss(logits, y)
+    payload, key, y = a_payload(), (9, 2, 7, 0), torch.tensor([2, 0, 1, 1])
+    got = Tutor(payload, key, weight, bias).loss(logits, y)
     got_gradients = torch.autograd.grad(got, [weight, bias, logits])
 
     draw = stream(9, "guide", round=2, client=7, start=0)
-    drawn = torch.from_numpy(draw.choice(3, 6, p=guide.labels.numpy()))
+    drawn = torch.from_numpy(draw.choice(3, 6, p=payload.tensors["labels"].numpy()))
     noise = torch.from_numpy(draw.random((10, 4), dtype=np.float32))
-    module = AsModule(guide.row).eval()
+    module = AsModule(payload.tensors["row"]).eval()
     with torch.no_grad():
         same, other = module(noise[:4], y), module(noise[4:], drawn)
     answers = torch.log_softmax(other @ weight.t() + bias, 1)
@@ -252,21 +262,22 @@ def test_the_two_terms_and_their_gradients_by_hand() -> None:
 
 def problem_and_jobs(alpha: float = 2.0, beta: float = 3.0) -> tuple[Problem, Samples, list[SeatJob]]:
     problem, row = build_problem("mlp", (6,), 3, 0, hidden=[5])
-    guide = a_guide(alpha, beta)
-    jobs = [SeatJob(torch.arange(a, b), row, (3, 1, s, 0), guide=guide) for s, (a, b) in enumerate([(0, 40), (40, 97)])]
+    payload = a_payload(alpha, beta)
+    cuts = [(0, 40), (40, 97)]
+    jobs = [SeatJob(torch.arange(a, b), row, (3, 1, s, 0), payload=payload) for s, (a, b) in enumerate(cuts)]
     return problem, made((6,), 3, 100), jobs
 
 
 RECIPE = Recipe(steps=4, batch_size=16, lr=0.05)
 
 
-def test_guided_training_is_sgd_on_the_sum_and_reports_the_loss_on_samples() -> None:
+def test_training_with_it_is_sgd_on_the_sum_and_reports_the_loss_on_samples() -> None:
     problem, pool, jobs = problem_and_jobs()
     got = SequentialEngine(problem, threads=1).train(pool, jobs, RECIPE, 0.05)
     for seat, job in enumerate(jobs):
         module = build_problem("mlp", (6,), 3, 0, hidden=[5])[0].module
         problem.layout.load(module, job.start)
-        tutor = Tutor(a_guide(), job.key, module[-1].weight, module[-1].bias)  # type: ignore[index]
+        tutor = Tutor(a_payload(), job.key, module[-1].weight, module[-1].bias)  # type: ignore[index]
         optimiser = torch.optim.SGD(module.parameters(), lr=0.05)
         met = []
         for batch in batch_plan(len(job.index), RECIPE, job.key):
@@ -283,7 +294,7 @@ def test_guided_training_is_sgd_on_the_sum_and_reports_the_loss_on_samples() -> 
 
 def test_weights_of_zero_are_plain_training() -> None:
     problem, pool, jobs = problem_and_jobs(0.0, 0.0)
-    plain = [replace(job, guide=None) for job in jobs]
+    plain = [replace(job, payload=None) for job in jobs]
     engine = SequentialEngine(problem, threads=1)
     assert torch.equal(engine.train(pool, jobs, RECIPE, 0.05).rows, engine.train(pool, plain, RECIPE, 0.05).rows)
 
@@ -299,9 +310,9 @@ def test_seats_side_by_side_give_the_bits_of_one_thread() -> None:
 
 
 @pytest.mark.parametrize("make", [StackedEngine, VmappedEngine])
-def test_engines_that_cannot_heed_a_guide_refuse_it(make: type) -> None:
+def test_engines_that_cannot_add_its_loss_refuse_it(make: type) -> None:
     problem, pool, jobs = problem_and_jobs()
-    with pytest.raises(ValueError, match="trains without guides; use 'sequential'"):
+    with pytest.raises(ValueError, match="trains without payloads; use 'sequential'"):
         make(problem).train(pool, jobs, RECIPE, 0.05)
 
 

@@ -1,0 +1,356 @@
+"""What travels beside a training task, by a payload that no mechanism of ours has: a term that is linear in the model.
+
+Its oracle is the task's own tilt, which adds the same term to the gradient.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hanse
+from hanse.federation.check import refusal, room
+from hanse.federation.codec import WireError, pack, unpack, unpack_reply
+from hanse.federation.node import ClientData, Job, Node
+from hanse.federation.port import Reply, Request, Train, Trained
+from hanse.learning import halves
+from hanse.learning.generator import FromGenerator, Generator
+from hanse.learning.halves import declaration, half_of, register, unsound
+from hanse.learning.payload import Between, Declaration, Like, Payload, Term
+from hanse.mechanisms.calling import PartError
+from hanse.mechanisms.part import Context, Ints, State, TrainPart, View
+from hanse.mechanisms.train import SharedModel
+from hanse.rounds import Played, first_state, play_round
+from hanse.setup import World, build, settle_engine
+from hanse.table import Layout, Seats, Table
+
+NAME = "leaning"
+
+
+@dataclass(frozen=True)
+class Leaning:
+    """The client's half: adds ``strength <direction, theta>``, and reports how many samples were met, by parity."""
+
+    numbers: ClassVar[Mapping[str, Between]] = {"strength": Between(0, 10), "size": Between(1, whole=True)}
+
+    def declares(self, numbers: Mapping[str, int | float]) -> Declaration:
+        return Declaration({"direction": Like((int(numbers["size"]),))}, {"met": Like((2,), torch.int64, 0)})
+
+    def unfit(self, payload: Payload, layout: Layout) -> str | None:
+        size = payload.numbers["size"]
+        return None if size == layout.size else f"a direction of {size} numbers for a model of {layout.size}"
+
+    def term(self, payload: Payload, key: tuple[int, int, int, int], module: nn.Module, layout: Layout) -> Term | None:
+        parts = layout.unflatten(payload.tensors["direction"])
+
+        def loss(outputs: Tensor, y: Tensor) -> Tensor:
+            return payload.numbers["strength"] * sum((parts[n] * p).sum() for n, p in module.named_parameters())
+
+        return loss
+
+    def reports(self, payload: Payload, y: Tensor, plan: np.ndarray) -> Mapping[str, Tensor]:
+        return {"met": torch.bincount(y[plan[plan >= 0]] % 2, minlength=2)}
+
+
+register(NAME, Leaning())
+
+
+@dataclass(frozen=True)
+class Leans(TrainPart):
+    """As FedAvg, with the payload; ``mistake`` says what is wrong with it."""
+
+    payload: ClassVar[str | None] = NAME
+    mistake: str = ""
+
+    def table(self, context: Context) -> tuple[Table, Ints]:
+        return SharedModel().table(context)
+
+    def decide(self, view: View, state: State) -> Seats:
+        return SharedModel().decide(view, {})
+
+    def sends(self, view: View, state: State) -> Payload:
+        sound = leaning(view.context.layout.size)
+        return WRONG[self.mistake][0](sound) if self.mistake else sound
+
+
+def leaning(size: int) -> Payload:
+    return Payload(NAME, {"direction": torch.linspace(-1, 1, size)}, {"strength": 0.25, "size": size})
+
+
+def with_tensors(**tensors: Any) -> Any:
+    return lambda payload: replace(payload, tensors=tensors)
+
+
+def with_numbers(**numbers: Any) -> Any:
+    return lambda payload: replace(payload, numbers={**payload.numbers, **numbers})
+
+
+MUST = "must be float32 of shape (650,)"
+# what is wrong: how it is made, what is said of it
+WRONG: dict[str, tuple[Any, str]] = {
+    "shape": (
+        with_tensors(direction=torch.zeros(649)),
+        f"payload 'leaning': tensor 'direction': float32 of shape (649,): {MUST}",
+    ),
+    "dimensions": (
+        with_tensors(direction=torch.zeros(650, 1)),
+        f"payload 'leaning': tensor 'direction': float32 of shape (650, 1): {MUST}",
+    ),
+    "type": (
+        with_tensors(direction=torch.zeros(650, dtype=torch.float64)),
+        f"payload 'leaning': tensor 'direction': float64 of shape (650,): {MUST}",
+    ),
+    "missing tensor": (with_tensors(), "payload 'leaning': tensor 'direction': missing"),
+    "another tensor": (
+        with_tensors(direction=torch.zeros(650), more=torch.zeros(1)),
+        "payload 'leaning': tensor 'more': not one of those declared (direction)",
+    ),
+    "NaN": (
+        with_tensors(direction=torch.full((650,), torch.nan)),
+        "payload 'leaning': tensor 'direction': has NaN or infinite entries",
+    ),
+    "NaN number": (
+        with_numbers(strength=float("nan")),
+        "payload 'leaning': number 'strength': nan: must be a finite number",
+    ),
+    "bound": (with_numbers(strength=11), "payload 'leaning': number 'strength': 11: must be from 0 to 10"),
+    "part of a number": (with_numbers(size=650.0), "payload 'leaning': number 'size': 650.0: must be a whole number"),
+    "another number": (
+        with_numbers(other=1),
+        "payload 'leaning': number 'other': not one of those declared (size, strength)",
+    ),
+    "missing number": (
+        lambda payload: replace(payload, numbers={"size": 650}),
+        "payload 'leaning': number 'strength': missing",
+    ),
+    "another model's": (
+        lambda _: leaning(651),
+        "payload 'leaning': a direction of 651 numbers for a model of 650",
+    ),
+}  # fmt: skip
+
+
+def experiment(**sections: Any) -> hanse.Experiment:
+    given: dict[str, Any] = {
+        "data": {"clients": 5},
+        "model": {"name": "logistic"},
+        "mechanism": {"name": "fedavg", "clients_per_round": 3, "train": f"{__name__}:Leans"},
+        "train": {"steps": 6, "batch_size": 16, "lr": 0.05},
+        "engine": {"train": "sequential", "threads": 1, "workers": 1},
+        "run": {"rounds": 2},
+    }
+    return hanse.Experiment(**(given | sections))
+
+
+def world_of(made: hanse.Experiment) -> World:
+    return settle_engine(made, build(made))[1]
+
+
+@pytest.fixture(scope="module")
+def here() -> World:
+    return world_of(experiment())
+
+
+def task_of(here: World, payload: Payload | None = None, **more: Any) -> Train:
+    start = here.setup.context.initial(0)
+    assert start.shape == (650,)
+    return Train(0, 0, start, payload=leaning(650) if payload is None else payload, **more)
+
+
+def ask(here: World, task: Train, client: int = 1) -> Reply:
+    [reply] = here.setup.federation.exchange(0, [Request(client, (task,))], None, 0)
+    return reply
+
+
+def node_of(here: World, folder: Path, client: int = 1) -> Node:
+    made = experiment()
+    train = made.train.recipe
+    job = Job("run", client, 5, made.run.seed, {"name": "logistic"}, vars(train))
+    return Node(ClientData.of(here.data, client), job, folder)
+
+
+# ---- it trains
+
+
+def test_it_adds_its_term_to_the_loss_of_every_batch_and_reports_what_it_declares(here: World) -> None:
+    reply = ask(here, task_of(here))
+    tilted = replace(task_of(here), payload=None, tilt=0.25 * torch.linspace(-1, 1, 650))
+    [got], [want] = reply.results, ask(here, tilted).results
+    torch.testing.assert_close(got.row, want.row)
+    assert (got.row - ask(here, replace(tilted, tilt=None)).results[0].row).abs().max() > 0.05
+    assert got.extras["met"].sum() == 6 * 16
+    assert want.extras == {}
+    assert refusal(Request(1, (task_of(here),)), reply, 650) is None
+
+
+def test_through_messages_a_node_makes_the_same_bits(here: World, tmp_path: Path) -> None:
+    request = Request(1, (task_of(here),))
+    [want] = ask(here, task_of(here)).results
+    message = node_of(here, tmp_path).answer(0, pack(request))
+    [got] = unpack_reply(message, room(request)).results
+    assert torch.equal(got.row, want.row)
+    assert torch.equal(got.extras["met"], want.extras["met"])
+    assert room(request).tensors == 650 * 4 + 2 * 8
+
+
+def test_it_comes_out_of_a_message_as_it_went_in(here: World) -> None:
+    got, want = unpack(pack(Request(1, (task_of(here),)))).tasks[0].payload, leaning(650)
+    assert (got.name, got.numbers, list(got.tensors)) == (want.name, want.numbers, ["direction"])
+    assert torch.equal(got.tensors["direction"], want.tensors["direction"])
+    assert type(got.numbers["size"]) is int
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (Payload(5), r"payload\.name: 5: input should be a valid string"),  # type: ignore[arg-type]
+        (Payload(NAME, {"direction": 5}), r"payload\.tensors\.direction: 5: input should be an instance of Tensor"),  # type: ignore[dict-item]
+        (Payload(NAME, 5), r"payload\.tensors: 5: input should be a valid dictionary"),  # type: ignore[arg-type]
+        (Payload(NAME, {}, {"strength": "x"}), r"payload\.numbers\.strength.*'x': input should be a valid"),  # type: ignore[dict-item]
+        (Payload(NAME, {}, {"strength": True}), r"payload\.numbers\.strength.*True: input should be a valid"),
+        (Payload(NAME, {}, {"strength": 2**70}), "an integer of 22 digits"),
+        (Payload(NAME, {}, {"strength": Payload(NAME)}), r"payload\.numbers\.strength"),  # type: ignore[dict-item]
+    ],
+)
+def test_a_message_with_one_of_other_types_is_none_of_ours(payload: Payload, reason: str, here: World) -> None:
+    with pytest.raises(WireError, match=reason):
+        unpack(pack(Request(1, (task_of(here, payload),))))
+
+
+def play(world: World, rounds: int) -> list[Played]:
+    state, played = first_state(world.setup), []
+    for _ in range(rounds):
+        played.append(play_round(world.setup, state))
+        state = played[-1].state
+    return played
+
+
+def test_a_mechanism_that_sends_it_finds_the_extras_beside_the_updates() -> None:
+    first, second = play(world_of(experiment()), 2)
+    plain = play(world_of(experiment(mechanism={"name": "fedavg", "clients_per_round": 3})), 1)[0]
+    assert first.view.trained.extras["met"].shape == (3, 2)
+    assert second.view.trained.extras["met"].sum(1).tolist() == [96, 96, 96]
+    assert first.bytes_down - plain.bytes_down == 3 * 650 * 4
+    assert first.bytes_up - plain.bytes_up == 3 * 2 * 8
+    assert not torch.equal(first.state.table.rows, plain.state.table.rows)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "vmapped"])
+def test_an_engine_that_batches_seats_is_refused_for_it(engine: str) -> None:
+    with pytest.raises(
+        hanse.UserError, match=f"engine.train is '{engine}'.*the loss of the payload that the mechanism"
+    ):
+        hanse.run(experiment(engine={"train": engine, "threads": 1}))
+
+
+def test_the_automatic_engine_is_one_that_trains_it() -> None:
+    made, _, said = settle_engine(experiment(engine={}), build(experiment(engine={})))
+    assert made.engine.train == "sequential"
+    assert any("the loss of the payload" in line for line in said)
+
+
+# ---- it is held against what its client's half declares
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_client_refuses_a_wrong_one_with_the_reason(mistake: str, here: World, tmp_path: Path) -> None:
+    make, reason = WRONG[mistake]
+    task = task_of(here, make(leaning(650)))
+    assert ask(here, task).refused == reason
+    reply = unpack(node_of(here, tmp_path).answer(0, pack(Request(1, (task,)))))
+    assert (reply.refused, reply.results) == (reason, ())
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_part_that_would_send_a_wrong_one_is_named(mistake: str) -> None:
+    train = {"name": f"{__name__}:Leans", "mistake": mistake}
+    world = world_of(experiment(mechanism={"name": "fedavg", "clients_per_round": 3, "train": train}))
+    with pytest.raises(PartError) as wrong:
+        play(world, 1)
+    assert str(wrong.value) == f"the train part Leans, round 0, cannot send its {WRONG[mistake][1]}"
+
+
+class Secretive(Leans):
+    payload: ClassVar[str | None] = None
+
+
+def test_a_part_sends_what_it_announces_or_nothing() -> None:
+    mechanism = {"name": "fedavg", "clients_per_round": 3, "train": f"{__name__}:Secretive"}
+    with pytest.raises(
+        PartError, match="the train part Secretive, round 0, cannot send its payload 'leaning': not None"
+    ):
+        play(world_of(experiment(mechanism=mechanism)), 1)
+
+
+def test_a_client_that_does_not_know_it_says_so(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = task_of(here)
+    monkeypatch.delitem(halves.HALVES, NAME)
+    reason = "payload 'leaning': no client's half is registered for it; there are generator"
+    assert ask(here, task).refused == reason
+    with pytest.raises(ValueError, match="no client's half"):
+        room(Request(1, (task,)))
+
+
+@pytest.mark.parametrize(
+    ("extras", "reason"),
+    [
+        ({"met": torch.tensor([3, 4])}, None),
+        ({}, "extra 'met': missing"),
+        ({"met": torch.tensor([3])}, "extra 'met': int64 of shape (1,): must be int64 of shape (2,)"),
+        ({"met": torch.tensor([3.0, 4.0])}, "extra 'met': float32 of shape (2,): must be int64 of shape (2,)"),
+        ({"met": torch.tensor([3, -4])}, "extra 'met': must be at least 0 everywhere"),
+        (
+            {"met": torch.tensor([3, 4]), "label_counts": torch.tensor([3])},
+            "extra 'label_counts': not one of those declared (met)",
+        ),
+    ],
+)
+def test_extras_that_are_not_as_declared_are_refused(
+    extras: dict[str, Tensor], reason: str | None, here: World
+) -> None:
+    request = Request(1, (task_of(here),))
+    reply = Reply(1, (Trained(0, torch.zeros(650), 3.0, 0.5, 2, extras),))
+    assert refusal(request, reply, 650) == reason
+    assert refusal(request, unpack(pack(reply)), 650) == reason
+
+
+def test_a_declared_extra_that_is_not_finite_is_refused() -> None:
+    assert Like((2,)).wrong(torch.tensor([1.0, torch.inf])) == "has NaN or infinite entries"
+    assert Like((2,)).wrong(np.zeros(2)) == "ndarray: must be float32 of shape (2,)"
+    assert Like((2,)).wrong(torch.zeros(2)) is None
+    with pytest.raises(ValueError, match="type float16: must be float32, float64 or int64"):
+        Like((2,), torch.float16)
+
+
+@pytest.mark.parametrize("value", [True, "1", None, float("inf")])
+def test_what_is_no_number_is_none(value: Any) -> None:
+    assert Between().wrong(value) == f"{value!r}: must be a finite number"
+
+
+def test_a_name_belongs_to_one_half() -> None:
+    register(NAME, Leaning())  # a module that is imported twice
+    assert isinstance(half_of(NAME), Leaning)
+    with pytest.raises(ValueError, match="'generator': a client's half of this name is registered already"):
+        register("generator", Leaning())
+    assert declaration(leaning(3)).extras == {"met": Like((2,), torch.int64, 0)}
+
+
+def test_fedgens_must_fit_the_models_head(here: World) -> None:
+    def said(shape: Generator, labels: Tensor) -> str | None:
+        row = torch.zeros(shape.size)
+        return unsound(FromGenerator.payload(shape, row, labels.double(), 1.0, 1.0, 4), here.problem.layout)
+
+    tenth = torch.full((10,), 0.1, dtype=torch.float64)
+    assert said(Generator(10, 64, 2, 3), tenth) is None
+    assert said(Generator(10, 63, 2, 3), tenth) == (
+        "payload 'generator': made for 10 classes and a latent of 63: here are 10, 64"
+    )
+    assert said(Generator(10, 64, 2, 3), tenth / 2) == "payload 'generator': tensor 'labels': must have the sum 1"
+    assert (
+        said(Generator(10, 64, 2, 3), -tenth) == "payload 'generator': tensor 'labels': must be at least 0 everywhere"
+    )
