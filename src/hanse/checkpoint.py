@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,11 @@ from hanse.ledger.book import Book
 from hanse.ledger.entry import Transaction
 from hanse.mechanisms.part import State
 from hanse.rounds import LoopState
-from hanse.table import Table
+from hanse.table import Block, Table
 
 __all__ = ["CorruptCheckpointError", "Snapshot", "load", "store"]
 
-VERSION = 2
+VERSION = 3  # 2: rows without names, a state for each slot
 
 
 class CorruptCheckpointError(Exception):
@@ -79,6 +79,7 @@ def store(path: Path, snapshot: Snapshot) -> None:
     tensors, plain = _split(state.states)
     tensors["table/rows"] = state.table.rows.detach().cpu().contiguous()
     tensors["table/owner"] = torch.tensor(state.table.owner)  # copies: owner and home may be one array
+    tensors["table/block"] = torch.tensor(state.table.block)
     tensors["table/home"] = torch.tensor(state.home)
     if state.personal is not None:
         tensors["personal"] = torch.tensor(state.personal)
@@ -88,6 +89,7 @@ def store(path: Path, snapshot: Snapshot) -> None:
         "round": state.round,
         "finished": state.finished,
         "slots": list(state.states),
+        "blocks": [asdict(block) for block in state.table.blocks],
         "plain": plain,
         "lengths": dict(snapshot.lengths),
         "book": {
@@ -119,7 +121,10 @@ def load(path: Path, device: torch.device) -> Snapshot:
         raise CorruptCheckpointError(f"{path.name}: the checksum does not match")
     known = json.loads(notes)
     if known["version"] != VERSION:
-        raise UserError(f"{path}: written by another version of hanse (format {known['version']}, this is {VERSION})")
+        raise UserError(
+            f"{path}: written by another version of hanse (format {known['version']}, this is {VERSION}): go on with it "
+            "in the version that environment.json names, or play its config.toml again with 'hanse run'"
+        )
     states: dict[str, dict[str, Any]] = {slot: {} for slot in known["slots"]}
     for key, value in known["plain"].items():
         if not key.startswith("numpy:"):
@@ -129,7 +134,10 @@ def load(path: Path, device: torch.device) -> Snapshot:
         if key.startswith("state/"):
             _, slot, name = key.split("/", 2)
             states[slot][name] = tensor.numpy() if f"numpy:{key}" in known["plain"] else tensor.to(device)
-    table = Table(tensors["table/rows"].to(device), tensors["table/owner"].numpy())
+    blocks = tuple(Block(**block) for block in known["blocks"])
+    table = Table(
+        tensors["table/rows"].to(device), tensors["table/owner"].numpy(), tensors["table/block"].numpy(), blocks
+    )
     personal = tensors["personal"].numpy() if "personal" in tensors else None
     book, home = Book(**known["book"]), tensors["table/home"].numpy()
     state = LoopState(known["round"], table, home, states, book, personal, known["finished"])

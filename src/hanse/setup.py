@@ -196,7 +196,14 @@ def settle_engine(
         }
     )
     experiment = experiment.model_copy(update={"engine": section})
-    said = [*experiment.mechanism.notes, *choice.why, *differs, *_too_short(experiment, blueprint)]
+    mechanism = blueprint.mechanism
+    said = [
+        *experiment.mechanism.notes,
+        *choice.why,
+        *differs,
+        *_too_short(experiment, blueprint),
+        *_not_held(mechanism),
+    ]
     return experiment, _setup(experiment, blueprint, engine, federation), said
 
 
@@ -213,6 +220,15 @@ def _too_short(experiment: Experiment, blueprint: Blueprint) -> list[str]:
         f"warning: run.rounds: {rounds}: to meet all {clients} clients, {seats} a round, takes {needed} rounds; "
         "nobody is chosen by value before that"
     ]
+
+
+def _not_held(mechanism: Mechanism) -> list[str]:
+    """Return a warning if clients train rows to hold them, and the deploy part hands out others."""
+    made = {block.name for block in mechanism.train.blocks() if block.held}
+    if not made or mechanism.deploy is None or made & in_slots(mechanism.deploy.reads, ["deploy"]):
+        return []
+    part, rows = type(mechanism.deploy).__name__, "', '".join(sorted(made))
+    return [f"warning: mechanism.deploy: {part} hands out none of the rows '{rows}' that clients train to hold"]
 
 
 def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:

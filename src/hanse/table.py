@@ -96,13 +96,15 @@ class Block:
     """Rows of the table under one name: ``count`` of them, or one for each client (``PER_CLIENT``).
 
     They start as the first initial model ("model"), each as an initial model of its own ("different"), or as zeros. A
-    ``private`` row is its client's: computed by it, and never sent to the server.
+    ``private`` row is its client's: computed by it, and never sent to the server. ``held``: they are made for clients
+    to hold, and a mechanism that hands out other rows alone is warned about.
     """
 
     name: str
     count: int | Literal["per client"] = 1
     initial: Literal["model", "different", "zero"] = "model"
     private: bool = False
+    held: bool = False
 
     @property
     def per_client(self) -> bool:

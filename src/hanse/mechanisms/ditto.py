@@ -36,7 +36,7 @@ class Ditto(TrainPart):
 
     def blocks(self) -> Sequence[Block]:
         """Return a private row a client, and the shared one."""
-        return Block("own", PER_CLIENT, private=True), Block("server")
+        return Block("own", PER_CLIENT, private=True, held=True), Block("server")
 
     def home(self, table: Table, context: Context) -> Ints:
         """Return the shared row for everybody, ``[N]``."""

@@ -70,6 +70,7 @@ class FedFomo(TrainPart, WeighPart):
     """
 
     needs: ClassVar[Named] = {"train": frozenset({"clients"}), "weigh": frozenset({"clients", "client_validation"})}
+    reads: ClassVar[Named] = {"weigh": frozenset({"model"})}
     fills: ClassVar[Named] = {"weigh": frozenset({"model"})}
     models: Annotated[int, Field(ge=1)] = 6
     exploration: Annotated[float, Field(ge=0, le=1)] = 0.3

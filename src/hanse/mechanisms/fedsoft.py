@@ -58,7 +58,7 @@ class FedSoft(TrainPart, WeighPart):
     """
 
     needs: ClassVar[Named] = frozenset({"clients"})
-    reads: ClassVar[Named] = {"train": CENTRES, "weigh": CENTRES}
+    reads: ClassVar[Named] = {"train": CENTRES, "weigh": CENTRES | {"model"}}
     fills: ClassVar[Named] = {"weigh": CENTRES}
     clusters: Clusters = 2
     lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1

@@ -49,7 +49,7 @@ class IFCA(TrainPart, DeployPart):
 
     def blocks(self) -> Sequence[Block]:
         """Return the clusters' models."""
-        return (Block("cluster", self.clusters, initial="different"),)
+        return (Block("cluster", self.clusters, initial="different", held=True),)
 
     def home(self, table: Table, context: Context) -> Ints:
         """Return the first model for everybody, ``[N]``: nobody has said more yet."""

@@ -298,7 +298,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if math.isfinite(worst):
             metrics["market/eq9"] = worst  # at most 0: no import too many, none too few
         refused = tuple((int(clients[s]), f"not at the market: {why}") for s, why in sorted(out.items()))
-        found = (trade, Centres(clients, trade.graph.any(axis=1)))
+        found = (trade, Centres(clients, np.asarray(trade.graph.any(axis=1))))
         return Weighed((*kept, centres), (), home, metrics, refused, found), state
 
     def _market(self, view: View) -> tuple[Trade, Replace, Mapping[int, str]]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from hanse.mechanisms.calling import PartError, States, call, decide, method_of
-from hanse.mechanisms.part import Aggregate, Floats, Group, Ints, Mechanism, Part, View, Weighed, in_slots
+from hanse.mechanisms.part import Aggregate, Floats, Group, Ints, Mechanism, View, Weighed, WeighPart, in_slots
 from hanse.table import Mix, Replace
 
 __all__ = ["proposed_mix", "writers"]
@@ -33,7 +33,7 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
 
     said: list[Weighed] = []
     for slot, part in writers(mechanism).items():
-        decision, states = decide(slot, part.weigh, view, states, mechanism.standing(part)[0])  # type: ignore[attr-defined]
+        decision, states = decide(slot, part.weigh, view, states, mechanism.standing(part)[0])
         said.append(decision)
 
     replaced += [one for decision in said for one in decision.replaced]
@@ -51,17 +51,17 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
     return mix, [value for decision in said for value in decision.found], states
 
 
-def writers(mechanism: Mechanism) -> dict[str, Part]:
+def writers(mechanism: Mechanism) -> dict[str, WeighPart]:
     """Return the parts whose ``weigh`` is called, by the slot in which they fill blocks: the part in the weigh slot,
     and those in other slots that fill blocks which the former does not.
     """
-    found: dict[str, Part] = {}
+    found: dict[str, WeighPart] = {}
     filled: frozenset[str] = frozenset()
     for slot in ("weigh", *mechanism.parts()):
         part = mechanism.slots()[slot]
         mine = in_slots(part.fills, mechanism.standing(part))
         if mine - filled and not any(part is other for other in found.values()):
-            found[slot], filled = part, filled | mine
+            found[slot], filled = cast(WeighPart, part), filled | mine
     return found
 
 

@@ -386,21 +386,24 @@ class TrainPart(Part, Protocol):
         return None
 
 
-class WeighPart(Part, Protocol):
-    """Proposes the next table from the accepted updates.
-
-    Rows that nobody trains stay; a row that only its own client trains becomes its update. What else becomes of rows is
-    said by one of the two methods, or by both. A part in another slot that ``fills`` blocks has ``weigh`` as well; it
-    is called unless the part in the weigh slot fills these blocks.
-    """
+class AggregatePart(Part, Protocol):
+    """Stands in the weigh slot, and says how the updates of a group of seats become the server row that they train."""
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return how a group's updates become its server row. A pure function of the group and the state of before."""
-        raise NotImplementedError
+        """Return the weights. A pure function of the group and of the state from before the round."""
+        ...
+
+
+class WeighPart(Part, Protocol):
+    """Says what becomes of the rows of the blocks that it ``fills`` (``GROUPS``: of those that groups train).
+
+    It may stand in another slot than weigh: it is asked unless the part in the weigh slot fills these blocks. Rows that
+    nobody trains or fills stay; a row that only its own client trains becomes its update.
+    """
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return what becomes of other rows, those of the blocks that this part fills, and the next state."""
-        return Weighed(), state
+        """Return the new rows, and the next state. It is not asked in a round without updates."""
+        ...
 
 
 class ValuePart(Part, Protocol):
@@ -443,7 +446,7 @@ class Mechanism:
     name: str
     select: SelectPart
     train: TrainPart
-    weigh: WeighPart
+    weigh: AggregatePart | WeighPart
     value: ValuePart | None = None
     settle: SettlePart | None = None
     deploy: DeployPart | None = None

@@ -78,7 +78,7 @@ class FromCentres(TrainPart):
 
     def blocks(self) -> Sequence[Block]:
         """Return a trained model and a centre for each client."""
-        return Block("own", PER_CLIENT), Block("centre", PER_CLIENT)
+        return Block("own", PER_CLIENT, held=True), Block("centre", PER_CLIENT)
 
     def home(self, table: Table, context: Context) -> Ints:
         """Return each client's centre, ``[N]``."""

@@ -19,6 +19,7 @@ from hanse.errors import UserError
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.part import (
     Aggregate,
+    AggregatePart,
     Block,
     Context,
     Floats,
@@ -44,14 +45,14 @@ VARIATES = frozenset({"control", "own_control"})
 
 
 @dataclass(frozen=True)
-class Scaffold(TrainPart, WeighPart):
+class Scaffold(TrainPart, AggregatePart, WeighPart):
     """SCAFFOLD, in the slots train and weigh; ``global_lr`` is eta_g. Another part may aggregate the model.
 
     A client's variate follows from the update that it sends, so it does not send it as well: P numbers up, x and
     ``c - c_i`` down. Under momentum the divisor counts how much each gradient moved the model (:func:`step_sum`).
     """
 
-    needs: ClassVar[Named] = frozenset({"clients"})
+    needs: ClassVar[Named] = {"train": frozenset({"clients"}), "weigh": frozenset({"clients", "groups"})}
     gives: ClassVar[Named] = {"train": frozenset({"groups"})}
     reads: ClassVar[Named] = {"train": VARIATES}
     fills: ClassVar[Named] = {"train": VARIATES}

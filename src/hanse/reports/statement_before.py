@@ -18,10 +18,10 @@ from hanse.games.market_numbers import gain
 from hanse.learning.models import build_problem
 from hanse.ledger.entry import TOKEN
 from hanse.ledger.export import tokens
+from hanse.mechanisms.ipfl import IPFL, Utilities
 from hanse.mechanisms.part import Mechanism
-from hanse.mechanisms.settle import Payments, ServerTokens, Tokens, Utilities
+from hanse.mechanisms.pifl import ServerTokens, Tokens
 from hanse.mechanisms.train import SharedModel
-from hanse.mechanisms.weigh.market import Imports
 
 __all__ = ["Prospect", "prospect"]
 
@@ -70,7 +70,7 @@ def prospect(experiment: Experiment, client: int) -> Prospect:
         found = replace(found, gains=("A model that learned from others' data; no tokens.",))
     elif isinstance(settle, Tokens | ServerTokens):
         found = _auction(blank, settle, mechanism)
-    elif isinstance(settle, Payments):
+    elif isinstance(settle, IPFL):
         found = _market(blank, experiment, settle, mechanism, data)
     else:
         name = type(settle).__name__
@@ -141,7 +141,7 @@ def _auction(blank: Prospect, settle: Tokens | ServerTokens, mechanism: Mechanis
 
 
 def _market(
-    blank: Prospect, experiment: Experiment, settle: Payments, mechanism: Mechanism, data: FederatedData | None
+    blank: Prospect, experiment: Experiment, settle: IPFL, mechanism: Mechanism, data: FederatedData | None
 ) -> Prospect:
     """Return the prospect of iPFL's market, eqs (1), (2) and (10)."""
     weigh, markets = mechanism.weigh, max(0, blank.rounds - 1)
@@ -153,7 +153,7 @@ def _market(
     pays = [f"It pays for the models that it imports, in each of up to {markets} markets: {_bound(blank)}."]
     gains = []
     unknown = ["Whose models will be like its own: the market decides on it round by round."]
-    if data is not None and isinstance(weigh, Imports) and np.isfinite(eager):
+    if data is not None and isinstance(weigh, IPFL) and np.isfinite(eager):
         own = float(data.sizes[blank.client])
         most = float(gain(own, float(data.sizes.sum()) - own, eager)) if own > 0 else 0.0
         gains.append(

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from hanse.federation.declared import LARGEST_COUNT
-from hanse.mechanisms.part import Aggregate, Floats, Group, Named, State, WeighPart
+from hanse.mechanisms.part import Aggregate, AggregatePart, Floats, Group, Named, State
 
 __all__ = ["BySamples", "UniformWeights", "addable", "sample_shares"]
 
@@ -27,7 +27,7 @@ def sample_shares(num_samples: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class BySamples(WeighPart):
+class BySamples(AggregatePart):
     """FedAvg: weights in proportion to the reported number of samples (McMahan et al. 2017)."""
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
@@ -36,7 +36,7 @@ class BySamples(WeighPart):
 
 
 @dataclass(frozen=True)
-class UniformWeights(WeighPart):
+class UniformWeights(AggregatePart):
     """Every update of a group counts the same."""
 
     needs: ClassVar[Named] = frozenset({"clients", "groups"})

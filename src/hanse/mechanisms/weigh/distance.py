@@ -9,13 +9,13 @@ import numpy as np
 from pydantic import Field
 
 from hanse.games.gram import distances_to_mean
-from hanse.mechanisms.part import Aggregate, Group, Named, State, WeighPart
+from hanse.mechanisms.part import Aggregate, AggregatePart, Group, Named, State
 
 __all__ = ["InverseDistance"]
 
 
 @dataclass(frozen=True)
-class InverseDistance(WeighPart):
+class InverseDistance(AggregatePart):
     """IDA (Yeganeh et al. 2020): weights in proportion to ``1 / |U_s - mean U|``, inside each group of seats.
 
     ``norm``: "l2" or "l1", over the parameters. ``epsilon`` keeps an update that is the mean itself from taking all: it

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from hanse.games import replicator
-from hanse.mechanisms.part import Aggregate, Floats, Group, Named, State, WeighPart
+from hanse.mechanisms.part import Aggregate, AggregatePart, Floats, Group, Named, State
 
 __all__ = ["GTFLAT", "Payoff", "Scale", "ValidationGTFLAT"]
 
@@ -60,7 +60,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class GTFLAT(WeighPart):
+class GTFLAT(AggregatePart):
     """GTFLAT with ``strength`` w, ``generations``, and whole individuals if a ``population`` is given.
 
     ``payoff``: "distance" over all parameters, eq. (10); "cosine" of what the clients changed; "layers": distances
@@ -93,7 +93,7 @@ class GTFLAT(WeighPart):
 
 
 @dataclass(frozen=True)
-class ValidationGTFLAT(WeighPart):
+class ValidationGTFLAT(AggregatePart):
     """GTFLAT whose payoffs are measured, not estimated: player i values model j by the server's validation loss of the
     mean of models i and j. It evaluates ``k (k - 1) / 2`` models a group and round.
     """
