@@ -122,8 +122,8 @@ def load(path: Path, device: torch.device) -> Snapshot:
     known = json.loads(notes)
     if known["version"] != VERSION:
         raise UserError(
-            f"{path}: written by another version of hanse (format {known['version']}, this is {VERSION}): go on with it "
-            "in the version that environment.json names, or play its config.toml again with 'hanse run'"
+            f"{path}: written by another version of hanse (format {known['version']}, this is {VERSION}): go on "
+            "with it in the version that environment.json names, or play its config.toml again with 'hanse run'"
         )
     states: dict[str, dict[str, Any]] = {slot: {} for slot in known["slots"]}
     for key, value in known["plain"].items():
