@@ -130,7 +130,7 @@ def wrong_balance(r: MarketRound) -> str:
 def wrong_delivery(r: MarketRound) -> str:
     """Return who did not pay and was not withheld its centre, or the other way round; "" if there is nobody."""
     unpaid = np.sort(r.clients[~r.paid])
-    # client c's centre is row N + c of the table
+    # rows of one block lie in the order of the clients, wherever the block begins: both differ by one number
     if len(unpaid) == len(r.withheld) and len(np.unique(np.sort(r.withheld) - unpaid)) <= 1:
         return ""
     who = ", ".join(map(str, unpaid[:10].tolist())) or "nobody"

@@ -1,6 +1,8 @@
 """Any part of one mechanism with any part of another: it runs and matters, or is refused with the reason."""
 
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -8,87 +10,94 @@ import pytest
 
 import hanse
 from hanse.listing import Combination, combinations
-from hanse.mechanisms.registry import MECHANISMS, PARTS, defaults
+from hanse.mechanisms.registry import MECHANISMS, PARTS, REASONS, RENAMED, defaults
 
-# mechanisms by what their parts bring
-VALUED = {"greedyfed", "ucb", "s_fedavg", "set_aware", "pifl", "tiff"}
-TIERED = {"pifl", "tiff"}
-CENTRED = {"fedamp", "heur_fedamp", "pfedgraph", "ipfl"}
-OWN_ROWS = {"local", "fedfomo", "fedsoft", *CENTRED}  # a row a client: no groups to average in
-GROUPED = set(MECHANISMS) - OWN_ROWS
-FEDERATED = set(MECHANISMS) - {"centralised"}
+GOLDEN = Path(__file__).parents[1] / "golden"
 
-# what a part lacks in every mechanism but these
-LACKS: dict[tuple[str, str], dict[str, set[str]]] = {
-    ("select", "the_one"): {"pooled": {"centralised"}},
-    **{
-        ("select", s): {"clients": FEDERATED} for s in ("everyone", "uniform", "round_robin", "power_of_choice", "oort")
-    },
-    **{("select", s): {"clients": FEDERATED, "values": VALUED} for s in ("greedy", "ucb", "s_fedavg", "set_aware")},
-    ("select", "staying"): {"clients": FEDERATED, "market": {"ipfl"}},
-    **{("select", s): {"clients": FEDERATED, "values": VALUED, "bids": TIERED} for s in ("tiers", "pretrained_tiers")},
-    **{("train", t): {"clients": FEDERATED} for t in ("own", "tiers")},
-    **{
-        ("train", t): {"clients": FEDERATED, "centres_mixed": CENTRED}
-        for t in ("towards_centres", "from_centres", "model_and_centre")
-    },
-    ("train", "controlled"): {"clients": FEDERATED, "variates_updated": {"scaffold"}},
-    ("train", "ditto"): {"clients": FEDERATED, "own_handed_out": {"ditto", "pfedgraph"}},
-    ("train", "sent"): {"clients": FEDERATED, "rows_exchanged": {"fedfomo"}},
-    ("train", "cluster_models"): {"clients": FEDERATED, "clusters_handed_out": {"ifca"}},
-    ("train", "soft_clusters"): {"clients": FEDERATED, "soft_shares": {"fedsoft"}},
-    **{
-        ("weigh", w): {"clients": FEDERATED, "groups": GROUPED}
-        for w in ("uniform", "gtflat", "gtflat_validation", "inverse_distance", "cfl")
-    },
-    **{("weigh", w): {"clients": FEDERATED, "centres": CENTRED} for w in ("fedamp", "heur_fedamp", "pfedgraph")},
-    ("weigh", "imports"): {"clients": FEDERATED, "market_rows": {"ipfl"}},
-    ("weigh", "control_variates"): {"clients": FEDERATED, "variates": {"scaffold"}},
-    ("weigh", "fedfomo"): {"clients": FEDERATED, "sent_rows": {"fedfomo"}},
-    ("weigh", "soft_shares"): {"clients": FEDERATED, "importance": {"fedsoft"}},
-    ("value", "first_order_clients"): {"groups": GROUPED},
-    **{("settle", s): {"clients": FEDERATED, "values": VALUED, "groups": GROUPED} for s in ("tokens", "server_tokens")},
-    ("settle", "market"): {"market": {"ipfl"}},
-    ("settle", "utilities"): {"clients": FEDERATED},
-    ("deploy", "one_shot"): {"tiers": {"pifl"}},
-    ("deploy", "own"): {"own_models": {"ditto", "pfedgraph"}},
-    ("deploy", "cluster"): {"cluster_losses": {"ifca"}},
+# the parts that each mechanism is made of: select, train, weigh, value, settle, deploy
+MADE_OF: dict[str, tuple[str, str, str, str, str, str]] = {
+    "fedavg": ("uniform", "shared", "samples", "", "", "server"),
+    "fedprox": ("uniform", "proximal", "samples", "", "", "server"),
+    "gtfedavg": ("uniform", "shared", "gtflat", "", "", "server"),
+    "gtfedprox": ("uniform", "proximal", "gtflat", "", "", "server"),
+    "fedgen": ("uniform", "fedgen", "samples", "", "", "server"),
+    "gtfedgen": ("uniform", "fedgen", "gtflat", "", "", "server"),
+    "greedyfed": ("greedy", "shared", "samples", "gtg", "", "server"),
+    "ucb": ("ucb", "shared", "samples", "gtg", "", "server"),
+    "s_fedavg": ("s_fedavg", "shared", "samples", "gtg", "", "server"),
+    "power_of_choice": ("power_of_choice", "shared", "samples", "", "", "server"),
+    "oort": ("oort", "shared", "samples", "", "", "server"),
+    "set_aware": ("set_aware", "shared", "samples", "gtg", "", "server"),
+    "scaffold": ("everyone", "scaffold", "scaffold", "", "", "server"),
+    "ditto": ("everyone", "ditto", "samples", "", "", "own"),
+    "fedamp": ("everyone", "towards_centres", "fedamp", "", "", "server"),
+    "heur_fedamp": ("everyone", "towards_centres", "heur_fedamp", "", "", "server"),
+    "pfedgraph": ("everyone", "from_centres", "pfedgraph", "", "", "own"),
+    "fedfomo": ("everyone", "fedfomo", "fedfomo", "", "", "server"),
+    "cfl": ("everyone", "shared", "cfl", "", "", "server"),
+    "ifca": ("everyone", "ifca", "samples", "", "", "ifca"),
+    "fedsoft": ("everyone", "fedsoft", "fedsoft", "", "", "server"),
+    "ipfl": ("ipfl", "ipfl", "ipfl", "", "ipfl", "server"),
+    "pifl": ("tiers", "tiers", "samples", "first_order_clients", "tokens", "one_shot"),
+    "tiff": ("tiers", "shared", "samples", "first_order", "server_tokens", "server"),
+    "local": ("everyone", "own", "samples", "", "", "server"),
+    "centralised": ("the_one", "shared", "samples", "", "", "server"),
 }
-# what the rest of a mechanism lacks when one of its parts is replaced, by any but these
-WITHOUT_GROUPS = {"own", "towards_centres", "from_centres", "model_and_centre", "sent", "soft_clusters"}
-AVERAGING = set(PARTS["train"]) - WITHOUT_GROUPS
-MIXING_CENTRES = {"fedamp", "heur_fedamp", "pfedgraph", "imports"}
-WITH_CENTRES = {"towards_centres", "from_centres", "model_and_centre"}
-LOSES: dict[tuple[str, str], dict[str, set[str]]] = {
-    **{(m, "train"): {"groups": AVERAGING} for m in ("gtfedavg", "gtfedprox", "gtfedgen", "cfl", "tiff")},
-    ("pifl", "train"): {"groups": AVERAGING, "tiers": set()},
-    **{(m, "settle"): {"bids": {"tokens", "server_tokens"}} for m in ("pifl", "tiff")},
-    **{(m, "train"): {"centres": WITH_CENTRES} for m in ("fedamp", "heur_fedamp")},
-    ("ipfl", "train"): {"market_rows": {"model_and_centre"}},
-    **{(m, "weigh"): {"centres_mixed": MIXING_CENTRES} for m in ("fedamp", "heur_fedamp", "pfedgraph")},
-    ("pfedgraph", "train"): {"centres": WITH_CENTRES, "own_models": {"ditto"}},
-    ("ipfl", "weigh"): {"market": set(), "centres_mixed": MIXING_CENTRES},
-    ("scaffold", "train"): {"variates": set()},
-    ("scaffold", "weigh"): {"variates_updated": set()},
-    ("ditto", "train"): {"own_models": {"from_centres"}},
-    ("ditto", "deploy"): {"own_handed_out": set()},
-    ("fedfomo", "train"): {"sent_rows": set()},
-    ("fedfomo", "weigh"): {"rows_exchanged": set()},
-    ("ifca", "train"): {"cluster_losses": set()},
-    ("ifca", "deploy"): {"clusters_handed_out": set()},
-    ("fedsoft", "train"): {"importance": set()},
-    ("fedsoft", "weigh"): {"soft_shares": set()},
+# the rows that a train part lays out, and those of them that somebody must make anew for it
+ROWS = {
+    "shared": {"server"}, "proximal": {"server"}, "fedgen": {"server"}, "own": {"own"}, "tiers": {"tier"},
+    "scaffold": {"server", "control", "own_control"}, "ditto": {"own", "server"}, "fedfomo": {"model"},
+    "towards_centres": {"model", "centre"}, "from_centres": {"own", "centre"}, "ifca": {"cluster"},
+    "fedsoft": {"model", "cluster"}, "ipfl": {"model", "centre", "best", "initial"},
+}  # fmt: skip
+MADE_ANEW = {"towards_centres": "centre", "from_centres": "centre", "ipfl": "centre", "fedsoft": "cluster"}
+MAKES = {
+    "fedamp": "centre", "heur_fedamp": "centre", "pfedgraph": "centre", "ipfl": "centre", "fedsoft": "cluster",
+}  # fmt: skip
+READS = {
+    ("weigh", "fedamp"): {"centre"}, ("weigh", "heur_fedamp"): {"centre"}, ("weigh", "pfedgraph"): {"centre"},
+    ("weigh", "fedfomo"): {"model"}, ("weigh", "fedsoft"): {"model", "cluster"},
+    ("weigh", "ipfl"): {"model", "centre", "initial"}, ("settle", "ipfl"): {"centre"},
+    ("deploy", "own"): {"own"}, ("deploy", "ifca"): {"cluster"}, ("deploy", "one_shot"): {"tier"},
+}  # fmt: skip
+GROUPED = {"shared", "proximal", "fedgen", "tiers", "scaffold", "ditto", "ifca"}
+NEEDS: dict[tuple[str, str], set[str]] = {
+    **{("select", s): {"clients"} for s in ("everyone", "uniform", "round_robin", "power_of_choice", "oort")},
+    **{("select", s): {"clients", "values"} for s in ("greedy", "ucb", "s_fedavg", "set_aware")},
+    **{("select", s): {"clients", "values", "bids"} for s in ("tiers", "pretrained_tiers")},
+    ("select", "the_one"): {"pooled"},
+    ("select", "ipfl"): {"clients", "trade"},
+    **{("train", t): {"clients"} for t in ROWS if t not in ("shared", "proximal", "fedgen")},
+    **{
+        ("weigh", w): {"clients", "groups"}
+        for w in ("uniform", "gtflat", "gtflat_validation", "inverse_distance", "cfl", "scaffold")
+    },
+    **{("weigh", w): {"clients"} for w in ("fedamp", "heur_fedamp", "pfedgraph", "fedfomo", "fedsoft", "ipfl")},
+    ("value", "first_order_clients"): {"groups"},
+    **{("settle", s): {"clients", "groups", "values"} for s in ("tokens", "server_tokens")},
+    ("settle", "ipfl"): {"trade"},
+    ("settle", "utilities"): {"clients"},
 }
+SLOTS = ("select", "train", "weigh", "value", "settle", "deploy")
 
 
-def refused(c: Combination) -> set[str]:
-    """What is missing, by the tables above."""
-    lacks = {need for need, there in LACKS.get((c.slot, c.part), {}).items() if c.mechanism not in there}
-    return lacks | {need for need, there in LOSES.get((c.mechanism, c.slot), {}).items() if c.part not in there}
+def lacking(c: Combination) -> set[str]:
+    """What is missing, by the tables above: needs, and rows by their names."""
+    made = dict(zip(SLOTS, MADE_OF[c.mechanism], strict=True)) | {c.slot: c.part}
+    there = {"pooled" if c.mechanism == "centralised" else "clients"}
+    there |= {"values"} if made["value"] else set()
+    there |= {"bids"} if made["settle"] in ("tokens", "server_tokens") else set()
+    there |= {"groups"} if made["train"] in GROUPED else set()
+    there |= {"trade"} if made["weigh"] == "ipfl" else set()
+    found = {need for part in made.items() for need in NEEDS.get(part, set()) - there}
+    found |= {f"rows '{row}' (" for part in made.items() for row in READS.get(part, set()) - ROWS[made["train"]]}
+    anew = MADE_ANEW.get(made["train"])
+    return found | ({f"rows '{anew}' that are made anew"} if anew and MAKES.get(made["weigh"]) != anew else set())
 
 
 ALL = list(combinations())
 FIT = [c for c in ALL if not c.missing]
+SAME = {("local", "deploy", "own")}  # it hands out the same rows under another name
 
 
 def label(c: Combination) -> str:
@@ -99,13 +108,39 @@ def hash_of(c: Combination) -> int:
     return crc32(label(c).encode())
 
 
+def said_of(need: str) -> str:
+    return REASONS.get(need, need)
+
+
+def test_the_tables_above_have_every_mechanism_and_part() -> None:
+    assert MADE_OF.keys() == MECHANISMS.keys()
+    for place, slot in enumerate(SLOTS):
+        assert {made[place] for made in MADE_OF.values()} - {""} <= PARTS[slot].keys()
+    assert ROWS.keys() == PARTS["train"].keys()
+
+
 def test_what_is_refused_is_exactly_this() -> None:
-    wrong = [(c, refused(c)) for c in ALL if set(c.missing) != refused(c)]
+    wrong = []
+    for c in ALL:
+        expected = {said_of(need) for need in lacking(c)}
+        heard = {word for word in expected if any(word in reason for reason in c.missing)}
+        if heard != expected or bool(c.missing) != bool(expected):
+            wrong.append((c, expected))
     assert wrong == []
 
 
-def test_what_fits_is_all_the_rest() -> None:
-    assert len(FIT) == sum(not refused(c) for c in ALL) == 485
+def test_what_fitted_before_the_second_protocol_still_fits() -> None:
+    before = json.loads((GOLDEN / "combinations_v1.json").read_text())["fits"]
+    now = {(c.mechanism, c.slot, c.part) for c in FIT}
+    fitted = {
+        (mechanism, slot, RENAMED.get(slot, {}).get(part, part))
+        for slot, by_mechanism in before.items()
+        for mechanism, parts in by_mechanism.items()
+        for part in parts
+    }
+    assert len(fitted) == 485
+    assert fitted - now == set()
+    assert len(now) == sum(not lacking(c) for c in ALL) == 575
 
 
 def experiment(name: str, **parts: str) -> hanse.Experiment:
@@ -115,11 +150,11 @@ def experiment(name: str, **parts: str) -> hanse.Experiment:
         options["clients_per_round"] = 3
     elif select is not None and "clients_per_round" in defaults(PARTS["select"][select]):
         options["select"] = {"name": select, "clients_per_round": 3}
-    guided = parts.get("train") == "distilled" or name in ("fedgen", "gtfedgen")
-    if parts.get("train", "distilled") == "distilled" and guided:
-        options["train"] = {"name": "distilled", "generator_steps": 2}
+    guided = parts.get("train") == "fedgen" or name in ("fedgen", "gtfedgen")
+    if parts.get("train", "fedgen") == "fedgen" and guided:
+        options["train"] = {"name": "fedgen", "generator_steps": 2}
     data = {"clients": 6, "alpha": 0.3, "partition": "pooled" if name == "centralised" else "dirichlet"}
-    if "fedfomo" in (name, parts.get("weigh")):
+    if "fedfomo" in (name, parts.get("weigh"), parts.get("train")):
         data["client_validation"] = 0.2
     return hanse.Experiment(
         data=data,
@@ -145,7 +180,7 @@ def runs_and_changes(c: Combination) -> None:
     changed = lines(c.mechanism, **{c.slot: c.part})
     assert [m["round"] for m in changed] == list(range(8))
     assert all(m["answered"] > 0 for m in changed)
-    assert changed != plain(c.mechanism)
+    assert (changed == plain(c.mechanism)) == ((c.mechanism, c.slot, c.part) in SAME)
 
 
 # each part in each slot once, in turn over the mechanisms that it fits; the slow suite runs all
