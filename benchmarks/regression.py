@@ -171,7 +171,7 @@ def digests(source: Path, jobs: Sequence[Mapping[str, Any]]) -> Sequence[Mapping
 
 
 @contextmanager
-def _source_of(commit: str) -> Iterator[Path]:
+def source_of(commit: str) -> Iterator[Path]:
     """Hand out the source tree of a commit, in a folder of its own that is removed afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
@@ -197,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     wrong = 0
     jobs = [JOBS[name] for name in given.only]
-    with _source_of(given.base) as base, ThreadPoolExecutor(2) as pool:
+    with source_of(given.base) as base, ThreadPoolExecutor(2) as pool:
         olds, news = pool.map(lambda source: digests(source, jobs), (base, ROOT / "src"))
         for name, before, after in zip(given.only, olds, news, strict=True):
             differ, alone = compare(before, after)

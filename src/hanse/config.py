@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -15,7 +15,7 @@ from hanse.data.spec import DataSpec
 from hanse.errors import UserError, import_path, nearest
 from hanse.learning.job import Recipe
 from hanse.mechanisms.part import Mechanism
-from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, carried, current_names, defaults
+from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, current_names, defaults
 
 __all__ = [
     "ClientsSection",
@@ -235,11 +235,26 @@ class Experiment(BaseModel):
         if isinstance(known.get("clients_per_round"), int):
             known["clients_per_round"] = min(known["clients_per_round"], self.data.clients)
         given = self.mechanism.table
-        options = {k: v for k, v in given.items() if k != "name" and k not in SLOTS}
-        if "clients_per_round" in known:
-            options = {"clients_per_round": known["clients_per_round"]} | options
-        parts = {slot: _with_defaults(slot, given[slot], make, options) for slot in SLOTS if slot in given}
-        found["mechanism"] = {"name": self.mechanism.name} | known | given | parts
+        found["mechanism"] = {"name": self.mechanism.name} | known | given | self._parts()
+        return found
+
+    def _parts(self) -> dict[str, Any]:
+        """Return the parts that are named, with all their options; those of a part in several slots under the first."""
+        given, slots = self.mechanism.table, self.mechanism.built.slots()
+        found: dict[str, Any] = {}
+        for slot in SLOTS:
+            if slot not in given:
+                continue
+            name = given[slot] if isinstance(given[slot], str) else given[slot].get("name", "")
+            found[slot], part = given[slot], slots.get(slot)
+            if part is None or name not in PARTS[slot]:
+                continue
+            again = any(slots[other] is part for other in found if other != slot and other in slots)
+            options = {key: getattr(part, key) for key in defaults(PARTS[slot][name])}
+            asked = "clients_per_round" in given or "clients_per_round" in given[slot]
+            if isinstance(options.get("clients_per_round"), int) and not asked:  # a default adapts by itself
+                options["clients_per_round"] = min(options["clients_per_round"], self.data.clients)
+            found[slot] = name if again else {"name": name} | options
         return found
 
     def to_toml(self) -> str:
@@ -261,15 +276,6 @@ def read_sections(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, 
     for override in overrides:
         _apply(sections, override)
     return sections
-
-
-def _with_defaults(slot: str, given: Any, mechanism: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """Return a part as a table with its defaults and what it takes over from its mechanism."""
-    table = {"name": given} if isinstance(given, str) else dict(given)
-    make = PARTS[slot].get(table.get("name", ""))
-    if make is None:
-        return given
-    return {"name": table["name"]} | defaults(make) | carried(mechanism, options, make) | table
 
 
 def _apply(sections: dict[str, Any], override: str) -> None:

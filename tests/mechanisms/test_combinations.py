@@ -97,7 +97,10 @@ def lacking(c: Combination) -> set[str]:
 
 ALL = list(combinations())
 FIT = [c for c in ALL if not c.missing]
-SAME = {("local", "deploy", "own")}  # it hands out the same rows under another name
+SAME = {
+    ("local", "deploy", "own"),  # it hands out the same rows under another name
+    ("scaffold", "weigh", "uniform"),  # that is what SCAFFOLD does with global_lr = 1
+}
 
 
 def label(c: Combination) -> str:
