@@ -3,8 +3,8 @@
     python benchmarks/reading.py --base COMMIT
 
 For each system: the files of ``hanse.mechanisms`` that its file needs, itself included, and their lines: what it
-imports from there, and what these import, without the protocol that all share (the parts' types, the calls, the mix, the
-registry). And for one update on its way: the files of the package of which a line runs in one round of FedAvg in a
+imports from there, and what these import, without the protocol that all share (the parts' types, the calls, the mix,
+the registry). And for one update on its way: the files of the package of which a line runs in one round of FedAvg in a
 simulation, from the call of ``play_round`` to its end.
 """
 

@@ -65,7 +65,7 @@ class ProgressBar:
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
         """Print what was said, start the bar."""
         for line in said:
-            warns = "checkpoint" in line or line.startswith("warning: ")
+            warns = "checkpoint" in line or line.startswith(("warning: ", "note: "))
             if self._explain or warns:
                 self._console.print(line, style="yellow" if warns else "dim", markup=False)
         self._progress.start()
