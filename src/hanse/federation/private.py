@@ -58,7 +58,7 @@ class PrivateRow:
         kept = self
         if accepted is not None and self.round > accepted:
             kept = replace(self, row=self.before, round=accepted)
-        if kept.pending_round != round:
+        if kept.pending is not None and kept.pending_round != round:
             kept = replace(kept, pending=None, pending_round=NEVER)
         return kept
 
