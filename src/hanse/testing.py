@@ -89,25 +89,25 @@ def _requests(table: Table, held: Deployment, clients: Ints, elsewhere: bool) ->
     In a simulation clients that do not test are asked for their own mixtures as well: who runs it may look at them.
     """
     rows, own, share = table.rows, None, held.own_mix
-    models = {c: rows[int(held.rows[c])] for c in clients.tolist()}
+    at, private = held.rows.tolist(), (table.owner != SERVER).tolist()
+    views = {k: rows[k] for k in set(at)}
+    models = {c: views[at[c]] for c in clients.tolist()}
     beside: Mapping[int, Tensor] = {}
     if share is not None:
         own = Mixture(rows[share.rows], share.share, share.normalised)
         beside = models
-        others = () if elsewhere else range(len(held.rows))
-        models = {c: rows[int(held.rows[c])] for c in sorted({*models, *others})}
+        others = () if elsewhere else range(len(at))
+        models = {c: views[at[c]] for c in sorted({*models, *others})}
     elif held.weights is not None:
         beside = dict(models)
         some = clients[held.weights[clients].any(axis=1)]
         models |= zip(some.tolist(), mix(held.weights[some], rows[:0], rows), strict=True)
     asked = []
     for c, model in models.items():
-        row = int(held.rows[c])
-        private = bool(table.owner[row] != SERVER)
-        if not (private and elsewhere and table.owner[row] != c):
-            scored = own is None or c in beside
-            task = Test("test", model, row if private else None, own, beside.get(c), scored)
-            asked.append(Request(c, (task,)))
+        row = at[c] if private[at[c]] else None
+        if row is not None and elsewhere and table.owner[row] != c:
+            continue  # another's private row
+        asked.append(Request(c, (Test("test", model, row, own, beside.get(c), own is None or c in beside),)))
     return asked
 
 

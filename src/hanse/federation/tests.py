@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from hanse.data.federated import FederatedData
+from hanse.data.samples import Samples
 from hanse.federation.bids import fits
 from hanse.federation.port import Mixture, Test, Tested
 from hanse.games.tiers import mixture
-from hanse.learning.job import Engine, Scores
+from hanse.learning.job import Engine
 from hanse.table import Floats, mix
 
 __all__ = ["answer_tests", "mixed"]
@@ -31,19 +32,12 @@ def answer_tests(asked: Sequence[tuple[int, Test]], data: FederatedData, engine:
     """
     weights = _weights(asked, data, engine)
     scored = [i for i, (_, task) in enumerate(asked) if task.scored]
-    found = {i: Tested(task.name, None, None, 0, weights=_tensor(weights.get(i))) for i, (_, task) in enumerate(asked)}
-    if not scored:
-        return list(found.values())
-    pool, index = data.pool([asked[i][0] for i in scored], "test")
-    scores = engine.score(_held([asked[i][1] for i in scored], [weights.get(i) for i in scored]), pool, index)
-    beside = [(i, place, model) for place, i in enumerate(scored) if (model := asked[i][1].beside) is not None]
-    others: dict[int, float | None] = {}
-    if beside:
-        other = engine.score(torch.stack([m for _, _, m in beside]), pool, [index[place] for _, place, _ in beside])
-        others = {i: _known(right) for (i, _, _), right in zip(beside, other.accuracy.tolist(), strict=True)}
-    for place, i in enumerate(scored):
-        found[i] = _result(asked[i][1], scores, place, others.get(i), found[i].weights)
-    return list(found.values())
+    made = _score([asked[i] for i in scored], [weights.get(i) for i in scored], data, engine) if scored else []
+    found = dict(zip(scored, made, strict=True))
+    return [
+        found[i] if i in found else Tested(task.name, None, None, 0, weights=_tensor(weights.get(i)))
+        for i, (_, task) in enumerate(asked)
+    ]
 
 
 def mixed(weights: Floats, own: Mixture) -> Tensor:
@@ -51,14 +45,33 @@ def mixed(weights: Floats, own: Mixture) -> Tensor:
     return mix(weights, own.models[:0], own.models)
 
 
-def _result(task: Test, scores: Scores, place: int, beside: float | None, weights: Tensor | None) -> Tested:
-    """Return what the scores at a ``place`` say; a model that has diverged may have lost NaN."""
-    count = int(scores.count[place])
-    if count == 0:
-        return Tested(task.name, None, None, 0, weights=weights)
-    error = None if scores.loss_error is None or count == 1 else float(scores.loss_error[place])
-    accuracy = _known(float(scores.accuracy[place]))
-    return Tested(task.name, float(scores.loss[place]), accuracy, count, error, beside, weights)
+def _score(
+    asked: Sequence[tuple[int, Test]], weights: Sequence[Floats | None], data: FederatedData, engine: Engine
+) -> list[Tested]:
+    """Return the results of tests that are scored. A model that has diverged may have lost NaN."""
+    tasks = [task for _, task in asked]
+    pool, index = data.pool([client for client, _ in asked], "test")
+    scores = engine.score(_held(tasks, weights), pool, index)
+    error = scores.count * math.nan if scores.loss_error is None else scores.loss_error
+    columns = (scores.loss, scores.accuracy, scores.count, error, _beside(tasks, index, pool, engine))
+    return [
+        Tested(task.name, None, None, 0, weights=_tensor(w))
+        if count == 0
+        else Tested(task.name, loss, _known(right), count, None if count == 1 else wrong, _known(other), _tensor(w))
+        for task, w, loss, right, count, wrong, other in zip(
+            tasks, weights, *(column.tolist() for column in columns), strict=True
+        )
+    ]
+
+
+def _beside(tasks: Sequence[Test], index: Sequence[Tensor], pool: Samples, engine: Engine) -> Floats:
+    """Return the accuracies ``[n]`` of the models beside those that are held, NaN where there is none."""
+    found = np.full(len(tasks), math.nan)
+    some = [(place, task.beside) for place, task in enumerate(tasks) if task.beside is not None]
+    if some:
+        scores = engine.score(torch.stack([model for _, model in some]), pool, [index[place] for place, _ in some])
+        found[[place for place, _ in some]] = scores.accuracy
+    return found
 
 
 def _known(accuracy: float) -> float | None:
