@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from hanse.mechanisms.settle.market import Payments
 from paying import Fees
 from typer.testing import CliRunner
 
@@ -29,7 +30,6 @@ from hanse.mechanisms.baselines import fedavg, local
 from hanse.mechanisms.calling import PartError
 from hanse.mechanisms.ipfl import ipfl
 from hanse.mechanisms.part import Context, Mechanism, View
-from hanse.mechanisms.settle.market import Payments
 from hanse.mechanisms.weigh.average import BySamples
 from hanse.reports.load import load_run
 from hanse.rounds import Setup, first_state, play_round

@@ -17,14 +17,15 @@ import numpy as np
 
 from hanse.config import Experiment
 from hanse.errors import UserError
-from hanse.federation.elsewhere import test_elsewhere
 from hanse.federation.port import Federation, Reply, Request, Roster, Train
-from hanse.held import own_weights
-from hanse.records import Tested, evaluate, metrics_of, seats_of
+from hanse.federation.private import NEVER, Telling
+from hanse.mechanisms.part import Deployment
+from hanse.records import metrics_of, seats_of
 from hanse.rounds import LoopState, Played, Setup, failed_round, play_round
 from hanse.table import Seats
+from hanse.testing import Figures, ask_tests
 
-__all__ = ["MOST_FAILED", "Done", "Watched", "attempt"]
+__all__ = ["MOST_FAILED", "Done", "Watched", "attempt", "tell_owners", "telling"]
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class Done:
 
     state: LoopState
     played: Played
-    tested: Tested
+    tested: Figures
     metrics: dict[str, Any]
     seats: list[dict[str, Any]]
 
@@ -58,13 +59,13 @@ def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
         log.exception("round %d failed and is undone", state.round)
         played, said = _failed(setup, state, watched, wrong)
     metrics = metrics_of(played, {}, {"round": time.perf_counter() - begun})
-    return Done(played.state, played, Tested(), metrics | {"failed": said}, seats_of(played))
+    return Done(played.state, played, Figures(), metrics | {"failed": said}, seats_of(played))
 
 
 def _round(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
     """Play a round and test what clients hold then."""
     begun = time.perf_counter()
-    played = play_round(setup, state)
+    played = play_round(telling(setup, state), state)
     seconds = {"play": time.perf_counter() - begun}
     tested = _test(setup, experiment, played)
     after = played.state if tested.personal is None else replace(played.state, personal=tested.personal)
@@ -74,20 +75,32 @@ def _round(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
     return Done(after, played, tested, metrics, seats)
 
 
-def _test(setup: Setup, experiment: Experiment, played: Played) -> Tested:
-    number = played.state.round
+def _test(setup: Setup, experiment: Experiment, played: Played) -> Figures:
+    number, state = played.state.round, played.state
     if number % experiment.eval.every and number != experiment.run.rounds:
-        return Tested()
-    deployment, state = played.view.deployment, played.state
-    rows = state.home if deployment is None else deployment.rows
-    if setup.elsewhere:
-        own = None if deployment is None else deployment.own_mix
-        federation, asked = setup.federation, setup.tested_clients
-        return test_elsewhere(setup.engine, setup.data, federation, number, state.table, rows, asked, own)
-    weights = state.personal
-    if deployment is not None and deployment.own_mix is not None:
-        weights = own_weights(setup.engine, setup.data, state.table, deployment.own_mix)
-    return evaluate(setup.engine, setup.data, state.table, rows, setup.tested_clients, weights)
+        return Figures()
+    held = played.view.deployment or Deployment(state.home)
+    federation, clients, elsewhere = telling(setup, state).federation, setup.tested_clients, setup.elsewhere
+    return ask_tests(setup.engine, setup.data, federation, number, state.table, held, clients, elsewhere)
+
+
+def telling(setup: Setup, state: LoopState) -> Setup:
+    """Return what a round is played with: on a network requests say which updates of private rows were accepted.
+
+    It is said from the loop's state, so that a failed round, which leaves none, and a resumed one say what stands.
+    """
+    if not setup.elsewhere:
+        return setup
+    return replace(setup, federation=Telling.of(setup.federation, state.table.owner, state.moved))
+
+
+def tell_owners(setup: Setup, state: LoopState) -> None:
+    """Tell the owners of private rows on a network, after the last round, what became of their last updates."""
+    owners = np.unique(state.table.owner[np.flatnonzero(state.moved != NEVER)])
+    if setup.elsewhere and len(owners):
+        federation = telling(setup, state).federation
+        here = np.intersect1d(federation.present(state.round).ids, owners).tolist()
+        federation.exchange(state.round, [Request(c, ()) for c in here], None, 0)
 
 
 @dataclass

@@ -81,6 +81,7 @@ def store(path: Path, snapshot: Snapshot) -> None:
     tensors["table/owner"] = torch.tensor(state.table.owner)  # copies: owner and home may be one array
     tensors["table/block"] = torch.tensor(state.table.block)
     tensors["table/home"] = torch.tensor(state.home)
+    tensors["table/moved"] = torch.tensor(state.moved)
     if state.personal is not None:
         tensors["personal"] = torch.tensor(state.personal)
     book = state.book
@@ -140,7 +141,8 @@ def load(path: Path, device: torch.device) -> Snapshot:
     )
     personal = tensors["personal"].numpy() if "personal" in tensors else None
     book, home = Book(**known["book"]), tensors["table/home"].numpy()
-    state = LoopState(known["round"], table, home, states, book, personal, known["finished"])
+    moved = tensors["table/moved"].numpy()
+    state = LoopState(known["round"], table, home, states, book, personal, known["finished"], moved)
     pending = tuple((r, Transaction(step, kind, _pairs(rows), memo)) for r, step, kind, memo, rows in known["pending"])
     return Snapshot(state, known["lengths"], pending)
 

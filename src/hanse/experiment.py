@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hanse.attempt import MOST_FAILED, attempt
+from hanse.attempt import MOST_FAILED, attempt, tell_owners, telling
 from hanse.budget import Budget
 from hanse.config import Experiment
 from hanse.data.federated import FederatedData
@@ -274,12 +274,14 @@ def _play(
                 )
         result.interrupted = state.round < limits.rounds and result.over is None
         if setup.mechanism.settle is not None and not result.interrupted and not state.finished:
-            last_word = finish(setup, state)
+            last_word = finish(telling(setup, state), state)
             state = last_word.state
             if folder is not None:
                 folder.owe(state.round, last_word.view.posted)
                 folder.checkpoint(state)
                 folder.receipts(state.round, state.book, last_word.view.posted)
+        if not result.interrupted:
+            tell_owners(setup, state)
     if folder is not None:
         folder.close()
     result.table, result.home, result.personal, result.book = state.table, state.home, state.personal, state.book

@@ -1,8 +1,4 @@
-"""What clients make for themselves of the models that they hold, and how tiers' models do on each distribution.
-
-Personal models are mixed at the client (PI-FL eq. 4), from weights that the server never sees; here, where all clients
-live in one process, this is done when a round is tested.
-"""
+"""How well the clients' models fit their own test shares, and how tiers' models do on each distribution."""
 
 from __future__ import annotations
 
@@ -12,31 +8,13 @@ import numpy as np
 
 from hanse.data.federated import FederatedData
 from hanse.federation.bids import fits
-from hanse.games.tiers import mixture
 from hanse.learning.job import Engine, Scores
-from hanse.mechanisms.part import Floats, OwnMix
-from hanse.table import Table
+from hanse.table import Floats, Table
 
-__all__ = ["QUANTILES", "by_distribution", "own_weights", "personal_fit"]
+__all__ = ["QUANTILES", "by_distribution", "personal_fit"]
 
 QUANTILES = (10, 25, 50, 75, 90)
 _MOST_ROWS = 16  # server rows that are tested on each distribution
-
-
-def own_weights(engine: Engine, data: FederatedData, table: Table, own: OwnMix) -> Floats:
-    """Return the weights ``[N, K]`` of each client's personal model: its importance weights for the rows of ``own``,
-    measured on its own share (a client without samples there: on its train share), normalised if so asked.
-    """
-    ids = list(range(data.num_clients))
-    pool, index = data.pool(ids, own.share)
-    scored = engine.score_each(table.rows[own.rows], pool, index)
-    v = np.array([fits(scores) for scores in scored])
-    if empty := [c for c in ids if not len(index[c])]:
-        pool, index = data.pool(empty, "train")
-        v[empty] = [fits(scores) for scores in engine.score_each(table.rows[own.rows], pool, index)]
-    weights = np.zeros((data.num_clients, table.size))
-    weights[:, own.rows] = mixture(v, own.normalised)
-    return weights
 
 
 def by_distribution(engine: Engine, data: FederatedData, table: Table) -> Mapping[str, float]:

@@ -10,23 +10,16 @@ import platform
 import resource
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from hanse.data.federated import FederatedData
-from hanse.held import by_distribution, personal_fit
-from hanse.learning.job import Engine
-from hanse.learning.sequences import is_text, perplexity
 from hanse.mechanisms.part import Floats, View
 from hanse.rounds import Played
-from hanse.table import Table, mix
 
-__all__ = ["Tested", "arrays_of", "environment", "evaluate", "figure_of", "metrics_of", "seats_of"]
+__all__ = ["arrays_of", "environment", "figure_of", "metrics_of", "seats_of"]
 
 
 def _mean(values: Floats) -> float | None:
@@ -135,75 +128,6 @@ def arrays_of(played: Played) -> dict[str, np.ndarray]:
     if not np.array_equal(mixed.home, view.home) or view.round == 0:
         arrays["home"] = mixed.home
     return arrays
-
-
-@dataclass(frozen=True)
-class Tested:
-    """A round's test: figures by name, and the losses and accuracies ``[n]`` of clients on their own shares."""
-
-    metrics: Mapping[str, float | None] = field(default_factory=dict)
-    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
-    personal: Floats | None = None  # weights [N, K] of the personal models that were tested
-
-
-def evaluate(
-    engine: Engine,
-    data: FederatedData,
-    table: Table,
-    rows: np.ndarray,
-    clients: np.ndarray,
-    weights: Floats | None = None,
-) -> Tested:
-    """Test what clients hold, ``rows [N]``: on the server's test set (a mean over clients), and on the own test share
-    of ``clients [n]`` (plain mean, mean weighted by samples, and the worst).
-
-    With ``weights [N, K]`` the clients test their personal models ``weights[c] @ M``; the server has only the rows.
-    """
-    found: dict[str, float | None] = {}
-    arrays: dict[str, np.ndarray] = {}
-    if data.server_test is not None:
-        held, count = np.unique(rows, return_counts=True)
-        scores = engine.score(table.rows[held], data.server_test)
-        found["test/loss"] = loss = float(np.average(scores.loss, weights=count))
-        if is_text(data.server_test):
-            found["test/perplexity"] = perplexity(loss)
-        if not np.isnan(scores.accuracy).any():
-            found["test/accuracy"] = float(np.average(scores.accuracy, weights=count))
-    if len(clients):
-        pool, index = data.pool(clients.tolist(), "test")
-        scores = engine.score(_held(table, rows, clients, weights), pool, index)
-        arrays = {"tested": clients, "test_loss": scores.loss, "test_accuracy": scores.accuracy}
-        arrays["test_samples"] = np.asarray(scores.count, np.int64)
-        if scores.loss_error is not None:
-            arrays["test_loss_error"] = scores.loss_error
-        some = scores.count > 0
-        found["client/test_loss"] = _mean(scores.loss[some])
-        if is_text(pool) and some.any():
-            arrays["test_perplexity"] = np.array([perplexity(loss) for loss in scores.loss.tolist()])
-            found["client/test_perplexity"] = perplexity(np.average(scores.loss[some], weights=scores.count[some]))
-        if not np.isnan(scores.accuracy[some]).any() and some.any():
-            found["client/test_accuracy"] = _mean(scores.accuracy[some])
-            weighted = np.average(scores.accuracy[some], weights=scores.count[some])
-            found["client/test_accuracy_weighted"] = float(weighted)
-            found["client/test_accuracy_min"] = float(scores.accuracy[some].min())
-        found.update(personal_fit(scores))
-        if weights is not None:
-            tier = engine.score(table.rows[rows[clients]], pool, index)
-            if not np.isnan(tier.accuracy[some]).any() and some.any():
-                found["client/test_accuracy_of_row"] = _mean(tier.accuracy[some])
-    found.update(by_distribution(engine, data, table))
-    return Tested(found, arrays, weights)
-
-
-def _held(table: Table, rows: np.ndarray, clients: np.ndarray, weights: Floats | None) -> Tensor:
-    """Return the model that each of ``clients [n]`` holds, ``[n, P]``."""
-    held = table.rows[rows[clients]]
-    if weights is None:
-        return held
-    personal = weights[clients].any(axis=1)
-    if personal.any():
-        held[personal] = mix(weights[clients[personal]], table.rows[:0], table.rows)
-    return held
 
 
 def environment() -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 from hanse.data.federated import FederatedData
 from hanse.exchange import Exchange, accepted, merge, training
 from hanse.federation.port import Federation, Request, Roster
+from hanse.federation.private import NEVER
 from hanse.learning.job import Engine, Problem
 from hanse.ledger.book import Book
 from hanse.ledger.entry import MINT, Transaction
@@ -49,6 +50,9 @@ class Setup:
     grant: int = 0
     floor: int = 0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "context", replace(self.context, slots=self.mechanism.slots()))
+
     def parts(self) -> dict[str, Part]:
         """Return everything that asks and learns, by where its state lies: the mechanism's parts, and the feedback."""
         parts = self.mechanism.parts()
@@ -62,7 +66,8 @@ class Setup:
 @dataclass(frozen=True)
 class LoopState:
     """What changes over a run, and all that a checkpoint holds: the next round, the table, homes, the parts' states,
-    the books, the weights ``[N, K]`` of the clients' personal models if there are any, and whether the run is finished.
+    the books, the weights ``[N, K]`` of the clients' personal models if there are any, whether the run is finished, and
+    the round in which each private row ``moved [K]``, taking its owner's last accepted update (NEVER: none).
     """
 
     round: int
@@ -72,6 +77,7 @@ class LoopState:
     book: Book = field(default_factory=Book)
     personal: Floats | None = None
     finished: bool = False
+    moved: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # no entry: never
 
 
 @dataclass(frozen=True)
@@ -133,8 +139,20 @@ def play_round(setup: Setup, state: LoopState) -> Played:
     view = now.view
     learned = {key: call(key, part.learn, view, view, now.states[key]) for key, part in setup.parts().items()}
     personal = None if view.deployment is None else view.deployment.weights
-    after = LoopState(state.round + 1, table, view.mixed.home, learned, view.book, personal)
+    moved = _moved(state, view, table)
+    after = LoopState(state.round + 1, table, view.mixed.home, learned, view.book, personal, moved=moved)
     return Played(after, view, now.port.seconds, now.port.down, now.port.up, _figures(setup, learned))
+
+
+def _moved(state: LoopState, view: View, table: Table) -> Ints:
+    """Return the round in which each private row of the new table took an update of its owner's, ``[K']``."""
+    moved = np.full(table.size, NEVER, np.int64)
+    moved[: len(state.moved)] = state.moved
+    seats, withheld = view.trained.seats, () if view.settlement is None else sorted(view.settlement.withheld)
+    own = np.flatnonzero(view.table.owner[seats.start] == seats.client)
+    took = seats.start[own][view.mixed.W[seats.start[own], own] != 0]
+    moved[np.setdiff1d(took, np.array(withheld, np.int64))] = view.round
+    return moved
 
 
 def failed_round(setup: Setup, state: LoopState, roster: Roster, seats: Seats, reason: str) -> Played:

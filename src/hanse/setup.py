@@ -274,7 +274,7 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhe
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
     return Setup(
-        mechanism,
+        blueprint.mechanism,
         federation,
         context,
         Judge(problem, engine, data.server_validation, workers, data.num_classes),

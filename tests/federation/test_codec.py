@@ -1,5 +1,6 @@
 """Messages as text and arrays: what goes in comes out, what was sent is not sent again, rubbish is refused."""
 
+import dataclasses
 import json
 import math
 
@@ -9,9 +10,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hanse.federation.check import refusal
-from hanse.federation.codec import Message, MissingError, WireError, hash_of, pack, unpack
-from hanse.federation.port import Answered, Ask, Counted, Nearest, Reply, Request, Score, Scored, Train, Trained
+from hanse.federation.check import refusal, room
+from hanse.federation.codec import Message, MissingError, WireError, hash_of, pack, unpack, unpack_reply
+from hanse.federation.port import (
+    Answered,
+    Ask,
+    Counted,
+    Mixture,
+    Nearest,
+    Reply,
+    Request,
+    Score,
+    Scored,
+    Test,
+    Tested,
+    Train,
+    Trained,
+)
 
 
 def request() -> Request:
@@ -104,6 +119,30 @@ def test_counts_of_nearest_models_cross_too() -> None:
     assert counts.dtype == torch.int64
 
 
+def test_tests_cross_with_what_became_of_private_rows() -> None:
+    rows = torch.arange(6.0).reshape(2, 3)
+    tasks = (Test("t", rows[0], row=7), Test("t", rows[0], None, Mixture(rows, "train", False), rows[1], False))
+    got = unpack(pack(Request(1, tasks, ((7, 3), (9, 0)))))
+    assert got.accepted == ((7, 3), (9, 0))
+    own, mixes = got.tasks
+    assert (own.row, own.mixture, own.beside, own.scored) == (7, None, None, True)
+    assert (mixes.row, mixes.mixture.share, mixes.mixture.normalised, mixes.scored) == (None, "train", False, False)
+    assert torch.equal(mixes.mixture.models, rows)
+    assert torch.equal(mixes.beside, rows[1])
+    assert len(pack(Request(1, tasks)).arrays) == 2  # two models, named five times
+    results = (Tested("t", 1 / 3, None, 4, 0.1, 0.5), Tested("t", None, None, 0))
+    assert unpack(pack(Reply(1, results))).results == results
+
+
+@pytest.mark.parametrize(
+    "accepted", [5, "x", [7], [[7]], [[7, 3, 1]], [[-1, 3]], [[7, "3"]], [[7, 2.0]], [[True, 1]], {"$map": []}]
+)
+def test_only_rows_and_rounds_are_accepted(accepted: object) -> None:
+    header = {"$kind": "Request", "fields": {"client": 1, "tasks": [], "accepted": accepted}}
+    with pytest.raises(WireError):
+        unpack(Message(json.dumps(header)))
+
+
 def test_in_half_precision_models_weigh_half_and_come_out_as_32_bit_floats() -> None:
     row = torch.tensor([1.0, 1 / 3, -2e-8, 7e4])
     reply = Reply(2, (Trained(0, row, 7.0, 1 / 3, 9, {"label_counts": torch.tensor([3, 0])}),))
@@ -142,3 +181,25 @@ def test_no_text_is_more_than_refused(text: str) -> None:
         unpack(Message(text))
     except WireError:
         return
+
+
+PLAIN = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5)
+FIELDS = [field.name for field in dataclasses.fields(Tested)]
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), PLAIN | st.lists(PLAIN, max_size=2), max_size=4))
+def test_a_test_with_any_fields_is_sound_or_refused(changes: dict) -> None:
+    whole = {"name": "t", "loss": 0.5, "accuracy": 0.5, "num_samples": 4}
+    header = {"$kind": "Reply", "fields": {"client": 1, "results": [{"$kind": "Tested", "fields": whole | changes}]}}
+    asked = Request(1, (Test("t", torch.zeros(3)),))
+    try:
+        reply = unpack_reply(Message(json.dumps(header)), room(asked))
+    except WireError:
+        return
+    if refusal(asked, reply, 3) is None:
+        [one] = reply.results
+        assert (one.weights, one.accuracy_beside) == (None, None)
+        assert (one.loss is None) == (one.num_samples == 0)
+        assert one.loss is None or math.isfinite(one.loss)
+        assert one.accuracy is None or 0 <= one.accuracy <= 1
+        assert one.loss_error is None or 0 <= one.loss_error < math.inf

@@ -31,10 +31,11 @@ from hanse.federation.port import (
     Roster,
     Score,
     Scored,
+    Test,
+    Tested,
     Train,
     Trained,
 )  # fmt: skip
-from hanse.federation.said import OWN_ROW, PERSONAL
 from hanse.learning.generator import FromGenerator, Generator
 
 P = 3
@@ -43,6 +44,7 @@ TRAIN = Train(0, 0, ROW)
 TAUGHT = replace(TRAIN, payload=FromGenerator.payload(Generator(4, 2), ROW, torch.ones(4), 1.0, 1.0, 32))
 SOUND = Trained(0, ROW, 5.0, 0.5, 3)
 SCORED = Scored("q", torch.zeros(2), torch.zeros(2), 4)
+TEST, TESTED = Test("t", ROW), Tested("t", 0.5, 0.25, 4, 0.1)
 DEEP: list[Any] = []
 for _ in range(2000):
     DEEP = [DEEP]
@@ -66,7 +68,10 @@ SOUNDS: list[tuple[Any, Any]] = [
     (Ask("stay"), Answered("stay", {})),
     (Ask("bid"), Answered("bid", {"tiers": (7, -1)})),
     (Ask("declare"), Answered("declare", {"cost": math.inf, "eagerness": 3, "more": "x"})),
-    (Ask(PERSONAL), Answered(PERSONAL, {"loss": 0.5, "accuracy": None, "num_samples": 0})),
+    (TEST, TESTED),
+    (TEST, replace(TESTED, accuracy=None, loss_error=None)),
+    (TEST, Tested("t", None, None, 0)),
+    (replace(TEST, beside=ROW), replace(TESTED, accuracy_beside=1.0)),
 ]
 
 
@@ -124,7 +129,6 @@ def test_an_update_of_another_type_or_range_is_refused(changes: dict[str, Any], 
         (Score("q", MODELS), replace(SCORED, accuracy=torch.zeros(3)), "(3,) accuracy of type"),
         (Score("q", MODELS), replace(SCORED, num_samples="3"), "Scored.num_samples: '3': input should be"),
         (Score("q", MODELS), replace(SCORED, num_samples=-100), "Scored.num_samples: -100: must be at least 0"),
-        (Score("q", MODELS, "test"), replace(SCORED, loss=torch.tensor([0.5, math.inf])), "test loss is [0.5, inf]"),
         (Nearest("q", MODELS), Counted("q", 5), "Counted.counts: 5: input should be an instance of Tensor"),  # type: ignore[arg-type]
         (Nearest("q", MODELS), Counted("q", torch.tensor([2**60, 2**60])), "must be at most 9.0072e+15 everywhere"),
         (Gradient("q", MODELS), Derived("q", torch.zeros(2, P + 1), 4), "(2, 4) gradients of type torch.float32 for 2"),
@@ -141,9 +145,18 @@ def test_an_update_of_another_type_or_range_is_refused(changes: dict[str, Any], 
         (Ask("bid"), Answered("bid", {"tiers": [{}]}), "input should be a valid integer"),
         (Ask("bid"), Answered("bid", {"tiers": "no list"}), "'no list': input should be a valid"),
         (Ask("declare"), Answered("declare", {"cost": "much"}), "Offer.cost: 'much': input should be a valid number"),
-        (Ask(OWN_ROW), Answered(OWN_ROW, {"loss": 0.5, "num_samples": 3}), "Tried.accuracy: dict: field required"),
-        (Ask(OWN_ROW), Answered(OWN_ROW, {"loss": math.nan, "accuracy": None, "num_samples": 3}), "Tried.loss: nan"),
-        (Ask(OWN_ROW), Answered(OWN_ROW, {"loss": 7, "accuracy": 1e9, "num_samples": 3}), "must be at most 1"),
+        (TEST, SCORED, "no answer to 't'"),
+        (TEST, replace(TESTED, name="u"), "no answer to 't'"),
+        (TEST, replace(TESTED, loss=math.nan), "Tested.loss: nan"),
+        (TEST, replace(TESTED, loss=math.inf), "Tested.loss: inf"),
+        (TEST, replace(TESTED, loss=None), "a test on 4 samples with loss None"),
+        (TEST, replace(TESTED, num_samples=0), "a test on 0 samples with loss 0.5"),
+        (TEST, replace(TESTED, num_samples=-3), "Tested.num_samples: -3: must be at least 0"),
+        (TEST, replace(TESTED, accuracy=1e9), "Tested.accuracy: 1000000000.0: must be at most 1"),
+        (TEST, replace(TESTED, loss_error=-1.0), "Tested.loss_error: -1.0: must be at least 0"),
+        (TEST, replace(TESTED, loss_error=math.nan), "Tested.loss_error: nan"),
+        (TEST, replace(TESTED, accuracy_beside=0.5), "an accuracy that was not asked for"),
+        (TEST, replace(TESTED, weights=torch.ones(2, dtype=torch.float64)), "weights of its own that nobody asked for"),
     ],
 )
 def test_an_answer_of_another_kind_type_shape_or_range_is_refused(task: Any, result: Any, reason: str) -> None:
@@ -243,8 +256,8 @@ def test_what_a_reply_expands_to_is_bounded_by_what_was_asked(header: str, reaso
 
 
 def test_the_room_of_a_reply_is_that_of_a_sound_one() -> None:
-    tasks = (TRAIN, TAUGHT, Score("q", MODELS), Nearest("q", MODELS), Gradient("q", MODELS), Ask("q", {}, MODELS))
-    assert room(Request(1, tasks)) == Room(12 + (12 + 32) + 32 + 32 + 24, (1 << 18) + 512 * 9)
+    tasks = (TRAIN, TAUGHT, Score("q", MODELS), Nearest("q", MODELS), Gradient("q", MODELS), Ask("q", {}, MODELS), TEST)
+    assert room(Request(1, tasks)) == Room(12 + (12 + 32) + 32 + 32 + 24, (1 << 18) + 512 * 10)
     sound = Reply(1, (SOUND, replace(SCORED, loss=torch.zeros(2, dtype=torch.float64))))
     assert unpack_reply(pack(sound), room(Request(1, (TRAIN, Score("q", MODELS))))).results[0].seat == 0
 

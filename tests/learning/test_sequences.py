@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from hanse.server import by_class
 
 from hanse.data.dataset import IGNORED
 from hanse.data.samples import Samples
@@ -25,7 +26,6 @@ from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 from hanse.learning.steps import AdamW
 from hanse.learning.vmapped import why_not_vmapped
-from hanse.server import by_class
 
 T, K = 6, 5
 

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hanse.mechanisms.settle import market as settling
+from hanse.mechanisms.weigh.linear import soft_shares
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -26,9 +28,7 @@ from hanse.federation.port import Answered, Federation, Reply, Request, Roster, 
 from hanse.games.market import prices
 from hanse.ledger.entry import TOKEN, units_of
 from hanse.ledger.entry import client as account
-from hanse.mechanisms.settle import market as settling
 from hanse.mechanisms.weigh.average import sample_shares
-from hanse.mechanisms.weigh.linear import soft_shares
 from hanse.rounds import finish, first_state, play_round
 from hanse.setup import World, build, settle_engine
 

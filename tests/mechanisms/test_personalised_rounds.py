@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hanse.mechanisms.weigh.fedfomo import _moved
 
 from hanse.federation.port import (
     ClientInfo,
@@ -26,7 +27,6 @@ from hanse.learning.models import build_problem
 from hanse.mechanisms import personalised
 from hanse.mechanisms.part import Context, Mechanism
 from hanse.mechanisms.weigh import FedFomo
-from hanse.mechanisms.weigh.fedfomo import _moved
 from hanse.records import seats_of
 from hanse.rounds import LoopState, Played, Setup, first_state, play_round
 

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hanse.mechanisms.weigh.cfl import bipartition, moved_by
+from hanse.mechanisms.weigh.fedfomo import gains, received_weights
+from hanse.mechanisms.weigh.linear import soft_shares, step_sum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from hanse.games.gram import distances
 from hanse.mechanisms.weigh.centres import attention, collaboration, heuristic_attention, onto_simplex
-from hanse.mechanisms.weigh.cfl import bipartition, moved_by
-from hanse.mechanisms.weigh.fedfomo import gains, received_weights
-from hanse.mechanisms.weigh.linear import soft_shares, step_sum
 
 CASES = json.loads((Path(__file__).resolve().parents[1] / "golden" / "mixing.json").read_text())["cases"]
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hanse.server import by_class
 
 import hanse
 from hanse.data.samples import Samples
@@ -17,7 +18,6 @@ from hanse.mechanisms.select.by_loss import next_query_size
 from hanse.mechanisms.select.by_value import softmax, ucb_scores, without_replacement
 from hanse.mechanisms.select.set_aware import best_set, mixtures
 from hanse.rounds import first_state, play_round
-from hanse.server import by_class
 from hanse.setup import build, settle_engine
 from hanse.streams import stream
 

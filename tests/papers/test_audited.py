@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hanse.mechanisms.settle.market import Payments
 
 from hanse.jobs.job import play
-from hanse.mechanisms.settle.market import Payments
 from hanse.papers import audited
 from hanse.papers.frame import Variant
 from hanse.papers.runner import job_of, run_table

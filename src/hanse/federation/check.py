@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hanse.federation.codec import Room, WireError
-from hanse.federation.declared import LARGEST_LOSS, Declared, UnsoundError
+from hanse.federation.declared import Declared, UnsoundError
 from hanse.federation.port import (
     Answered,
     Ask,
@@ -31,6 +31,8 @@ from hanse.federation.port import (
     Score,
     Scored,
     Task,
+    Test,
+    Tested,
     Train,
     Trained,
 )
@@ -48,13 +50,14 @@ LINE = 200  # characters of a reason
 HEADER = 1 << 18  # characters of a reply's plain part, and 512 a model or task
 
 _REPLY = Declared[Reply](Reply)
-Question = Score | Nearest | Gradient | Confusion | Ask
+Question = Score | Nearest | Gradient | Confusion | Ask | Test
 _KIND: Mapping[type[Question], type[Result]] = {
     Score: Scored,
     Nearest: Counted,
     Gradient: Derived,
     Confusion: Confused,
     Ask: Answered,
+    Test: Tested,
 }
 
 
@@ -125,14 +128,14 @@ def room(request: Request) -> Room:
     """Return what a sound reply to a request can expand to: its tensors as the tasks ask for them, a text for what is
     plain, and a hash a model.
     """
-    rows = sum(1 if isinstance(t, Train | Ask) else len(t.models) for t in request.tasks)
+    rows = sum(1 if isinstance(t, Train | Ask | Test) else len(t.models) for t in request.tasks)
     return Room(sum(_tensors(t) for t in request.tasks), HEADER + 512 * rows)
 
 
 def _tensors(task: Task) -> int:
     if isinstance(task, Train):
         return task.start.numel() * task.start.element_size() + sum(like.num_bytes for like in _asked(task).values())
-    if isinstance(task, Ask):
+    if isinstance(task, Ask | Test):
         return 0
     if isinstance(task, Gradient):
         return task.models.numel() * task.models.element_size()
@@ -179,6 +182,9 @@ def _answer(task: Question, result: Result) -> str | None:
         if task.name in ANSWERS:
             ANSWERS[task.name].check(dict(result.values))
         return None
+    if isinstance(task, Test):
+        assert isinstance(result, Tested)
+        return _tested(task, result)
     models = task.models
     for name, tensor in vars(result).items():
         if not isinstance(tensor, Tensor):
@@ -189,8 +195,16 @@ def _answer(task: Question, result: Result) -> str | None:
         if isinstance(task, Confusion) and shape == (len(models), *shape[1:2] * 2) and shape[1] <= CLASSES:
             continue
         if isinstance(task, Score | Nearest) and shape == (len(models),):
-            if task.share == "test" and name == "loss" and not bool((tensor.abs() <= LARGEST_LOSS).all()):
-                return f"test loss is {tensor.tolist()}"  # what is tested is recorded
             continue
         return f"{shape} {name} of type {tensor.dtype} for {len(models)} models"
+    return None
+
+
+def _tested(task: Test, result: Tested) -> str | None:
+    if result.weights is not None:
+        return "weights of its own that nobody asked for"
+    if (result.loss is None) != (result.num_samples == 0):
+        return f"a test on {result.num_samples} samples with loss {result.loss}"
+    if result.accuracy_beside is not None and task.beside is None:
+        return "an accuracy that was not asked for"
     return None

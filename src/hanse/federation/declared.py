@@ -20,9 +20,11 @@ __all__ = [
     "LARGEST_COUNT",
     "LARGEST_LOSS",
     "Accuracies",
+    "Accuracy",
     "Count",
     "Counts",
     "Declared",
+    "Error",
     "Int64",
     "Loss",
     "Losses",
@@ -30,7 +32,6 @@ __all__ = [
     "Plain",
     "Samples",
     "Shaped",
-    "Share",
     "Units",
     "UnsoundError",
 ]
@@ -43,7 +44,8 @@ Units = Annotated[int, Field(ge=0, le=2**63 - 1)]  # an amount of the smallest u
 Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 Samples = Annotated[float, Field(ge=0, le=LARGEST_COUNT, allow_inf_nan=False)]
 Loss = Annotated[float, Field(ge=-LARGEST_LOSS, le=LARGEST_LOSS, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Error = Annotated[float, Field(ge=0, le=LARGEST_LOSS, allow_inf_nan=False)]
+Accuracy = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=200)]
 
 

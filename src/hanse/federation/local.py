@@ -29,10 +29,12 @@ from hanse.federation.port import (
     Score,
     Scored,
     Task,
+    Test,
     Train,
     Trained,
 )
 from hanse.federation.scores import Wanted, score_shares
+from hanse.federation.tests import answer_tests
 from hanse.federation.wire import Wire
 from hanse.learning.halves import half_of, unsound
 from hanse.learning.job import Engine, Problem, Recipe, SeatJob, batch_plan
@@ -78,8 +80,12 @@ class LocalFederation:
     ) -> Sequence[Reply]:
         """Answer the requests: all training in one engine call, all scores of the same models in another, then the
         other tasks, client by client.
+
+        Tests are answered apart. Who runs an experiment measures with them, so that no behaviour touches them, clients
+        that are away answer too, and no bytes are counted.
         """
-        taken = [(r, self._me(r.client)) for r in requests]
+        tests = [r for r in requests if _is_test(r)]
+        taken = [(r, self._me(r.client)) for r in requests if not _is_test(r)]
         heard = [(self._wrap_request(me, round, r), me) for r, me in taken]
         answering = [(r, me) for r, me in heard if r is not None]
         trained = self._train(round, [r for r, _ in answering])
@@ -90,7 +96,17 @@ class LocalFederation:
             for behaviour in self.behaviours:
                 reply = behaviour.on_reply(me, round, request, reply)
             replies.append(reply)
-        return replies
+        return replies + self._test(tests)
+
+    def _test(self, requests: Sequence[Request]) -> list[Reply]:
+        """Answer the tests of all clients at once. A test that does not stand alone in its request is refused."""
+        if not requests:
+            return []
+        alone = [(r, r.tasks[0]) for r in requests if len(r.tasks) == 1]
+        asked = [(r.client, task) for r, task in alone if isinstance(task, Test)]
+        found = answer_tests(asked, self.data, self.engine)
+        replies = [Reply(client, (result,)) for (client, _), result in zip(asked, found, strict=True)]
+        return replies + [Reply(r.client, refused="a test is asked for alone") for r in requests if len(r.tasks) > 1]
 
     def _reply(
         self,
@@ -202,6 +218,7 @@ class LocalFederation:
             if said is None:
                 raise _NoAnswerError(f"its policy does not answer '{task.name}'")
             return Answered(task.name, said)
+        assert not isinstance(task, Test)  # answered apart
         pool, [index] = self.data.pool([client], task.share)
         share = Share(pool, index).limited(task.limit, self.seed, round, client)
         if isinstance(task, Nearest):
@@ -211,6 +228,10 @@ class LocalFederation:
         if self.data.num_classes is None:
             raise _NoAnswerError("confusion counts were asked for, but the targets are not classes")
         return confusion(task, share, self.problem, self.data.num_classes)
+
+
+def _is_test(request: Request) -> bool:
+    return any(isinstance(task, Test) for task in request.tasks)
 
 
 def _own(scored: Scored) -> Mapping[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,10 +27,11 @@ from hanse.errors import UserError
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
-from hanse.federation.own import OWN_ROW, PERSONAL, mix_own, tried
 from hanse.federation.policy import Loyal
-from hanse.federation.port import Answered, Ask, Reply, Request, Score, Scored, Train, Trained
-from hanse.federation.secret import own_secret, private_file, private_folder
+from hanse.federation.port import Reply, Request, Result, Score, Scored, Task, Test, Tested, Train, Trained
+from hanse.federation.private import NEVER, PrivateRow
+from hanse.federation.secret import own_secret, private_arrays, private_folder
+from hanse.federation.tests import mixed
 from hanse.federation.told import keep_receipts
 from hanse.learning.job import Recipe, smallest_batch
 from hanse.learning.models import build_problem
@@ -194,19 +194,13 @@ class Node:
         changed = note_own_data(self.folder, round, self.data.fingerprint)
         if changed is not None:
             logging.getLogger(__name__).warning("%s", changed)
-        asked = {t.name for t in request.tasks if isinstance(t, Ask)}
-        if asked & {PERSONAL, OWN_ROW}:
-            return pack(self._own_test(round, request))
-        request = dataclasses.replace(request, tasks=tuple(self._with_own_row(round, t) for t in request.tasks))
+        self._move_rows(round, request)
+        request = dataclasses.replace(request, tasks=tuple(self._with_own_row(t) for t in request.tasks))
         replies = self.federation.exchange(round, [request], None, 0)
         if not replies:
             return pack(Reply(self.job.client, refused="silent"))
         reply = replies[0]
-        private = {t.seat: t for t in request.tasks if isinstance(t, Train) and t.private}
-        results = tuple(
-            self._keep_private(round, private[r.seat], r) if isinstance(r, Trained) and r.seat in private else r
-            for r in reply.results
-        )
+        results = tuple(self._without_own(round, request, result) for result in reply.results)
         self._keep_best(round, request, reply)
         answer = dataclasses.replace(reply, results=results, bytes_down=0, bytes_up=0)
         return pack(answer, half=self.job.half)
@@ -217,36 +211,6 @@ class Node:
         Raises WireError for what is none, or is another client's.
         """
         keep_receipts(self.folder / "receipts", self.job.client, lines, self.folder.parent.parent / "receipt.key")
-
-    def _own_test(self, round: int, request: Request) -> Reply:
-        """Say how well a model that only this client has does on its own test share, and nothing else of it: its
-        private row, or the personal model that it mixes now and keeps.
-        """
-        if len(request.tasks) != 1:
-            raise WireError("a model of one's own is asked for alone")
-        [task] = request.tasks
-        assert isinstance(task, Ask)
-        engine, data, me = self.federation.engine, self.federation.data, self.job.client
-        row = self._row_of(task) if task.name == OWN_ROW else self._mixed(round, task)
-        return Reply(me, (Answered(task.name, tried(engine, data, me, row)),))
-
-    def _row_of(self, task: Ask) -> Tensor:
-        row = task.values.get("row")
-        if not isinstance(row, int):
-            raise WireError("a private row without a number")
-        path = self._private_path(row)
-        if path.exists():
-            with np.load(path, allow_pickle=False) as file:
-                return torch.from_numpy(file["row"])
-        if task.models is None or task.models.ndim != 2 or len(task.models) != 1:
-            raise WireError("a row that was never trained, and no first one")
-        return task.models[0]
-
-    def _mixed(self, round: int, task: Ask) -> Tensor:
-        own = mix_own(self.federation.engine, self.federation.data, self.job.client, task)
-        kept = {"row": own.row.numpy(), "weights": own.weights, "round": np.array(round)}
-        _write(self.folder / "personal.npz", kept)
-        return own.row
 
     def _keep_best(self, round: int, request: Request, reply: Reply) -> None:
         """Keep the best of the own models so far (iPFL Alg. 1: who quits does so with it)."""
@@ -261,7 +225,7 @@ class Node:
                 with np.load(path, allow_pickle=False) as file:
                     if int(file["round"]) != round and float(file["value"]) >= value:
                         continue
-            _write(path, {"row": task.models[0].numpy(), "value": np.array(value), "round": np.array(round)})
+            private_arrays(path, {"row": task.models[0].numpy(), "value": np.array(value), "round": np.array(round)})
 
     # ---- what it keeps
 
@@ -274,27 +238,59 @@ class Node:
 
     def _keep(self, arrays: dict[str, NDArray[Any]]) -> None:
         last = dict(list(arrays.items())[-KEPT:])
-        _write(self.folder / "models.npz", last)
+        private_arrays(self.folder / "models.npz", last)
 
     def _private_path(self, row: int) -> Path:
         return self.folder / f"row-{row}.npz"
 
-    def _with_own_row(self, round: int, task: Any) -> Any:
-        """Return a training task on a private row with the row that lies here; the server has only the first one.
+    def _move_rows(self, round: int, request: Request) -> None:
+        """Heed what a request says of updates of private rows that were accepted."""
+        told = None if request.accepted is None else dict(request.accepted)
+        for path in self.folder.glob("row-*.npz"):
+            number = path.stem.removeprefix("row-")
+            if not number.isdecimal():
+                continue  # a file that was being written when its process ended
+            own = PrivateRow.read(path)
+            after = own.told(round, None if told is None else told.get(int(number), NEVER))
+            if after is not own:
+                after.write(path)
 
-        A round that is played again (the server was restarted) starts where it started the first time.
-        """
-        if not isinstance(task, Train) or not task.private or not self._private_path(task.row).exists():
+    def _with_own_row(self, task: Task) -> Task:
+        """Return a task on a private row with the row that lies here; the server has only the first one."""
+        row = task.row if isinstance(task, Test) or (isinstance(task, Train) and task.private) else None
+        if row is None or not self._private_path(row).exists():
             return task
-        with np.load(self._private_path(task.row), allow_pickle=False) as file:
-            own = file["before"] if int(file["round"]) == round else file["row"]
-        return dataclasses.replace(task, start=torch.from_numpy(own))
+        own = PrivateRow.read(self._private_path(row)).row
+        if isinstance(task, Train):
+            return dataclasses.replace(task, start=own)
+        assert isinstance(task, Test)
+        return dataclasses.replace(task, model=own, beside=None if task.beside is None else own)
 
-    def _keep_private(self, round: int, task: Train, trained: Trained) -> Trained:
-        """Keep a private row's update here and return what the server may see of it."""
-        kept = {"row": trained.row.numpy(), "before": task.start.numpy(), "round": np.array(round)}
-        _write(self._private_path(task.row), kept)
-        return dataclasses.replace(trained, row=torch.zeros(0))
+    def _without_own(self, round: int, request: Request, result: Result) -> Result:
+        """Keep what is the client's own (a private row's update, its personal model) and return what the server may
+        see of a result.
+        """
+        if isinstance(result, Tested):
+            self._keep_personal(round, request, result)
+            return dataclasses.replace(result, weights=None)
+        private = {t.seat: t for t in request.tasks if isinstance(t, Train) and t.private}
+        if not isinstance(result, Trained) or result.seat not in private:
+            return result
+        task = private[result.seat]
+        path = self._private_path(task.row)
+        own = PrivateRow.read(path) if path.exists() else PrivateRow.first(task.start)
+        own.trained(result.row, round).write(path)
+        return dataclasses.replace(result, row=torch.zeros(0))
+
+    def _keep_personal(self, round: int, request: Request, result: Tested) -> None:
+        """Keep the personal model that was mixed for a test, with its weights."""
+        [task] = request.tasks
+        if not isinstance(task, Test) or task.mixture is None or result.weights is None:
+            return
+        weights = result.weights.numpy()
+        row = mixed(weights[None], task.mixture)[0] if weights.any() else task.model
+        kept = {"row": row.numpy(), "weights": weights, "round": np.array(round)}
+        private_arrays(self.folder / "personal.npz", kept)
 
 
 def _safe(name: str) -> str:
@@ -302,12 +298,3 @@ def _safe(name: str) -> str:
     if not name or not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
         raise WireError(f"run {name!r}: not a name for a folder")
     return name
-
-
-def _write(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    temporary = path.with_suffix(".tmp.npz")
-    with private_file(temporary) as file:
-        np.savez(file, **dict(arrays))  # type: ignore[arg-type]
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

@@ -23,8 +23,10 @@ from torch import Tensor
 from hanse.federation.declared import (
     LARGEST_COUNT,
     Accuracies,
+    Accuracy,
     Count,
     Counts,
+    Error,
     Loss,
     Losses,
     Name,
@@ -46,6 +48,7 @@ __all__ = [
     "Federation",
     "Gradient",
     "Hello",
+    "Mixture",
     "Nearest",
     "OnModels",
     "Reply",
@@ -55,6 +58,8 @@ __all__ = [
     "Score",
     "Scored",
     "Task",
+    "Test",
+    "Tested",
     "Train",
     "Trained",
 ]
@@ -152,7 +157,37 @@ class Ask:
     limit: Count | None = None
 
 
-Task = Train | Score | Nearest | Gradient | Confusion | Ask
+@dataclass(frozen=True)
+class Mixture:
+    """A personal model that a client mixes for itself of ``models [k, P]``, weighted by how well each fits its own
+    ``share`` of samples (without any there: its train share), the weights ``normalised`` to sum to 1 (PI-FL eq. 4).
+    """
+
+    models: Tensor
+    share: Name = "validation"
+    normalised: bool = True
+
+
+@dataclass(frozen=True)
+class Test:
+    """Test the model that the client holds on its own test share. A test is the only task of its request.
+
+    That is ``model [P]`` as it is sent; with ``row`` the client's private row of that number, which began as ``model``;
+    with a ``mixture`` the model that the client mixes for itself (``model`` where all weights are 0). Of ``beside [P]``
+    the accuracy is reported, too. Unless it is ``scored``, the client makes its mixture and tests nothing.
+    """
+
+    __test__ = False  # not one of pytest's
+
+    name: Name
+    model: Tensor
+    row: Count | None = None
+    mixture: Mixture | None = None
+    beside: Tensor | None = None
+    scored: bool = True
+
+
+Task = Train | Score | Nearest | Gradient | Confusion | Ask | Test
 
 
 @dataclass(frozen=True)
@@ -214,24 +249,50 @@ class Answered:
     values: Mapping[Name, Plain]
 
 
-Result = Trained | Scored | Counted | Derived | Confused | Answered
+@dataclass(frozen=True)
+class Tested:
+    """Mean ``loss`` of the model that the client holds, its ``accuracy`` (None: there is none) and the standard error
+    of the loss, on ``num_samples`` test samples (0: no figure at all), and the ``accuracy_beside`` of the other model.
+
+    ``weights [k]`` of the client's own mixture are there where it lives in the server's process; on a network they stay
+    with the participant, and a reply that has them is refused.
+    """
+
+    __test__ = False  # not one of pytest's
+
+    name: Name
+    loss: Loss | None
+    accuracy: Accuracy | None
+    num_samples: Count
+    loss_error: Error | None = None
+    accuracy_beside: Accuracy | None = None
+    weights: Annotated[Tensor, Shaped(1, (torch.float64,))] | None = None
+
+
+Result = Trained | Scored | Counted | Derived | Confused | Answered | Tested
 AnyResult = Annotated[
     Annotated[Trained, Tag("Trained")]
     | Annotated[Scored, Tag("Scored")]
     | Annotated[Counted, Tag("Counted")]
     | Annotated[Derived, Tag("Derived")]
     | Annotated[Confused, Tag("Confused")]
-    | Annotated[Answered, Tag("Answered")],
+    | Annotated[Answered, Tag("Answered")]
+    | Annotated[Tested, Tag("Tested")],
     Discriminator(lambda result: type(result).__name__),
 ]
 
 
 @dataclass(frozen=True)
 class Request:
-    """Everything that the server asks one client at one stage of a round."""
+    """Everything that the server asks one client at one stage of a round.
+
+    ``accepted`` says what became of the client's private rows: (row, round of its last update that was accepted), rows
+    without any left out. None says nothing of them. It is heeded where private rows lie with their owners.
+    """
 
     client: Count
     tasks: tuple[Task, ...]
+    accepted: tuple[tuple[Count, Count], ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,9 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from hanse.federation.declared import Count, Declared, Int64, Loss, Share
+from hanse.federation.declared import Declared, Int64
 
-__all__ = ["ANSWERS", "OWN_ROW", "PERSONAL", "Bid", "Offer", "Stay", "Tried"]
-
-PERSONAL = "personal model"  # the question's name; it carries the models
-OWN_ROW = "own row"  # how well the client's private row does; it carries the first one, which all had
+__all__ = ["ANSWERS", "Bid", "Offer", "Stay"]
 
 
 class Stay(TypedDict, total=False):
@@ -37,19 +34,8 @@ class Offer(TypedDict, total=False):
     eagerness: float
 
 
-class Tried(TypedDict):
-    """To a test of a model: its loss, its accuracy (None: there is none), and on how many samples."""
-
-    loss: Loss
-    accuracy: Share | None
-    num_samples: Count
-
-
-_TRIED = Declared[Tried](Tried)
 ANSWERS: Mapping[str, Declared[Any]] = {
     "stay": Declared(Stay),
     "bid": Declared(Bid),
     "declare": Declared(Offer),
-    PERSONAL: _TRIED,
-    OWN_ROW: _TRIED,
 }

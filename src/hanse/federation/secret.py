@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hanse.errors import UserError
 
-__all__ = ["FILE", "own_secret", "private_file", "private_folder"]
+__all__ = ["FILE", "own_secret", "private_arrays", "private_file", "private_folder"]
 
 FILE = "secret.key"
 BYTES = 32
@@ -39,6 +42,16 @@ def private_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
         if os.fstat(file.fileno()).st_mode & 0o077:
             os.fchmod(file.fileno(), 0o600)
         yield file
+
+
+def private_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays into an npz file, whole and durably, which only this user can read. Raises OSError."""
+    temporary = path.with_suffix(".tmp.npz")
+    with private_file(temporary) as file:
+        np.savez(file, **dict(arrays))  # type: ignore[arg-type]
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
 
 
 def own_secret(folder: Path) -> bytes:

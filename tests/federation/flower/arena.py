@@ -15,17 +15,20 @@ from flwr.app import Message, RecordDict
 from hostile import changed
 
 import hanse
+from hanse.attempt import telling
 from hanse.data import build
 from hanse.data.federated import FederatedData
-from hanse.federation.elsewhere import RemoteData, test_elsewhere
+from hanse.data.remote import RemoteData
 from hanse.federation.flower.link import FlowerFederation
 from hanse.federation.flower.members import Members
 from hanse.federation.flower.message import from_records, to_records
 from hanse.federation.node import ClientData, Job, Node, hello
+from hanse.mechanisms.part import Deployment
 from hanse.records import arrays_of, metrics_of, seats_of
 from hanse.rounds import LoopState, Played, finish, first_state, play_round
 from hanse.setup import build as blueprint
 from hanse.setup import settle_engine
+from hanse.testing import ask_tests
 
 N = 4
 LIAR = 1
@@ -121,20 +124,19 @@ class Arena:
             if step % times == 0:
                 before = after
                 self.grid.known.clear()
-            played = play_round(self.setup, before)
+            played = play_round(telling(self.world, before), before)
             if float(played.state.table.rows.abs().max()) < SANE:
                 after = played.state
-            deployment = played.view.deployment
-            rows = played.state.home if deployment is None else deployment.rows
-            tested = test_elsewhere(
-                self.world.engine, self.data, self.setup.federation, played.state.round, played.state.table, rows,
-                self.world.tested_clients, None if deployment is None else deployment.own_mix,
+            tested = ask_tests(
+                self.world.engine, self.data, telling(self.world, played.state).federation, played.state.round,
+                played.state.table, played.view.deployment or Deployment(played.state.home), self.world.tested_clients,
+                True,
             )  # fmt: skip
             self.lines["metrics.jsonl"].append(json.dumps(metrics_of(played, tested.metrics, {})))
             self.lines["clients.jsonl"] += [json.dumps(line) for line in seats_of(played)]
             np.savez(io.BytesIO(), **arrays_of(played), **tested.arrays)  # type: ignore[arg-type]
             see(played)
-        return finish(self.setup, after).state if self.setup.mechanism.settle is not None else after
+        return finish(telling(self.world, after), after).state if self.setup.mechanism.settle is not None else after
 
 
 def fuzzed(seed: int, name: str) -> tuple[Meddle, dict[str, Any]]:

@@ -311,7 +311,7 @@ WORST: list[Callable[[Parts], None]] = [  # each ended the run, filled the memor
     field("seat", {}), field("extras", 5), field("extras", {"$map": [["label_counts", 5]]}), field("name", 5),
     field("values", 5), field("values", {"$map": [["tiers", [{"$map": []}]]]}), field("counts", 5),
     field("values", {"$map": [["tiers", 7], ["loss", 7], ["accuracy", 1e9], ["num_samples", -100]]}),
-    field("accuracy", "x"),
+    field("accuracy", "x"), field("loss_error", math.nan), field("weights", 5), field("accuracy_beside", 0.5),
     field("values", {"$map": [["cost", LONG]]}), top("authorise", "much"), top("authorise", -1), top("refused", {}),
     top("refused", ["a"]), top("client", True), top("client", 0), *map(file, FILES.values()), named(1000),
     named(20_000), header("[" * 100_000), header("[" + "[]," * 60_000 + "[]]"), header("9" * 5000), header("null"),

@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from flwr.app import Message as FlowerMessage
 from flwr.supercore.task_identity import TaskIdentity
 from test_flower_in_process import N, experiment, grid_of, over_flower
 
@@ -24,11 +25,13 @@ from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.flower import link, server
 from hanse.federation.flower.operator import Orders, give
 from hanse.federation.node import ClientData, Job, Node
-from hanse.federation.own import OWN_ROW
-from hanse.federation.port import Ask, Request
+from hanse.federation.port import Request, Test
+from hanse.federation.private import PrivateRow
 from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import read_receipts
 from hanse.lock import Hold
+from hanse.mechanisms.part import Mechanism, Settlement, SettlePart, View
+from hanse.mechanisms.registry import build_mechanism
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +56,94 @@ def test_personal_mixes_are_made_at_the_participants(tmp_path: Path) -> None:
         with own(tmp_path, c, "personal.npz") as kept:
             np.testing.assert_allclose(kept["weights"], local.personal[c, :2], atol=1e-12)
             np.testing.assert_allclose(kept["row"], kept["weights"] @ flower.table.rows[:2].numpy(), atol=1e-6)
+
+
+def private(folder: Path) -> list[PrivateRow]:
+    return [PrivateRow.read(next((folder / f"node{c}").glob(f"*/client-{c}/row-{c}.npz"))) for c in range(N)]
+
+
+@dataclass
+class On:
+    """Does something after a round."""
+
+    number: int
+    what: Any
+
+    def on_start(self, *_: Any) -> None: ...
+
+    def on_end(self, *_: Any) -> None: ...
+
+    def on_round(self, metrics: Any, played: Any) -> None:
+        if metrics["round"] == self.number:
+            self.what()
+
+
+def everyone(name: str = "ditto", **more: Any) -> hanse.Experiment:
+    sections = experiment("ditto", rounds=4).model_dump() | more
+    return hanse.Experiment(**{**sections, "mechanism": {"name": name, "clients_per_round": N}})
+
+
+def test_private_rows_go_back_with_a_server_that_lost_a_round(tmp_path: Path) -> None:
+    exp = everyone(run={"rounds": 4, "checkpoint_every": 2})
+    alone = hanse.run(exp)
+    with pytest.raises(ZeroDivisionError):
+        play(exp, tmp_path, On(2, lambda: 1 / 0))
+    assert [own.round for own in private(tmp_path)] == [2] * N  # the test said so, and no checkpoint has it
+    again = play(exp, tmp_path)
+    assert [line["round"] for line in again.metrics] == [0, 1, 2, 3]
+    for c, own in enumerate(private(tmp_path)):
+        assert (own.round, own.pending) == (3, None)
+        assert torch.equal(own.row, alone.table.rows[c])
+
+
+def test_the_last_update_is_told_also_where_nobody_tests(tmp_path: Path) -> None:
+    exp = everyone(eval={"clients": 0})
+    alone = hanse.run(exp)
+    play(exp, tmp_path)
+    assert all(torch.equal(own.row, alone.table.rows[c]) for c, own in enumerate(private(tmp_path)))
+
+
+@dataclass(frozen=True)
+class Breaks(SettlePart):
+    """Raises in round 1."""
+
+    def decide(self, view: View, state: Any) -> Settlement:
+        if view.round == 1:
+            raise ZeroDivisionError("no settlement")
+        return Settlement()
+
+
+def breaking(clients_per_round: int) -> Mechanism:
+    return replace(build_mechanism({"name": "ditto", "clients_per_round": clients_per_round}), settle=Breaks())
+
+
+def test_a_failed_round_leaves_private_rows_as_they_were(tmp_path: Path) -> None:
+    seen: list[list[PrivateRow]] = []
+    look = [On(number, lambda: seen.append(private(tmp_path))) for number in range(3)]
+    run = play(everyone("test_flower_own:breaking"), tmp_path, *look)
+    assert ["failed" in line for line in run.metrics] == [False, True, False, False]
+    for first, failed, next_one in zip(*seen, strict=True):
+        assert (first.round, failed.round, failed.pending_round, next_one.round) == (0, 0, 1, 2)
+        assert torch.equal(failed.row, first.row)
+        assert torch.equal(next_one.before, first.row)
+
+
+def test_an_update_that_comes_late_leaves_the_private_row_as_it_was(tmp_path: Path) -> None:
+    exp = everyone(federation={"deadline_s": 0.3})
+
+    def late(node: int, message: FlowerMessage, reply: FlowerMessage) -> FlowerMessage | None:
+        asked = message.content["hanse"]
+        return None if node == 101 and asked.get("round") == 2 and "Train" in asked["header"] else reply
+
+    seen: list[list[PrivateRow]] = []
+    data = build(exp.data)
+    sets = (data.server_validation, data.server_test)
+    grid = grid_of(exp, tmp_path, meddle=late)
+    look = [On(number, lambda: seen.append(private(tmp_path))) for number in (1, 2)]
+    run = server.play(grid, exp, tmp_path / "run", N, lambda: sets, look, 5.0)
+    assert [own.round for own in seen[1]] == [2, 1, 2, 2, 2]
+    assert torch.equal(seen[1][1].row, seen[0][1].row)
+    assert [line["client"] for line in run.clients if "refused" in line] == [1, 1]  # both of its seats
 
 
 def test_the_best_model_lies_in_the_participants_folder(tmp_path: Path) -> None:
@@ -173,23 +264,20 @@ def test_a_run_keeps_its_name_for_its_members_folders(tmp_path: Path) -> None:
         server._name_of(path)
 
 
-def test_a_private_row_is_asked_for_by_its_number_and_alone(tmp_path: Path) -> None:
+def test_a_private_row_is_tested_by_its_number_and_alone(tmp_path: Path) -> None:
     exp = experiment("fedavg")
     job = Job("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
     node = Node(ClientData.of(build(exp.data), 1), job, tmp_path)
     first = node.problem.layout.flatten(node.problem.module)
-    ask = Ask(OWN_ROW, {"row": 1}, first[None], "test")
-    for tasks, said in (
-        ((replace(ask, values={"row": "../1"}),), "without a number"),
-        ((replace(ask, models=None),), "never trained, and no first one"),
-        ((ask, replace(ask, name="other")), "asked for alone"),
-    ):
-        with pytest.raises(WireError, match=said):
-            node.answer(0, pack(Request(1, tasks)))
-    reply = unpack(node.answer(0, pack(Request(1, (ask,)))))
-    [result] = reply.results
-    assert result.name == OWN_ROW
-    assert result.values["num_samples"] == len(node.federation.data.pool([1], "test")[1][0])
+    ask = Test("test", first, row=1)
+    for row in ("../1", -1):
+        with pytest.raises(WireError):
+            node.answer(0, pack(Request(1, (replace(ask, row=row),))))  # type: ignore[arg-type]
+    both = unpack(node.answer(0, pack(Request(1, (ask, replace(ask, name="other"))))))
+    assert both.refused == "a test is asked for alone"
+    [result] = unpack(node.answer(0, pack(Request(1, (ask,))))).results
+    assert result.num_samples == len(node.federation.data.pool([1], "test")[1][0])
+    assert result.weights is None
 
 
 def test_a_receipt_of_another_client_or_none_is_refused(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from hanse.config import Experiment
+from hanse.data.remote import RemoteData
 from hanse.data.samples import Samples
 from hanse.errors import MachineError, UserError
 from hanse.experiment import Observer, Run, run_elsewhere
-from hanse.federation.elsewhere import RemoteData
 from hanse.federation.flower.letters import Letters
 from hanse.federation.flower.link import FlowerFederation
 from hanse.federation.flower.members import Check, Hello, Member, Members, kind

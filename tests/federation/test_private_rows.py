@@ -1,0 +1,265 @@
+"""Private rows on a network: an update waits at its owner until the server says that it was accepted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hanse
+from hanse.checkpoint import Snapshot, load, store
+from hanse.data import build as build_data
+from hanse.federation.codec import Message, pack, unpack
+from hanse.federation.node import ClientData, Job, Node
+from hanse.federation.port import Reply, Request, Roster, Test, Train
+from hanse.federation.private import NEVER, PrivateRow, Telling
+from hanse.mechanisms.baselines import fedavg
+from hanse.mechanisms.part import Mechanism, Settlement, SettlePart, View
+from hanse.mechanisms.registry import build_mechanism
+from hanse.rounds import LoopState, Setup, first_state, play_round
+from hanse.setup import build, settle_engine
+
+N, MINE, ROW = 3, 1, 1
+FIRST, A, B = (torch.full((2,), x) for x in (0.0, 1.0, 2.0))
+WAITS = PrivateRow.first(FIRST).trained(A, 3)
+
+
+def parts(own: PrivateRow) -> tuple[Any, ...]:
+    pending = None if own.pending is None else own.pending.tolist()
+    return own.row.tolist(), own.round, pending
+
+
+@pytest.mark.parametrize(
+    ("round", "accepted", "after"),
+    [
+        (3, NEVER, ([0.0, 0.0], NEVER, [1.0, 1.0])),  # its own round goes on
+        (3, None, ([0.0, 0.0], NEVER, [1.0, 1.0])),
+        (4, 3, ([1.0, 1.0], 3, None)),  # accepted
+        (9, 3, ([1.0, 1.0], 3, None)),  # however late it is told
+        (4, NEVER, ([0.0, 0.0], NEVER, None)),  # refused, failed, or too late
+        (4, 2, ([0.0, 0.0], NEVER, None)),
+        (4, None, ([0.0, 0.0], NEVER, None)),  # nothing is said
+        (2, NEVER, ([0.0, 0.0], NEVER, None)),  # the server was set back
+    ],
+)
+def test_a_pending_update_counts_when_it_was_accepted(round: int, accepted: int | None, after: tuple[Any, ...]) -> None:
+    assert parts(WAITS.told(round, accepted)) == after
+
+
+@pytest.mark.parametrize(
+    ("accepted", "after"),
+    [
+        (3, ([1.0, 1.0], 3, None)),
+        (None, ([1.0, 1.0], 3, None)),
+        (NEVER, ([0.0, 0.0], NEVER, None)),  # the round that moved it is undone, or is played again
+        (1, ([0.0, 0.0], 1, None)),
+    ],
+)
+def test_a_row_goes_back_with_the_server(accepted: int | None, after: tuple[Any, ...]) -> None:
+    moved = WAITS.told(4, 3)
+    assert parts(moved.told(4, accepted)) == after
+    assert moved.told(4, 3) is moved
+
+
+def test_a_row_is_kept_as_it_was_written(tmp_path: Path) -> None:
+    for own in (PrivateRow.first(FIRST), WAITS, WAITS.told(4, 3).trained(B, 5)):
+        own.write(tmp_path / "row-1.npz")
+        again = PrivateRow.read(tmp_path / "row-1.npz")
+        assert (*parts(again), again.pending_round) == (*parts(own), own.pending_round)
+        assert torch.equal(again.before, own.before)
+
+
+# ---- a node
+
+
+def experiment(**more: Any) -> hanse.Experiment:
+    sections: dict[str, Any] = {
+        "data": {"clients": N, "client_test": 0.2},
+        "model": {"name": "logistic"},
+        "mechanism": {"name": "ditto", "clients_per_round": N},
+        "train": {"lr": 0.1},
+        "engine": {"train": "sequential", "threads": 1},
+        "run": {"rounds": 3},
+    }
+    return hanse.Experiment(**{**sections, **more})
+
+
+@dataclass
+class Owner:
+    """A participant; each message meets a fresh process."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.data = ClientData.of(build_data(experiment().data), MINE)
+        self.first = self.node.problem.layout.flatten(self.node.problem.module)
+
+    @property
+    def node(self) -> Node:
+        job = Job("run", MINE, N, 0, {"name": "logistic"}, experiment().train.model_dump())
+        return Node(self.data, job, self.folder)
+
+    def hears(self, round: int, task: Any, *accepted: tuple[int, int]) -> Any:
+        """Return its answer to one task."""
+        reply = unpack(self.node.answer(round, pack(Request(MINE, (task,), accepted))))
+        assert reply.refused is None
+        return reply.results[0]
+
+    def trains(self, round: int, *accepted: tuple[int, int]) -> None:
+        trained = self.hears(round, Train(0, ROW, self.first, private=True), *accepted)
+        assert trained.row.shape == (0,)  # nothing of it is sent
+
+    def tests(self, round: int, *accepted: tuple[int, int]) -> float:
+        return float(self.hears(round, Test("test", self.first, ROW), *accepted).loss)
+
+    def loss_of(self, row: torch.Tensor) -> float:
+        [reply] = self.node.federation.exchange(0, [Request(MINE, (Test("test", row),))], None, 0)
+        return float(reply.results[0].loss)
+
+    @property
+    def kept(self) -> PrivateRow:
+        return PrivateRow.read(self.folder / "run" / f"client-{MINE}" / f"row-{ROW}.npz")
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Owner:
+    return Owner(tmp_path)
+
+
+def test_an_accepted_update_is_the_row_that_is_tested_and_trained_on(owner: Owner) -> None:
+    before = owner.tests(0)
+    owner.trains(0)
+    assert torch.equal(owner.kept.row, owner.first)
+    assert owner.tests(0) == before  # the round goes on
+    update = owner.kept.pending
+    assert update is not None
+    assert not torch.equal(update, owner.first)
+    assert owner.tests(1, (ROW, 0)) == owner.loss_of(update) != before
+    assert torch.equal(owner.kept.row, update)
+    owner.trains(1, (ROW, 0))
+    assert torch.equal(owner.kept.row, update)
+    assert not torch.equal(owner.kept.pending, update)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("others", [(), ((ROW + 1, 1),)])
+def test_a_refused_update_leaves_the_old_row(owner: Owner, others: Sequence[tuple[int, int]]) -> None:
+    owner.trains(0)
+    owner.trains(1, (ROW, 0))
+    old = owner.kept.row
+    owner.trains(2, (ROW, 0), *others)  # that of round 1 was not accepted
+    assert torch.equal(owner.kept.row, old)
+    assert (owner.kept.round, owner.kept.pending_round) == (0, 2)
+
+
+def test_a_round_that_is_played_again_begins_where_it_began(owner: Owner) -> None:
+    owner.trains(0)
+    owner.trains(1, (ROW, 0))
+    first = owner.kept
+    owner.tests(2, (ROW, 1))  # the server dies before it has written that down
+    assert owner.kept.round == 1
+    owner.trains(1, (ROW, 0))
+    assert torch.equal(owner.kept.row, first.row)
+    assert torch.equal(owner.kept.pending, first.pending)  # type: ignore[arg-type]
+
+
+def test_a_request_that_says_nothing_of_rows_drops_what_waits_and_keeps_the_row(owner: Owner) -> None:
+    owner.trains(0)
+    owner.trains(1, (ROW, 0))
+    old = owner.kept.row
+    owner.node.answer(2, pack(Request(MINE, ())))
+    assert torch.equal(owner.kept.row, old)
+    assert owner.kept.pending is None
+
+
+# ---- the server's side
+
+
+@dataclass
+class Participants:
+    """A federation of nodes behind packed messages: ``late`` (round, client) train, and their replies are lost."""
+
+    nodes: Sequence[Any]
+    inner: Any
+    late: Sequence[tuple[int, int]] = ()
+
+    def present(self, round: int) -> Roster:
+        return self.inner.present(round)
+
+    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, min_replies: int) -> list[Reply]:
+        replies = []
+        for request in requests:
+            reply = unpack(self.nodes[request.client].answer(round, Message(*_parts(pack(request)))))
+            starts = {t.seat: t.start for t in request.tasks if isinstance(t, Train) and t.private}
+            results = tuple(replace(r, row=starts[r.seat]) if getattr(r, "seat", None) in starts else r
+                            for r in reply.results)  # fmt: skip
+            if (round, request.client) not in self.late:
+                replies.append(replace(reply, results=results))
+        return replies
+
+
+def _parts(message: Message) -> tuple[str, Any]:
+    return message.header, message.arrays
+
+
+@dataclass(frozen=True)
+class Keeps(SettlePart):
+    """Withholds the private row of client 1 in round 1."""
+
+    def settle(self, view: View, state: Any) -> tuple[Settlement, Any]:
+        return Settlement(frozenset({1} if view.round == 1 and view.stage == "close" else ())), state
+
+
+def world_of(folder: Path, mechanism: Mechanism, late: Sequence[tuple[int, int]] = ()) -> Setup:
+    given = experiment()
+    found = settle_engine(given, build(given))[1]
+    data = build_data(given.data)
+    nodes = [
+        Node(
+            ClientData.of(data, c), Job("run", c, N, 0, {"name": "logistic"}, given.train.model_dump()), folder / str(c)
+        )
+        for c in range(N)
+    ]
+    federation = Participants(nodes, found.federation, late)
+    return replace(found, mechanism=mechanism, federation=federation, elsewhere=True)
+
+
+def played(world: Setup, rounds: int) -> tuple[LoopState, list[np.ndarray]]:
+    """Return the state after so many rounds, and which rounds moved the private rows by then."""
+    state, moved = first_state(world), []
+    for _ in range(rounds):
+        told = Telling.of(world.federation, state.table.owner, state.moved)
+        state = play_round(replace(world, federation=told), state).state
+        moved.append(state.moved)
+    return state, moved
+
+
+def row_at(folder: Path, client: int) -> PrivateRow:
+    return PrivateRow.read(folder / str(client) / "run" / f"client-{client}" / f"row-{client}.npz")
+
+
+def test_the_loop_knows_which_private_rows_moved_when(tmp_path: Path) -> None:
+    ditto = replace(build_mechanism({"name": "ditto", "clients_per_round": N}), settle=Keeps())
+    _, moved = played(world_of(tmp_path, ditto, late=[(2, 0)]), 3)
+    assert [m.tolist() for m in moved] == [[0, 0, 0, NEVER], [1, 0, 1, NEVER], [1, 2, 2, NEVER]]
+    assert row_at(tmp_path, 0).round == 1  # its update of round 2 came too late
+    assert row_at(tmp_path, 0).pending_round == 2
+    assert row_at(tmp_path, 1).round == 0  # that of round 1 was withheld; that of round 2 is not told yet
+
+
+def test_what_moved_is_in_the_checkpoint(tmp_path: Path) -> None:
+    ditto = build_mechanism({"name": "ditto", "clients_per_round": N})
+    state, _ = played(world_of(tmp_path, ditto), 2)
+    store(tmp_path / "c.safetensors", Snapshot(state, {}, ()))
+    again = load(tmp_path / "c.safetensors", torch.device("cpu")).state
+    assert again.moved.tolist() == state.moved.tolist() == [1, 1, 1, NEVER]
+
+
+def test_without_private_rows_nothing_is_told(tmp_path: Path) -> None:
+    state, moved = played(world_of(tmp_path, fedavg(clients_per_round=N)), 1)
+    assert moved[0].tolist() == [NEVER]
+    assert Telling.of(None, state.table.owner, state.moved).told == {}  # type: ignore[arg-type]
+    owner = np.array([2, 0, 2, -1])
+    assert Telling.of(None, owner, np.array([4, NEVER, 1])).told == {2: ((0, 4), (2, 1))}  # type: ignore[arg-type]

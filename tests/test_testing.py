@@ -1,0 +1,236 @@
+"""Testing what clients hold: one task of the port, one place that makes figures of the replies."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hanse
+from hanse.federation.bids import fits
+from hanse.federation.port import Mixture, Reply, Request, Test, Tested
+from hanse.mechanisms.part import Deployment, OwnMix
+from hanse.rounds import Setup
+from hanse.setup import build, settle_engine
+from hanse.table import Table
+from hanse.testing import Figures, ask_tests
+
+N = 5
+
+
+def world(**sections: Any) -> Setup:
+    given: dict[str, Any] = {
+        "data": {"clients": N, "client_test": 0.2, "client_validation": 0.2},
+        "model": {"name": "mlp", "hidden": [6]},
+        "mechanism": {"name": "fedavg", "clients_per_round": 3},
+        "engine": {"train": "stacked", "threads": 1},
+        **sections,
+    }
+    experiment = hanse.Experiment(**given)
+    return settle_engine(experiment, build(experiment))[1]
+
+
+@pytest.fixture(scope="module")
+def here() -> Setup:
+    return world()
+
+
+def rows_of(here: Setup, count: int = 3) -> torch.Tensor:
+    return torch.stack([here.context.initial(k) for k in range(count)])
+
+
+def ask(here: Setup, *tasks: Test) -> list[Tested]:
+    """Return the results of one task for each of the first clients."""
+    requests = [Request(c, (task,)) for c, task in enumerate(tasks)]
+    replies = here.federation.exchange(0, requests, None, 0)
+    assert [r.client for r in replies] == list(range(len(tasks)))
+    return [r.results[0] for r in replies]  # type: ignore[misc]
+
+
+def scored(here: Setup, model: torch.Tensor, client: int, share: str = "test") -> Any:
+    pool, index = here.data.pool([client], share)
+    return here.engine.score(model[None], pool, index)
+
+
+def figures(here: Setup, table: Table, held: Deployment, clients: Any = None, federation: Any = None,
+            elsewhere: bool = False) -> Figures:  # fmt: skip
+    clients = np.arange(N) if clients is None else np.array(clients)
+    federation = here.federation if federation is None else federation
+    return ask_tests(here.engine, here.data, federation, 1, table, held, clients, elsewhere)
+
+
+# ---- the client's half
+
+
+def test_each_client_tests_the_model_that_it_is_sent_and_the_one_beside(here: Setup) -> None:
+    rows = rows_of(here)
+    tasks = [Test("t", rows[c % 3], beside=rows[0]) for c in range(N)]
+    for c, result in enumerate(ask(here, *tasks)):
+        want, other = scored(here, rows[c % 3], c), scored(here, rows[0], c)
+        assert (result.name, result.num_samples, result.weights) == ("t", want.count[0], None)
+        assert result.loss == pytest.approx(want.loss[0], rel=1e-6)
+        assert result.loss_error == pytest.approx(want.loss_error[0], rel=1e-5)
+        assert (result.accuracy, result.accuracy_beside) == (want.accuracy[0], other.accuracy[0])
+
+
+@pytest.mark.parametrize("share", ["validation", "train"])
+@pytest.mark.parametrize("normalised", [True, False])
+def test_a_client_mixes_by_how_well_each_model_fits_its_own_samples(here: Setup, share: str, normalised: bool) -> None:
+    rows = rows_of(here)
+    mixture = Mixture(rows, share, normalised)
+    for c, result in enumerate(ask(here, *[Test("t", rows[0], mixture=mixture) for _ in range(N)])):
+        pool, index = here.data.pool([c], share)
+        v = np.array(fits(here.engine.score_each(rows, pool, index)[0]))
+        want = v / v.sum() if normalised else v
+        assert result.weights is not None
+        np.testing.assert_allclose(result.weights.numpy(), want, atol=1e-12)
+        model = (torch.from_numpy(want) @ rows.double()).float()
+        assert result.loss == pytest.approx(scored(here, model, c).loss[0], rel=1e-5)
+
+
+def test_one_client_alone_answers_what_it_answers_among_others(here: Setup) -> None:
+    rows = rows_of(here)
+    mixture = Mixture(rows)
+    together = ask(here, *[Test("t", rows[0], mixture=mixture, beside=rows[1])] * N)
+    [alone] = ask(here, Test("t", rows[0], mixture=mixture, beside=rows[1]))
+    assert alone.loss == pytest.approx(together[0].loss, rel=1e-6)
+    assert (alone.accuracy, alone.accuracy_beside) == (together[0].accuracy, together[0].accuracy_beside)
+    assert torch.equal(alone.weights, together[0].weights)  # type: ignore[arg-type]
+
+
+def test_a_client_may_mix_without_a_test_and_one_without_samples_has_no_figures(here: Setup) -> None:
+    rows = rows_of(here)
+    [result] = ask(here, Test("t", rows[0], mixture=Mixture(rows), scored=False))
+    assert (result.loss, result.accuracy, result.num_samples) == (None, None, 0)
+    assert result.weights is not None
+    bare = world(data={"clients": N})
+    assert ask(bare, Test("t", rows[0], beside=rows[1])) == [Tested("t", None, None, 0)]
+    [mixed] = ask(bare, Test("t", rows[0], mixture=Mixture(rows)))  # no validation share: its train share
+    v = np.array(fits(bare.engine.score_each(rows, *bare.data.pool([0], "train"))[0]))
+    np.testing.assert_allclose(mixed.weights.numpy(), v / v.sum(), atol=1e-12)  # type: ignore[union-attr]
+
+
+def test_behaviours_do_not_touch_tests_and_no_bytes_are_counted(here: Setup) -> None:
+    away = {"dropout": {"rate": 1.0}, "leaver": {"clients": [0], "at": 0}, "liar": {"clients": [1], "size": 9.0}}
+    rows = rows_of(here)
+    tasks = [Request(c, (Test("t", rows[0]),)) for c in range(N)]
+    for one, other in zip(
+        here.federation.exchange(1, tasks, None, 0),
+        world(behaviour=away).federation.exchange(1, tasks, None, 0),
+        strict=True,
+    ):
+        assert one == other
+        assert (one.bytes_down, one.bytes_up, one.authorise) == (0, 0, None)
+
+
+def test_a_test_stands_alone_in_its_request(here: Setup) -> None:
+    task = Test("t", rows_of(here)[0])
+    [reply] = here.federation.exchange(0, [Request(2, (task, replace(task, name="u")))], None, 0)
+    assert (reply.client, reply.refused, reply.results) == (2, "a test is asked for alone", ())
+
+
+# ---- the figures
+
+
+def test_means_are_plain_weighted_and_the_worst(here: Setup) -> None:
+    table = Table.of(rows_of(here))
+    held = Deployment(np.array([0, 1, 2, 0, 1]))
+    found = figures(here, table, held, [0, 2, 3])
+    want = [scored(here, table.rows[k], c) for c, k in ((0, 0), (2, 2), (3, 0))]
+    loss, right, count = (np.array([getattr(w, name)[0] for w in want]) for name in ("loss", "accuracy", "count"))
+    assert found.arrays["tested"].tolist() == [0, 2, 3]
+    assert found.arrays["test_samples"].tolist() == count.tolist()
+    np.testing.assert_allclose(found.arrays["test_loss"], loss, rtol=1e-6)
+    assert found.metrics["client/test_loss"] == pytest.approx(loss.mean(), rel=1e-6)
+    assert found.metrics["client/test_accuracy"] == pytest.approx(right.mean())
+    assert found.metrics["client/test_accuracy_weighted"] == pytest.approx((right * count).sum() / count.sum())
+    assert found.metrics["client/test_accuracy_min"] == right.min()
+    assert "client/test_accuracy_of_row" not in found.metrics
+    assert found.personal is None
+    server = here.engine.score(table.rows, here.data.server_test)  # type: ignore[arg-type]
+    assert found.metrics["test/loss"] == pytest.approx(np.average(server.loss, weights=[2, 2, 1]))
+
+
+def test_personal_weights_of_all_clients_are_known_in_a_simulation_also_of_those_that_do_not_test(here: Setup) -> None:
+    table = Table.of(rows_of(here))
+    held = Deployment(np.zeros(N, np.int64), own_mix=OwnMix(np.array([0, 2])))
+    some, everyone = figures(here, table, held, [1, 4]), figures(here, table, held)
+    assert some.personal is not None
+    assert some.personal.shape == (N, 3)
+    assert np.array_equal(some.personal, everyone.personal)  # type: ignore[arg-type]
+    assert (some.personal[:, 1] == 0).all()
+    np.testing.assert_allclose(some.personal.sum(axis=1), 1)
+    assert some.arrays["tested"].tolist() == [1, 4]
+    of_row = [scored(here, table.rows[0], c).accuracy[0] for c in (1, 4)]
+    assert some.metrics["client/test_accuracy_of_row"] == pytest.approx(np.mean(of_row))
+    nobody = figures(here, table, held, [])
+    assert np.array_equal(nobody.personal, everyone.personal)  # type: ignore[arg-type]
+    assert not nobody.arrays
+
+
+def test_weights_of_the_server_are_mixed_and_a_row_of_zeros_means_none(here: Setup) -> None:
+    table = Table.of(rows_of(here))
+    weights = np.zeros((N, 3))
+    weights[1] = 0.5, 0.25, 0.25
+    found = figures(here, table, Deployment(np.full(N, 2), weights))
+    model = (torch.tensor([0.5, 0.25, 0.25]) @ table.rows).float()
+    assert found.arrays["test_loss"][1] == pytest.approx(scored(here, model, 1).loss[0], rel=1e-5)
+    assert found.arrays["test_loss"][0] == pytest.approx(scored(here, table.rows[2], 0).loss[0], rel=1e-6)
+    of_row = [scored(here, table.rows[2], c).accuracy[0] for c in range(N)]
+    assert found.metrics["client/test_accuracy_of_row"] == pytest.approx(np.mean(of_row))
+    assert found.personal is weights
+
+
+def test_a_model_that_has_diverged_is_recorded_in_a_simulation(here: Setup) -> None:
+    table = Table.of(torch.full((1, here.context.layout.size), 1e30))
+    found = figures(here, table, Deployment(np.zeros(N, np.int64)))
+    assert not np.isfinite(found.arrays["test_loss"]).any()
+    assert not np.isfinite(found.metrics["client/test_loss"])  # type: ignore[arg-type]
+
+
+class Elsewhere:
+    """Answers with given losses; keeps what was asked."""
+
+    def __init__(self, here: Setup, losses: Sequence[Any], **more: Any) -> None:
+        self.inner, self.losses, self.more = here.federation, losses, more
+        self.asked: list[Request] = []
+
+    def present(self, round: int) -> Any:
+        return self.inner.present(round)
+
+    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, min_replies: int) -> list[Reply]:
+        self.asked = list(requests)
+        return [Reply(r.client, (self._tested(self.losses[r.client]),)) for r in requests]
+
+    def _tested(self, loss: float | None) -> Tested:
+        return Tested("test", loss, None if loss is None else 0.5, 0 if loss is None else 10, **self.more)
+
+
+def test_elsewhere_what_is_not_sound_is_left_out_with_its_reason_and_so_is_who_has_no_samples(here: Setup) -> None:
+    table = Table.of(rows_of(here, 1))
+    federation = Elsewhere(here, [0.5, float("nan"), None, 1.5, 3.0])
+    found = figures(here, table, Deployment(np.zeros(N, np.int64)), [0, 1, 2, 3], federation, True)
+    assert found.arrays["tested"].tolist() == [0, 3]
+    assert found.metrics["client/test_loss"] == 1.0
+    assert found.arrays["test_refused"].tolist() == [1]
+    assert "Tested.loss: nan" in found.arrays["test_reason"][0]
+    leaks = Elsewhere(here, [0.5] * N, weights=torch.ones(1, dtype=torch.float64))
+    held = Deployment(np.zeros(N, np.int64), own_mix=OwnMix(np.array([0])))
+    found = figures(here, table, held, None, leaks, True)
+    assert found.arrays["test_refused"].tolist() == list(range(N))
+    assert found.personal is None
+
+
+def test_elsewhere_a_private_row_is_tested_by_its_owner_alone_and_not_on_the_servers_set(here: Setup) -> None:
+    table = Table.of(rows_of(here), np.array([0, 3, -1]))
+    federation = Elsewhere(here, [1.0] * N)
+    held = Deployment(np.array([0, 0, 2, 1, 2]))  # client 1 holds what is client 0's
+    found = figures(here, table, held, None, federation, True)
+    asked = {r.client: r.tasks[0] for r in federation.asked}
+    assert {c: t.row for c, t in asked.items() if isinstance(t, Test)} == {0: 0, 2: None, 3: 1, 4: None}
+    loss = here.engine.score(table.rows[2:], here.data.server_test).loss[0]  # type: ignore[arg-type]
+    assert found.metrics["test/loss"] == pytest.approx(loss)
+    alone = figures(here, Table.of(rows_of(here, N), np.arange(N)), Deployment(np.arange(N)), None, federation, True)
+    assert not any(name.startswith("test/") for name in alone.metrics)
