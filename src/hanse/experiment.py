@@ -201,7 +201,9 @@ def _from_the_start(
         if hold is None:
             return _play(experiment, world, state, None, observers, said)
         books, data = world.setup.mechanism.settle is not None, fingerprint(world.data)
-        folder = RunDir.create(hold.folder, experiment, hold, data=data, overwrite=overwrite, books=books)
+        folder = RunDir.create(
+            hold.folder, experiment, hold, data=data, about=world.about, overwrite=overwrite, books=books
+        )
         with closing(folder):
             try:
                 return _play(experiment, world, state, folder, observers, said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hanse.about import About, describe
 from hanse.config import Experiment
 from hanse.data import FederatedData, Samples
 from hanse.data import build as build_data
@@ -60,6 +61,7 @@ class Blueprint:
     profiles: Sequence[Profile]
     refuse: Any
     device: torch.device
+    about: About = field(default_factory=About)
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class World:
     device: torch.device
     tested_clients: np.ndarray
     elsewhere: bool = False  # clients test their models where they are
+    about: About = field(default_factory=About)
 
 
 def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprint:
@@ -116,7 +119,9 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
         lines.append(f"clients.told: true: needs {REASONS['values']}")
     if lines:
         raise UserError(*lines)
-    return Blueprint(data, problem, initial, mechanism, tuple(behaviours), policy, profiles, refuse, device)
+    acting = dict(zip(experiment.behaviour, behaviours, strict=True))
+    said = describe(mechanism.parts(), acting, policy, profiles, data.num_clients, seed)
+    return Blueprint(data, problem, initial, mechanism, tuple(behaviours), policy, profiles, refuse, device, said)
 
 
 def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
@@ -278,7 +283,7 @@ def _world(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhe
         floor=round(experiment.ledger.floor * TOKEN),
     )
     tested = _tested(experiment, data, elsewhere is not None)
-    return World(setup, data, problem, engine, blueprint.device, tested, elsewhere is not None)
+    return World(setup, data, problem, engine, blueprint.device, tested, elsewhere is not None, blueprint.about)
 
 
 def _tested(experiment: Experiment, data: FederatedData, elsewhere: bool) -> np.ndarray:

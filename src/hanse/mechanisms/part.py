@@ -25,6 +25,7 @@ from hanse.ledger.entry import Transaction
 from hanse.server import Server
 from hanse.streams import stream
 from hanse.table import Floats, Ints, Layout, Mix, Seats, Table, Updates
+from hanse.telling import Joining, Telling, Terms
 
 __all__ = [
     "Choice",
@@ -219,6 +220,10 @@ class Part(Protocol):
         """Digest the finished round into the next state."""
         return state
 
+    def tells(self) -> Telling:
+        """Return what the part says of itself in reports, on statements and on the live page: nothing by default."""
+        return Telling()
+
 
 class SelectPart(Part, Protocol):
     """Decides who sits at this round's training, and where."""
@@ -274,6 +279,10 @@ class SettlePart(Part, Protocol):
     def finish(self, view: View, state: State) -> Sequence[Transaction]:
         """Return what is posted after the last round, once the answers to the "end" questions are here."""
         return ()
+
+    def terms(self, joining: Joining) -> Terms | None:
+        """Return what a client may pay and gain, said before it joins; None: not known."""
+        return None
 
 
 class DeployPart(Part, Protocol):

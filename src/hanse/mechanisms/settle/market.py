@@ -18,7 +18,9 @@ from hanse.ledger.book import LARGEST
 from hanse.ledger.entry import TOKEN, Transaction, units_of
 from hanse.ledger.entry import client as account
 from hanse.mechanisms.part import Context, Ints, Settlement, SettlePart, State, View
+from hanse.mechanisms.settle.terms import market_telling, market_terms, utilities_telling
 from hanse.mechanisms.weigh.market import MarketMix, Trade, Truth
+from hanse.telling import FREE, Joining, Telling, Terms
 
 __all__ = ["Payments", "Pricing", "Utilities", "graph_of"]
 
@@ -79,6 +81,14 @@ class Payments(SettlePart):
     def learn(self, outcome: View, state: State) -> State:
         """Add up what everyone gained."""
         return _added(outcome, state)
+
+    def tells(self) -> Telling:
+        """Return what the market's payments are called."""
+        return market_telling()
+
+    def terms(self, joining: Joining) -> Terms:
+        """Return what imports may cost and bring, and what a client's own model earns."""
+        return market_terms(joining, self.pricing)
 
 
 def _bills(due: Floats, graph: Graph) -> list[Bill]:
@@ -193,6 +203,14 @@ class Utilities(SettlePart):
     def learn(self, outcome: View, state: State) -> State:
         """Add up what everyone gained."""
         return _added(outcome, state)
+
+    def tells(self) -> Telling:
+        """Return what utilities are."""
+        return utilities_telling()
+
+    def terms(self, joining: Joining) -> Terms:
+        """Nobody pays."""
+        return FREE
 
 
 def graph_of(view: View, clients: Ints) -> Graph:

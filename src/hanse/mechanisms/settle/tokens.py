@@ -20,7 +20,9 @@ from hanse.ledger.entry import client as account
 from hanse.mechanisms.part import Context, Settlement, SettlePart, State, View
 from hanse.mechanisms.settle.auction import escrowed, good_bids, invitations, num_wanted, returned
 from hanse.mechanisms.settle.pending import first_state, next_state, paid_now, settle
+from hanse.mechanisms.settle.terms import auction_telling, auction_terms
 from hanse.mechanisms.tiers import held_bids, tier_models, tier_rows, widened
+from hanse.telling import Joining, Telling, Terms
 
 __all__ = ["ServerTokens", "TokenManager", "Tokens"]
 
@@ -105,6 +107,14 @@ class TokenManager(SettlePart):
     def finish(self, view: View, state: State) -> Sequence[Transaction]:
         """Settle the round before."""
         return settle(view, state, self.units, self.eta, self.gamma, self.accuracies(view, state))
+
+    def tells(self) -> Telling:
+        """Return what bids, payments and tiers are called."""
+        return auction_telling(self.price, self.eta)
+
+    def terms(self, joining: Joining) -> Terms:
+        """Return what bids cost, and what seats may bring."""
+        return auction_terms(joining, self.units, self.eta, self.gamma, self.first)
 
 
 @dataclass(frozen=True)
