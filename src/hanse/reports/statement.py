@@ -65,7 +65,7 @@ def statement(
     names = _names_allowed(run.config)
     fit = fit_of(run, client, None if alone is None else Path(alone))
     given = contributed(run, client)
-    money = money_of(run.path, client, run.about.kinds, names=names, ledger_url=ledger_url)
+    money = money_of(run.path, client, kinds=run.about.kinds, names=names, ledger_url=ledger_url)
     models = models_of(run, client, names=names)
     return Statement(
         run.name,

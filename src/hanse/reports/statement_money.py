@@ -73,7 +73,12 @@ class Money:
 
 
 def money_of(
-    folder: Path, client: int, kinds: Mapping[str, str], *, names: bool = False, ledger_url: str | None = None
+    folder: Path,
+    client: int,
+    *,
+    kinds: Mapping[str, str] | None = None,
+    names: bool = False,
+    ledger_url: str | None = None,
 ) -> Money | None:
     """Return the books of a client, or None if nobody pays in this run. ``kinds``: what the kinds of transactions are
     called on the page; one that is not there keeps its own name. Raises UserError for books that are not there or
@@ -87,7 +92,7 @@ def money_of(
         book = ledger.as_book()
         records = {r.number: r for name in (mine, kept) for r in ledger.history(name) if r.number <= book.count}
     lines = own_lines([records[n] for n in sorted(records)], client, names=names)
-    figures = _figures(lines, kinds)
+    figures = _figures(lines, kinds or {})
     outside = [f for f in figures if not f.within and f.kind != "grant"]
     return Money(
         ledger.book,
