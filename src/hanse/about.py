@@ -76,8 +76,8 @@ class About:
         found = [said.telling.participant for said in self.parts]
         for conduct in self.conducts:
             if client in conduct.clients:
-                who = f"In this run it is one of the {conduct.label}" if conduct.label else "What it does in this run"
-                found.append(f"{who}: {conduct.sentence}" if conduct.sentence else f"{who}.")
+                who = f" ({conduct.label})" if conduct.label else ""
+                found.append(f"What this client does in this run{who}: {conduct.sentence or 'it does not say.'}")
         return tuple(dict.fromkeys(line for line in found if line))
 
 

@@ -20,10 +20,11 @@ UTILITY = Worth(
 
 def auction_telling(price: float, eta: float) -> Telling:
     """Return what a token manager says of itself: ``price`` in tokens, the share ``eta`` that may go back."""
+    cost = f"{price:g} token{'s' if price != 1 else ''}"
     return Telling(
-        f"You bid for seats: a bid holds {price:g} tokens of your account until the round is settled, and comes back "
+        f"You bid for seats: a bid holds {cost} of your account until the round is settled, and comes back "
         "if it wins no seat. Who trains is paid out of what the bidders paid: the more its update was worth, the more.",
-        f"Clients bid {price:g} tokens for a seat; up to {100 * eta:g} % of what was paid goes back, the less the "
+        f"Clients bid {cost} for a seat; up to {100 * eta:g} % of what was paid goes back, the less the "
         "better the model became, and the rest is shared by those who trained, by rank.",
         AUCTION,
         (
