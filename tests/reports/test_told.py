@@ -152,7 +152,9 @@ def test_a_statement_has_their_words(folder: Path) -> None:
     assert done.exit_code == 0, done.output
     page = (folder / "statements" / "client-4.html").read_text()
     assert "<p>You pay 2 tokens at the bridge whenever you train.</p>" in page
-    assert "<p>What this client does in this run (sleepers): Sleepers send zeros &lt;b&gt;all night&lt;/b&gt;.</p>" in page
+    assert (
+        "<p>What this client does in this run (sleepers): Sleepers send zeros &lt;b&gt;all night&lt;/b&gt;.</p>" in page
+    )
     money = statement(folder, 4).money
     assert money is not None
     if money.lines[1:]:
