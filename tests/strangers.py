@@ -63,6 +63,25 @@ def gone(name: str) -> Damage:
     return lambda folder: (folder / name).unlink()
 
 
+def both(*damages: Damage) -> Damage:
+    def damage(folder: Path) -> None:
+        for one in damages:
+            one(folder)
+
+    return damage
+
+
+def told(**changes: Any) -> Damage:
+    """Change what the settle part of the run says of itself."""
+
+    def damage(folder: Path) -> None:
+        said = json.loads((folder / "about.json").read_text())
+        said["parts"][-1]["telling"] |= changes
+        (folder / "about.json").write_text(json.dumps(said))
+
+    return damage
+
+
 def setting(section: str, text: str) -> Damage:
     """Put a line into a section of config.toml, in the place of what it said of that key."""
 
@@ -155,6 +174,8 @@ def checkpoint(notes: Any, length: int | None = None) -> Damage:
     return content("checkpoints/99999.safetensors", struct.pack("<Q", size) + header)
 
 
+OLDER = gone("about.json")  # as an older hanse left it: what parts say is taken from the experiment's file
+PLOT = {"title": "x", "metric": "market/*", "line": "*" * 80, "factor": 1e12}
 LOOKS = {
     "report": ["report", "{}"],
     "compare": ["compare", "{}"],
@@ -167,6 +188,7 @@ LOOKS = {
     "export": ["ledger", "export", "{}", "-f", "csv"],
 }
 PAGES = ("report", "compare", "statement", "disputes")  # what reads lines
+WORDS = ("report", "compare", "statement")  # what reads what the parts say
 BOOKS = ("disputes", "audit", "verify", "balances", "history", "export")
 ALL = tuple(LOOKS)
 
@@ -213,6 +235,35 @@ DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "ledger.db gone": (gone("ledger.db"), BOOKS),
     "members junk": (content("members.json", DEEP), PAGES),
     "members of text": (content("members.json", '[{"id": "0"}, 7]'), PAGES),
+    "about gone": (OLDER, ()),
+    "about deep": (content("about.json", DEEP), WORDS),
+    "about binary": (content("about.json", b"\xff\xfe"), WORDS),
+    "about a list": (content("about.json", "[]"), WORDS),
+    "about of other types": (content("about.json", '{"parts": [{"slot": 5}], "conducts": {"a": 1}}'), WORDS),
+    "about of 40 MiB": (content("about.json", '{"parts": "' + "x" * (40 << 20) + '"}'), WORDS),
+    "a sentence of 1 MiB": (told(report="x" * (1 << 20)), WORDS),
+    "a sentence of numbers": (told(participant=[1, 2]), WORDS),
+    "a thousand charts": (told(charts=[PLOT] * 1000), WORDS),
+    "a chart of all figures": (told(charts=[PLOT | {"metric": m} for m in ("*/*", "*", "time/*")]), ()),
+    "a chart of infinity": (told(charts=[PLOT | {"factor": 1e300}]), WORDS),
+    "a chart drawn as code": (told(charts=[PLOT | {"how": "__import__('os')"}]), WORDS),
+    "a worth of no client": (told(worth={"metric": "*/*/*", "label": "x"}), ()),
+    "clients that are not there": (
+        content("about.json", '{"conducts": [{"label": "x", "clients": [7, 9999999], "cheats": true}]}'),
+        (),
+    ),
+    "clients below zero": (content("about.json", '{"conducts": [{"label": "x", "clients": [-1]}]}'), WORDS),
+    "older, config of other types": (
+        both(OLDER, content("config.toml", "data = 5\nrun = []\nmechanism = 'x'\nbehaviour = 2\n")),
+        (),
+    ),
+    "older, seed is a list": (both(OLDER, setting("run", "seed = [1, 2]")), ()),
+    "older, clients are text": (both(OLDER, setting("data", 'clients = "many"')), ()),
+    "older, mechanism of lists": (both(OLDER, setting("mechanism", "settle = [1]")), ()),
+    "older, a policy that cannot be": (
+        both(OLDER, setting("clients", 'policy = { name = "free_rider", fraction = "x" }')),
+        (),
+    ),
     "checkpoint of 2^60": (checkpoint({}, 1 << 60), ()),
     "checkpoint of lists": (checkpoint([[[]]]), ()),
     "checkpoint of other types": (
@@ -229,6 +280,8 @@ DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "the figures a link": (link("figures"), ALL),
     "the statements a link": (link("statements"), ALL),
     "a statement a link": (link("statements/client-0.html"), ALL),
+    "about a link": (link("about.json"), ALL),
+    "about a pipe": (pipe("about.json"), ALL),
     "metrics a pipe": (pipe("metrics.jsonl"), ALL),
     "config a pipe": (pipe("config.toml"), ALL),
     "ledger.json a pipe": (pipe("ledger.json"), ALL),

@@ -201,7 +201,9 @@ def _from_the_start(
         if hold is None:
             return _play(experiment, setup, state, None, observers, said)
         books, data = setup.mechanism.settle is not None, fingerprint(setup.data)
-        folder = RunDir.create(hold.folder, experiment, hold, data=data, overwrite=overwrite, books=books)
+        folder = RunDir.create(
+            hold.folder, experiment, hold, data=data, about=setup.about, overwrite=overwrite, books=books
+        )
         with closing(folder):
             try:
                 return _play(experiment, setup, state, folder, observers, said)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hanse.about import About
 from hanse.data.federated import FederatedData
 from hanse.exchange import Exchange, accepted, merge, training
 from hanse.federation.port import Federation, Request, Roster
@@ -32,6 +33,7 @@ class Setup:
     run's data, model and engine are. ``grant`` and ``floor`` are in the smallest unit.
 
     ``tested_clients [n]`` are the ids of those who test; ``elsewhere``: they do so where they are, on a network.
+    ``about`` is what parts, behaviours and the policy say of themselves.
     """
 
     mechanism: Mechanism
@@ -49,6 +51,7 @@ class Setup:
     feedback: Feedback | None = None
     grant: int = 0
     floor: int = 0
+    about: About = field(default_factory=About)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "context", replace(self.context, slots=self.mechanism.slots()))

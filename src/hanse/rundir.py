@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from hanse import checkpoint
+from hanse.about import ABOUT, About, write_about
 from hanse.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.config import Experiment
 from hanse.data.fingerprint import Fingerprint
@@ -42,7 +43,7 @@ __all__ = ["RunDir", "claim", "clear", "read_lines"]
 LINE_FILES = ("metrics.jsonl", "clients.jsonl")
 # there before the run begins: who is in it, who plays it, what the operator ordered
 EARLIER = ("federation.json", "members.json", "members.tmp", "operator.jsonl", "letters.json", LOCK)
-STARTED = ("rounds", "checkpoints", "environment.json", "ledger.json", DATA)  # before config.toml makes it a run
+STARTED = ("rounds", "checkpoints", "environment.json", "ledger.json", ABOUT, DATA)  # before config.toml makes it a run
 KEEP = 3  # checkpoints: the last one, and two to fall back on
 
 
@@ -113,11 +114,12 @@ class RunDir:
         hold: Hold,
         *,
         data: Fingerprint,
+        about: About,
         overwrite: bool = False,
         books: bool = False,
     ) -> RunDir:
-        """Make a new run directory for these ``data``, with a ledger if there will be ``books``; ``hold`` is taken. If
-        that fails, nothing new is left behind.
+        """Make a new run directory for these ``data``, which says what its parts are ``about``, with a ledger if there
+        will be ``books``; ``hold`` is taken. If that fails, nothing new is left behind.
 
         Raises UserError if it exists (unless ``overwrite``), is another process's, or cannot be written.
         """
@@ -132,6 +134,7 @@ class RunDir:
                 (path / "rounds").mkdir()
                 (path / "checkpoints").mkdir()
                 write_whole(path / "environment.json", json.dumps(environment(), indent=1) + "\n")
+                write_about(path, about)
                 write_data(path, 0, data)
                 if books:
                     write_whole(path / "ledger.json", json.dumps({"book": uuid.uuid4().hex}) + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hanse.about import About, describe
 from hanse.config import Experiment
 from hanse.data import FederatedData, Samples
 from hanse.data import build as build_data
@@ -60,6 +61,7 @@ class Blueprint:
     profiles: Sequence[Profile]
     refuse: Any
     device: torch.device
+    about: About = field(default_factory=About)
 
 
 def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprint:
@@ -103,7 +105,9 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
         lines.append(f"clients.told: true: needs {REASONS['values']}")
     if lines:
         raise UserError(*lines)
-    return Blueprint(data, problem, initial, mechanism, tuple(behaviours), policy, profiles, refuse, device)
+    acting = dict(zip(experiment.behaviour, behaviours, strict=True))
+    said = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
+    return Blueprint(data, problem, initial, mechanism, tuple(behaviours), policy, profiles, refuse, device, said)
 
 
 def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
@@ -289,6 +293,7 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhe
         feedback=Feedback() if experiment.clients.told else None,
         grant=round(experiment.clients.grant * TOKEN),
         floor=round(experiment.ledger.floor * TOKEN),
+        about=blueprint.about,
     )
 
 

@@ -21,7 +21,7 @@ from hanse.reports.statement_gave import contributed
 from hanse.reports.statement_models import Models
 from hanse.reports.statement_verdict import verdict_of
 from hanse.reports.summary import summary
-from hanse.reports.tokens import free_riders
+from hanse.reports.who import kinds_of
 
 
 def drawn_run(path: Path, values: dict[int, float], spread: float, rounds: int = 4) -> Path:
@@ -98,4 +98,4 @@ def test_a_client_records_the_standard_error_of_its_mean_loss(tmp_path: Path) ->
 def test_who_rides_free_follows_the_behaviours_own_default(tmp_path: Path) -> None:
     changes = {"behaviour": {"free_rider": {}}, "data": {"clients": 20}}
     run = load_run(write_run(tmp_path / "a", [metric(0)], [seat(0, c) for c in range(20)], changes))
-    assert len(free_riders(run)) == round(20 * FreeRider().fraction)
+    assert len(kinds_of(run)["free riders"]) == round(20 * FreeRider().fraction)

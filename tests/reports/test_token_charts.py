@@ -11,12 +11,13 @@ from hanse.federation.behaviour.basic import Me, place
 from hanse.ledger.entry import TOKEN, client, escrow
 from hanse.ledger.place import open_ledger
 from hanse.reports.chart import Bars, Graph, Lines
-from hanse.reports.honesty import honesty_charts, kinds_of
+from hanse.reports.honesty import honesty_charts
 from hanse.reports.load import group_runs, load_run, load_runs
 from hanse.reports.money import _flow, books_of, read_books
 from hanse.reports.own import own_charts
-from hanse.reports.tokens import balances, free_riders, token_charts
+from hanse.reports.tokens import balances, token_charts
 from hanse.reports.transactions import flow_chart
+from hanse.reports.who import kinds_of
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_balances_are_those_of_the_books(folder: Path) -> None:
     bids = run.arrays(4)["bids"].sum()
     assert 1200 - bids <= held[4].sum() <= 1200
     assert held[4].sum() * TOKEN == run.arrays(4)["balances"].sum()
-    assert len(free_riders(run)) == 3
+    assert len(kinds_of(run)["free riders"]) == 3
 
 
 def test_the_charts(folder: Path) -> None:

@@ -14,10 +14,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hanse.federation.behaviour.basic import Me, place
+from hanse.federation.behaviour.basic import Me, first_places, place
 from hanse.learning.job import Scores
 from hanse.ledger.entry import TOKEN
 from hanse.streams import stream
+from hanse.telling import Conduct
 
 __all__ = ["BestTier", "BudgetLimited", "FreeRider", "RandomTiers", "RewardSeeking", "fit", "fits"]
 
@@ -120,6 +121,12 @@ class FreeRider:
         """Return no tier for a free rider."""
         rides = place(me, "free riders") < self.fraction * me.num_clients
         return {"tiers": []} if rides else BestTier().bid(me, round, told)
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return who never bids."""
+        found = first_places(seed, "free riders", num_clients, self.fraction * num_clients)
+        told = "Some clients never bid: they pay nothing, take the models, and earn if they are invited."
+        return Conduct("those who never bid", told, found, cheats=True, rank=20)
 
 
 @dataclass(frozen=True)

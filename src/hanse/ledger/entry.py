@@ -19,6 +19,7 @@ __all__ = [
     "escrow",
     "is_account",
     "pool",
+    "tokens",
     "units_of",
 ]
 
@@ -35,6 +36,13 @@ def units_of(tokens: float) -> int:
     """
     units = tokens * TOKEN
     return math.floor(units) if math.isfinite(units) else math.floor(tokens) * TOKEN
+
+
+def tokens(units: int) -> str:
+    """Return units as tokens, exactly: 1500000 is "1.5"."""
+    whole, rest = divmod(abs(units), TOKEN)
+    decimals = f"{rest:06d}".rstrip("0")
+    return ("-" if units < 0 else "") + str(whole) + (f".{decimals}" if decimals else "")
 
 
 def client(i: int) -> str:

@@ -8,19 +8,12 @@ from collections.abc import Iterable
 from datetime import date, timedelta
 from typing import Any, TextIO
 
-from hanse.ledger.entry import MINT, TOKEN, Transaction
+from hanse.ledger.entry import MINT, Transaction, tokens
 from hanse.ledger.store import Ledger, Record
 
 __all__ = ["FORMATS", "as_dict", "from_dict", "tokens", "write_csv", "write_journal", "write_jsonl"]
 
 FIRST_DAY = date(2000, 1, 1)
-
-
-def tokens(units: int) -> str:
-    """Return units as tokens, exactly: 1500000 is "1.5"."""
-    whole, rest = divmod(abs(units), TOKEN)
-    decimals = f"{rest:06d}".rstrip("0")
-    return ("-" if units < 0 else "") + str(whole) + (f".{decimals}" if decimals else "")
 
 
 def as_dict(record: Record) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from hanse.federation.port import Ask, Request, Score, Scored
 from hanse.federation.profiles import MOST, amount, at_round
 from hanse.games.market import Graph, Market, best_imports, gains, prices, utilities_of
 from hanse.games.market_checks import critical_prices, local_optimality
+from hanse.games.market_models import Kind as Distance
 from hanse.games.market_models import (
-    Kind,
     centre_weights,
     cosine_distances,
     cosine_gram,
@@ -33,9 +33,10 @@ from hanse.games.market_models import (
     gram_distances,
     within_reach,
 )
+from hanse.games.market_numbers import gain
 from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.ledger.book import LARGEST
-from hanse.ledger.entry import TOKEN, Transaction, units_of
+from hanse.ledger.entry import TOKEN, Transaction, tokens, units_of
 from hanse.ledger.entry import client as account
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.part import (
@@ -59,6 +60,7 @@ from hanse.mechanisms.part import (
 from hanse.mechanisms.train import units
 from hanse.mechanisms.weigh.centres import Centres
 from hanse.table import PER_CLIENT, Seats, Table
+from hanse.telling import FREE, Joining, Kind, Plot, Telling, Terms, Worth
 
 __all__ = ["IPFL", "Bills", "Of", "Pricing", "Trade", "Truth", "Utilities", "graph_of", "ipfl"]
 
@@ -179,7 +181,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     eta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0
     cost: Cost = 1.0
     eagerness: Eagerness = 5e5
-    distance: Kind = "cosine"
+    distance: Distance = "cosine"
     of: Of = "travel"
     bounded: bool = True
     pricing: Pricing = "marginal"
@@ -466,6 +468,14 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         after["times"][bills.clients] += 1
         return after
 
+    def tells(self, slots: frozenset[str]) -> Telling:
+        """Return what the market's payments are called, where it settles."""
+        return _market_telling() if "settle" in slots else Telling()
+
+    def terms(self, joining: Joining) -> Terms:
+        """Return what imports may cost and bring, and what a client's own model earns."""
+        return _market_terms(joining, self.pricing)
+
 
 def _known(value: float | None, default: float) -> float:
     return default if value is None else value
@@ -638,6 +648,14 @@ class Utilities(SettlePart):
         metrics = {"market/edges": float(graph.sum()), **_metrics(after, utility)}
         return Settlement(metrics=metrics, arrays=arrays), after
 
+    def tells(self, slots: frozenset[str]) -> Telling:
+        """Return what utilities are."""
+        return _utilities_telling()
+
+    def terms(self, joining: Joining) -> Terms:
+        """Nobody pays."""
+        return FREE
+
 
 def graph_of(view: View, clients: Ints) -> Graph:
     """Return who got whose update in a round of any mechanism, ``[m, m]`` of 0/1 over ``clients [m]``."""
@@ -660,12 +678,89 @@ def graph_of(view: View, clients: Ints) -> Graph:
     return graph
 
 
+# What the market says of itself: in reports, to participants, and to who thinks of joining
+
+MARKET = "The market"
+UTILITY = Worth(
+    "utility/client/*", "Utility", "What the market has brought each client so far: its utility, in tokens."
+)
+
+
+def _market_telling() -> Telling:
+    """Return what the market's payments say of themselves."""
+    return Telling(
+        "You pay for every model that is imported for you, at most what your policy agrees to, and are paid for every "
+        "import of yours. Who does not pay its bill gets nothing.",
+        "Clients pay one another for the models that they import; who does not pay its bill gets nothing.",
+        MARKET,
+        (
+            Plot(
+                "What was paid at the market", "market/money", "tokens a round", "paid",
+                "All bills that were paid in a round, together.",
+            ),
+        ),
+        (Kind("market", "models bought and sold"),),
+        UTILITY,
+    )  # fmt: skip
+
+
+def _utilities_telling() -> Telling:
+    """Return what utilities without payments say of themselves."""
+    return Telling(
+        report="Nobody pays; what the others' models were worth to each client, less its cost of sharing, is accounted "
+        "as in a market at a price of nothing.",
+        section=MARKET,
+        worth=UTILITY,
+    )
+
+
+def _market_terms(joining: Joining, pricing: str) -> Terms:
+    """Return the terms of iPFL's market, eqs (1), (2) and (10)."""
+    weigh, markets, profile = joining.parts.get("weigh"), max(0, joining.rounds - 1), joining.profile
+    eager = float(profile.get("eagerness", getattr(weigh, "eagerness", np.nan)))
+    cost = float(profile.get("cost", getattr(weigh, "cost", np.nan)))
+    agreed = joining.agreed
+    caps = [] if agreed is None else [agreed]
+    pays = [f"It pays for the models that it imports, in each of up to {markets} markets: {joining.bound}."]
+    gains = []
+    unknown = ["Whose models will be like its own: the market decides on it round by round."]
+    if joining.sizes is not None and hasattr(weigh, "eagerness") and np.isfinite(eager):
+        own = float(joining.sizes[joining.client])
+        most = float(gain(own, float(joining.sizes.sum()) - own, eager)) if own > 0 else 0.0
+        gains.append(
+            f"With {own:.0f} own samples and its eagerness of {eager:g}, all others' models would be worth {most:.2f} "
+            "tokens a round to it (eq. 2); that is the most it can gain as a buyer."
+        )
+        if pricing == "marginal" and own > 0:
+            limit = float(np.sqrt(eager / own))  # eq. (2) as imports grow without end: whatever sizes others claim
+            caps.append(int(np.ceil(limit * TOKEN)))
+            pays.append(
+                "Under marginal prices (eq. 10) its bill never exceeds the gain that follows from its declaration and "
+                f"the sizes that the sellers report; whatever they report, no bill is above {limit:.2f} tokens."
+            )
+    else:
+        unknown.append("What the others' models could be worth to it: the sizes of their data are not known here.")
+    if agreed is None:
+        pays.append("Its policy sets no limit of its own to a round's bill; 'trader' with 'most' does.")
+    else:
+        pays.append(f"Its policy agrees to at most {tokens(agreed)} tokens a round; above that it gets nothing.")
+    if np.isfinite(cost):
+        gains.append(
+            f"Each time another client imports its model it is paid at least its declared cost, {cost:g} tokens."
+        )
+    else:
+        gains.append("Its declared cost is infinite: nobody can buy its model, so it earns nothing.")
+    most_round = min(caps) if caps else None
+    least = joining.held if most_round is None else min(joining.held, most_round * markets)
+    return Terms(tuple(pays), tuple(gains), tuple(unknown), least, most_round)
+
+
 def ipfl(
     lam: Weight = 2.0,
     eta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0,
     cost: Cost = 1.0,
     eagerness: Eagerness = 5e5,
-    distance: Kind = "cosine",
+    distance: Distance = "cosine",
     of: Of = "travel",
     bounded: bool = True,
     pricing: Pricing = "marginal",

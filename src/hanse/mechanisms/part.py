@@ -26,6 +26,7 @@ from hanse.ledger.book import Book
 from hanse.ledger.entry import Transaction
 from hanse.streams import stream
 from hanse.table import Add, Block, Floats, Ints, Layout, Mix, Replace, Seats, Table, Updates
+from hanse.telling import Joining, Telling, Terms
 
 __all__ = [
     "GROUPS",
@@ -352,6 +353,12 @@ class Part(Protocol):
         """
         return {}
 
+    def tells(self, slots: frozenset[str]) -> Telling:
+        """Return what the part says of itself in reports, on statements and on the live page, where it stands in these
+        ``slots``: nothing by default.
+        """
+        return Telling()
+
 
 class SelectPart(Part, Protocol):
     """Decides who sits at this round's training, and where."""
@@ -424,6 +431,10 @@ class SettlePart(Part, Protocol):
         mix and the values are known; rows can be withheld), and at "end" (after the last round).
         """
         ...
+
+    def terms(self, joining: Joining) -> Terms | None:
+        """Return what a client may pay and gain, said before it joins; None: not known."""
+        return None
 
 
 class DeployPart(Part, Protocol):

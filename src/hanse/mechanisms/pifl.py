@@ -31,6 +31,7 @@ from hanse.games import tokens
 from hanse.ledger.book import Book
 from hanse.ledger.entry import TOKEN, Transaction, escrow, pool
 from hanse.ledger.entry import client as account
+from hanse.ledger.entry import tokens as say
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.part import (
     Block,
@@ -56,6 +57,7 @@ from hanse.mechanisms.value_held import FirstOrderAtClients
 from hanse.mechanisms.weigh import BySamples
 from hanse.streams import stream
 from hanse.table import Seats, Table
+from hanse.telling import Joining, Kind, Plot, Telling, Terms
 
 __all__ = [
     "Bids",
@@ -447,6 +449,14 @@ class TokenManager(SettlePart):
             "best": best,
         }
 
+    def tells(self, slots: frozenset[str]) -> Telling:
+        """Return what bids, payments and tiers are called."""
+        return _telling(self.price, self.eta)
+
+    def terms(self, joining: Joining) -> Terms:
+        """Return what bids cost, and what seats may bring."""
+        return _terms(joining, self.units, self.eta, self.gamma, self.first)
+
 
 @dataclass(frozen=True)
 class Tokens(TokenManager):
@@ -580,6 +590,73 @@ def _work(outcome: View, seats: Seats) -> tuple[np.ndarray, Floats]:
 
 def _pairs(seats: Seats) -> list[tuple[int, int]]:
     return list(zip(seats.client.tolist(), seats.target.tolist(), strict=True))
+
+
+# What the auctions say of themselves: in reports, to participants, and to who thinks of joining
+
+
+def _telling(price: float, eta: float) -> Telling:
+    """Return what a token manager says of itself: ``price`` in tokens, the share ``eta`` that may go back."""
+    cost = f"{price:g} token{'s' if price != 1 else ''}"
+    return Telling(
+        f"You bid for seats: a bid holds {cost} of your account until the round is settled, and comes back "
+        "if it wins no seat. Who trains is paid out of what the bidders paid: the more its update was worth, the more.",
+        f"Clients bid {cost} for a seat; up to {100 * eta:g} % of what was paid goes back, the less the "
+        "better the model became, and the rest is shared by those who trained, by rank.",
+        "Tokens and tiers",
+        (
+            Plot(
+                "How good each tier was when it was settled", "tokens/tier */accuracy", "accuracy", "tier *",
+                "The accuracy that the tier's settlement of the round before was made with.",
+            ),
+            Plot(
+                "How much goes back to those who paid", "tokens/tier */theta", "share of the payments", "tier *",
+                "The share of each tier's payments that goes back: the less the better the tier became.",
+            ),
+            Plot("Bids in escrow", "tokens/bids", "bids", "bids", "Good bids, each for a seat at one tier."),
+        ),
+        (
+            Kind("bid", "bids put into escrow"),
+            Kind("return", "bids that won no seat, returned"),
+            Kind("pay", "seats paid for"),
+            Kind("reimburse", "given back of what was paid"),
+            Kind("reward", "earned by training"),
+        ),
+    )  # fmt: skip
+
+
+def _terms(joining: Joining, price: int, eta: float, gamma: float, first: int) -> Terms:
+    """Return the terms of PI-FL's auctions, eqs (6)-(14): ``price`` in units, the ``first`` auction's round."""
+    auctions, train, select = max(0, joining.rounds - first), joining.parts.get("train"), joining.parts.get("select")
+    tiers = 1 if isinstance(train, SharedModel) else getattr(train, "tiers", None)
+    seats = sum(getattr(select, name, 0) for name in ("by_contribution", "at_random")) or None
+    most_round = None if tiers is None else tiers * price
+    most = joining.held if most_round is None else min(joining.held, most_round * auctions)
+    many = "each model" if tiers is None else "the model" if tiers == 1 else f"each of {tiers} models"
+    pays = (
+        f"A bid on {many} costs {say(price)} tokens a round if it wins a seat; a bid that wins none comes back.",
+        f"There are {auctions} auctions, from round {first} on. Over the whole run it can lose at most "
+        f"{say(most)} of the tokens it is granted"
+        + (f" and of {say(joining.debt)} tokens of debt." if joining.debt else "; it is never in debt."),
+        "It loses a bid's whole price only where its update is refused or worth least, and the model improved so much "
+        f"(by {100 * gamma:g} % or more) that nothing is given back.",
+    )
+    gains = [
+        f"Up to {100 * eta:g} % of what was paid goes back to those who paid; the rest is shared by those who trained, "
+        "by rank.",
+    ]
+    if seats is not None and seats > 1:
+        best, last = (round(price * 2 * k / (seats + 1)) for k in (seats, 1))
+        gains.append(
+            f"If {seats} clients pay and train and nothing is given back, the most valuable gets {say(best)} tokens "
+            f"for its {say(price)}, the least valuable {say(last)}, one in the middle what it paid."
+        )
+        if tiers is not None:
+            top = tiers * auctions * (best - price)
+            gains.append(f"So about {say(top)} tokens in all for one that is the best in every auction.")
+    gains.append("Who is invited without a bid trains and earns without paying.")
+    unknown = ("How many others bid, and how its updates rank among theirs.",)
+    return Terms(pays, tuple(gains), unknown, most, most_round)
 
 
 # DEPLOY: personal models in one shot (eqs 3, 4)

@@ -20,7 +20,8 @@ from hanse.reports.money import Books, books_of
 from hanse.reports.own import own_charts
 from hanse.reports.participation import participation_charts
 from hanse.reports.tokens import token_charts
-from hanse.reports.transactions import flow_chart
+from hanse.reports.told import told_charts
+from hanse.reports.transactions import flow_chart, kinds_chart
 
 __all__ = ["figures", "to_matplotlib", "to_plotly"]
 
@@ -37,7 +38,9 @@ def figures(
     flows = [
         chart
         for group in groups
-        if group.label in books and (chart := flow_chart(group.runs[0], books[group.label], group.label)) is not None
+        if group.label in books
+        for make in (flow_chart, kinds_chart)
+        if (chart := make(group.runs[0], books[group.label], group.label)) is not None
     ]
     maps = [chart for facts in data if (chart := class_chart(facts)) is not None]
     charts = [
@@ -49,6 +52,7 @@ def figures(
         *flows,
         *market_charts(groups),
         *token_charts(groups, books),
+        *told_charts(groups),
         *participation_charts(groups),
         *cost_charts(groups),
         *maps,

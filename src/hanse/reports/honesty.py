@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from hanse.federation.behaviour import Noisy
-from hanse.federation.bids import FreeRider as NeverBids
-from hanse.mechanisms.registry import call
 from hanse.reports.certainty import errors_of
 from hanse.reports.chart import Bars, Chart, Floats, Ints, Series, even
 from hanse.reports.contributions import slug
 from hanse.reports.load import Group, LoadedRun
 from hanse.reports.own import last_tested, utilities
 from hanse.reports.paired import paired
-from hanse.reports.tokens import balances, free_riders
-from hanse.streams import places
+from hanse.reports.tokens import balances
+from hanse.reports.who import honest_of, kinds_of
+from hanse.telling import HONEST
 
-__all__ = ["HONEST", "honesty_charts", "kinds_of", "outcomes", "own_accuracy"]
+__all__ = ["honesty_charts", "outcomes", "own_accuracy"]
 
-HONEST = "honest"
-QUIET = "the less noisy half"
 _SECTION = "Honest and dishonest"
 MOST_SEEDS = 20
 
@@ -36,45 +31,6 @@ _FIGURES = (
 )
 
 
-def kinds_of(run: LoadedRun) -> dict[str, Ints]:
-    """Return the ids of clients ``[n]`` by what the run's behaviours and policy make of them, honest ones first.
-
-    A client with several goes under the first of: attackers, free riders, those who never bid, liars, noisy ones.
-    Everyone is noisy under ``noisy``, one more than another: the halves are told apart (unless all are alike). Empty
-    if all are honest.
-    """
-    n, seed = run.num_clients, run.seeds[0]
-    given: Mapping[str, Any] = run.config.get("behaviour") or {}
-    policy = (run.config.get("clients") or {}).get("policy")
-    found: dict[str, Ints] = {}
-    if "attacker" in given:
-        found["attackers"] = _listed(given["attacker"], n)
-    if "free_rider" in given:
-        found["free riders"] = free_riders(run)
-    if isinstance(policy, Mapping) and policy.get("name") == "free_rider":
-        options = {key: value for key, value in policy.items() if key != "name"}
-        never = call(NeverBids, options, "clients.policy").fraction
-        found["those who never bid"] = np.flatnonzero(places(seed, "free riders", n) < never * n)
-    if "liar" in given:
-        found["liars"] = _listed(given["liar"], n)
-    noise = call(Noisy, given["noisy"], "behaviour.noisy") if "noisy" in given else Noisy(sigma=0.0)
-    noisy = noise.sigma > 0 and noise.levels == "spread"
-    if noisy:
-        found["the noisier half"] = np.flatnonzero(places(seed, "noisy", n) >= n / 2)
-    taken = np.zeros(n, bool)
-    kinds: dict[str, Ints] = {}
-    for name, clients in found.items():
-        kinds[name] = clients[~taken[clients]]
-        taken[clients] = True
-    rest = np.flatnonzero(~taken)
-    kinds = {name: clients for name, clients in kinds.items() if len(clients)}
-    return {QUIET if noisy else HONEST: rest} | kinds if kinds and len(rest) else {}
-
-
-def _listed(given: Mapping[str, Any], n: int) -> Ints:
-    return np.array(sorted({int(c) for c in given.get("clients", ()) if 0 <= int(c) < n}), np.int64)
-
-
 def own_accuracy(run: LoadedRun, most: int | None = None) -> tuple[Ints, Floats]:
     """Return the rounds (0-based) ``[n]`` in which clients tested on their own data, and their mean accuracy ``[n]``.
 
@@ -82,7 +38,7 @@ def own_accuracy(run: LoadedRun, most: int | None = None) -> tuple[Ints, Floats]
     rounds, evenly spread, are read.
     """
     rounds, values = run.series("client/test_accuracy")
-    honest = kinds_of(run).get(HONEST)
+    honest = honest_of(run)
     if honest is None or not len(rounds):
         return rounds, values
     found = []

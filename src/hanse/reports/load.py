@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.about import About, read_about
 from hanse.config import ClientsSection
 from hanse.errors import UserError
 from hanse.files import CLIENTS, is_count, json_lines, read_arrays, read_json, read_toml, run_folder
@@ -100,6 +101,18 @@ class LoadedRun:
         if not whole:
             raise UserError(f"{file}: cannot be read: must be a list of members, each with its number as 'id'")
         return {member["id"]: member for member in listed}
+
+    @cached_property
+    def about(self) -> About:
+        """What the run's parts and behaviours say of themselves, as recorded; what built-in ones would have said, of a
+        run from before they did. Raises UserError.
+        """
+        said = read_about(self.path)
+        if said is None:
+            from hanse.reports.older import older  # here: the parts take a while to import, and few runs need them
+
+            said = older(self.config, self.num_clients, self.seeds[0])
+        return said
 
     def series(self, key: str) -> tuple[Ints, Floats]:
         """Return the rounds (0-based) that recorded a number under ``key``, ``[n]``, and the numbers, ``[n]``."""

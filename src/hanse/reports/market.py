@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hanse.audit import MarketRound, load_market
-from hanse.errors import UserError
-from hanse.federation.profiles import build_profiles
-from hanse.files import table
 from hanse.games.market import learn_graph
 from hanse.ledger.entry import TOKEN
 from hanse.reports.chart import Bars, Chart, Floats, Heat, Line, Lines, Series
 from hanse.reports.contributions import slug
 from hanse.reports.load import Group, LoadedRun
+from hanse.reports.who import roles_of
 
-__all__ = ["Trades", "load_trades", "market_charts", "roles_of", "sweep_chart", "unknown_roles"]
+__all__ = ["Trades", "load_trades", "market_charts", "sweep_chart"]
 
 SECTION = "The market"
 MOST = 40  # clients of a chart that shows them all
@@ -37,31 +35,6 @@ class Trades:
     imports: Floats
     utility: Floats
     last: MarketRound
-
-
-def roles_of(run: LoadedRun) -> Mapping[int, str]:
-    """Return the clients' roles, as the run's profiles name them; "client" where they name none."""
-    try:
-        return _roles(run)
-    except UserError:  # the roles are only colours; the report says why they are missing
-        return dict.fromkeys(range(run.num_clients), "client")
-
-
-def unknown_roles(groups: Sequence[Group]) -> list[str]:
-    """Return why the clients' roles are not known, a line for each experiment of which they are not."""
-    found = []
-    for run in (group.runs[0] for group in groups):
-        try:
-            _roles(run)
-        except UserError as wrong:
-            found.append(f"{run.name}: {wrong.lines[0]}")
-    return found
-
-
-def _roles(run: LoadedRun) -> dict[int, str]:
-    given = table(run.config, "clients").get("profiles")
-    profiles = build_profiles(given, run.num_clients, table(run.config, "run").get("seed", 0))
-    return {i: str(p.get("role", "client")) for i, p in enumerate(profiles)}
 
 
 def load_trades(run: LoadedRun) -> Trades | None:

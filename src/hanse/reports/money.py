@@ -26,7 +26,8 @@ _OWNER = re.compile(r"(?:client|escrow)/(\d+)")
 class Books:
     """``held [R, N]`` tokens, account and escrow together, after each of the ``rounds [R]`` (0-based) in which anything
     was posted; who has no account yet holds NaN. ``flow [m, m]`` tokens went from node to node over the run, grants
-    left out: the nodes are ``clients`` (those that ever paid or were paid), then ``pools``.
+    left out: the nodes are ``clients`` (those that ever paid or were paid), then ``pools``. ``kinds`` of transactions,
+    grants left out, with the tokens that they moved between accounts.
     """
 
     rounds: Ints
@@ -34,6 +35,7 @@ class Books:
     clients: tuple[int, ...]
     pools: tuple[str, ...]
     flow: Floats
+    kinds: tuple[tuple[str, float], ...] = ()
 
 
 def books_of(groups: Sequence[Group]) -> tuple[dict[str, Books], list[str]]:
@@ -59,6 +61,7 @@ def read_books(run: LoadedRun) -> Books | None:
 
     with reading(run.path, run.ledger_url) as ledger:
         names, rows = _rows(ledger)
+        kinds = _kinds(ledger)
     if not len(rows):
         return None
     # a client and its escrow are one place: a bid is not a payment
@@ -79,6 +82,7 @@ def read_books(run: LoadedRun) -> Books | None:
         tuple(int(i) for i in used if i < n),
         tuple(pools[i - n].removeprefix("pool/") for i in used if i >= n),
         flow[np.ix_(used, used)],
+        tuple((kind, units / TOKEN) for kind, units in kinds),
     )
 
 
@@ -104,6 +108,35 @@ def _rows(ledger: Ledger) -> tuple[list[str], NDArray[np.int64]]:
     ids = np.array([id_ for id_, _ in named], np.int64)
     rows[:, 2] = np.searchsorted(ids, rows[:, 2])
     return [name for _, name in named], rows
+
+
+def _kinds(ledger: Ledger) -> list[tuple[str, int]]:
+    """Return the kinds of transactions in order of appearance, with the units that came to accounts by them; those in
+    which the mint takes part are left out.
+    """
+    from sqlalchemy import func, select
+
+    from hanse.ledger.entry import MINT
+    from hanse.ledger.tables import accounts, postings, transactions
+
+    a, t, p = accounts.c, transactions.c, postings.c
+    wanted = (
+        select(t.kind, func.sum(p.amount))
+        .join_from(postings, transactions, t.id == p.transaction_id)
+        .where(t.book_id == ledger.id, p.amount > 0)
+        .group_by(t.kind)
+        .order_by(func.min(t.number))
+    )
+    minted = (
+        select(t.kind)
+        .join_from(postings, transactions, t.id == p.transaction_id)
+        .join(accounts, a.id == p.account_id)
+        .where(t.book_id == ledger.id, a.name == MINT)
+        .distinct()
+    )
+    with ledger.begin() as connection:
+        grants = set(connection.execute(minted).scalars())
+        return [(kind, int(units)) for kind, units in connection.execute(wanted) if kind not in grants]
 
 
 def _held(round_: Ints, where: Ints, units: Ints, n: int) -> tuple[Ints, Floats]:

@@ -9,8 +9,9 @@ import numpy as np
 from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even
 from hanse.reports.contributions import slug
 from hanse.reports.load import Group, LoadedRun
-from hanse.reports.market import MOST, roles_of
+from hanse.reports.market import MOST
 from hanse.reports.money import Books
+from hanse.reports.who import roles_of
 
 __all__ = ["last_tested", "own_charts", "utilities"]
 

@@ -21,10 +21,10 @@ from hanse.reports.classmap import data_facts
 from hanse.reports.draw_matplotlib import save
 from hanse.reports.figures import figures, to_plotly
 from hanse.reports.load import Group, group_runs, load_runs
-from hanse.reports.market import unknown_roles
 from hanse.reports.money import books_of
 from hanse.reports.summary import summary, warnings
 from hanse.reports.tables import differences_tables, experiments_table, runs_table
+from hanse.reports.who import unknown_roles
 
 __all__ = ["write_report"]
 
@@ -82,6 +82,7 @@ def write_report(
         charts=charts,
         skipped=[f"{facts.name}: {facts.skipped}" for facts in data if facts.skipped],
         roles=roles,
+        told=[(g.label, said) for g in groups if (said := g.runs[0].about.sentences)],
         configs=[(g.label, g.runs[0].name, (g.runs[0].path / "config.toml").read_text("utf-8")) for g in groups],
     )
     return _write(Path(out), page, charts)

@@ -24,7 +24,8 @@ class Statement:
     """What a run did for one client and the client for it. Rounds are numbered from 0, as in the records; money is in
     units (1 token = 1,000,000), None where nobody pays.
 
-    ``label`` is what the client is called; ``names``: the run allows to name other clients.
+    ``label`` is what the client is called; ``names``: the run allows to name other clients; ``told``: what the run's
+    parts say to who takes part, and what the client itself does in it.
     """
 
     run: str
@@ -41,6 +42,7 @@ class Statement:
     contributed: Contributed
     money: Money | None
     models: Models
+    told: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -63,7 +65,7 @@ def statement(
     names = _names_allowed(run.config)
     fit = fit_of(run, client, None if alone is None else Path(alone))
     given = contributed(run, client)
-    money = money_of(run.path, client, names=names, ledger_url=ledger_url)
+    money = money_of(run.path, client, kinds=run.about.kinds, names=names, ledger_url=ledger_url)
     models = models_of(run, client, names=names)
     return Statement(
         run.name,
@@ -80,6 +82,7 @@ def statement(
         given,
         money,
         models,
+        run.about.told_to(client),
     )
 
 

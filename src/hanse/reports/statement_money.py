@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -12,20 +13,7 @@ from hanse.ledger.entry import escrow
 from hanse.ledger.place import reading
 from hanse.ledger.rows import Record
 
-__all__ = ["KINDS", "Figure", "Line", "Money", "money_of", "own_lines"]
-
-# what the kinds of transactions are called on the page; a kind that is not here keeps its own name
-KINDS = {
-    "grant": "granted when it joined",
-    "bid": "bids put into escrow",
-    "return": "bids that won no seat, returned",
-    "pay": "seats paid for",
-    "reimburse": "given back of what was paid",
-    "reward": "earned by training",
-    "market": "models bought and sold",
-    "transfer": "transfers",
-}
-_WITHIN = ("bid", "return")  # movements between a client's own two accounts
+__all__ = ["Figure", "Line", "Money", "money_of", "own_lines"]
 
 
 @dataclass(frozen=True)
@@ -84,9 +72,17 @@ class Money:
         return self.received - self.paid
 
 
-def money_of(folder: Path, client: int, *, names: bool = False, ledger_url: str | None = None) -> Money | None:
-    """Return the books of a client, or None if nobody pays in this run. Raises UserError for books that are not there
-    or cannot be read.
+def money_of(
+    folder: Path,
+    client: int,
+    *,
+    kinds: Mapping[str, str] | None = None,
+    names: bool = False,
+    ledger_url: str | None = None,
+) -> Money | None:
+    """Return the books of a client, or None if nobody pays in this run. ``kinds``: what the kinds of transactions are
+    called on the page; one that is not there keeps its own name. Raises UserError for books that are not there or
+    cannot be read.
     """
     if not (folder / "ledger.json").exists():
         return None
@@ -96,7 +92,7 @@ def money_of(folder: Path, client: int, *, names: bool = False, ledger_url: str 
         book = ledger.as_book()
         records = {r.number: r for name in (mine, kept) for r in ledger.history(name) if r.number <= book.count}
     lines = own_lines([records[n] for n in sorted(records)], client, names=names)
-    figures = _figures(lines)
+    figures = _figures(lines, kinds or {})
     outside = [f for f in figures if not f.within and f.kind != "grant"]
     return Money(
         ledger.book,
@@ -131,19 +127,22 @@ def _others(record: Record, own: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name, _ in record.transaction.postings if name not in own))
 
 
-def _figures(lines: Sequence[Line]) -> tuple[Figure, ...]:
+def _figures(lines: Sequence[Line], kinds: Mapping[str, str]) -> tuple[Figure, ...]:
     """Return a figure a kind, in order of appearance. A bid is no expense before it wins a seat: movements between the
     two accounts are shown, and counted in no sum.
     """
+    net = Counter[int]()  # of the two accounts together, by transaction
+    for line in lines:
+        net[line.number] += line.units
     found = []
     for kind in dict.fromkeys(line.kind for line in lines):
         here = [line for line in lines if line.kind == kind]
-        within = kind in _WITHIN
+        within = not any(net[line.number] for line in here)
         counted = [line for line in here if line.account.startswith("client/")] if within else here
         found.append(
             Figure(
                 kind,
-                KINDS.get(kind, kind),
+                kinds.get(kind, kind),
                 sum(line.units for line in counted if line.units > 0),
                 -sum(line.units for line in counted if line.units < 0),
                 tuple(dict.fromkeys(line.number for line in here)),

@@ -11,9 +11,9 @@ import numpy as np
 from hanse.reports.certainty import SURE, shown
 from hanse.reports.compare import run_row
 from hanse.reports.contributions import Contribution, contribution
-from hanse.reports.honesty import HONEST, kinds_of
 from hanse.reports.load import Group, LoadedRun
 from hanse.reports.participation import refusal_counts
+from hanse.reports.who import honest_of
 
 __all__ = ["Result", "results", "summary", "warnings"]
 
@@ -50,7 +50,7 @@ def _outcome(groups: Sequence[Group]) -> list[str]:
     """Say how good the models are: where all clients have test data of their own that comes first, since it is what
     they asked for them to be tested on.
     """
-    who = "honest clients'" if any(HONEST in kinds_of(run) for group in groups for run in group.runs) else "clients'"
+    who = "honest clients'" if any(honest_of(run) is not None for group in groups for run in group.runs) else "clients'"
     own = ("client_accuracy", f"accuracy on the {who} own test data after the last round", 100.0, " %")
     server = ("test_accuracy", "test accuracy after the last round", 100.0, " %")
     loss = ("test_loss", "test loss after the last round (lower is better)", 1.0, "")

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hanse.federation.behaviour import FreeRider
+from hanse.errors import UserError
 from hanse.ledger.entry import TOKEN
-from hanse.mechanisms.registry import call
 from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even
 from hanse.reports.contributions import slug
 from hanse.reports.load import Group, LoadedRun
-from hanse.reports.money import Books
-from hanse.streams import places
+from hanse.reports.money import Books, read_books
+from hanse.reports.told import plotted
+from hanse.reports.who import kinds_of
+from hanse.telling import Plot
 
-__all__ = ["balances", "free_riders", "token_charts"]
+__all__ = ["balances", "token_charts"]
 
 SECTION = "Tokens and tiers"
 MOST_ROUNDS = 200
 MOST_LINES = 12  # clients with a line each
-_TIER = re.compile(r"test/tier (\d+)/distribution (\d+)")
+TIERS = Plot(  # of every mechanism: the loop tests server rows on distributions
+    "Each tier on each distribution",
+    "test/tier */distribution *",
+    "accuracy",
+    "tier * on distribution *",
+    "Held-out data of each distribution; tier d is the one that serves distribution d best.",
+)
 
 
 def token_charts(groups: Sequence[Group], books: Mapping[str, Books] | None = None) -> list[Chart]:
@@ -35,25 +41,29 @@ def token_charts(groups: Sequence[Group], books: Mapping[str, Books] | None = No
 
 
 def balances(run: LoadedRun) -> tuple[Ints, Floats] | None:
-    """Return rounds ``[n]`` and every client's tokens after them ``[n, N]``; None if the run kept no such books."""
-    if not any(name.startswith("tokens/") for name in (run.metrics[-1] if run.metrics else {})):
-        return None
+    """Return rounds ``[n]`` and every client's tokens after them ``[n, N]``: as the payment rule recorded them, or else
+    by the books. None if there are no such, or if a market's utilities say it better.
+    """
+    if "balances" not in run.arrays(int(run.metrics[-1]["round"]), only=("balances",)):
+        return _by_the_books(run)
     played = np.array([line["round"] for line in run.metrics], np.int64)
     played = played[even(len(played), MOST_ROUNDS)]
     found = [(r, run.arrays(int(r), only=("balances",)).get("balances")) for r in played]
     kept = [(r, held) for r, held in found if held is not None]
-    if not kept:
-        return None
     return np.array([r for r, _ in kept], np.int64), np.stack([held for _, held in kept]) / TOKEN
 
 
-def free_riders(run: LoadedRun) -> Ints:
-    """Return the ids ``[n]`` of the clients that the behaviour "free_rider" made free riders of."""
-    given = run.config.get("behaviour", {})
-    if "free_rider" not in given:
-        return np.zeros(0, np.int64)
-    fraction = call(FreeRider, given["free_rider"], "behaviour.free_rider").fraction
-    return np.flatnonzero(places(run.seeds[0], "free riders", run.num_clients) < fraction * run.num_clients)
+def _by_the_books(run: LoadedRun) -> tuple[Ints, Floats] | None:
+    if any("utility/mean" in line for line in run.metrics):
+        return None
+    try:
+        books = read_books(run)
+    except UserError:  # the report says why
+        return None
+    if books is None:
+        return None
+    kept = even(len(books.rounds), MOST_ROUNDS)
+    return books.rounds[kept], books.held[kept]
 
 
 def _balance_chart(group: Group, books: Books) -> Chart | None:
@@ -80,39 +90,28 @@ def _balance_chart(group: Group, books: Books) -> Chart | None:
 
 
 def _riders_chart(group: Group) -> Chart | None:
-    lines = []
+    """Return the mean balance of those who do not cheat beside that of each kind of those who do."""
+    lines, labels = [], dict[str, None]()
     for run in group.runs:
-        found, riders = balances(run), free_riders(run)
-        if found is None or not 0 < len(riders) < run.num_clients:
+        kinds = kinds_of(run, cheats=True)
+        found = balances(run) if kinds else None
+        if found is None:
             continue
         rounds, held = found
-        honest = np.setdiff1d(np.arange(run.num_clients), riders)
-        for look, (name, clients) in enumerate((("honest", honest), ("free riders", riders))):
+        for look, (name, clients) in enumerate(kinds.items()):
             label = f"{name}, seed {run.seeds[0]}"
-            lines.append(Line(label, 1.0 + rounds.astype(np.float64), held[:, clients].mean(axis=1), look=look))
+            lines.append(Line(label, 1.0 + rounds.astype(np.float64), np.nanmean(held[:, clients], axis=1), look=look))
+        labels |= dict.fromkeys(list(kinds)[1:])
     if not lines:
         return None
+    who = " and ".join(labels)
+    told = " ".join(c.sentence for c in group.runs[0].about.conducts if c.label in labels)
     return Chart(
-        f"riders-{slug(group.label)}", SECTION, f"What free riders lose: {group.label}",
-        "Mean balance of clients that train, and of those that send back what they were sent; every seed by itself.",
+        f"riders-{slug(group.label)}", SECTION, f"What {who} lose: {group.label}",
+        f"Mean balance of honest clients, and of {who}; every seed by itself. {told}".strip(),
         "rounds played", "tokens", Lines(tuple(lines)),
     )  # fmt: skip
 
 
 def _tier_chart(group: Group) -> Chart | None:
-    names = sorted({name for line in group.runs[0].metrics for name in line if _TIER.fullmatch(name)})
-    lines = []
-    for name in names:
-        curve = group.curve(name)
-        match = _TIER.fullmatch(name)
-        if curve is not None and match is not None:
-            label = f"tier {match[1]} on distribution {match[2]}"
-            low, high = (None, None) if curve.sd is None else (curve.mean - curve.sd, curve.mean + curve.sd)
-            lines.append(Line(label, 1.0 + curve.rounds.astype(np.float64), curve.mean, low, high))
-    if not lines:
-        return None
-    return Chart(
-        f"tiers-{slug(group.label)}", SECTION, f"Each tier on each distribution: {group.label}",
-        "Held-out data of each distribution; tier d is the one that serves distribution d best.",
-        "rounds played", "accuracy", Lines(tuple(lines)),
-    )  # fmt: skip
+    return plotted(group, TIERS, SECTION, "tiers")

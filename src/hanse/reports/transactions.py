@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 from matplotlib.figure import Figure
 
-from hanse.reports.chart import Chart, Floats, Graph
+from hanse.reports.chart import Bars, Chart, Floats, Graph, Series
 from hanse.reports.contributions import slug
 from hanse.reports.draw_matplotlib import to_matplotlib
 from hanse.reports.load import LoadedRun
-from hanse.reports.market import SECTION, Trades, roles_of
+from hanse.reports.market import SECTION, Trades
 from hanse.reports.money import Books
+from hanse.reports.who import roles_of
 
-__all__ = ["draw_transactions", "flow_chart"]
+__all__ = ["draw_transactions", "flow_chart", "kinds_chart"]
 
 MOST_NODES = 40
+MOST_KINDS = 30
 
 
 def draw_transactions(trades: Trades, title: str) -> Figure:
@@ -42,6 +46,20 @@ def flow_chart(run: LoadedRun, books: Books, label: str) -> Chart | None:
         weight = weight[np.ix_(kept, kept)]
     more = f" The {MOST_NODES} that moved most; {dropped} others are left out." if dropped else ""
     return _chart(f"Who paid whom: {label}", names, kinds, weight, more, f"transactions-{slug(label)}")
+
+
+def kinds_chart(run: LoadedRun, books: Books, label: str) -> Chart | None:
+    """Return how many tokens each kind of transaction moved, by what the parts call them; None if nothing moved."""
+    if not books.kinds:
+        return None
+    kinds = books.kinds[:MOST_KINDS]
+    names = tuple(run.about.kinds.get(kind, kind)[:80] for kind, _ in kinds)
+    called = Counter(names)
+    labels = tuple(n if called[n] == 1 else f"{n} ({kind})" for n, (kind, _) in zip(names, kinds, strict=True))
+    marks = Bars(labels, (Series("moved", np.array([tokens for _, tokens in kinds])),))
+    caption = "All tokens that came to an account by each kind of transaction, over the whole run; grants are left out."
+    title = f"What tokens moved for: {label}"
+    return Chart(f"kinds-{slug(label)}", SECTION, title, caption, "tokens", "", marks)
 
 
 def _chart(

@@ -20,6 +20,7 @@ from hanse.ledger.tables import transactions
 
 __all__ = ["Books", "flows_of", "net_of"]
 
+MOST_KINDS = 100  # kinds of transactions that are told apart
 CHUNK = 1000  # transactions that are read at a time
 
 
@@ -67,6 +68,7 @@ class Books:
     moved: set[str] = field(default_factory=set)
     count: int = 0
     round: int = -1
+    kinds: dict[str, int] = field(default_factory=dict)  # units that came to accounts, by kind; no grants
     trouble: str | None = None
     behind: bool = False  # the last read left something unread
     _ledger: Ledger | None = None
@@ -81,7 +83,7 @@ class Books:
         try:
             with self._ledger.begin() as connection:
                 rows = connection.execute(
-                    select(t.id, t.number, t.round)
+                    select(t.id, t.number, t.round, t.kind)
                     .where(t.book_id == self._ledger.id, t.number > self.count)
                     .order_by(t.number)
                     .limit(CHUNK)
@@ -92,17 +94,20 @@ class Books:
             self._shut()
             return False
         self.trouble, self.behind = None, len(rows) == CHUNK
-        for id_, number, round_ in rows:
-            self._add(lines.get(id_, ()))
+        for id_, number, round_, kind in rows:
+            self._add(lines.get(id_, ()), kind)
             self.count, self.round = number, round_
         return bool(rows)
 
-    def _add(self, postings: Sequence[tuple[str, int]]) -> None:
+    def _add(self, postings: Sequence[tuple[str, int]], kind: str) -> None:
         for account, units in postings:
             self.balances[account] = self.balances.get(account, 0) + units
             self.moved.add(account)
         net = net_of(postings)
         if MINT not in net:
+            if kind in self.kinds or len(self.kinds) < MOST_KINDS:
+                came = sum(units for _, units in postings if units > 0)
+                self.kinds[kind] = self.kinds.get(kind, 0) + came
             for account, units in net.items():
                 paid, received = self.traded.get(account, (0, 0))
                 self.traded[account] = (paid - units, received) if units < 0 else (paid, received + units)
@@ -149,5 +154,5 @@ class Books:
     def close(self) -> None:
         """Close the ledger and forget what was read."""
         self._shut()
-        self.balances, self.flows, self.traded, self.moved = {}, {}, {}, set()
+        self.balances, self.flows, self.traded, self.moved, self.kinds = {}, {}, {}, set(), {}
         self.count, self.round, self.trouble, self.behind = 0, -1, None, False

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hanse.about import About, read_about
 from hanse.errors import UserError
 from hanse.files import is_count, read_json, read_toml, table
 from hanse.reports.load import is_number
+from hanse.telling import matched
 from hanse.web.books import Books
 from hanse.web.seats import Seats
 from hanse.web.series import Series
@@ -74,6 +76,8 @@ class LiveRun:
         self.folder, self.name = folder, name
         self._read, self._books = _Read.of(folder), Books(folder, ledger_url)
         self._config: dict[str, Any] = {}
+        self._about = About()
+        self._unsaid: str | None = None  # why it is not known what the parts say of themselves
         self._members: tuple[float, dict[int, str]] = (0.0, {})
         self._said_state = ""
         self._configure()
@@ -128,6 +132,7 @@ class LiveRun:
         return {
             "whole": True,
             "progress": self._progress(),
+            "about": self._told(),
             "series": {key: series.as_json() for key, series in read.series.items()},
             "clients": [found.row(c) for c, found in sorted(read.seats.clients.items())],
             "utility": list(read.utility.items()),
@@ -157,9 +162,10 @@ class LiveRun:
         for key, value in line.items():
             if key == "round" or not is_number(value):
                 continue
-            if by_client := _BY_CLIENT.fullmatch(key):
-                if by_client[1] == "utility":
-                    read.utility[int(by_client[2])] = value
+            client = self._worth_of(key)
+            if client is not None:
+                read.utility[client] = value
+            if client is not None or _BY_CLIENT.fullmatch(key):
                 continue
             if key not in read.series:
                 if len(read.series) >= FIGURES:
@@ -171,6 +177,12 @@ class LiveRun:
         if is_number(line.get("time/round_s")):
             read.pace.append(line["time/round_s"])
         read.last = line
+
+    def _worth_of(self, key: str) -> int | None:
+        """Return the client whose worth a metric is, by what the run's parts say; None: it is something else."""
+        worth = self._about.worth
+        stars = None if worth is None else matched(worth.metric, key)
+        return int(stars[0]) if stars and len(stars[0]) < 8 and stars[0].isdecimal() else None
 
     def _seats(self, touched: set[int]) -> None:
         grown = self._read.clients.read()
@@ -195,6 +207,15 @@ class LiveRun:
             self._config = read_toml(self.folder / "config.toml")
         except UserError:  # the page goes on without: it shows what the other files say
             self._config = {}
+        try:
+            said = read_about(self.folder)
+            if said is None:
+                from hanse.reports.older import older  # here: the parts take a while to import, and few runs need them
+
+                said = older(self._config, 0, 0)
+            self._about, self._unsaid = said, None
+        except UserError as wrong:
+            self._about, self._unsaid = About(), wrong.lines[0]
 
     def _register(self) -> bool:
         """Read the names that participants on a network gave themselves; say whether they changed."""
@@ -239,6 +260,26 @@ class LiveRun:
             "damaged": read.metrics.damaged + read.clients.damaged,
         }
 
+    def _told(self) -> Message:
+        """Return what parts and behaviours say of themselves, as the run's directory has it: anybody's words."""
+        said = self._about
+        charts = [plot for part in said.parts for plot in part.telling.charts]
+        return {
+            "sentences": list(said.sentences),
+            "charts": [
+                {"title": p.title, "metric": p.metric, "unit": p.unit, "line": p.line, "caption": p.caption,
+                 "factor": p.factor}
+                for p in charts
+            ],
+            "kinds": dict(said.kinds),
+            "conducts": [
+                {"label": c.label, "sentence": c.sentence, "clients": len(c.clients), "cheats": c.cheats}
+                for c in said.conducts
+            ],
+            "worth": None if said.worth is None else {"label": said.worth.label, "sentence": said.worth.sentence},
+            "trouble": self._unsaid,
+        }  # fmt: skip
+
     def _section(self, name: str) -> Mapping[str, Any]:
         return table(self._config, name)
 
@@ -257,6 +298,7 @@ class LiveRun:
             "accounts": books.rows(accounts),
             "flows": books.biggest(EDGES),
             "pairs": len(books.flows),
+            "kinds": dict(books.kinds),
             "count": books.count,
             "round": books.round,
             "trouble": books.trouble,

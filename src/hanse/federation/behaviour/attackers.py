@@ -13,10 +13,18 @@ from torch import Tensor
 from hanse.federation.behaviour.basic import Me, OfSome
 from hanse.federation.port import Reply, Request, Train, Trained
 from hanse.streams import stream
+from hanse.telling import Conduct
 
 __all__ = ["Attack", "Attacker"]
 
 Attack = Literal["random", "shuffle", "flip", "same", "gaussian"]
+_SENT: dict[Attack, str] = {
+    "random": "random models",
+    "shuffle": "shuffled updates",
+    "flip": "the opposite of their updates",
+    "same": "one value everywhere",
+    "gaussian": "noise",
+}
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,12 @@ class Attacker(OfSome):
 
         results = tuple(spoil(r) if isinstance(r, Trained) and r.seat in tasks else r for r in reply.results)
         return replace(reply, results=results)
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return who attacks."""
+        what = _SENT[self.kind]
+        told = f"Attackers send {what} instead of the models that they trained, from round {self.since} on."
+        return Conduct("attackers", told, self.those(num_clients), cheats=True)
 
     def _spoilt(self, draw: np.random.Generator, start: Tensor, row: Tensor) -> Tensor:
         """Return the parameters that are sent instead of ``row [P]``."""

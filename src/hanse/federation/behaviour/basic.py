@@ -19,8 +19,9 @@ from torch import Tensor
 from hanse.federation.port import Reply, Request, Train, Trained
 from hanse.learning.job import Recipe
 from hanse.streams import places, stream
+from hanse.telling import Conduct
 
-__all__ = ["Behaviour", "DropOut", "Me", "Noisy", "OfSome", "Straggler", "place"]
+__all__ = ["Behaviour", "DropOut", "Me", "Noisy", "OfSome", "Straggler", "first_places", "place"]
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,19 @@ class Behaviour(Protocol):
         """Return the reply to ``request`` as the client sends it."""
         return reply
 
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return what this behaviour makes of which clients, for reports: nothing by default."""
+        return Conduct()
+
 
 def place(me: Me, purpose: str) -> int:
     """Return the client's place 0..N-1 in a random order that all clients of a run share."""
     return int(places(me.seed, purpose, me.num_clients)[me.id])
+
+
+def first_places(seed: int, purpose: str, num_clients: int, until: float) -> tuple[int, ...]:
+    """Return the ids of the clients whose :func:`place` is below ``until``, ascending."""
+    return tuple(np.flatnonzero(places(seed, purpose, num_clients) < until).tolist())
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,10 @@ class OfSome(Behaviour):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clients", tuple(self.clients))
+
+    def those(self, num_clients: int) -> tuple[int, ...]:
+        """Return the ids of those ``clients`` that there are, once each, ascending."""
+        return tuple(sorted({int(c) for c in self.clients if 0 <= int(c) < num_clients}))
 
 
 @dataclass(frozen=True)
@@ -92,6 +106,13 @@ class Straggler(Behaviour):
         work = int(stream(me.seed, "straggler", round=key, client=me.id).integers(1, most + 1))
         tasks = tuple(replace(t, work=work) if isinstance(t, Train) else t for t in request.tasks)
         return replace(request, tasks=tasks)
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return which clients complete less than they are asked for."""
+        found = first_places(seed, "stragglers", num_clients, self.fraction * num_clients)
+        return Conduct(
+            sentence="Stragglers complete only a part of the training that they are asked for.", clients=found
+        )
 
 
 @dataclass(frozen=True)
@@ -123,6 +144,17 @@ class Noisy(Behaviour):
         results = tuple(add(r) if isinstance(r, Trained) and r.seat in start else r for r in reply.results)
         return replace(reply, results=results)
 
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return the half of the clients that adds more noise than the other."""
+        if self.sigma == 0:
+            return Conduct()
+        if self.levels == "same":
+            return Conduct(sentence="All clients add noise to what they send.", clients=tuple(range(num_clients)))
+        quiet = set(first_places(seed, "noisy", num_clients, num_clients / 2))
+        louder = tuple(c for c in range(num_clients) if c not in quiet)
+        told = "All clients add noise to what they send, one more than another."
+        return Conduct("the noisier half", told, louder, rest="the less noisy half", rank=40)
+
 
 def _noise(me: Me, round: int, start: int, row: Tensor) -> np.random.Generator:
     """Return the stream of the noise on an update ``row [P]``.
@@ -147,3 +179,8 @@ class DropOut(Behaviour):
         """Fall silent now and then."""
         silent = stream(me.seed, "drop-out", round=round, client=me.id).random() < self.rate
         return None if silent else request
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return how often clients do not answer."""
+        told = f"In {100 * self.rate:g} % of the rounds a client does not answer."
+        return Conduct(sentence=told, clients=tuple(range(num_clients)))

@@ -7,8 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hanse.federation.behaviour.basic import Behaviour, Me, place
+from hanse.federation.behaviour.basic import Behaviour, Me, first_places, place
 from hanse.federation.port import Reply, Request, Train, Trained
+from hanse.telling import Conduct
 
 __all__ = ["FreeRider"]
 
@@ -29,3 +30,9 @@ class FreeRider(Behaviour):
             for r in reply.results
         )
         return replace(reply, results=results)
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return who rides for free."""
+        found = first_places(seed, "free riders", num_clients, self.fraction * num_clients)
+        told = "Free riders send back the model that they were sent, as if they had trained it."
+        return Conduct("free riders", told, found, cheats=True, rank=10)

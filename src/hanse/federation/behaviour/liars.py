@@ -10,6 +10,7 @@ from pydantic import Field
 
 from hanse.federation.behaviour.basic import Me, OfSome
 from hanse.federation.port import Answered, Reply, Request, Result, Trained
+from hanse.telling import Conduct
 
 __all__ = ["Liar"]
 
@@ -31,6 +32,13 @@ class Liar(OfSome):
         if me.id not in self.clients:
             return reply
         return replace(reply, results=tuple(self._told(r) for r in reply.results))
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return who lies."""
+        ratios = {"size of their data": self.size, "cost": self.cost, "eagerness": self.eagerness}
+        lies = ", ".join(f"{name} times {ratio:g}" for name, ratio in ratios.items() if ratio != 1)
+        told = f"Liars report something else than what is true: {lies}." if lies else "These liars report what is true."
+        return Conduct("liars", told, self.those(num_clients), cheats=True, rank=30)
 
     def _told(self, result: Result) -> Result:
         if isinstance(result, Trained):

@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.federation.behaviour.basic import Me, OfSome
+from hanse.telling import Conduct
 
 __all__ = ["Drift", "Joiner", "Leaver"]
 
@@ -24,6 +25,10 @@ class Joiner(OfSome):
         """Return whether the client has come."""
         return me.id not in self.clients or round >= self.at
 
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return who comes late."""
+        return Conduct(sentence=f"Some clients join in round {self.at}.", clients=self.those(num_clients))
+
 
 @dataclass(frozen=True)
 class Leaver(OfSome):
@@ -34,6 +39,10 @@ class Leaver(OfSome):
     def present(self, me: Me, round: int) -> bool:
         """Return whether the client is still there."""
         return me.id not in self.clients or round < self.at
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return who leaves early."""
+        return Conduct(sentence=f"Some clients are gone from round {self.at} on.", clients=self.those(num_clients))
 
 
 @dataclass(frozen=True)
@@ -53,3 +62,10 @@ class Drift(OfSome):
         width = max(1, int(self.share * len(index)))
         first = (len(index) - width) * min(round, self.rounds) // self.rounds
         return index[torch.sort(order[first : first + width]).values]
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return whose data change."""
+        told = (
+            f"The data of some clients change: {100 * self.share:g} % of their samples at a time, in order of classes."
+        )
+        return Conduct(sentence=told, clients=self.those(num_clients))

@@ -3,7 +3,7 @@
 
 const MOST = 1024, FEW = 15, ALL = 1000, UNITS = 1e6;
 const $ = (id) => document.getElementById(id);
-const run = { progress: {}, series: new Map(), clients: new Map(), utility: new Map(), names: new Map(), accounts: new Map(), flows: [], latest: null, refusals: [], books: null };
+const run = { progress: {}, series: new Map(), clients: new Map(), utility: new Map(), names: new Map(), about: null, accounts: new Map(), flows: [], latest: null, refusals: [], books: null };
 const open = { clients: false, balances: false };
 let stale = new Set(), asked = false;
 
@@ -34,7 +34,8 @@ function take(message) {
     run.series = new Map(Object.entries(message.series));
     run.clients = new Map(); run.utility = new Map(); run.accounts = new Map(); run.flows = []; run.books = null;
     run.names = new Map(message.names);
-    stale = new Set(["lines", "clients", "books", "latest"]);
+    run.about = message.about;
+    stale = new Set(["about", "lines", "clients", "books", "latest"]);
   }
   run.progress = message.progress;
   stale.add("progress");
@@ -66,6 +67,7 @@ function accountName(account) {
 }
 
 function draw(now) {
+  if (now.has("about")) drawAbout();
   if (now.has("progress")) drawProgress();
   if (now.has("lines")) drawFigures();
   if (now.has("books")) { drawBalances(); drawMarket(); }
@@ -92,10 +94,53 @@ function drawProgress() {
   if (p.left) said.push(`reading, ${(p.left / 1e6).toFixed(1)} MB to go`);
   $("pace").textContent = said.join(" · ") || " ";
   const wrong = [];
+  if (run.about && run.about.trouble) wrong.push(`What the run says of itself cannot be read: ${run.about.trouble}`);
   if (p.damaged) wrong.push(`${p.damaged} damaged lines were passed over.`);
   if (run.books && run.books.trouble) wrong.push(`The books cannot be read: ${run.books.trouble}`);
   $("trouble").hidden = !wrong.length;
   $("trouble").replaceChildren(...wrong.map((text) => tag("li", {}, text)));
+}
+
+// What the run's parts and behaviours say of themselves: anybody's words, shown as text.
+function drawAbout() {
+  const { sentences, charts } = run.about;
+  $("said").hidden = !sentences.length;
+  $("said").replaceChildren(...sentences.map((text) => tag("li", {}, text)));
+  $("told").replaceChildren(...charts.map((chart, i) => tag("section", { id: `s-told-${i}`, hidden: "", "aria-labelledby": `h-told-${i}` },
+    tag("h2", { id: `h-told-${i}` }, chart.title),
+    tag("figure", {}, tag("div", { class: "chart", id: `c-told-${i}` }), tag("figcaption", {}, [chart.unit ? `${chart.unit[0].toUpperCase()}${chart.unit.slice(1)}, by round.` : "", chart.caption].join(" ").trim())))));
+}
+
+// What each * of a pattern stands for in a metric's name, or null; at most one a step of the path. The same rule as the server's.
+function matched(pattern, name) {
+  const steps = pattern.split("/"), words = name.split("/"), found = [];
+  if (steps.length !== words.length) return null;
+  for (let i = 0; i < steps.length; i++) {
+    const at = steps[i].indexOf("*"), before = steps[i].slice(0, at), after = steps[i].slice(at + 1);
+    if (at < 0) { if (steps[i] !== words[i]) return null; continue; }
+    if (words[i].length <= before.length + after.length || !words[i].startsWith(before) || !words[i].endsWith(after)) return null;
+    found.push(words[i].slice(before.length, words[i].length - after.length));
+  }
+  return found;
+}
+
+function called(line, stars, name) {
+  if (!line) return stars.join(", ") || name;
+  const [first, ...rest] = line.split("*");
+  return first + rest.map((text, i) => (stars[i] ?? "*") + text).join("");
+}
+
+function drawTold() {
+  const keys = [...run.series.keys()].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+  (run.about ? run.about.charts : []).forEach((chart, i) => {
+    const lines = [];
+    for (const key of keys) {
+      const stars = matched(chart.metric, key);
+      if (stars && lines.length < FEW) lines.push({ name: called(chart.line, stars, key), points: points(key).map(([x, y]) => [x, y * chart.factor]) });
+    }
+    $(`s-told-${i}`).hidden = !lines.length;
+    if (lines.length) drawLines($(`c-told-${i}`), lines, `${chart.title} by round`);
+  });
 }
 
 function span(seconds) {
@@ -115,10 +160,11 @@ function drawFigures() {
     const lines = keys.filter(([key]) => run.series.has(key)).map(([key, name]) => ({ name, points: points(key) }));
     if (lines.length) drawLines($(`c-${id}`), lines, what);
   }
+  drawTold();
   const select = $("figure"), keys = [...run.series.keys()].sort();
   $("s-any").hidden = !keys.length;
   if (select.length !== keys.length) {
-    const chosen = select.value || ["market/money", "tokens/bids", "value/sum", "time/round_s"].find((key) => run.series.has(key)) || keys[0];
+    const chosen = select.value || ["value/sum", "time/round_s"].find((key) => run.series.has(key)) || keys[0];
     select.replaceChildren(...keys.map((key) => tag("option", { value: key }, key)));
     select.value = chosen;
   }
@@ -135,6 +181,8 @@ function drawMarket() {
   $("k-market").dataset.left = left;
   if (!$("k-market").dataset.said) $("k-market").dataset.said = $("k-market").textContent;
   $("k-market").textContent = $("k-market").dataset.said + (left > 0 ? ` ${left} smaller flows are not drawn.` : "");
+  const kinds = Object.entries(run.books.kinds);
+  fill("t-kinds", ["What for", "#Tokens"], kinds.map(([kind, units]) => [(run.about && run.about.kinds[kind]) || kind, money(units / UNITS)]));
   fill("t-flows", ["From", "To", "#Tokens"], flows.slice(0, FEW).map(([from, to, tokens]) => [accountName(from), accountName(to), money(tokens)]));
 }
 
@@ -172,7 +220,8 @@ function drawClients() {
   if (!rows.length) return;
   const valued = rows.some((row) => worth(row) !== null);
   rows.sort((a, b) => (worth(b) ?? -Infinity) - (worth(a) ?? -Infinity) || a[0] - b[0]);
-  const what = utility ? "What the market has brought each client so far: its utility, in tokens."
+  const said = (run.about && run.about.worth) || { label: "Utility", sentence: "" };
+  const what = utility ? said.sentence || `${said.label} of each client so far.`
     : valued ? "What each client's updates were worth so far, summed over rounds."
     : "This mechanism does not value updates; here is how often each client trained.";
   const errors = valued && !utility && rows.some((row) => row[2] !== null), scores = rows.some((row) => row[3] !== null);
@@ -180,7 +229,7 @@ function drawClients() {
   $("k-clients").textContent = `${what}${more} A client's name opens its statement.` + cutText("clients", rows, valued ? "with the largest figures, up or down" : "that trained most");
   const found = rows.map(worth).filter((w) => w !== null), low = Math.min(0, ...found), high = Math.max(0, ...found), id = $("live").dataset.run;
   const some = cut("clients", rows, (row) => Math.abs(worth(row) ?? row[4])), figure = (value) => (value === null ? "–" : short(value));
-  const head = ["Client", ...(valued ? [utility ? "#Utility" : "#Contribution", ""] : []), ...(errors ? ["#Standard error"] : []), ...(scores ? ["#Score"] : [])];
+  const head = ["Client", ...(valued ? [`#${utility ? said.label : "Contribution"}`, ""] : []), ...(errors ? ["#Standard error"] : []), ...(scores ? ["#Score"] : [])];
   fill("t-clients", [...head, "#Rounds trained", "#Refused", "#Last round"], some.map((row) => {
     const [client, , error, score, trained, refused, last] = row, w = worth(row);
     const figures = valued ? [figure(w), w === null ? "" : bar(w, low, high, short(w))] : [];

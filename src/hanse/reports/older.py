@@ -1,0 +1,60 @@
+"""What the built-in parts of a run would have said of themselves, for run directories from before they did.
+
+Nothing is imported for it: parts and behaviours that an import path names say nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hanse.about import About, Said, describe
+from hanse.errors import UserError
+from hanse.federation.behaviour import BEHAVIOURS
+from hanse.federation.policy import POLICIES
+from hanse.files import table
+from hanse.looking import looking
+from hanse.mechanisms.registry import PARTS, SLOTS, build_mechanism, call
+from hanse.telling import Telling
+
+__all__ = ["older"]
+
+
+def older(config: Mapping[str, Any], num_clients: int, seed: object) -> About:
+    """Return what the built-in parts, behaviours and policy that ``config`` names say. Raises UserError for options of
+    a behaviour or a policy that it cannot have.
+
+    Transactions have the names that any built-in payment rule gives them, whichever rule made them.
+    """
+    with looking():
+        given = table(config, "behaviour")
+        behaviours = {
+            name: call(BEHAVIOURS[name], options if isinstance(options, Mapping) else {}, f"behaviour.{name}")
+            for name, options in given.items()
+            if name in BEHAVIOURS
+        }
+        policy = table(config, "clients").get("policy")
+        chosen = policy if isinstance(policy, Mapping) else {"name": policy}
+        name, options = chosen.get("name"), {key: value for key, value in chosen.items() if key != "name"}
+        made = call(POLICIES[name], options, "clients.policy") if isinstance(name, str) and name in POLICIES else None
+        found = describe(
+            _parts(table(config, "mechanism")), behaviours, made, None, num_clients, seed if type(seed) is int else 0
+        )
+    rules = [make().tells(frozenset({"settle"})) for make in PARTS["settle"].values()]
+    kinds = {kind.kind: kind for telling in rules for kind in telling.kinds}
+    worth = next(telling.worth for telling in rules if telling.worth is not None)
+    general = Said("settle", "any", Telling(kinds=tuple(kinds.values()), worth=worth))
+    return replace(found, parts=(*found.parts, general))
+
+
+def _parts(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the built-in parts of a mechanism's table, by decision; none if it cannot be built from it alone."""
+    if not isinstance(given.get("name"), str):
+        return {}
+    foreign = [slot for slot in SLOTS if slot in given and ":" in str(table(given, slot).get("name", given[slot]))]
+    try:
+        mechanism = build_mechanism({key: value for key, value in given.items() if key not in foreign})
+    except (UserError, TypeError, ValueError):
+        return {}
+    return {slot: part for slot, part in mechanism.slots().items() if slot not in foreign}

@@ -1,0 +1,354 @@
+"""A payment rule and a behaviour that nobody knows speak for themselves: in reports, statements and live."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reports_cases import metric, seat, write_run
+from typer.testing import CliRunner
+
+import hanse
+from hanse.about import ABOUT, About, Said, describe, read_about, write_about
+from hanse.cli import app
+from hanse.errors import UserError
+from hanse.federation.behaviour import BEHAVIOURS, Attacker, FreeRider, Liar, Noisy
+from hanse.federation.behaviour.basic import Behaviour, Me, OfSome
+from hanse.federation.port import Reply, Request, Trained
+from hanse.ledger.entry import TOKEN, Transaction, client, pool
+from hanse.mechanisms.baselines import fedavg
+from hanse.mechanisms.part import Mechanism, Settlement, SettlePart, State, View
+from hanse.mechanisms.registry import MECHANISMS, PARTS
+from hanse.reports.chart import Bars, Lines
+from hanse.reports.figures import figures
+from hanse.reports.load import group_runs, load_run, load_runs
+from hanse.reports.older import older
+from hanse.reports.statement import statement
+from hanse.reports.statement_before import prospect
+from hanse.reports.told import plotted, told_charts
+from hanse.reports.who import honest_of, kinds_of, roles_of
+from hanse.telling import Conduct, Joining, Kind, Plot, Telling, Terms, Worth, matched
+from hanse.web.run import LiveRun, encode
+
+FEE = 2 * TOKEN
+
+
+@dataclass(frozen=True)
+class Toll(SettlePart):
+    """Whoever trains pays a toll into a pool: a rule that nothing in hanse knows."""
+
+    tokens: float = 2.0
+
+    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+        if view.stage != "close":
+            return Settlement(), state
+        units = round(self.tokens * TOKEN)
+        payers = np.unique(view.trained.seats.client).tolist()
+        paid = tuple(
+            Transaction(f"toll/{c}", "toll", ((client(c), -units), (pool("bridge"), units)), "the bridge")
+            for c in payers
+        )
+        metrics = {f"toll/gate {c % 2}/tokens": self.tokens * (1 + view.round) for c in payers}
+        worth = {f"calm/client/{c}": 5.0 + c for c in range(view.context.num_clients)}
+        return Settlement(transactions=paid, metrics=metrics | worth), state
+
+    def tells(self, slots: frozenset[str]) -> Telling:
+        return Telling(
+            f"You pay {self.tokens:g} tokens at the bridge whenever you train.",
+            "Whoever trains crosses a bridge & pays its <toll>.",
+            "The bridge",
+            (Plot("Tolls at each gate", "toll/gate */tokens", "tokens", "gate *", "East and west.", "bars"),),
+            (Kind("toll", "tolls at the bridge"),),
+            Worth("calm/client/*", "Calm", "How calm each client is."),
+        )
+
+    def terms(self, joining: Joining) -> Terms:
+        units = round(self.tokens * TOKEN)
+        return Terms((f"A toll in each of {joining.rounds} rounds.",), (), (), units * joining.rounds, units)
+
+
+@dataclass(frozen=True)
+class Sleeper(OfSome):
+    """Sends a model of zeros: a behaviour that nothing in hanse knows."""
+
+    def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
+        if me.id not in self.clients:
+            return reply
+        return replace(
+            reply,
+            results=tuple(replace(r, row=r.row * 0) if isinstance(r, Trained) else r for r in reply.results),
+        )
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        return Conduct("sleepers", "Sleepers send zeros <b>all night</b>.", self.those(num_clients), cheats=True)
+
+
+def tolled() -> Mechanism:
+    return replace(fedavg(3), name="tolled", settle=Toll())
+
+
+EXPERIMENT = hanse.Experiment(
+    data={"clients": 6, "alpha": 1.0, "client_test": 0.2},
+    model={"name": "logistic"},
+    mechanism={"name": f"{__name__}:tolled", "value": "leave_one_out"},
+    behaviour={f"{__name__}:Sleeper": {"clients": [1, 4]}},
+    engine={"train": "stacked", "threads": 1},
+    run={"rounds": 3, "seed": 2},
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("told") / "run"
+    hanse.run(EXPERIMENT, out=path)
+    return path
+
+
+# ---- a rule and a behaviour of somebody's own
+
+
+def test_a_report_has_their_words(folder: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["report", str(folder), "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "report.html").read_text()
+    assert "<li>Whoever trains crosses a bridge &amp; pays its &lt;toll&gt;.</li>" in page
+    assert "<li>Sleepers send zeros &lt;b&gt;all night&lt;/b&gt;.</li>" in page
+    assert "<b>all night" not in page
+    assert ">The bridge</h2>" in page
+    assert "Tolls at each gate: tolled" in page
+    assert "tolls at the bridge" in page
+    assert "What sleepers lose: tolled" in page
+    assert "Sleepers against honest clients" in page or "sleepers (2 clients)" in page
+    assert (tmp_path / "figures" / "told-tolls-at-each-gate-tolled.csv").exists()
+
+
+def test_their_charts_have_the_recorded_numbers(folder: Path) -> None:
+    run = load_run(folder)
+    charts = {chart.key.partition("-")[0]: chart for chart in figures(group_runs([run]))}
+    tolls = charts["told"].marks
+    assert isinstance(tolls, Bars)
+    last = {name: run.series(f"toll/{name}/tokens")[1][-1] for name in tolls.labels}
+    assert set(last) <= {"gate 0", "gate 1"}
+    assert tolls.series[0].values.tolist() == list(last.values())
+    moved = charts["kinds"].marks
+    assert isinstance(moved, Bars)
+    assert moved.labels == ("tolls at the bridge",)
+    assert moved.series[0].values.tolist() == [2.0 * len(run.clients)]
+    lost = charts["riders"].marks
+    assert isinstance(lost, Lines)
+    assert [line.name for line in lost.lines] == ["honest, seed 2", "sleepers, seed 2"]
+    honest = [100.0 - 2.0 * sum(c["client"] == i for c in run.clients) for i in (0, 2, 3, 5)]
+    assert lost.lines[0].y[-1] == pytest.approx(np.mean(honest))
+    assert {kind: ids.tolist() for kind, ids in kinds_of(run).items()} == {"honest": [0, 2, 3, 5], "sleepers": [1, 4]}
+    honest_ids = honest_of(run)
+    assert honest_ids is not None
+    assert honest_ids.tolist() == [0, 2, 3, 5]
+
+
+def test_a_statement_has_their_words(folder: Path) -> None:
+    done = CliRunner().invoke(app, ["statement", str(folder), "--client", "4"])
+    assert done.exit_code == 0, done.output
+    page = (folder / "statements" / "client-4.html").read_text()
+    assert "<p>You pay 2 tokens at the bridge whenever you train.</p>" in page
+    assert (
+        "<p>What this client does in this run (sleepers): Sleepers send zeros &lt;b&gt;all night&lt;/b&gt;.</p>" in page
+    )
+    money = statement(folder, 4).money
+    assert money is not None
+    if money.lines[1:]:
+        assert "tolls at the bridge" in page
+    other = statement(folder, 0)  # nobody is told what others do
+    assert other.told == ("You pay 2 tokens at the bridge whenever you train.",)
+    paid = sum(2 * TOKEN for c in load_run(folder).clients if c["client"] == 0)
+    assert other.money is not None
+    assert {f.what: f.paid for f in other.money.figures}.get("tolls at the bridge", 0) == paid
+
+
+def test_the_live_page_has_their_words(folder: Path) -> None:
+    live = LiveRun(folder, "run")
+    live.look()
+    whole = json.loads(encode(live.whole()))
+    live.close()
+    about = whole["about"]
+    assert about["sentences"] == [
+        "Whoever trains crosses a bridge & pays its <toll>.",
+        "Sleepers send zeros <b>all night</b>.",
+    ]
+    assert about["charts"][0]["title"] == "Tolls at each gate"
+    assert about["conducts"] == [
+        {"label": "sleepers", "sentence": "Sleepers send zeros <b>all night</b>.", "clients": 2, "cheats": True}
+    ]
+    assert about["worth"] == {"label": "Calm", "sentence": "How calm each client is."}
+    assert about["trouble"] is None
+    assert dict(whole["utility"]) == {c: 5.0 + c for c in range(6)}
+    assert about["kinds"]["toll"] == "tolls at the bridge"
+    assert whole["books"]["kinds"] == {"toll": FEE * len(load_run(folder).clients)}
+
+
+def test_before_joining_a_rule_says_its_own_terms() -> None:
+    found = prospect(EXPERIMENT, 3)
+    assert (found.most, found.most_round, found.pays) == (3 * FEE, FEE, ("A toll in each of 3 rounds.",))
+
+
+# ---- built-in ones
+
+
+def test_every_built_in_rule_and_behaviour_is_sound() -> None:
+    for name, make in PARTS["settle"].items():
+        said = describe({"settle": make()}, {}, None, None, 5, 0)
+        assert said.parts[0].telling.report, name
+    for name, make in BEHAVIOURS.items():
+        found = describe({}, {name: make()}, None, None, 5, 0)
+        assert found.conducts[0].sentence, name
+    assert describe({}, {"noisy": Noisy(sigma=0.0)}, None, None, 5, 0).conducts == ()
+
+
+@pytest.mark.parametrize("name", sorted(MECHANISMS))
+def test_every_mechanism_can_be_described_from_its_name(name: str) -> None:
+    said = older({"mechanism": {"name": name}}, 5, 0)
+    assert said.kinds["market"] == "models bought and sold"
+
+
+def test_who_is_who_among_several(tmp_path: Path) -> None:
+    """The one of the lowest rank names a client, whatever the order in the file."""
+    acting: dict[str, Behaviour] = {
+        "noisy": Noisy(sigma=0.1),
+        "liar": Liar(clients=(1, 2, 3)),
+        "attacker": Attacker(clients=(3,)),
+        "free_rider": FreeRider(fraction=0.25),
+    }
+    said = describe({}, acting, None, None, 8, 5)
+    path = write_run(tmp_path / "run", [metric(0)], [seat(0, c, 1.0) for c in range(8)])
+    write_about(path, said)
+    kinds = kinds_of(load_run(path))
+    assert list(kinds) == ["the less noisy half", "attackers", "free riders", "liars", "the noisier half"]
+    riders = set(FreeRider(fraction=0.25).tells(8, 5).clients)
+    assert len(riders) == 2
+    assert kinds["attackers"].tolist() == [3]
+    assert set(kinds["free riders"].tolist()) == riders - {3}
+    assert set(kinds["liars"].tolist()) == {1, 2} - riders
+    assert sorted(np.concatenate(list(kinds.values())).tolist()) == list(range(8))
+
+
+def test_roles_are_recorded_and_an_older_run_still_shows_what_is_built_in(tmp_path: Path) -> None:
+    given = {"clients": {"profiles": {"name": "roles", "roles": ["buyer"] * 3 + ["seller"] * 3}}}
+    path = write_run(tmp_path / "run", [metric(0)], (), given | {"behaviour": {"liar": {"clients": [1], "size": 3.0}}})
+    assert roles_of(load_run(path))[5] == "seller"
+    assert kinds_of(load_run(path))["liars"].tolist() == [1]
+    write_about(path, describe({}, {}, None, [{"role": "x"}, {}, {"role": "x"}], 3, 0))
+    assert roles_of(load_run(path)) == {0: "x", 1: "client", 2: "x", 3: "client", 4: "client", 5: "client"}
+
+
+# ---- patterns and charts
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "found"),
+    [
+        ("a/b", "a/b", ()),
+        ("a/b", "a/c", None),
+        ("tier */accuracy", "tier 3/accuracy", ("3",)),
+        ("tier */accuracy", "tier /accuracy", None),
+        ("*/*", "a/b", ("a", "b")),
+        ("*", "a/b", None),  # no step is crossed
+        ("ab*ba", "aba", None),
+        ("ab*ba", "abxba", ("x",)),
+        ("a*b*", "ax*c", None),  # only the first one of a step stands for anything
+    ],
+)
+def test_patterns(pattern: str, name: str, found: tuple[str, ...] | None) -> None:
+    assert matched(pattern, name) == found
+
+
+def test_a_chart_of_seeds_has_a_band_and_lines_in_natural_order(tmp_path: Path) -> None:
+    said = About((Said("settle", "X", Telling(charts=(Plot("T", "t */x", "u", "tier *", factor=100.0),))),))
+    paths = []
+    for s, rise in enumerate((0.0, 0.2)):
+        lines = [metric(r, **{f"t {k}/x": 0.1 * r + rise for k in (10, 2)}) for r in range(3)]
+        paths.append(write_run(tmp_path / str(s), lines, (), {"run": {"seed": s}}))
+        write_about(paths[-1], said)
+    (chart,) = told_charts(group_runs(load_runs(paths)))
+    marks = chart.marks
+    assert isinstance(marks, Lines)
+    assert [line.name for line in marks.lines] == ["tier 2", "tier 10"]
+    assert marks.lines[0].x.tolist() == [1.0, 2.0, 3.0]
+    np.testing.assert_allclose(marks.lines[0].y, [10.0, 20.0, 30.0])
+    low, high = marks.lines[0].low, marks.lines[0].high
+    assert low is not None
+    assert high is not None
+    np.testing.assert_allclose(high - low, 2 * 100 * np.std([0.0, 0.2], ddof=1))
+    (group,) = group_runs(load_runs(paths))
+    assert plotted(group, Plot("T", "nothing/*"), "s", "k") is None
+
+
+# ---- what is wrong is refused
+
+
+def test_a_part_that_says_nonsense_is_refused_before_round_0(tmp_path: Path) -> None:
+    class Loud(Toll):
+        def tells(self, slots: frozenset[str]) -> Telling:
+            return Telling(report="x" * 601)
+
+    with pytest.raises(UserError, match=r"mechanism.settle: Loud says of itself: .*report: .*at most 600 characters"):
+        describe({"settle": Loud()}, {}, None, None, 3, 0)
+
+    class Odd(Sleeper):
+        def tells(self, num_clients: int, seed: int) -> Conduct:
+            return Conduct("odd", clients=(-1,))
+
+    with pytest.raises(UserError, match=r"behaviour.odd says of itself: .*clients.0: -1: must be at least 0"):
+        describe({}, {"odd": Odd()}, None, None, 3, 0)
+    several = describe({"settle": Toll(), "deploy": Toll()}, {}, object(), None, 3, 0)
+    assert [said.slot for said in several.parts] == ["settle", "deploy"]
+    both = Toll()
+    assert len(describe({"settle": both, "deploy": both}, {}, None, None, 3, 0).parts) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("[]", "About"),
+        ('{"parts": [{"slot": 5, "name": "x", "telling": {}}]}', "parts.0.slot: 5"),
+        ('{"parts": [{"slot": "s", "name": "x", "telling": {"report": ["a"]}}]}', "parts.0.telling.report"),
+        ('{"conducts": [{"clients": ["0"]}]}', "conducts.0.clients.0: '0'"),
+        ('{"conducts": [{"cheats": 1}]}', "conducts.0.cheats: 1"),
+        ('{"conducts": [{"rank": 1e400}]}', "conducts.0.rank"),
+        ("{" * 10_000, "JSON"),
+    ],
+)
+def test_what_a_stranger_wrote_is_refused_by_its_field(tmp_path: Path, text: str, field: str) -> None:
+    (tmp_path / ABOUT).write_text(text)
+    with pytest.raises(UserError) as wrong:
+        read_about(tmp_path)
+    (line,) = wrong.value.lines
+    assert line.startswith(f"{tmp_path / ABOUT}: ")
+    assert field in line
+    assert len(line) < 400 + len(str(tmp_path))
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    said = describe({"settle": Toll()}, {"s": Sleeper((1,))}, None, [{"role": "r"}], 3, 0)
+    write_about(tmp_path, said)
+    assert read_about(tmp_path) == said
+    assert asdict(said)["conducts"][0]["clients"] == (1,)
+    (tmp_path / ABOUT).unlink()
+    assert read_about(tmp_path) is None
+
+
+def test_words_of_a_stranger_are_text_wherever_they_stand(folder: Path, tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    path = tmp_path / "run"
+    shutil.copytree(folder, path)
+    said = Telling(
+        evil, evil, evil, (Plot(evil, "toll/gate */tokens", evil, evil, evil),), (Kind("toll", evil),), Worth("a", evil)
+    )
+    write_about(path, About((Said("settle", evil, said),), (Conduct(evil, evil, (1,), cheats=True, rest=evil),)))
+    done = CliRunner().invoke(app, ["report", str(path), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert evil not in (tmp_path / "out" / "report.html").read_text()
+    assert CliRunner().invoke(app, ["statement", str(path), "--client", "1"]).exit_code == 0
+    assert evil not in (path / "statements" / "client-1.html").read_text()
