@@ -18,7 +18,7 @@ from hanse.ledger.entry import TOKEN, client, escrow
 from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import Receipt, read_receipts
 from hanse.mechanisms.baselines import fedavg
-from hanse.mechanisms.part import Mechanism, SettlePart
+from hanse.mechanisms.part import Mechanism, Settlement, SettlePart, State, View
 from hanse.reports.statement_before import prospect
 from hanse.reports.statement_receipts import replay
 
@@ -130,6 +130,9 @@ def test_where_nobody_pays_and_where_the_data_are_not_here(tmp_path: Path, monke
 
 class Fees(SettlePart):
     """Somebody's own rule."""
+
+    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+        return Settlement(), state
 
 
 def fees() -> Mechanism:
