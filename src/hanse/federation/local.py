@@ -5,7 +5,7 @@ once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -157,18 +157,47 @@ class LocalFederation:
             SeatJob(i, t.start, (self.seed, round, c, t.row), t.centre, t.mu, t.tilt, t.work, t.payload)
             for (c, t), i in zip(seats, index, strict=True)
         ]
-        done = self.engine.train(pool, jobs, self.recipe, self.recipe.lr_at(round))
-        return unable | {
-            t.seat: Trained(
-                t.seat,
-                done.rows[s],
-                float(len(index[s])),
-                float(done.loss[s]),
-                int(done.steps[s]),
-                self._extras(pool, jobs[s]),
-            )
-            for s, (_, t) in enumerate(seats)
-        }
+        found: dict[int, Trained | str] = dict(unable)
+        for samples, some in self._lots(round, pool, jobs):
+            mine = list(some.values())
+            done = self.engine.train(samples, mine, self.recipe, self.recipe.lr_at(round))
+            for k, (s, job) in enumerate(some.items()):
+                seat, count = seats[s][1].seat, float(len(job.index))
+                loss, steps = float(done.loss[k]), int(done.steps[k])
+                found[seat] = Trained(seat, done.rows[k], count, loss, steps, self._extras(samples, job))
+        return found
+
+    def _lots(self, round: int, pool: Samples, jobs: Sequence[SeatJob]) -> list[tuple[Samples, dict[int, SeatJob]]]:
+        """Return what is trained in one call of the engine: samples, and the jobs on them by position. Clients whom a
+        behaviour shows other targets get samples of their own; those of the others are not copied.
+        """
+        seen = {s: y for s, job in enumerate(jobs) if (y := self._seen(round, job, pool)) is not None}
+        as_they_are = {s: job for s, job in enumerate(jobs) if s not in seen}
+        if not seen:
+            return [(pool, as_they_are)]
+        taken = torch.cat([jobs[s].index for s in seen]).to(pool.x.device)
+        changed = Samples(pool.x.index_select(0, taken), torch.cat(list(seen.values())))
+        own, first = dict[int, SeatJob](), 0
+        for s, y in seen.items():
+            place = torch.arange(first, first + len(y), device=jobs[s].index.device)
+            own[s], first = replace(jobs[s], index=place), first + len(y)
+        return [(pool, as_they_are), (changed, own)] if as_they_are else [(changed, own)]
+
+    def _seen(self, round: int, job: SeatJob, pool: Samples) -> Tensor | None:
+        """Return the targets ``[n, ...]`` that a behaviour shows a job's client; None: those that there are.
+
+        Raises ValueError if they are no targets of these samples.
+        """
+        showing = [b for b in self.behaviours if type(b).sees is not Behaviour.sees]
+        if not showing or not len(job.index):
+            return None
+        true = pool.y.index_select(0, job.index.to(pool.y.device))
+        seen = true.clone()
+        for behaviour in showing:
+            seen = behaviour.sees(self._me(job.key[2]), round, seen)
+            if (wrong := _no_targets(seen, true, self.data.num_classes)) is not None:
+                raise ValueError(f"behaviour {type(behaviour).__name__}: its sees returned {wrong}")
+        return None if torch.equal(seen, true) else seen
 
     def _extras(self, pool: Samples, job: SeatJob) -> Mapping[str, Tensor]:
         if job.payload is None:
@@ -238,6 +267,14 @@ def _own(scored: Scored) -> Mapping[str, Any]:
     """Return what a policy is told of its own scores."""
     lists = {"loss": scored.loss.tolist(), "accuracy": scored.accuracy.tolist(), "num_samples": scored.num_samples}
     return {"scores": lists}
+
+
+def _no_targets(seen: Tensor, true: Tensor, classes: int | None) -> str | None:
+    """Return why ``seen`` cannot stand in the place of the targets ``true [n, ...]``, or None."""
+    if seen.shape != true.shape or seen.dtype != true.dtype:
+        return f"{list(seen.shape)} of {seen.dtype}: must be {list(true.shape)} of {true.dtype}, as the samples have"
+    strange = [] if classes is None else seen[(seen != true) & ((seen < 0) | (seen >= classes))].tolist()
+    return f"class {strange[0]}: allowed: 0 to {classes - 1}" if strange and classes is not None else None
 
 
 class _NoAnswerError(Exception):

@@ -51,6 +51,12 @@ class Behaviour(Protocol):
         """Return which of its train samples the client holds in a round: a part of ``index [n]`` into ``targets``."""
         return index
 
+    def sees(self, me: Me, round: int, targets: Tensor) -> Tensor:
+        """Return the targets that the client trains with in a round, from those of the samples that it holds,
+        ``[n, ...]``: of the same shape and type, and of the same classes. They are a copy, of training alone.
+        """
+        return targets
+
     def on_request(self, me: Me, round: int, request: Request) -> Request | None:
         """Return the request as the client takes it; None: it does not answer."""
         return request

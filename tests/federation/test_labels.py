@@ -1,0 +1,164 @@
+"""An attack on data: a behaviour that shows its client other targets, in this process and at a node."""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import hanse
+from hanse.data.samples import Samples
+from hanse.federation.behaviour import Behaviour, Drift, Me
+from hanse.federation.check import room
+from hanse.federation.codec import pack, unpack_reply
+from hanse.federation.local import LocalFederation
+from hanse.federation.node import ClientData, Job, Node
+from hanse.federation.port import Request, Train, Trained
+from hanse.learning.job import SeatJob
+from hanse.rounds import Setup, first_state, play_round
+from hanse.setup import build, settle_engine
+
+
+@dataclass(frozen=True)
+class Flip(Behaviour):
+    """The clients count the classes from the other end."""
+
+    clients: tuple[int, ...] = (1,)
+    classes: int = 10
+
+    def sees(self, me: Me, round: int, targets: Tensor) -> Tensor:
+        return self.classes - 1 - targets if me.id in self.clients else targets
+
+
+@dataclass(frozen=True)
+class InPlace(Behaviour):
+    """Everybody's first target becomes a class, written into what it was shown."""
+
+    to: int
+
+    def sees(self, me: Me, round: int, targets: Tensor) -> Tensor:
+        targets[0] = self.to
+        return targets
+
+
+def experiment(train: str = "sequential", **mechanism: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": 4, "samples_per_client": 24, "sizes": "equal"},
+        model={"name": "logistic"},
+        mechanism={"name": "fedavg"} | mechanism,
+        train={"lr": 0.1, "epochs": 2, "batch_size": 8},
+        engine={"train": train, "threads": 1, "device": "cpu"},
+        run={"rounds": 2},
+    )
+
+
+def setup(*behaviours: Behaviour, train: str = "sequential") -> Setup:
+    made = experiment(train)
+    found = settle_engine(made, build(made))[1]
+    assert isinstance(found.federation, LocalFederation)
+    return replace(found, federation=replace(found.federation, behaviours=behaviours))
+
+
+def task(here: Setup, seat: int = 0, row: int = 0) -> Train:
+    return Train(seat, row, here.context.initial(0))
+
+
+def updates(here: Setup, round: int = 0) -> dict[int, Trained]:
+    """Every client's update by its id."""
+    asked = [Request(c, (task(here, seat=c),)) for c in range(4)]
+    found = [reply.results[0] for reply in here.federation.exchange(round, asked, None, 0)]
+    return {u.seat: u for u in found if isinstance(u, Trained)}
+
+
+@pytest.mark.parametrize("train", ["sequential", "stacked"])
+def test_a_client_trains_with_the_targets_that_it_sees_and_nobody_else_does(train: str) -> None:
+    honest, attacked = setup(train=train), setup(Flip(), train=train)
+    plain, flipped = updates(honest), updates(attacked)
+    pool, [index] = honest.data.pool([1])
+    own = Samples(pool.x[index], 9 - pool.y[index])
+    job = SeatJob(torch.arange(24), honest.context.initial(0), (honest.context.seed, 0, 1, 0))
+    want = honest.engine.train(own, [job], honest.context.recipe, 0.1)
+    torch.testing.assert_close(flipped[1].row, want.rows[0], rtol=1e-6, atol=1e-7)
+    assert (flipped[1].row - plain[1].row).abs().max() > 0.05
+    for c in (0, 2, 3):
+        torch.testing.assert_close(flipped[c].row, plain[c].row, rtol=1e-6, atol=1e-7)
+        assert (flipped[c].num_samples, flipped[c].steps) == (24, 6)
+    assert flipped[1].num_samples == 24
+    assert torch.equal(pool.y[index], honest.data.pool([1])[0].y[index])
+
+
+def test_the_data_stay_and_an_attack_that_changes_nothing_changes_no_bit() -> None:
+    here = setup(Flip((0, 3)), Flip((0, 3)))  # twice is not at all
+    before = here.data.pool([0])[0].y.clone()
+    plain, twice = updates(setup()), updates(here)
+    assert all(torch.equal(plain[c].row, twice[c].row) for c in range(4))
+    updates(setup(InPlace(2)))
+    assert torch.equal(here.data.pool([0])[0].y, before)
+
+
+def test_what_is_written_into_the_copy_counts_too() -> None:
+    plain, first = updates(setup()), updates(setup(InPlace(2)))
+    pool, index = setup().data.pool(range(4))
+    for c in range(4):
+        assert torch.equal(plain[c].row, first[c].row) == (int(pool.y[index[c][0]]) == 2)
+
+
+def test_it_sees_the_samples_that_it_holds() -> None:
+    seen: list[int] = []
+
+    @dataclass(frozen=True)
+    class Count(Behaviour):
+        def sees(self, me: Me, round: int, targets: Tensor) -> Tensor:
+            seen.append(len(targets))
+            return targets
+
+    updates(setup(Drift(clients=[2], share=0.5), Count()))
+    assert seen == [24, 24, 12, 24]
+
+
+def test_a_node_honours_it_bit_for_bit(tmp_path: Path) -> None:
+    here = setup(Flip())
+    request = Request(1, (task(here),))
+    [want] = here.federation.exchange(0, [request], None, 0)[0].results
+    job = Job("run", 1, 4, here.context.seed, {"name": "logistic"}, vars(here.context.recipe))
+    data = ClientData.of(here.data, 1)
+    node = Node(data, job, tmp_path, behaviours=[Flip()])
+    [got] = unpack_reply(node.answer(0, pack(request)), room(request)).results
+    assert isinstance(got, Trained)
+    assert isinstance(want, Trained)
+    assert torch.equal(got.row, want.row)
+    assert torch.equal(data.train.y, ClientData.of(here.data, 1).train.y)
+
+
+def test_what_is_reported_of_the_targets_is_of_those_that_were_seen() -> None:
+    made = experiment(name="fedgen")
+    here = settle_engine(made, build(made))[1]
+    assert isinstance(here.federation, LocalFederation)
+    counts = []
+    for behaviours in ([], [Flip((0, 1, 2, 3))]):
+        played = replace(here, federation=replace(here.federation, behaviours=behaviours))
+        counts.append(play_round(played, first_state(played)).view.trained.extras["label_counts"])
+    assert torch.equal(counts[1], counts[0].flip(1))
+    assert counts[0].sum() == 4 * 48
+
+
+@pytest.mark.parametrize(
+    ("targets", "reason"),
+    [
+        (torch.zeros(3, dtype=torch.int64), "[3] of torch.int64: must be [24] of torch.int64, as the samples have"),
+        (torch.zeros(24), "[24] of torch.float32: must be [24] of torch.int64, as the samples have"),
+        (torch.full((24,), 10), "class 10: allowed: 0 to 9"),
+        (torch.full((24,), -1), "class -1: allowed: 0 to 9"),
+    ],
+)
+def test_what_are_no_targets_is_said(targets: Tensor, reason: str) -> None:
+    @dataclass(frozen=True)
+    class Wrong(Behaviour):
+        def sees(self, me: Me, round: int, before: Tensor) -> Tensor:
+            return targets
+
+    with pytest.raises(ValueError, match="behaviour Wrong: its sees returned " + re.escape(reason)):
+        updates(setup(Wrong()))
