@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from hanse.federation.behaviour.attackers import Attacker
-from hanse.federation.behaviour.basic import Behaviour, DropOut, Me, Noisy, Straggler
+from hanse.federation.behaviour.basic import Behaviour, DropOut, Me, Noisy, OfSome, Straggler, with_updates
 from hanse.federation.behaviour.free_riders import FreeRider
 from hanse.federation.behaviour.liars import Liar
 from hanse.federation.behaviour.movers import Drift, Joiner, Leaver
@@ -20,7 +20,9 @@ __all__ = [
     "Liar",
     "Me",
     "Noisy",
+    "OfSome",
     "Straggler",
+    "with_updates",
 ]
 
 BEHAVIOURS: Mapping[str, type[Behaviour]] = {

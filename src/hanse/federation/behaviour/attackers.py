@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hanse.federation.behaviour.basic import Me, OfSome
+from hanse.federation.behaviour.basic import Me, OfSome, with_updates
 from hanse.federation.port import Reply, Request, Train, Trained
 from hanse.streams import stream
 from hanse.telling import Conduct
@@ -44,18 +44,15 @@ class Attacker(OfSome):
         """Replace the client's uploads; a private row is its own and stays."""
         if me.id not in self.clients or round < self.since:
             return reply
-        tasks = {t.seat: t for t in request.tasks if isinstance(t, Train) and not t.private}
 
-        def spoil(result: Trained) -> Trained:
-            task = tasks[result.seat]
+        def spoil(task: Train, result: Trained) -> Trained:
             draw = stream(me.seed, "attack", round=round, client=me.id, start=task.row)
             width = me.num_parameters
             row = result.row.clone()
             row[:width] = self._spoilt(draw, task.start[:width].to(row.device), row[:width])
             return replace(result, row=row)
 
-        results = tuple(spoil(r) if isinstance(r, Trained) and r.seat in tasks else r for r in reply.results)
-        return replace(reply, results=results)
+        return with_updates(request, reply, spoil)
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
         """Return who attacks."""

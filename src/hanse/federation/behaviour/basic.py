@@ -7,7 +7,7 @@ much comes from keyed streams, so that it does not depend on the order of work.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, Protocol
 
@@ -21,7 +21,7 @@ from hanse.learning.job import Recipe
 from hanse.streams import places, stream
 from hanse.telling import Conduct
 
-__all__ = ["Behaviour", "DropOut", "Me", "Noisy", "OfSome", "Straggler", "first_places", "place"]
+__all__ = ["Behaviour", "DropOut", "Me", "Noisy", "OfSome", "Straggler", "first_places", "place", "with_updates"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,19 @@ def place(me: Me, purpose: str) -> int:
 def first_places(seed: int, purpose: str, num_clients: int, until: float) -> tuple[int, ...]:
     """Return the ids of the clients whose :func:`place` is below ``until``, ascending."""
     return tuple(np.flatnonzero(places(seed, purpose, num_clients) < until).tolist())
+
+
+def with_updates(request: Request, reply: Reply, change: Callable[[Train, Trained], Trained]) -> Reply:
+    """Return the reply with ``change(task, update)`` in the place of each update; one of a private row is not sent to
+    anybody, and stays.
+    """
+    tasks = {t.seat: t for t in request.tasks if isinstance(t, Train) and not t.private}
+    return replace(
+        reply,
+        results=tuple(
+            change(tasks[r.seat], r) if isinstance(r, Trained) and r.seat in tasks else r for r in reply.results
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -138,17 +151,15 @@ class Noisy(Behaviour):
         level = self.sigma if self.levels == "same" else place(me, "noisy") * self.sigma / me.num_clients
         if level == 0:
             return reply
-        start = {t.seat: t.row for t in request.tasks if isinstance(t, Train) and not t.private}
 
-        def add(result: Trained) -> Trained:
-            draw = _noise(me, round, start[result.seat], result.row)
+        def add(task: Train, result: Trained) -> Trained:
+            draw = _noise(me, round, task.row, result.row)
             noise = torch.from_numpy(draw.standard_normal(me.num_parameters, dtype="float32")) * level
             row = result.row.clone()
             row[: me.num_parameters] += noise.to(row.device)
             return replace(result, row=row)
 
-        results = tuple(add(r) if isinstance(r, Trained) and r.seat in start else r for r in reply.results)
-        return replace(reply, results=results)
+        return with_updates(request, reply, add)
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
         """Return the half of the clients that adds more noise than the other."""
