@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import hanse
 from hanse.experiment import Observer
-from hanse.ledger.entry import MINT, TOKEN, client
+from hanse.ledger.entry import MINT, TOKEN, client, pool
+from hanse.ledger.split import split
 from hanse.mechanisms.part import View
 from hanse.rounds import Played
 
@@ -25,12 +28,17 @@ SMALL = {
 }
 
 
+FILES = ["longest_ago", "inverse_loss", "slow", "alone", "wages", "newcomer", "boost", "label_flip", "ring"]
+
+
 def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 class Watch(Observer):
     """Keeps the views of the rounds."""
+
+    run: hanse.Run
 
     def __init__(self) -> None:
         self.views: list[View] = []
@@ -44,7 +52,10 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The guide's files by name, importable."""
     found = {}
     for code in blocks(GUIDE, "python"):
-        name = code.split("\n")[0].removeprefix("# ").removesuffix(".py")
+        first = code.split("\n")[0]
+        if not first.endswith(".py"):
+            continue
+        name = first.removeprefix("# ").removesuffix(".py")
         (tmp_path / f"{name}.py").write_text(code)
         found[name] = code
         sys.modules.pop(name, None)
@@ -52,17 +63,32 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", ["longest_ago", "inverse_loss", "alone", "wages", "newcomer"])
-def test_each_part_is_one_file_of_at_most_30_lines(files: dict[str, str], name: str) -> None:
-    assert len(files[name].strip().splitlines()) <= 30
+def table(number: int) -> dict[str, Any]:
+    return tomllib.loads(blocks(GUIDE, "toml")[number])
 
 
-def test_the_four_parts_select_weigh_value_and_settle(files: dict[str, str]) -> None:
-    [table] = [tomllib.loads(block) for block in blocks(GUIDE, "toml")]
+def played(**sections: Any) -> Watch:
     watch = Watch()
-    run = hanse.run(hanse.Experiment(**SMALL, **table), observers=[watch])
-    for view in watch.views:
-        before, after = (view.server.score(rows).loss for rows in (view.table.rows, view.trained.rows))
+    watch.run = hanse.run(hanse.Experiment(**{**SMALL, **sections}), observers=[watch])
+    return watch
+
+
+def test_each_part_is_one_file_of_at_most_30_lines(files: dict[str, str]) -> None:
+    assert list(files) == FILES
+    for code in files.values():
+        assert len(code.strip().splitlines()) <= 30
+
+
+@pytest.fixture
+def composed(files: dict[str, str]) -> Watch:
+    """Five rounds of the guide's parts together."""
+    return played(**table(0))
+
+
+def test_the_parts_select_weigh_and_value(composed: Watch) -> None:
+    run = composed.run
+    for view in composed.views:
+        before, after = (view.judge.score(rows).loss for rows in (view.table.models("server"), view.trained.rows))
         assert view.values is not None
         assert view.values.per_seat == pytest.approx(before - after, rel=1e-4)
     for r, clients in ((0, [0, 1, 2, 3]), (1, [4, 5, 6, 7]), (2, [0, 1, 2, 3])):
@@ -70,17 +96,90 @@ def test_the_four_parts_select_weigh_value_and_settle(files: dict[str, str]) -> 
     seats = [s for s in run.clients if s["round"] == 4]
     trust = [1 / s["loss"] for s in seats]
     assert [s["weight"] for s in seats] == pytest.approx([t / sum(trust) for t in trust], rel=1e-6)
-    for c in range(8):
-        earned = sum(s["value"] > 0 for s in run.clients if s["client"] == c)
-        assert run.book.balance(client(c)) == (100 + 2 * earned) * TOKEN
-    assert run.book.balance(MINT) < -800 * TOKEN  # somebody earned something
+
+
+def test_the_slow_rows_follow_the_servers_and_clients_hold_them(composed: Watch) -> None:
+    for view, after in zip(composed.views, composed.views[1:], strict=False):
+        server, slow = view.table.row("server"), view.table.row("slow")
+        want = 0.25 * view.table.rows[server] + 0.75 * view.table.rows[slow]
+        torch.testing.assert_close(after.table.rows[slow], want)
+        assert view.deployment is not None
+        assert view.deployment.rows.tolist() == [slow] * 8
+    first, last = composed.views[0].table, composed.views[-1].table
+    assert torch.equal(first.models("slow"), first.models("server"))
+    assert (last.models("slow") - first.models("slow")).abs().max() > 1e-3
+
+
+def test_the_fees_go_to_whose_values_are_above_zero(composed: Watch) -> None:
+    book, want, kitty = composed.run.book, dict.fromkeys(range(8), 100 * TOKEN), 0
+    for view in composed.views:
+        kitty += 8 * 2 * TOKEN
+        want = {c: units - 2 * TOKEN for c, units in want.items()}
+        assert view.values is not None
+        worth = np.maximum(view.values.per_seat, 0).tolist()
+        if any(worth):
+            for c, units in zip(view.trained.seats.client.tolist(), split(kitty, worth), strict=True):
+                want[c] += units
+            kitty = 0
+    assert {c: book.balance(client(c)) for c in range(8)} == want
+    assert book.balance(pool("wages")) == 0
+    assert book.balance(MINT) == -800 * TOKEN + kitty
+    assert max(want.values()) > 100 * TOKEN  # somebody earned something
 
 
 def test_the_new_mechanism_trains_everyone_in_turn(files: dict[str, str]) -> None:
-    table = {"mechanism": {"name": "newcomer:newcomer", "clients_per_round": 4, "value": "exact"}}
-    run = hanse.run(hanse.Experiment(**SMALL, **table))
-    assert sorted(s["client"] for s in run.clients if s["round"] == 1) == [4, 5, 6, 7]
-    assert "value/sum" in run.metrics[-1]
+    watch = played(mechanism={"name": "newcomer:newcomer", "clients_per_round": 4, "value": "exact"})
+    assert sorted(s["client"] for s in watch.run.clients if s["round"] == 1) == [4, 5, 6, 7]
+    assert "value/sum" in watch.run.metrics[-1]
+
+
+def test_a_boosted_update_goes_five_times_as_far(files: dict[str, str]) -> None:
+    everyone = {"mechanism": {"name": "fedavg", "clients_per_round": 8}}
+    honest, attacked = played(**everyone), played(**everyone, behaviour={"boost:Boost": {"clients": [2, 5]}})
+    start, true = honest.views[0].table.rows[0], honest.views[0].trained.rows
+    sent = attacked.views[0].trained.rows
+    for c in range(8):
+        want = start + 5 * (true[c] - start) if c in (2, 5) else true[c]
+        torch.testing.assert_close(sent[c], want)
+
+
+def test_flipped_labels_change_the_update_of_who_flips_and_of_nobody_else(files: dict[str, str]) -> None:
+    everyone = {"mechanism": {"name": "fedavg", "clients_per_round": 8}}
+    flip = {"clients": [3], "old": 4, "new": 9}  # it has many of class 4, and none of class 9
+    honest, attacked = played(**everyone), played(**everyone, behaviour={"label_flip:LabelFlip": flip})
+    true, sent = honest.views[0].trained, attacked.views[0].trained
+    for c in range(8):
+        assert torch.allclose(sent.rows[c], true.rows[c], atol=1e-6) == (c != 3)
+    assert sent.num_samples.tolist() == true.num_samples.tolist()
+    change = honest.views[0].context.layout.unflatten(sent.rows[3] - true.rows[3])
+    [moved] = [tensor for tensor in change.values() if tensor.shape == (10,)]
+    assert (int(moved.argmin()), int(moved.argmax())) == (4, 9)
+
+
+def test_the_ring_sends_one_model_a_round(files: dict[str, str]) -> None:
+    watch = played(mechanism={"name": "fedavg", "clients_per_round": 8}, behaviour={"ring:Ring": {"clients": [1, 6]}})
+    ways = []
+    for view in watch.views:
+        sent, start = view.trained.rows, view.table.rows[0]
+        assert torch.equal(sent[1], sent[6])
+        assert not torch.allclose(sent[0], sent[1], atol=1e-3)
+        assert float((sent[1] - start).norm()) == pytest.approx(1.0, rel=1e-4)
+        ways.append(sent[1] - start)
+    assert abs(float(ways[0] @ ways[1])) < 0.3  # another way each round
+
+
+def test_all_attacks_at_once_run_from_a_file(files: dict[str, str]) -> None:
+    watch = played(**table(1), run={"rounds": 2})
+    assert [len(view.trained) for view in watch.views] == [8, 8]
+    assert watch.run.metrics[-1]["weigh/distance"] > 0
+
+
+def test_what_a_part_does_wrong_is_said_with_its_name(files: dict[str, str], tmp_path: Path) -> None:
+    code = files["longest_ago"].replace("]), state", "])").replace("LongestAgo", "Alone")
+    (tmp_path / "no_state.py").write_text(code)
+    said = "the select part Alone, round 0: its select returned Choice: must be a pair, the decision and the next state"
+    with pytest.raises(RuntimeError, match=said):
+        played(mechanism={"name": "fedavg", "select": "no_state:Alone"})
 
 
 def test_readme_examples_run(capsys: pytest.CaptureFixture[str]) -> None:

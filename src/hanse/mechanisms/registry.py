@@ -308,7 +308,7 @@ def _no_method(mechanism: Mechanism) -> list[str]:
         there = [name for name in METHODS[slot] if method_of(part, name) is not None]
         if len(there) == len(METHODS[slot]) or (slot == "weigh" and there):
             continue
-        missing = " nor ".join(METHODS[slot]) if slot == "weigh" else next(m for m in METHODS[slot] if m not in there)
+        missing = "' nor '".join(METHODS[slot]) if slot == "weigh" else next(m for m in METHODS[slot] if m not in there)
         old = "; its 'decide' is of hanse's first protocol: see CONTRIBUTING.md" if hasattr(part, "decide") else ""
         lines.append(f"mechanism.{slot}: {type(part).__name__} has no method '{missing}', so it cannot stand here{old}")
     return lines
