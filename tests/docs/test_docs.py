@@ -3,18 +3,24 @@
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from doc_pages import PAGES, ROOT, Session, WrongPageError, blocks
 
 import hanse
 from hanse.data.sources import GENERATED, SOURCES
+from hanse.experiment import Observer
 from hanse.federation.behaviour import BEHAVIOURS
 from hanse.federation.policy import POLICIES
 from hanse.learning.models import MODELS
+from hanse.ledger.entry import TOKEN
+from hanse.mechanisms.part import View
 from hanse.mechanisms.registry import MECHANISMS, PARTS
+from hanse.rounds import Played
 
 RUN = ("python", "toml", "bash")
 WITH_CODE = [page for page in PAGES if any(b.language in RUN for b in blocks(page))]
@@ -116,26 +122,50 @@ def test_every_source_model_behaviour_and_policy_is_named() -> None:
     assert [name for name in named if f"`{name}`" not in text and f'"{name}"' not in text] == []
 
 
-def test_the_tutorials_parts_have_at_most_30_lines() -> None:
-    parts = [b.text for b in blocks(TUTORIAL) if b.language == "python" and b.text.startswith("# house.py")]
-    assert len(parts) == 4
-    for text in parts:
-        lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("#", "from", "import"))]
-        assert len(lines) <= 30
+class Watch(Observer):
+    """Keeps the views of the rounds."""
+
+    def __init__(self) -> None:
+        self.views: list[View] = []
+
+    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
+        self.views.append(played.view)
 
 
-def test_the_tutorials_parts_do_what_it_says(folder: Path) -> None:
-    (folder / "house.py").write_text("".join(b.text for b in blocks(TUTORIAL) if b.text.startswith("# house.py")))
-    base = {"data": {"clients": 12}, "train": {"lr": 0.05, "batch_size": 16}, "run": {"rounds": 8}}
-    settings = Session(folder).shortened(base | {"run": {"rounds": 0}}) | {"run": {"rounds": 8}}
-    rested = {"name": "fedavg", "select": {"name": "house:Rested", "clients_per_round": 4}}
-    run = hanse.run(hanse.Experiment(mechanism=rested, **settings))
-    first = [s["client"] for s in run.clients if s["round"] == 0]
-    assert len(first) == 4
-    assert {s["client"] for s in run.clients} == set(range(12))  # nobody rests for long
-    mechanism = {"name": "greedyfed", "clients_per_round": 6, "value": "house:SameWay", "settle": "house:Wages"}
-    paid = hanse.run(hanse.Experiment(mechanism=mechanism, **settings))
-    assert all(-1 <= s["value"] <= 1 for s in paid.clients)
-    good = sum(any(s["value"] > 0 for s in paid.clients if s["round"] == r) for r in range(8))
-    earned = sum(paid.book.balance(f"client/{c}") for c in range(12)) - 12 * 100_000_000
-    assert earned == good * 10_000_000
+def test_the_tutorials_mechanism_does_what_it_says(folder: Path) -> None:
+    for file in ("club.py", "policy.py"):
+        (folder / file).write_text("".join(b.text for b in blocks(TUTORIAL) if b.text.startswith(f"# {file}")))
+    assert len((folder / "club.py").read_text().splitlines()) < 120
+    (folder / "odd.py").write_text(
+        "class Odd:\n    def join(self, me, round, told):\n        return {'join': me.id % 2 == 1 and round > 0}\n"
+    )
+    watch = Watch()
+    run = hanse.run(
+        hanse.Experiment(
+            data={"clients": 12},
+            mechanism={"name": "club:club", "fee": 3, "every": 2},
+            clients={"policy": "odd:Odd"},
+            engine={"train": "stacked", "threads": 1},
+            run={"rounds": 4},
+        ),
+        observers=[watch],
+    )
+    assert [line["club/members"] for line in run.metrics] == [0, 6, 6, 6]
+    odd = [c % 2 == 1 for c in range(12)]
+    for r, view in enumerate(watch.views):
+        server, release = view.table.row("server"), view.table.row("release")
+        assert view.deployment is not None
+        assert view.deployment.rows.tolist() == [server if r and mine else release for mine in odd]
+        after = run.table if r == 3 else watch.views[r + 1].table
+        assert torch.equal(after.rows[release], view.table.rows[server if r % 2 == 0 else release])
+    first = run.table.rows[run.table.row("release")]
+    assert torch.equal(first, watch.views[2].table.rows[watch.views[2].table.row("server")])
+    paid = sum(run.book.balance(f"client/{c}") for c in range(12)) + run.book.balance("pool/club")
+    assert paid == 1200 * TOKEN
+    earned = {c: run.book.balance(f"client/{c}") - (91 if odd[c] else 100) * TOKEN for c in range(12)}
+    assert all(units >= 0 for units in earned.values())
+    assert sum(earned.values()) == 3 * 6 * 3 * TOKEN
+    assert all(units == 0 for c, units in earned.items() if not any(s["client"] == c for s in run.clients))
+    last = {s["client"]: s["member_rounds"] for s in run.clients if s["round"] == 3}
+    assert last == {c: 3.0 if odd[c] else 0.0 for c in last}
+    assert len(last) == 6
