@@ -113,6 +113,8 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
 def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
     make = BEHAVIOURS.get(name) or import_path(name, "behaviour", BEHAVIOURS)
     found: Behaviour = call(make, options, f"behaviour.{name}")
+    if Behaviour not in type(found).__mro__:
+        raise UserError(f"behaviour.{name}: {type(found).__name__}: must be a class that inherits from Behaviour")
     return found
 
 

@@ -162,3 +162,10 @@ def test_what_are_no_targets_is_said(targets: Tensor, reason: str) -> None:
 
     with pytest.raises(ValueError, match="behaviour Wrong: its sees returned " + re.escape(reason)):
         updates(setup(Wrong()))
+
+
+def test_a_behaviour_that_is_none_is_refused_by_name() -> None:
+    made = experiment().model_copy(update={"behaviour": {"hanse.mechanisms.train:SharedModel": {}}})
+    said = "behaviour.hanse.mechanisms.train:SharedModel: SharedModel: must be a class that inherits from Behaviour"
+    with pytest.raises(hanse.UserError, match=re.escape(said)):
+        build(made)
