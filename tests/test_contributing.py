@@ -17,6 +17,7 @@ from hanse.ledger.entry import MINT, TOKEN, client, pool
 from hanse.ledger.split import split
 from hanse.mechanisms.part import View
 from hanse.rounds import Played
+from hanse.setup import build
 
 GUIDE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -131,6 +132,13 @@ def test_the_new_mechanism_trains_everyone_in_turn(files: dict[str, str]) -> Non
     watch = played(mechanism={"name": "newcomer:newcomer", "clients_per_round": 4, "value": "exact"})
     assert sorted(s["client"] for s in watch.run.clients if s["round"] == 1) == [4, 5, 6, 7]
     assert "value/sum" in watch.run.metrics[-1]
+
+
+def test_who_boosts_is_told(files: dict[str, str]) -> None:
+    made = hanse.Experiment(**SMALL, mechanism={"name": "fedavg"}, behaviour={"boost:Boost": {"clients": [5, 2]}})
+    [behaviour] = build(made).behaviours
+    told = behaviour.tells(8, 0)
+    assert (told.label, told.clients, told.cheats) == ("boosters", (2, 5), True)
 
 
 def test_a_boosted_update_goes_five_times_as_far(files: dict[str, str]) -> None:
