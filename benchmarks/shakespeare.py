@@ -17,10 +17,10 @@ from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
+from hanse.mechanisms.settle.market import graph_of, utilities_of
 from resumable import play_missing, written
 
 import hanse
-from hanse.mechanisms.settle.market import graph_of, utilities_of
 
 ROUNDS, STEPS, BATCH, LR, MOMENTUM, ROLES, SEEDS = 20, 20, 16, 2.0, 0.9, 10, (0, 1, 2)
 PAPER_SAMPLES, MEAN_SAMPLES, COST = 38_682, 243, 1.0

@@ -16,11 +16,17 @@ class Fees(SettlePart):
     def init(self, context):
         return {"paid": np.zeros(context.num_clients, np.int64)}
 
-    def open(self, view, state):
-        able = [int(c) for c in view.present if view.book.can_pay(client(int(c)), FEE)]
-        return [Transaction(f"bid/{c}", "bid", ((client(c), -FEE), (escrow(c), FEE))) for c in able]
+    def settle(self, view, state):
+        made = {"open": self.taken, "close": self.dealt, "end": self.shared}[view.stage]
+        return made(view), state
 
-    def decide(self, view, state):
+    def taken(self, view):
+        able = [int(c) for c in view.present if view.book.can_pay(client(int(c)), FEE)]
+        return Settlement(
+            transactions=tuple(Transaction(f"bid/{c}", "bid", ((client(c), -FEE), (escrow(c), FEE))) for c in able)
+        )
+
+    def dealt(self, view):
         bidders = [c for c in view.present.tolist() if view.book.balance(escrow(c))]
         sat = set(view.trained.seats.client.tolist())
         moves = tuple(
@@ -37,24 +43,26 @@ class Fees(SettlePart):
                 paid[int(posted.step.split("/")[1])] += FEE
         return {"paid": paid}
 
-    def finish(self, view, state):
+    def shared(self, view):
         total, n = view.book.balance(pool("fees")), len(view.roster)
         shares = [total // n + (i < total % n) for i in range(n)]
-        return [
-            Transaction(f"share/{c}", "share", ((pool("fees"), -s), (client(c), s)))
-            for c, s in zip(view.present.tolist(), shares, strict=True)
-            if s
-        ]
+        return Settlement(
+            transactions=tuple(
+                Transaction(f"share/{c}", "share", ((pool("fees"), -s), (client(c), s)))
+                for c, s in zip(view.present.tolist(), shares, strict=True)
+                if s
+            )
+        )
 
 
 @dataclass(frozen=True)
 class Half(DeployPart):
     """Client 0 holds half of the server's model; everyone else holds it whole."""
 
-    def decide(self, view, state):
+    def deploy(self, view, state):
         weights = np.zeros((view.context.num_clients, 1))
         weights[0] = 0.5
-        return Deployment(view.mixed.home, weights)
+        return Deployment(view.mixed.home, weights), state
 
 
 def paying(clients_per_round: int = 2) -> Mechanism:

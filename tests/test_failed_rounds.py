@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from hanse.mechanisms.settle.market import Payments
 from paying import Fees
 from typer.testing import CliRunner
 
@@ -28,13 +27,24 @@ from hanse.learning.models import build_problem
 from hanse.lock import Hold
 from hanse.mechanisms.baselines import fedavg, local
 from hanse.mechanisms.calling import PartError
-from hanse.mechanisms.ipfl import ipfl
-from hanse.mechanisms.part import Context, Mechanism, View
-from hanse.mechanisms.weigh.average import BySamples
+from hanse.mechanisms.deploy import ServerModel
+from hanse.mechanisms.ipfl import IPFL
+from hanse.mechanisms.part import (
+    GROUPS,
+    Add,
+    Aggregate,
+    Context,
+    Group,
+    Mechanism,
+    Replace,
+    View,
+    Weighed,
+    WeighPart,
+)
+from hanse.mechanisms.weigh.average import BySamples, sample_shares
 from hanse.reports.load import load_run
 from hanse.rounds import Setup, first_state, play_round
 from hanse.setup import build, settle_engine
-from hanse.table import Mix
 from hanse.web.run import LiveRun, encode
 
 N = 4
@@ -58,52 +68,60 @@ class Constant:
 
 
 def setup_of(mechanism: Mechanism) -> Setup:
-    context = Context(N, 10, 0, Recipe(), PROBLEM.layout, lambda k: INITIAL + k)
-    return Setup(mechanism, Constant(), context, server=None)  # type: ignore[arg-type]
+    context = Context(N, 10, 0, Recipe(), PROBLEM.layout, lambda k: INITIAL + k, mechanism.slots())
+    return Setup(mechanism, Constant(), context, *[None] * 6)  # type: ignore[arg-type]
+
+
+def market(part: IPFL) -> Mechanism:
+    return Mechanism("market", part, part, part, settle=part, deploy=ServerModel())
 
 
 # ---- after MIX the table is finite
 
 
+BAD = np.array([0.0, 1e38, 1e39, 0.0])  # weights so large that a row is infinite
+
+
 @dataclass(frozen=True)
 class Blown(BySamples):
-    """Weights so large that the first row is infinite; ``grow``: a row more, which is the infinite one."""
+    """The first row is infinite."""
 
-    grow: bool = False
-
-    def decide(self, view: View, state: Any) -> Mix:
-        plain = super().decide(view, state)
-        W = plain.W.copy()
-        bad = np.zeros((1, W.shape[1]))
-        bad[0, 1:3] = 1e38, 1e39
-        if self.grow:
-            return replace(plain, W=np.vstack([W, bad]), owner=np.append(plain.owner, -1), home=plain.home + 1)
-        W[0] = bad[0]
-        return replace(plain, W=W)
+    def aggregate(self, group: Group, state: Any) -> Aggregate:
+        return Aggregate(BAD)
 
 
-@pytest.mark.parametrize("grow", [False, True])
-def test_a_row_that_would_be_infinite_stays_and_who_made_it_is_named(grow: bool) -> None:
-    setup = setup_of(replace(fedavg(clients_per_round=N), weigh=Blown(grow)))
+@dataclass(frozen=True)
+class Grown(WeighPart):
+    """Weights by samples, and a row more, which is infinite, as everybody's home."""
+
+    fills: ClassVar[frozenset[str]] = frozenset({GROUPS})
+
+    def weigh(self, view: View, state: Any) -> tuple[Weighed, Any]:
+        kept = Replace(np.array([0]), sample_shares(view.trained.num_samples)[None])
+        return Weighed((kept,), (Add("server", BAD, np.zeros(1)),), view.home + 1), state
+
+
+@pytest.mark.parametrize("weigh", [Blown(), Grown()])
+def test_a_row_that_would_be_infinite_stays_and_who_made_it_is_named(weigh: Any) -> None:
+    setup = setup_of(replace(fedavg(clients_per_round=N), weigh=weigh))
     state = first_state(setup)
     played = play_round(setup, state)
     assert torch.equal(played.state.table.rows, state.table.rows)
     assert played.state.home.tolist() == state.home.tolist()
-    reason = f"its update made row {int(grow)} of the table infinite or NaN: the old one stays"
+    reason = f"its update made row {int(isinstance(weigh, Grown))} of the table infinite or NaN: the old one stays"
     assert played.view.refusals == ((1, reason), (2, reason))
 
 
 def test_the_other_rows_are_mixed_as_they_would_be_and_large_sums_are_no_infinities() -> None:
     @dataclass(frozen=True)
-    class One(BySamples):
-        def decide(self, view: View, state: Any) -> Mix:
-            plain = super().decide(view, state)
-            W = plain.W.copy()
-            W[2] = 0.0
-            W[2, 2], W[2, 3] = 1e39, 1.0  # infinite
-            W[1] = 0.0
-            W[1, 1], W[1, 0] = 1.6e38, 1e-3  # finite, although the sum of its numbers is not
-            return replace(plain, W=W)
+    class One(WeighPart):
+        fills: ClassVar[frozenset[str]] = frozenset({"own"})
+
+        def weigh(self, view: View, state: Any) -> tuple[Weighed, Any]:
+            U = np.zeros((2, N))
+            U[0, 2], U[0, 3] = 1e39, 1.0  # infinite
+            U[1, 1], U[1, 0] = 1.6e38, 1e-3  # finite, although the sum of its numbers is not
+            return Weighed((Replace(np.array([2, 1]), U),)), state
 
     setup = setup_of(replace(local(), weigh=One()))
     state = first_state(setup)
@@ -116,11 +134,14 @@ def test_the_other_rows_are_mixed_as_they_would_be_and_large_sums_are_no_infinit
 
 def test_nobody_pays_for_a_centre_that_stays_as_it_was() -> None:
     @dataclass(frozen=True)
-    class Market(type(ipfl().weigh)):  # type: ignore[misc]
-        def decide(self, view: View, state: Any) -> Mix:
-            found = super().decide(view, state)
-            found.W[view.context.num_clients + 1] *= 1e45  # client 1's centre
-            return found
+    class Market(IPFL):
+        def weigh(self, view: View, state: Any) -> tuple[Weighed, Any]:
+            found, after = super().weigh(view, state)
+            [centres] = [one for one in found.replaced if N + 1 in one.rows]
+            centres.updates[1] *= 1e45  # client 1's
+            assert centres.models is not None
+            centres.models[1] *= 1e45
+            return found, after
 
     given = hanse.Experiment(
         data={"clients": N, "alpha": 1.0, "seed": 2},
@@ -130,12 +151,13 @@ def test_nobody_pays_for_a_centre_that_stays_as_it_was() -> None:
         engine={"train": "stacked", "threads": 1},
         run={"rounds": 3},
     )
-    setup = settle_engine(given, build(given))[1].setup
+    setup = settle_engine(given, build(given))[1]
     sound = play_round(setup, first_state(setup))
     assert sound.view.settlement is not None
     assert sound.view.settlement.arrays["market_paid"].all()
     assert sound.view.settlement.arrays["market_units"][1].sum() > 0  # it would have paid
-    setup = replace(setup, mechanism=replace(setup.mechanism, weigh=Market(eagerness=1e5, cost=0.1)))
+    mechanism = market(Market(eagerness=1e5, cost=0.1))
+    setup = replace(setup, mechanism=mechanism, context=replace(setup.context, slots=mechanism.slots()))
     state = first_state(setup)
     played = play_round(setup, state)
     assert played.view.settlement is not None
@@ -143,7 +165,7 @@ def test_nobody_pays_for_a_centre_that_stays_as_it_was() -> None:
     assert played.view.settlement.withheld == {N + 1}
     assert not any(t.step == "market/1" for t in played.view.posted)
     assert torch.equal(played.state.table.rows[N + 1], state.table.rows[N + 1])
-    assert not played.state.states["train"]["pulled"][1]
+    assert not played.state.states["select"]["pulled"][1]
     assert any("infinite or NaN" in reason for _, reason in played.view.refusals)
 
 
@@ -154,7 +176,8 @@ def test_nobody_pays_for_a_centre_that_stays_as_it_was() -> None:
 class Scribbler(BySamples):
     where: str = "rows"
 
-    def decide(self, view: View, state: Any) -> Mix:
+    def aggregate(self, group: Group, state: Any) -> Aggregate:
+        view = group.view
         if self.where == "rows":
             view.trained.rows[0] = 0
         elif self.where == "a view of a row":
@@ -165,7 +188,7 @@ class Scribbler(BySamples):
             view.trained.num_samples[0] = 1e6
         elif self.where == "client":
             view.trained.seats.client[0] = 3
-        return super().decide(view, state)
+        return super().aggregate(group, state)
 
 
 @pytest.mark.parametrize(
@@ -202,12 +225,12 @@ class Fails(Fees):
     rounds: tuple[int, ...] = ()
     gives: ClassVar[frozenset[str]] = frozenset()
 
-    def decide(self, view: View, state: Any) -> Any:
-        if -1 in self.rounds:
+    def settle(self, view: View, state: Any) -> Any:
+        if view.stage == "close" and -1 in self.rounds:
             raise UserError("no such fee")
-        if view.round in self.rounds:
+        if view.stage == "close" and view.round in self.rounds:
             raise ZeroDivisionError(f"no fee in round {view.round}")
-        return super().decide(view, state)
+        return super().settle(view, state)
 
 
 def failing(rounds: Sequence[int] = ()) -> Mechanism:
@@ -245,7 +268,7 @@ class Network:
 
 
 def play(given: hanse.Experiment, out: Path, lost: tuple[int, ...] = (), observers: Sequence[Any] = ()) -> hanse.Run:
-    inner = settle_engine(given, build(given))[1].setup.federation
+    inner = settle_engine(given, build(given))[1].federation
     with Hold(out) as hold:
         return run_elsewhere(given, build_data(given.data), Network(inner, lost), hold=hold, observers=observers)
 
@@ -388,13 +411,13 @@ def test_reports_read_a_run_with_a_failed_round(tmp_path: Path, rounds: tuple[in
 
 def failing_market(rounds: Sequence[int] = ()) -> Mechanism:
     @dataclass(frozen=True)
-    class Breaks(Payments):
-        def decide(self, view: View, state: Any) -> Any:
-            if view.round in rounds:
+    class Breaks(IPFL):
+        def settle(self, view: View, state: Any) -> Any:
+            if view.stage == "close" and view.round in rounds:
                 raise ZeroDivisionError("no market")
-            return super().decide(view, state)
+            return super().settle(view, state)
 
-    return replace(ipfl(eagerness=1e5, cost=0.1), name="failing", settle=Breaks())
+    return market(Breaks(eagerness=1e5, cost=0.1))
 
 
 def test_a_market_with_a_failed_round_is_audited_and_reported(tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ class Scripted:
 
 
 def setup_of(mechanism: Mechanism, federation: Scripted) -> Setup:
-    context = Context(N, 10, 0, Recipe(), PROBLEM.layout, lambda k: INITIAL + k)
-    return Setup(mechanism, federation, context, server=None)  # type: ignore[arg-type]
+    context = Context(N, 10, 0, Recipe(), PROBLEM.layout, lambda k: INITIAL + k, mechanism.slots())
+    return Setup(mechanism, federation, context, *[None] * 6)  # type: ignore[arg-type]
 
 
 def play(mechanism: Mechanism, federation: Scripted, state: LoopState | None = None) -> Any:
@@ -191,9 +191,9 @@ class AsksAndPicks(SelectPart):
             return ()
         return [Request(c, (Score("loss", view.table.rows),)) for c in (1, 2)]
 
-    def decide(self, view: View, state: State) -> Choice:
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
         losses = {c: float(view.answers[c, "loss"].loss[0]) for c in (1, 2)}  # type: ignore[union-attr]
-        return Choice(np.array([max(losses, key=lambda c: losses[c])]))
+        return Choice(np.array([max(losses, key=lambda c: losses[c])])), state
 
 
 def test_questions_are_asked_before_selection_in_one_exchange() -> None:
@@ -205,8 +205,8 @@ def test_questions_are_asked_before_selection_in_one_exchange() -> None:
 
 @dataclass(frozen=True)
 class Withholds(SettlePart):
-    def decide(self, view: View, state: State) -> Settlement:
-        return Settlement(withheld=frozenset({1}))
+    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+        return Settlement(frozenset({1} if view.stage == "close" else {})), state
 
 
 def test_withheld_rows_stay_as_they_were() -> None:
@@ -221,11 +221,8 @@ class Counts(SelectPart):
     def init(self, context: Context) -> State:
         return {"rounds": 0}
 
-    def decide(self, view: View, state: State) -> Choice:
-        return Choice(np.array([state["rounds"] % N]))
-
-    def learn(self, outcome: View, state: State) -> State:
-        return {"rounds": state["rounds"] + 1}
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
+        return Choice(np.array([state["rounds"] % N])), {"rounds": state["rounds"] + 1}
 
 
 def test_state_goes_in_and_comes_out() -> None:
@@ -242,6 +239,8 @@ def test_state_goes_in_and_comes_out() -> None:
 class Fixed:
     needs = frozenset()
     gives = frozenset({"values"})
+    reads = frozenset()
+    fills = frozenset()
 
     def init(self, context: Context) -> State:
         return {}
@@ -252,8 +251,11 @@ class Fixed:
     def learn(self, outcome: View, state: State) -> State:
         return state
 
-    def decide(self, view: View, state: State) -> Values:
-        return Values(-view.trained.seats.client.astype(float))
+    def figures(self, state: State) -> dict[str, Any]:
+        return {}
+
+    def value(self, view: View, state: State) -> tuple[Values, State]:
+        return Values(-view.trained.seats.client.astype(float)), state
 
 
 def test_a_part_needs_no_base_class() -> None:

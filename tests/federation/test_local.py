@@ -21,10 +21,11 @@ from hanse.federation.port import (
     Train,
     Trained,
 )
-from hanse.setup import World, build, settle_engine
+from hanse.rounds import Setup
+from hanse.setup import build, settle_engine
 
 
-def world(**sections: Any) -> World:
+def world(**sections: Any) -> Setup:
     given: dict[str, Any] = {
         "data": {"clients": 5, "client_test": 0.2},
         "model": {"name": "mlp", "hidden": [6]},
@@ -37,31 +38,31 @@ def world(**sections: Any) -> World:
 
 
 @pytest.fixture(scope="module")
-def here() -> World:
+def here() -> Setup:
     return world()
 
 
-def ask(here: World, client: int, *tasks: Any) -> Reply:
-    [reply] = here.setup.federation.exchange(0, [Request(client, tasks)], None, 0)
+def ask(here: Setup, client: int, *tasks: Any) -> Reply:
+    [reply] = here.federation.exchange(0, [Request(client, tasks)], None, 0)
     return reply
 
 
-def own(here: World, client: int, share: str = "train") -> tuple[torch.Tensor, torch.Tensor]:
+def own(here: Setup, client: int, share: str = "train") -> tuple[torch.Tensor, torch.Tensor]:
     pool, [index] = here.data.pool([client], share)
     return pool.x[index], pool.y[index]
 
 
-def row_of(here: World, k: int = 0) -> torch.Tensor:
-    return here.setup.context.initial(k)
+def row_of(here: Setup, k: int = 0) -> torch.Tensor:
+    return here.context.initial(k)
 
 
-def output(here: World, row: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def output(here: Setup, row: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     here.problem.layout.load(here.problem.module, row)
     return here.problem.module(x)
 
 
 @pytest.mark.parametrize("share", ["train", "test"])
-def test_scores_are_the_losses_and_accuracies_on_the_share(here: World, share: str) -> None:
+def test_scores_are_the_losses_and_accuracies_on_the_share(here: Setup, share: str) -> None:
     rows = torch.stack([row_of(here), row_of(here, 1)])
     [result] = ask(here, 2, Score("q", rows, share)).results
     x, y = own(here, 2, share)
@@ -73,7 +74,7 @@ def test_scores_are_the_losses_and_accuracies_on_the_share(here: World, share: s
         assert float(result.accuracy[c]) == pytest.approx(float((logits.argmax(1) == y).float().mean()))
 
 
-def test_limited_scores_use_that_many_samples_the_same_for_all_models(here: World) -> None:
+def test_limited_scores_use_that_many_samples_the_same_for_all_models(here: Setup) -> None:
     rows = torch.stack([row_of(here), row_of(here)])
     [result] = ask(here, 1, Score("q", rows, limit=7)).results
     assert isinstance(result, Scored)
@@ -81,7 +82,7 @@ def test_limited_scores_use_that_many_samples_the_same_for_all_models(here: Worl
     assert result.loss[0] == result.loss[1]
 
 
-def test_gradients_are_autograds(here: World) -> None:
+def test_gradients_are_autograds(here: Setup) -> None:
     row = row_of(here)
     [result] = ask(here, 3, Gradient("g", row[None])).results
     x, y = own(here, 3)
@@ -91,7 +92,7 @@ def test_gradients_are_autograds(here: World) -> None:
     torch.testing.assert_close(result.gradients[0], want, rtol=1e-4, atol=1e-6)
 
 
-def test_confusion_counts_every_sample_once(here: World) -> None:
+def test_confusion_counts_every_sample_once(here: Setup) -> None:
     row = row_of(here)
     [result] = ask(here, 0, Confusion("c", row[None])).results
     x, y = own(here, 0)
@@ -101,11 +102,11 @@ def test_confusion_counts_every_sample_once(here: World) -> None:
     np.testing.assert_array_equal(result.counts[0].numpy(), want)
 
 
-def test_a_question_without_a_policy_is_refused_with_the_reason(here: World) -> None:
+def test_a_question_without_a_policy_is_refused_with_the_reason(here: Setup) -> None:
     assert ask(here, 0, Ask("fortune")).refused == "its policy does not answer 'fortune'"
 
 
-def test_training_answers_with_the_update_and_its_size(here: World) -> None:
+def test_training_answers_with_the_update_and_its_size(here: Setup) -> None:
     [result] = ask(here, 4, Train(0, 0, row_of(here))).results
     assert isinstance(result, Trained)
     assert result.num_samples == here.data.sizes[4]
@@ -113,10 +114,10 @@ def test_training_answers_with_the_update_and_its_size(here: World) -> None:
     assert not torch.equal(result.row, row_of(here))
 
 
-def test_bytes_count_each_model_once_a_round_and_private_rows_never(here: World) -> None:
+def test_bytes_count_each_model_once_a_round_and_private_rows_never(here: Setup) -> None:
     size = 4 * here.problem.layout.size
     row, other = row_of(here), row_of(here, 1)
-    federation = here.setup.federation
+    federation = here.federation
 
     def weigh(round: int, *tasks: Any) -> tuple[int, int]:
         [reply] = federation.exchange(round, [Request(1, tasks)], None, 0)
@@ -139,10 +140,10 @@ def test_a_client_with_too_few_samples_refuses_and_the_others_train() -> None:
         },
         model={"name": "mlp", "hidden": [6], "batch_norm": True},
     )
-    assert here.setup.federation.least == 2  # type: ignore[attr-defined]
+    assert here.federation.least == 2  # type: ignore[attr-defined]
     here.data.sizes[3] = 1
     requests = [Request(c, (Train(c, 0, row_of(here)),)) for c in (2, 3)]
-    first, second = here.setup.federation.exchange(0, requests, None, 0)
+    first, second = here.federation.exchange(0, requests, None, 0)
     assert first.refused is None
     assert second.refused == "has 1 samples to train on; 2 are needed"
 

@@ -3,7 +3,7 @@
 Its oracle is the task's own tilt, which adds the same term to the gradient.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,10 +23,10 @@ from hanse.learning.generator import FromGenerator, Generator
 from hanse.learning.halves import declaration, half_of, register, unsound
 from hanse.learning.payload import Between, Declaration, Like, Payload, Term
 from hanse.mechanisms.calling import PartError
-from hanse.mechanisms.part import Context, Ints, State, TrainPart, View
+from hanse.mechanisms.part import Block, Context, Ints, State, TrainPart, View
 from hanse.mechanisms.train import SharedModel
-from hanse.rounds import Played, first_state, play_round
-from hanse.setup import World, build, settle_engine
+from hanse.rounds import Played, Setup, first_state, play_round
+from hanse.setup import build, settle_engine
 from hanse.table import Layout, Seats, Table
 
 NAME = "leaning"
@@ -67,11 +67,14 @@ class Leans(TrainPart):
     payload: ClassVar[str | None] = NAME
     mistake: str = ""
 
-    def table(self, context: Context) -> tuple[Table, Ints]:
-        return SharedModel().table(context)
+    def blocks(self) -> Sequence[Block]:
+        return SharedModel().blocks()
 
-    def decide(self, view: View, state: State) -> Seats:
-        return SharedModel().decide(view, {})
+    def home(self, table: Table, context: Context) -> Ints:
+        return SharedModel().home(table, context)
+
+    def seats(self, view: View, state: State) -> tuple[Seats, State]:
+        return SharedModel().seats(view, state)
 
     def sends(self, view: View, state: State) -> Payload:
         sound = leaning(view.context.layout.size)
@@ -147,27 +150,27 @@ def experiment(**sections: Any) -> hanse.Experiment:
     return hanse.Experiment(**(given | sections))
 
 
-def world_of(made: hanse.Experiment) -> World:
+def world_of(made: hanse.Experiment) -> Setup:
     return settle_engine(made, build(made))[1]
 
 
 @pytest.fixture(scope="module")
-def here() -> World:
+def here() -> Setup:
     return world_of(experiment())
 
 
-def task_of(here: World, payload: Payload | None = None, **more: Any) -> Train:
-    start = here.setup.context.initial(0)
+def task_of(here: Setup, payload: Payload | None = None, **more: Any) -> Train:
+    start = here.context.initial(0)
     assert start.shape == (650,)
     return Train(0, 0, start, payload=leaning(650) if payload is None else payload, **more)
 
 
-def ask(here: World, task: Train, client: int = 1) -> Reply:
-    [reply] = here.setup.federation.exchange(0, [Request(client, (task,))], None, 0)
+def ask(here: Setup, task: Train, client: int = 1) -> Reply:
+    [reply] = here.federation.exchange(0, [Request(client, (task,))], None, 0)
     return reply
 
 
-def node_of(here: World, folder: Path, client: int = 1) -> Node:
+def node_of(here: Setup, folder: Path, client: int = 1) -> Node:
     made = experiment()
     train = made.train.recipe
     job = Job("run", client, 5, made.run.seed, {"name": "logistic"}, vars(train))
@@ -177,7 +180,7 @@ def node_of(here: World, folder: Path, client: int = 1) -> Node:
 # ---- it trains
 
 
-def test_it_adds_its_term_to_the_loss_of_every_batch_and_reports_what_it_declares(here: World) -> None:
+def test_it_adds_its_term_to_the_loss_of_every_batch_and_reports_what_it_declares(here: Setup) -> None:
     reply = ask(here, task_of(here))
     tilted = replace(task_of(here), payload=None, tilt=0.25 * torch.linspace(-1, 1, 650))
     [got], [want] = reply.results, ask(here, tilted).results
@@ -188,7 +191,7 @@ def test_it_adds_its_term_to_the_loss_of_every_batch_and_reports_what_it_declare
     assert refusal(Request(1, (task_of(here),)), reply, 650) is None
 
 
-def test_through_messages_a_node_makes_the_same_bits(here: World, tmp_path: Path) -> None:
+def test_through_messages_a_node_makes_the_same_bits(here: Setup, tmp_path: Path) -> None:
     request = Request(1, (task_of(here),))
     [want] = ask(here, task_of(here)).results
     message = node_of(here, tmp_path).answer(0, pack(request))
@@ -198,7 +201,7 @@ def test_through_messages_a_node_makes_the_same_bits(here: World, tmp_path: Path
     assert room(request).tensors == 650 * 4 + 2 * 8
 
 
-def test_it_comes_out_of_a_message_as_it_went_in(here: World) -> None:
+def test_it_comes_out_of_a_message_as_it_went_in(here: Setup) -> None:
     got, want = unpack(pack(Request(1, (task_of(here),)))).tasks[0].payload, leaning(650)
     assert (got.name, got.numbers, list(got.tensors)) == (want.name, want.numbers, ["direction"])
     assert torch.equal(got.tensors["direction"], want.tensors["direction"])
@@ -217,15 +220,15 @@ def test_it_comes_out_of_a_message_as_it_went_in(here: World) -> None:
         (Payload(NAME, {}, {"strength": Payload(NAME)}), r"payload\.numbers\.strength"),  # type: ignore[dict-item]
     ],
 )
-def test_a_message_with_one_of_other_types_is_none_of_ours(payload: Payload, reason: str, here: World) -> None:
+def test_a_message_with_one_of_other_types_is_none_of_ours(payload: Payload, reason: str, here: Setup) -> None:
     with pytest.raises(WireError, match=reason):
         unpack(pack(Request(1, (task_of(here, payload),))))
 
 
-def play(world: World, rounds: int) -> list[Played]:
-    state, played = first_state(world.setup), []
+def play(world: Setup, rounds: int) -> list[Played]:
+    state, played = first_state(world), []
     for _ in range(rounds):
-        played.append(play_round(world.setup, state))
+        played.append(play_round(world, state))
         state = played[-1].state
     return played
 
@@ -258,7 +261,7 @@ def test_the_automatic_engine_is_one_that_trains_it() -> None:
 
 
 @pytest.mark.parametrize("mistake", WRONG)
-def test_a_client_refuses_a_wrong_one_with_the_reason(mistake: str, here: World, tmp_path: Path) -> None:
+def test_a_client_refuses_a_wrong_one_with_the_reason(mistake: str, here: Setup, tmp_path: Path) -> None:
     make, reason = WRONG[mistake]
     task = task_of(here, make(leaning(650)))
     assert ask(here, task).refused == reason
@@ -287,7 +290,7 @@ def test_a_part_sends_what_it_announces_or_nothing() -> None:
         play(world_of(experiment(mechanism=mechanism)), 1)
 
 
-def test_a_client_that_does_not_know_it_says_so(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_know_it_says_so(here: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of(here)
     monkeypatch.delitem(halves.HALVES, NAME)
     reason = "payload 'leaning': no client's half is registered for it; there are generator"
@@ -311,7 +314,7 @@ def test_a_client_that_does_not_know_it_says_so(here: World, monkeypatch: pytest
     ],
 )
 def test_extras_that_are_not_as_declared_are_refused(
-    extras: dict[str, Tensor], reason: str | None, here: World
+    extras: dict[str, Tensor], reason: str | None, here: Setup
 ) -> None:
     request = Request(1, (task_of(here),))
     reply = Reply(1, (Trained(0, torch.zeros(650), 3.0, 0.5, 2, extras),))
@@ -340,7 +343,7 @@ def test_a_name_belongs_to_one_half() -> None:
     assert declaration(leaning(3)).extras == {"met": Like((2,), torch.int64, 0)}
 
 
-def test_fedgens_must_fit_the_models_head(here: World) -> None:
+def test_fedgens_must_fit_the_models_head(here: Setup) -> None:
     def said(shape: Generator, labels: Tensor) -> str | None:
         row = torch.zeros(shape.size)
         return unsound(FromGenerator.payload(shape, row, labels.double(), 1.0, 1.0, 4), here.problem.layout)

@@ -17,7 +17,8 @@ from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
 from hanse.learning.scoring import Scorer
 from hanse.learning.threads import Crew
-from hanse.setup import World, build, settle_engine
+from hanse.rounds import Setup
+from hanse.setup import build, settle_engine
 from hanse.streams import stream
 
 
@@ -100,7 +101,7 @@ def test_lists_that_do_not_fit_together_are_scored_in_groups(monkeypatch: pytest
 
 
 @pytest.fixture(scope="module")
-def here() -> World:
+def here() -> Setup:
     experiment = hanse.Experiment(
         data={"clients": 12, "alpha": 0.2, "client_test": 0.2},
         model={"name": "mlp", "hidden": [6]},
@@ -110,8 +111,8 @@ def here() -> World:
     return settle_engine(experiment, build(experiment))[1]
 
 
-def test_wishes_of_all_kinds_come_back_in_order(here: World) -> None:
-    a, b = here.setup.context.initial(0)[None], torch.stack([here.setup.context.initial(k) for k in (1, 2)])
+def test_wishes_of_all_kinds_come_back_in_order(here: Setup) -> None:
+    a, b = here.context.initial(0)[None], torch.stack([here.context.initial(k) for k in (1, 2)])
     wanted = [
         Wanted(3, a), Wanted(1, b), Wanted(3, a, "test"), Wanted(0, a, limit=7), Wanted(5, a), Wanted(1, b, limit=3),
         Wanted(7, b.clone()),
@@ -139,17 +140,17 @@ class Counted:
         return self.engine.score_each(*given)
 
 
-def test_clients_that_score_the_same_models_share_one_call(here: World) -> None:
-    row = here.setup.context.initial(0)
+def test_clients_that_score_the_same_models_share_one_call(here: Setup) -> None:
+    row = here.context.initial(0)
     engine = Counted(here.engine)
     score_shares([Wanted(c, row[None], limit=5) for c in range(12)], here.data, engine, 0, 0)  # type: ignore[arg-type]
     assert engine.calls == 1
 
 
-def test_the_federation_answers_as_each_client_alone_would(here: World) -> None:
-    table = torch.stack([here.setup.context.initial(k) for k in range(3)])
+def test_the_federation_answers_as_each_client_alone_would(here: Setup) -> None:
+    table = torch.stack([here.context.initial(k) for k in range(3)])
     asked = [Request(c, (Score("own", table[c % 3][None], limit=9), Score("all", table))) for c in range(12)]
-    replies = here.setup.federation.exchange(2, asked, None, 0)
+    replies = here.federation.exchange(2, asked, None, 0)
     assert [r.client for r in replies] == list(range(12))
     for request, reply in zip(asked, replies, strict=True):
         pool, [index] = here.data.pool([request.client])

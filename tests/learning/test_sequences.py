@@ -15,6 +15,7 @@ from hanse.data.samples import Samples
 from hanse.errors import UserError
 from hanse.federation.answers import Share, confusion, gradient
 from hanse.federation.port import Confusion, Gradient
+from hanse.judge import by_class
 from hanse.learning.coalitions import Coalitions
 from hanse.learning.engines import choose
 from hanse.learning.job import Problem, Recipe, SeatJob

@@ -14,11 +14,11 @@ from hanse.federation.check import refusal
 from hanse.federation.port import Reply, Request, Train, Trained
 from hanse.learning.engines import choose
 from hanse.learning.job import Recipe, batch_plan
-from hanse.mechanisms.fedgen import Distilled, fedgen
+from hanse.mechanisms.fedgen import FedGen, fedgen
 from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.train import SharedModel
-from hanse.rounds import Played, first_state, play_round
-from hanse.setup import World, build, settle_engine
+from hanse.rounds import Played, Setup, first_state, play_round
+from hanse.setup import build, settle_engine
 
 
 def experiment(name: str = "fedgen", rounds: int = 3, **sections: Any) -> hanse.Experiment:
@@ -33,15 +33,15 @@ def experiment(name: str = "fedgen", rounds: int = 3, **sections: Any) -> hanse.
     return hanse.Experiment(**(given | sections))
 
 
-def world_of(made: hanse.Experiment) -> World:
+def world_of(made: hanse.Experiment) -> Setup:
     return settle_engine(made, build(made))[1]
 
 
-def play(world: World, rounds: int, lost: tuple[int, ...] = ()) -> list[Played]:
+def play(world: Setup, rounds: int, lost: tuple[int, ...] = ()) -> list[Played]:
     """Play rounds; nobody answers in the rounds of ``lost``."""
-    state, played = first_state(world.setup), []
+    state, played = first_state(world), []
     for round in range(rounds):
-        setup = replace(world.setup, min_replies=99) if round in lost else world.setup
+        setup = replace(world, min_replies=99) if round in lost else world
         played.append(play_round(setup, state))
         state = played[-1].state
     return played
@@ -71,7 +71,7 @@ def test_label_counts_come_through_the_port_and_are_those_of_the_batches() -> No
 
 def test_the_terms_begin_after_the_generators_first_training_and_fade() -> None:
     world = world_of(experiment(rounds=5))
-    part, played = Distilled(generative_alpha=4.0, generative_beta=6.0), play(world, 5, lost=(0,))
+    part, played = FedGen(generative_alpha=4.0, generative_beta=6.0), play(world, 5, lost=(0,))
     sent = [part.sends(p.view, s).numbers for p, s in zip(played[1:], map(state_of, played[:-1]), strict=True)]
     assert [n["alpha"] for n in sent] == pytest.approx([0.0, 4 * 0.98**2, 4 * 0.98**3, 4 * 0.98**4])
     assert [n["beta"] for n in sent] == pytest.approx([0.0, 6 * 0.98**2, 6 * 0.98**3, 6 * 0.98**4])
@@ -88,8 +88,8 @@ def test_labels_are_drawn_by_their_counts_or_uniformly_among_those_met() -> None
     world = world_of(experiment())
     [played] = play(world, 1)
     state = dict(state_of(played)) | {"counts": np.array([0, 5, 0, 15, 0, 0, 0, 0, 0, 0.0])}
-    by_counts = Distilled().sends(played.view, state).tensors["labels"]
-    uniform = Distilled(labels="uniform").sends(played.view, state).tensors["labels"]
+    by_counts = FedGen().sends(played.view, state).tensors["labels"]
+    uniform = FedGen(labels="uniform").sends(played.view, state).tensors["labels"]
     assert by_counts.tolist() == [0, 0.25, 0, 0.75, 0, 0, 0, 0, 0, 0]
     assert uniform.tolist() == [0, 0.5, 0, 0.5, 0, 0, 0, 0, 0, 0]
 
@@ -105,7 +105,7 @@ def test_a_head_out_of_all_bounds_leaves_the_generator_as_it_was() -> None:
     first, second = play(world, 2)
     updates = second.view.trained
     wild = replace(second.view, updates=replace(updates, rows=torch.full_like(updates.rows, 1e38)))
-    after = world.setup.mechanism.train.learn(wild, state_of(first))
+    after = world.mechanism.train.learn(wild, state_of(first))
     assert torch.equal(after["generator"], state_of(first)["generator"])
     assert after["steps"] == state_of(first)["steps"] == 50
     assert np.isnan(after["loss"])
@@ -131,7 +131,7 @@ def test_a_head_out_of_all_bounds_leaves_the_generator_as_it_was() -> None:
 def test_wrong_label_counts_are_refused(extras: dict[str, torch.Tensor], reason: str | None) -> None:
     world = world_of(experiment())
     [played] = play(world, 1)
-    task = Train(0, 0, torch.zeros(5), payload=Distilled().sends(played.view, state_of(played)))
+    task = Train(0, 0, torch.zeros(5), payload=FedGen().sends(played.view, state_of(played)))
     trained = Trained(0, torch.zeros(5), 3.0, 0.1, 2, extras)
     assert refusal(Request(1, (task,)), Reply(1, (trained,)), 5) == reason
 
@@ -145,11 +145,11 @@ def test_the_generator_and_the_counts_are_on_the_bill() -> None:
 
 def test_the_published_settings_are_the_defaults() -> None:
     part = fedgen().train
-    assert part == Distilled(10.0, 10.0, 0.98, 1.0, 3e-4, 50, 128, 0.01, 32, 256, 32, "counts")
-    assert build_mechanism({"name": "fedgen", "generator_lr": 1e-4}).train == Distilled(generator_lr=1e-4)
-    assert build_mechanism({"name": "fedgen", "train": {"generator_lr": 1e-4}}).train == Distilled(generator_lr=1e-4)
-    elsewhere = build_mechanism({"name": "s_fedavg", "train": "distilled"}).train  # with an alpha and beta of its own
-    assert elsewhere == Distilled()
+    assert part == FedGen(10.0, 10.0, 0.98, 1.0, 3e-4, 50, 128, 0.01, 32, 256, 32, "counts")
+    assert build_mechanism({"name": "fedgen", "generator_lr": 1e-4}).train == FedGen(generator_lr=1e-4)
+    assert build_mechanism({"name": "fedgen", "train": {"generator_lr": 1e-4}}).train == FedGen(generator_lr=1e-4)
+    elsewhere = build_mechanism({"name": "s_fedavg", "train": "fedgen"}).train  # with an alpha and beta of its own
+    assert elsewhere == FedGen()
     gt, plain = build_mechanism({"name": "gtfedgen"}), build_mechanism({"name": "fedgen", "weigh": "gtflat"})
     assert (gt.train, gt.weigh, gt.select) == (plain.train, plain.weigh, plain.select)
 
@@ -175,7 +175,7 @@ def test_a_model_that_does_not_end_in_a_linear_layer_is_refused_with_one_line() 
     with pytest.raises(hanse.UserError) as refused:
         hanse.run(made)
     assert str(refused.value) == (
-        "mechanism.train: Distilled needs a classifier that ends in a linear layer, whose input the generator makes"
+        "mechanism.train: FedGen needs a classifier that ends in a linear layer, whose input the generator makes"
     )
 
 
@@ -188,7 +188,7 @@ def test_an_engine_that_cannot_add_its_loss_is_refused_before_round_0(engine: st
 def test_the_automatic_choice_avoids_them_and_says_why() -> None:
     world = world_of(experiment())
     pool, _ = world.data.pool([0])
-    row, recipe = world.setup.context.initial(0), Recipe(steps=2, batch_size=8)
+    row, recipe = world.context.initial(0), Recipe(steps=2, batch_size=8)
     choice = choose(world.problem, row, recipe, pool, seats=2, batch=8, payload=True)
     assert choice.engine == "sequential"
     assert any(line.startswith("stacked: it cannot add the loss of the payload") for line in choice.why)
@@ -212,10 +212,10 @@ def test_gtfedgen_weighs_by_the_equilibrium() -> None:
 
 
 def test_any_selector_goes_with_it() -> None:
-    mechanism = {"name": "greedyfed", "clients_per_round": 3, "train": "distilled"}
+    mechanism = {"name": "greedyfed", "clients_per_round": 3, "train": "fedgen"}
     run = hanse.run(experiment(mechanism=mechanism))
     assert [m["answered"] for m in run.metrics] == [3, 3, 3]
-    assert isinstance(fedgen(4).train, Distilled)
+    assert isinstance(fedgen(4).train, FedGen)
     assert not isinstance(fedgen(4).train, SharedModel)
 
 

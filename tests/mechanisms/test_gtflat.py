@@ -11,11 +11,13 @@ import torch
 
 import hanse
 from hanse.games import replicator
+from hanse.mechanisms.baselines import fedavg
+from hanse.mechanisms.mixing import proposed_mix
 from hanse.mechanisms.part import View
 from hanse.mechanisms.registry import build_mechanism, build_part
 from hanse.mechanisms.weigh import GTFLAT, InverseDistance
-from hanse.rounds import first_state, play_round
-from hanse.setup import World, build, settle_engine
+from hanse.rounds import Setup, first_state, play_round
+from hanse.setup import build, settle_engine
 from hanse.table import Mix, Seats, Table, Updates
 
 M = 4
@@ -33,21 +35,20 @@ def experiment(**mechanism: Any) -> hanse.Experiment:
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
+def world() -> Setup:
     given = experiment()
     return settle_engine(given, build(given))[1]
 
 
 @pytest.fixture(scope="module")
-def view(world: World) -> View:
-    state = play_round(world.setup, first_state(world.setup)).state
-    return play_round(world.setup, state).view
+def view(world: Setup) -> View:
+    state = play_round(world, first_state(world)).state
+    return play_round(world, state).view
 
 
 def weigh(view: View, name: str, **options: Any) -> Mix:
     part: Any = build_part("weigh", {"name": name, **options})
-    found: Mix = part.decide(view, {})
-    return found
+    return proposed_mix(replace(fedavg(), weigh=part), view, {"weigh": {}})[0]
 
 
 def parameters(view: View) -> torch.Tensor:
@@ -104,7 +105,7 @@ def test_options(view: View) -> None:
     assert close(weigh(view, "gtflat", payoff="layers", scale="mean"), wanted(sum(own) / len(own)))
 
 
-def test_validation_payoffs_are_losses_of_pairs(world: World, view: View) -> None:
+def test_validation_payoffs_are_losses_of_pairs(world: Setup, view: View) -> None:
     samples = world.data.server_validation
     assert samples is not None
     losses = np.zeros((M, M))
@@ -176,7 +177,7 @@ def test_few_equal_and_enormous_models(view: View, name: str) -> None:
 def test_a_model_that_is_not_finite_never_reaches_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
     given = experiment(weigh="gtflat")
     world = settle_engine(given, build(given))[1]
-    engine = world.setup.federation.engine  # type: ignore[attr-defined]
+    engine = world.federation.engine  # type: ignore[attr-defined]
     real = engine.train
 
     def spoil(*args: Any, **more: Any) -> Any:
@@ -185,7 +186,7 @@ def test_a_model_that_is_not_finite_never_reaches_the_game(monkeypatch: pytest.M
         return found
 
     monkeypatch.setattr(type(engine), "train", lambda self, *args, **more: spoil(*args, **more))
-    played = play_round(world.setup, first_state(world.setup))
+    played = play_round(world, first_state(world))
     assert len(played.view.trained) == M - 1
     assert len(played.view.refusals) == 1
     assert "finite" in played.view.refusals[0][1]

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hanse.mechanisms.settle import market as settling
-from hanse.mechanisms.weigh.linear import soft_shares
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -28,9 +26,11 @@ from hanse.federation.port import Answered, Federation, Reply, Request, Roster, 
 from hanse.games.market import prices
 from hanse.ledger.entry import TOKEN, units_of
 from hanse.ledger.entry import client as account
+from hanse.mechanisms import ipfl as settling
+from hanse.mechanisms.fedsoft import soft_shares
 from hanse.mechanisms.weigh.average import sample_shares
-from hanse.rounds import finish, first_state, play_round
-from hanse.setup import World, build, settle_engine
+from hanse.rounds import Setup, finish, first_state, play_round
+from hanse.setup import build, settle_engine
 
 N = 4
 
@@ -205,7 +205,7 @@ class Hostile(Federation):
 
 
 @cache
-def world(name: str, **options: Any) -> World:
+def world(name: str, **options: Any) -> Setup:
     mechanism = {"name": name, **options} | ({} if name == "ipfl" else {"by_contribution": 2, "at_random": 1})
     given = experiment(mechanism)
     return settle_engine(given, build(given))[1]
@@ -217,7 +217,7 @@ def test_huge_sizes_do_not_make_the_model_zero(size: float) -> None:
         results = [replace(r, num_samples=size) if isinstance(r, Trained) else r for r in reply.results]
         return replace(reply, results=tuple(results))
 
-    setup = world("pifl").setup
+    setup = world("pifl")
     state = first_state(setup)
     played = play_round(replace(setup, federation=Hostile(setup.federation, huge)), state)
     answered = len(played.view.trained)
@@ -242,7 +242,7 @@ def test_accuracies_outside_0_and_1_neither_end_a_round_nor_stay_the_best(accura
         ]
         return replace(reply, results=tuple(results))
 
-    setup = world("pifl").setup
+    setup = world("pifl")
     setup = replace(setup, federation=Hostile(setup.federation, lie))
     state = first_state(setup)
     for _ in range(3):
@@ -269,7 +269,7 @@ def test_a_model_too_long_to_measure_is_out_of_the_market_and_the_round_goes_on(
         return replace(reply, results=tuple(results))
 
     monkeypatch.setattr("hanse.federation.check.LONGEST", math.inf)  # the market alone, without the guard before it
-    setup = world("ipfl", **options).setup
+    setup = world("ipfl", **options)
     played = play_round(replace(setup, federation=Hostile(setup.federation, long)), first_state(setup))
     arrays = played.view.settlement.arrays  # type: ignore[union-attr]
     reason = dict(played.view.refusals)[1]
@@ -320,7 +320,7 @@ def told_by(said: Mapping[int, Mapping[str, Any]], reply: Reply) -> Reply:
 
 def check_delivery(played: Any, before: torch.Tensor) -> None:
     """Every model that a market delivered is paid for at its price, or is free by rule: its price is below a unit."""
-    trade = getattr(played.view.mix, "trade", None)  # none if nobody answered soundly
+    trade = played.view.get(settling.Trade)  # none if nobody answered soundly
     arrays, posted = played.view.settlement.arrays, played.view.posted
     if trade is None:
         return
@@ -346,7 +346,7 @@ def check_delivery(played: Any, before: torch.Tensor) -> None:
 def test_whatever_clients_declare_money_is_conserved_and_paid(
     name: str, options: dict[str, Any], said: Mapping[int, Mapping[str, Any]]
 ) -> None:
-    setup = world(name, **options).setup
+    setup = world(name, **options)
     setup = replace(setup, federation=Hostile(setup.federation, lambda reply: told_by(said, reply)))
     state = first_state(setup)
     for number in range(4):

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hanse.mechanisms.weigh.fedfomo import _moved
 
 from hanse.federation.port import (
     ClientInfo,
@@ -24,9 +23,16 @@ from hanse.federation.port import (
 )
 from hanse.learning.job import Recipe
 from hanse.learning.models import build_problem
-from hanse.mechanisms import personalised
+from hanse.mechanisms.cfl import cfl
+from hanse.mechanisms.ditto import ditto
+from hanse.mechanisms.fedamp import fedamp
+from hanse.mechanisms.fedfomo import FedFomo, _moved, fedfomo
+from hanse.mechanisms.fedsoft import fedsoft
+from hanse.mechanisms.ifca import ifca
 from hanse.mechanisms.part import Context, Mechanism
-from hanse.mechanisms.weigh import FedFomo
+from hanse.mechanisms.pfedgraph import pfedgraph
+from hanse.mechanisms.registry import MECHANISMS
+from hanse.mechanisms.scaffold import scaffold
 from hanse.records import seats_of
 from hanse.rounds import LoopState, Played, Setup, first_state, play_round
 
@@ -34,6 +40,7 @@ N = 4
 PROBLEM, INITIAL = build_problem("logistic", (2,), 3, 0)
 P = PROBLEM.layout.size
 SIZES = (10.0, 20.0, 30.0, 40.0)
+EVERY = ("cfl", "ditto", "fedamp", "fedfomo", "fedsoft", "heur_fedamp", "ifca", "pfedgraph", "scaffold")
 
 
 def row_of(client: int, task: Train) -> torch.Tensor:
@@ -78,8 +85,8 @@ class World:
 
     def __init__(self, mechanism: Mechanism, federation: Scripted, recipe: Recipe | None = None) -> None:
         recipe = recipe or Recipe(lr=0.1)
-        context = Context(N, 10, 0, recipe, PROBLEM.layout, lambda k: INITIAL + k)
-        self.setup = Setup(mechanism, federation, context, server=None)  # type: ignore[arg-type]
+        context = Context(N, 10, 0, recipe, PROBLEM.layout, lambda k: INITIAL + k, mechanism.slots())
+        self.setup = Setup(mechanism, federation, context, *[None] * 6)  # type: ignore[arg-type]
         self.state: LoopState = first_state(self.setup)
 
     def play(self) -> Played:
@@ -95,7 +102,7 @@ def training(federation: Scripted, client: int) -> list[Train]:
 
 def test_ditto_sits_twice_and_keeps_one_of_both_to_itself() -> None:
     federation = Scripted()
-    world = World(personalised.ditto(lam=0.7), federation)
+    world = World(ditto(lam=0.7), federation)
     world.play()
     federation.asked.clear()
     before = world.state.table.rows.clone()
@@ -121,7 +128,7 @@ def test_ditto_sits_twice_and_keeps_one_of_both_to_itself() -> None:
 
 def test_both_of_a_clients_seats_are_recorded_as_they_were() -> None:
     federation = Scripted(move=lambda c, t: t.start + t.row)
-    played = World(personalised.ditto(), federation).play()
+    played = World(ditto(), federation).play()
     lines = seats_of(played)
     sat = [(line["client"], line["start"]) for line in lines]
     assert sat == [
@@ -132,7 +139,7 @@ def test_both_of_a_clients_seats_are_recorded_as_they_were() -> None:
 
 
 def test_a_client_that_is_not_seated_keeps_its_private_row() -> None:
-    world = World(personalised.ditto(clients_per_round=2), Scripted())
+    world = World(ditto(clients_per_round=2), Scripted())
     before = world.state.table.rows.clone()
     played = world.play()
     sat = set(played.view.trained.seats.client.tolist())
@@ -143,7 +150,7 @@ def test_a_client_that_is_not_seated_keeps_its_private_row() -> None:
 
 def test_fedamp_keeps_each_model_and_pulls_it_to_a_mix_of_the_near_ones() -> None:
     federation = Scripted(move=lambda c, t: torch.full((P,), 0.0 if c < 2 else 10.0) + 0.01 * c)
-    world = World(personalised.fedamp(lam=0.02, step=0.5, sigma=2.0), federation)
+    world = World(fedamp(lam=0.02, step=0.5, sigma=2.0), federation)
     played = world.play()
     rows = played.state.table.rows
     torch.testing.assert_close(rows[:N, 0], torch.tensor([0.0, 0.01, 10.02, 10.03]))
@@ -162,7 +169,7 @@ def test_fedamp_keeps_each_model_and_pulls_it_to_a_mix_of_the_near_ones() -> Non
 
 def test_fedamps_default_scale_is_the_mean_squared_distance_and_is_recorded() -> None:
     federation = Scripted(move=lambda c, t: torch.full((P,), float(c)))
-    played = World(personalised.fedamp(), federation).play()
+    played = World(fedamp(), federation).play()
     mean = P * np.mean([(i - j) ** 2 for i in range(N) for j in range(N) if i != j])
     assert played.view.mixed.metrics["weigh/sigma"] == pytest.approx(mean)
     centre = played.view.mixed.W[N:, :N]
@@ -179,7 +186,7 @@ def opposed(client: int, task: Train) -> torch.Tensor:
 
 def test_pfedgraph_starts_from_the_graphs_mix_and_holds_what_it_trained() -> None:
     federation = Scripted(move=opposed)
-    world = World(personalised.pfedgraph(lam=0.5), federation)
+    world = World(pfedgraph(lam=0.5), federation)
     played = world.play()
     # d = -1 inside a group and 1 across: simplex(n/100 -+ 1/1.6)
     graph = played.view.mixed.W[N:, :N]
@@ -214,7 +221,7 @@ def test_fedfomo_mixes_what_gains_by_its_own_losses() -> None:
         return {0: [1.0, 0.5, 0.0, 2.0, 2.0], 1: [1.0, 2.0, 0.0, 2.0, 2.0]}.get(client, [1.0] * 5)
 
     federation = Scripted(losses=losses, move=lambda c, t: t.start + torch.eye(P)[c] * (c + 1))
-    world = World(personalised.fedfomo(), federation)
+    world = World(fedfomo(), federation)
     before = world.state.table.rows.clone()
     played = world.play()
     assert [t.share for r in federation.asked[-1] for t in r.tasks if isinstance(t, Score)] == ["validation"] * N
@@ -225,12 +232,13 @@ def test_fedfomo_mixes_what_gains_by_its_own_losses() -> None:
     np.testing.assert_allclose(W[2:, N:], [[0, 0, 1, 0], [0, 0, 0, 1]])
     assert torch.equal(played.state.table.rows[2], before[2])
     assert played.view.mixed.metrics["weigh/kept_old"] == 2
-    affinity = played.state.states["weigh"]["affinity"]
+    affinity = played.state.states["train"]["affinity"]
     np.testing.assert_allclose(affinity[0], [0.5, 0.5, -1 / 3, -1 / 4])
 
 
 def test_fedfomo_sends_the_models_that_gained_most_before() -> None:
-    mechanism = replace(personalised.fedfomo(), weigh=FedFomo(models=1, exploration=0.0))
+    part = FedFomo(models=1, exploration=0.0)
+    mechanism = replace(fedfomo(), train=part, weigh=part)
     federation = Scripted(losses=lambda client, models: [1.0, 2.0, 0.5])
     world = World(mechanism, federation)
     first = world.play()
@@ -246,7 +254,7 @@ def test_distances_of_few_pairs_are_those_of_the_gram_product() -> None:
     draw = torch.Generator().manual_seed(1)
     rows = torch.randn(N, P, generator=draw)
     federation = Scripted(move=lambda c, t: t.start + rows[c])
-    view = World(personalised.fedfomo(), federation).play().view
+    view = World(fedfomo(), federation).play().view
     everyone = _moved(view, [np.arange(N)] * N)
     few = _moved(view, [np.array([s]) for s in range(N)])
     np.testing.assert_allclose(np.diag(few), np.diag(everyone), rtol=1e-5)
@@ -256,15 +264,15 @@ def test_distances_of_few_pairs_are_those_of_the_gram_product() -> None:
 
 
 def test_who_does_not_say_its_losses_keeps_its_own_update() -> None:
-    played = World(personalised.fedfomo(), Scripted(silent=frozenset({"fedfomo"}))).play()
+    played = World(fedfomo(), Scripted(silent=frozenset({"fedfomo"}))).play()
     np.testing.assert_array_equal(played.view.mixed.W, np.eye(N, 2 * N))
     assert played.view.mixed.metrics["weigh/heard"] == 0
-    assert not played.state.states["weigh"]["affinity"].any()
+    assert not played.state.states["train"]["affinity"].any()
 
 
 def test_a_cluster_whose_members_pull_apart_is_split_and_the_table_grows() -> None:
     federation = Scripted(move=lambda c, t: t.start + (3.0 if c in (0, 2, 3) else -3.0))
-    world = World(personalised.cfl(eps1=10.0, eps2=1.0), federation)
+    world = World(cfl(eps1=10.0, eps2=1.0), federation)
     played = world.play()
     assert played.state.table.size == 2
     assert played.state.table.owner.tolist() == [-1, -1]
@@ -285,20 +293,20 @@ def test_a_cluster_whose_members_pull_apart_is_split_and_the_table_grows() -> No
 @pytest.mark.parametrize(("eps1", "eps2"), [(1.0, 1.0), (10.0, 100.0)])
 def test_a_long_mean_or_short_updates_do_not_split(eps1: float, eps2: float) -> None:
     federation = Scripted(move=lambda c, t: t.start + (3.0 if c in (0, 2, 3) else -3.0))
-    played = World(personalised.cfl(eps1=eps1, eps2=eps2), federation).play()
+    played = World(cfl(eps1=eps1, eps2=eps2), federation).play()
     assert played.state.table.size == 1
     torch.testing.assert_close(played.state.table.rows[0], INITIAL + 1.5)  # a plain mean, whatever the samples
 
 
 def test_clients_that_are_absent_when_a_cluster_splits_stay_with_the_larger_half() -> None:
     federation = Scripted(move=lambda c, t: t.start + (3.0 if c else -3.0), present_ids=(0, 1, 2))
-    played = World(personalised.cfl(eps1=10.0, eps2=1.0), federation).play()
+    played = World(cfl(eps1=10.0, eps2=1.0), federation).play()
     assert played.state.home.tolist() == [1, 0, 0, 0]
 
 
 def test_ifca_trains_and_holds_the_cluster_of_lowest_loss() -> None:
     federation = Scripted(losses=lambda c, models: [0.5, 0.4, 0.4] if c % 2 else [0.1, float("nan"), 0.2])
-    world = World(personalised.ifca(clusters=3), federation)
+    world = World(ifca(clusters=3), federation)
     before = world.state.table.rows.clone()
     played = world.play()
     assert [training(federation, c)[0].row for c in range(N)] == [0, 1, 0, 1]
@@ -312,7 +320,7 @@ def test_ifca_trains_and_holds_the_cluster_of_lowest_loss() -> None:
 
 def test_who_is_silent_stays_in_the_cluster_that_it_named_last() -> None:
     federation = Scripted(losses=lambda c, models: [1.0, 0.0])
-    world = World(personalised.ifca(), federation)
+    world = World(ifca(), federation)
     world.play()
     federation.asked.clear()
     federation.silent = frozenset({"clusters"})
@@ -324,7 +332,7 @@ def test_who_is_silent_stays_in_the_cluster_that_it_named_last() -> None:
 
 def test_fedsoft_pulls_each_client_to_its_mean_of_the_centres() -> None:
     federation = Scripted(counts=lambda c, models: [6, 2] if c < 2 else [0, 0])
-    world = World(personalised.fedsoft(lam=0.3, interval=2), federation)
+    world = World(fedsoft(lam=0.3, interval=2), federation)
     before = world.state.table.rows.clone()
     played = world.play()
     own, none = training(federation, 0)[0], training(federation, 2)[0]
@@ -356,7 +364,7 @@ def test_k_pulls_by_importance_are_one_pull_to_the_mean() -> None:
 
 def test_an_unimportant_centre_keeps_a_little_weight() -> None:
     federation = Scripted(counts=lambda c, models: [8, 0])
-    world = World(personalised.fedsoft(), federation)
+    world = World(fedsoft(), federation)
     world.play()
     np.testing.assert_allclose(world.state.states["train"]["importance"], [[1 / 1.0001, 1e-4 / 1.0001]] * N)
 
@@ -365,7 +373,7 @@ def test_an_unimportant_centre_keeps_a_little_weight() -> None:
 def test_scaffolds_rules_in_the_table(momentum: float) -> None:
     recipe = Recipe(lr=0.1, momentum=momentum)
     federation = Scripted()
-    world = World(personalised.scaffold(clients_per_round=3, global_lr=0.5), federation, recipe)
+    world = World(scaffold(clients_per_round=3, global_lr=0.5), federation, recipe)
     x, c, own = INITIAL.double(), torch.zeros(P).double(), torch.zeros(N, P).double()
     h = 0.1 * (3 if momentum == 0 else (1 + 1.5 + 1.75))
     for _ in range(4):
@@ -391,19 +399,19 @@ def test_scaffolds_rules_in_the_table(momentum: float) -> None:
     assert played.state.table.owner.tolist() == [-1, -1, 0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("name", personalised.__all__)
+@pytest.mark.parametrize("name", EVERY)
 def test_nobody_present_is_an_empty_round(name: str) -> None:
-    world = World(getattr(personalised, name)(), Scripted(present_ids=()))
+    world = World(MECHANISMS[name](), Scripted(present_ids=()))
     before = world.state.table.rows.clone()
     played = world.play()
     assert torch.equal(played.state.table.rows, before)
     assert len(played.view.trained) == 0
 
 
-@pytest.mark.parametrize("name", personalised.__all__)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_private_row_depends_on_what_its_owner_has_only(name: str) -> None:
     """Other clients' updates and private rows must not count in it."""
-    played = World(getattr(personalised, name)(clients_per_round=3), Scripted()).play()
+    played = World(MECHANISMS[name](clients_per_round=3), Scripted()).play()
     mix, seats, owner = played.view.mixed, played.view.trained.seats, played.view.table.owner
     for row in np.flatnonzero(mix.owner >= 0):
         me = mix.owner[row]

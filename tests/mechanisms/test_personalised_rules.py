@@ -3,20 +3,25 @@
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hanse.mechanisms.weigh.cfl import bipartition, moved_by
-from hanse.mechanisms.weigh.fedfomo import gains, received_weights
-from hanse.mechanisms.weigh.linear import soft_shares, step_sum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from hanse.games.gram import distances
-from hanse.mechanisms.weigh.centres import attention, collaboration, heuristic_attention, onto_simplex
+from hanse.mechanisms.cfl import bipartition, moved_by
+from hanse.mechanisms.fedamp import attention, heuristic_attention
+from hanse.mechanisms.fedfomo import gains, received_weights
+from hanse.mechanisms.fedsoft import soft_shares
+from hanse.mechanisms.part import Group
+from hanse.mechanisms.pfedgraph import collaboration, onto_simplex
+from hanse.mechanisms.scaffold import step_sum
+from hanse.table import Seats, Table, Updates
 
 CASES = json.loads((Path(__file__).resolve().parents[1] / "golden" / "mixing.json").read_text())["cases"]
 
@@ -64,10 +69,14 @@ def test_fedfomo(case: Any) -> None:
 def test_cfl(case: Any) -> None:
     given = case["in"]
     m = len(given["theta"])
-    start, W = np.arange(m), np.zeros((m, 2 * m))
+    rows, numbers, W = torch.tensor(given["start"]), np.arange(m), np.zeros((m, 2 * m))
+    updates = Updates(
+        Seats.at(numbers, numbers), torch.tensor(given["theta"]), np.ones(m), np.zeros(m), np.ones(m, int)
+    )
+    view: Any = SimpleNamespace(trained=updates, table=Table.of(rows))  # as much of a view as the rule looks at
     for cluster in given["clusters"]:
         for i in cluster:
-            W[i] = moved_by(i, np.array(cluster), start, m, m)
+            W[i] = np.concatenate(moved_by(Group(i, np.array(cluster), view), np.array(cluster)))
     check(case, W, given["theta"], given["start"])
 
 

@@ -14,7 +14,6 @@ from sklearn.datasets import load_digits
 
 import hanse
 from hanse.data import Dataset, Samples
-from hanse.mechanisms import personalised
 
 ENGINE = {"train": "stacked", "threads": 1}
 SKEWED = {
@@ -24,6 +23,7 @@ SKEWED = {
     "client_test": 0.25,
     "client_validation": 0.15,
 }
+EVERY = ("cfl", "ditto", "fedamp", "fedfomo", "fedsoft", "heur_fedamp", "ifca", "pfedgraph", "scaffold")
 PERSONAL = ("ditto", "fedamp", "heur_fedamp", "pfedgraph", "fedfomo", "fedsoft")
 
 
@@ -216,7 +216,7 @@ def test_fedfomo_without_validation_shares_is_refused_with_the_reason() -> None:
         hanse.run(made)
 
 
-@pytest.mark.parametrize("name", personalised.__all__)
+@pytest.mark.parametrize("name", EVERY)
 def test_some_clients_a_round_are_enough(name: str) -> None:
     run = hanse.run(experiment(name, 3, mechanism={"name": name, "clients_per_round": 3}))
     assert [m["answered"] for m in run.metrics] == [6 if name == "ditto" else 3] * 3

@@ -287,7 +287,7 @@ def test_tiff_is_one_model_with_tokens() -> None:
     assert run.metrics[-1]["tokens/bids"] == 20
     now = views[-1]
     assert now.settlement is not None
-    accuracy = float(now.server.score(now.table.rows).accuracy[0])
+    accuracy = float(now.judge.score(now.table.rows).accuracy[0])
     assert now.settlement.metrics["tokens/tier 0/accuracy"] == pytest.approx(accuracy)
     assert sum(run.book.balances.values()) == 0
 

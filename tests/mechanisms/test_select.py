@@ -12,6 +12,7 @@ from hanse.server import by_class
 
 import hanse
 from hanse.data.samples import Samples
+from hanse.judge import by_class
 from hanse.learning.models import build_problem
 from hanse.mechanisms.select import Greedy, greedy, round_robin, rounds_to_meet_all
 from hanse.mechanisms.select.by_loss import next_query_size
@@ -70,7 +71,7 @@ def state(values: list[float | None]) -> dict[str, Any]:
 
 
 def choose(part: Greedy, view: FakeView, given: dict[str, Any]) -> list[int]:
-    return part.decide(view, given).clients.tolist()  # type: ignore[arg-type]
+    return part.select(view, given)[0].clients.tolist()  # type: ignore[arg-type]
 
 
 def test_greedy_takes_the_largest_values_and_clients_without_one_last() -> None:
@@ -219,11 +220,11 @@ def whole(name: str, rounds: int, **select: Any) -> hanse.Run:
 def test_set_aware_knows_what_clients_hold_and_seats_different_classes() -> None:
     experiment = whole("set_aware", 1).experiment
     world = settle_engine(experiment, build(experiment))[1]
-    state = first_state(world.setup)
+    state = first_state(world)
     classes = world.data.class_counts()
     assert classes is not None
     for number in range(14):
-        played = play_round(world.setup, state)
+        played = play_round(world, state)
         state = played.state
         if number >= 4:  # everyone is met
             assert played.view.choice is not None
@@ -253,15 +254,15 @@ def test_set_aware_runs_on_regression_with_tenths_for_classes() -> None:
 def test_what_the_server_finds_class_by_class_adds_up_to_the_whole() -> None:
     experiment = whole("set_aware", 1).experiment
     world = settle_engine(experiment, build(experiment))[1]
-    server, row = world.setup.server, world.setup.context.initial(0)
+    judge, row = world.judge, world.context.initial(0)
     assert world.data.server_validation is not None
     counts = torch.bincount(world.data.server_validation.y).double()
     share = counts / counts.sum()
-    losses = server.class_losses(row)
-    assert float(share.numpy() @ losses) == pytest.approx(float(server.score(row[None]).loss[0]), abs=1e-6)
-    gradients = server.class_gradients(row, 10_000)
-    torch.testing.assert_close((share.float() @ gradients), server.gradient(row[None])[0], atol=1e-6, rtol=1e-4)
-    few = server.class_gradients(row, 1)
+    losses = judge.class_losses(row)
+    assert float(share.numpy() @ losses) == pytest.approx(float(judge.score(row[None]).loss[0]), abs=1e-6)
+    gradients = judge.class_gradients(row, 10_000)
+    torch.testing.assert_close((share.float() @ gradients), judge.gradient(row[None])[0], atol=1e-6, rtol=1e-4)
+    few = judge.class_gradients(row, 1)
     assert few.shape == gradients.shape
     assert not torch.allclose(few, gradients)
 

@@ -14,14 +14,14 @@ import hanse
 from hanse.learning.coalitions import sample_blocks
 from hanse.mechanisms.part import Values, View
 from hanse.mechanisms.registry import build_part
-from hanse.rounds import first_state, play_round
-from hanse.setup import World, build, settle_engine
+from hanse.rounds import Setup, first_state, play_round
+from hanse.setup import build, settle_engine
 
 M = 4
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
+def world() -> Setup:
     experiment = hanse.Experiment(
         data={"clients": 6, "alpha": 0.3},
         model={"name": "mlp", "hidden": [6]},
@@ -33,18 +33,18 @@ def world() -> World:
 
 
 @pytest.fixture(scope="module")
-def view(world: World) -> View:
-    state = play_round(world.setup, first_state(world.setup)).state
-    return play_round(world.setup, state).view
+def view(world: Setup) -> View:
+    state = play_round(world, first_state(world)).state
+    return play_round(world, state).view
 
 
 def value(view: View, **options: Any) -> Values:
     part: Any = build_part("value", options)
-    found: Values = part.decide(view, {})
+    found: Values = part.value(view, {})[0]
     return found
 
 
-def utilities(world: World, view: View, kind: str) -> dict[frozenset[int], float]:
+def utilities(world: Setup, view: View, kind: str) -> dict[frozenset[int], float]:
     """Average every coalition's models by samples and test them with plain PyTorch."""
     samples = world.data.server_validation
     assert samples is not None
@@ -82,7 +82,7 @@ def brute_force(worth: dict[frozenset[int], float]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["loss", "accuracy", "balanced"])
-def test_exact_values_are_brute_force_on_averaged_models(world: World, view: View, kind: str) -> None:
+def test_exact_values_are_brute_force_on_averaged_models(world: Setup, view: View, kind: str) -> None:
     want = brute_force(utilities(world, view, kind))
     got = value(view, name="exact", utility=kind)
     np.testing.assert_allclose(got.per_seat, want, atol=2e-6)
@@ -97,14 +97,14 @@ def test_gtg_agrees_with_exact_within_its_own_error(view: View) -> None:
     assert found.per_seat.sum() == pytest.approx(exact.sum(), abs=2e-4)
 
 
-def test_values_sum_to_what_the_round_gained(world: World, view: View) -> None:
+def test_values_sum_to_what_the_round_gained(world: Setup, view: View) -> None:
     worth = utilities(world, view, "loss")
     gained = worth[frozenset(range(M))] - worth[frozenset()]
     for name in ("exact", "monte_carlo"):
         assert value(view, name=name).per_seat.sum() == pytest.approx(gained, abs=2e-6)
 
 
-def test_leave_one_out_and_banzhaf_by_hand(world: World, view: View) -> None:
+def test_leave_one_out_and_banzhaf_by_hand(world: Setup, view: View) -> None:
     worth = utilities(world, view, "loss")
     everyone = frozenset(range(M))
     loo = [worth[everyone] - worth[everyone - {i}] for i in range(M)]
@@ -113,7 +113,7 @@ def test_leave_one_out_and_banzhaf_by_hand(world: World, view: View) -> None:
     np.testing.assert_allclose(value(view, name="banzhaf").per_seat, banzhaf, atol=2e-6)
 
 
-def test_first_order_values_are_gradient_times_move(world: World, view: View) -> None:
+def test_first_order_values_are_gradient_times_move(world: Setup, view: View) -> None:
     samples = world.data.server_validation
     assert samples is not None
     n, rows = view.trained.num_samples, view.trained.rows
@@ -150,10 +150,10 @@ def test_gtg_of_eight_clients_agrees_with_exact_on_every_round() -> None:
         engine={"train": "stacked", "threads": 1},
     )
     here = settle_engine(experiment, build(experiment))[1]
-    state = first_state(here.setup)
+    state = first_state(here)
     inside: list[np.ndarray] = []
     for _ in range(5):
-        played = play_round(here.setup, state)
+        played = play_round(here, state)
         state, found = played.state, played.view.values
         assert found is not None
         assert found.exact is not None
@@ -167,8 +167,8 @@ def test_gtg_of_eight_clients_agrees_with_exact_on_every_round() -> None:
 
 
 @pytest.mark.parametrize("name", ["exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", "first_order"])
-def test_without_a_block_values_are_those_of_the_other_samples(world: World, view: View, name: str) -> None:
-    samples = view.server.validation
+def test_without_a_block_values_are_those_of_the_other_samples(world: Setup, view: View, name: str) -> None:
+    samples = view.judge.validation
     assert samples is not None
     blocks = sample_blocks(len(samples))
     assert len(blocks) == 20
@@ -180,7 +180,7 @@ def test_without_a_block_values_are_those_of_the_other_samples(world: World, vie
     assert found.without_block.shape == (M, 20)
     for b in (0, 7):
         kept = torch.cat([block for k, block in enumerate(blocks) if k != b])
-        others = replace(view, server=replace(view.server, validation=samples.take(kept)))
+        others = replace(view, judge=replace(view.judge, validation=samples.take(kept)))
         alone = value(others, name=name, **given)
         np.testing.assert_allclose(found.without_block[:, b], alone.per_seat, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(found.without_block.mean(axis=1), found.per_seat, atol=0.01)
@@ -188,11 +188,11 @@ def test_without_a_block_values_are_those_of_the_other_samples(world: World, vie
 
 @pytest.mark.parametrize("utility", ["accuracy", "balanced"])
 def test_blocks_are_left_out_of_every_utility(view: View, utility: str) -> None:
-    samples = view.server.validation
+    samples = view.judge.validation
     assert samples is not None
     found = value(view, name="exact", utility=utility)
     assert found.without_block is not None
     kept = torch.cat(sample_blocks(len(samples))[1:])
-    others = replace(view, server=replace(view.server, validation=samples.take(kept)))
+    others = replace(view, judge=replace(view.judge, validation=samples.take(kept)))
     alone = value(others, name="exact", utility=utility)
     np.testing.assert_allclose(found.without_block[:, 0], alone.per_seat, rtol=1e-4, atol=1e-6)

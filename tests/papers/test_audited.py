@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hanse.mechanisms.settle.market import Payments
 
 from hanse.jobs.job import play
+from hanse.mechanisms.ipfl import IPFL
 from hanse.papers import audited
 from hanse.papers.frame import Variant
 from hanse.papers.runner import job_of, run_table
@@ -54,16 +55,16 @@ def test_tokens_have_books_but_no_markets(tmp_path: Path) -> None:
 
 
 def test_what_does_not_hold_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Payments.decide
+    honest = IPFL.settle
 
-    def overcharges(self: Payments, view: Any, state: Any) -> Any:  # the record says another price than eq. (10)
-        made = honest(self, view, state)
+    def overcharges(self: IPFL, view: Any, state: Any) -> Any:  # the record says another price than eq. (10)
+        made, after = honest(self, view, state)
         if "market_units" not in made.arrays:
-            return made
+            return made, after
         wrong = dict(made.arrays) | {"market_cost": np.asarray(made.arrays["market_cost"]) + 1.0}
-        return type(made)(made.withheld, made.transactions, made.metrics, wrong)
+        return replace(made, arrays=wrong), after
 
-    monkeypatch.setattr(Payments, "decide", overcharges)
+    monkeypatch.setattr(IPFL, "settle", overcharges)
     outcome = run_table(table(cell("iPFL", market())), seeds=1, workers=1, folder=tmp_path, work=audited.play_audited)
     lines = audited.audits(outcome)
     assert any(line.startswith(("payments: not in 1 of 1 runs", "graph: not in 1 of 1 runs")) for line in lines)
