@@ -149,7 +149,7 @@ _DATA: dict[tuple[int, int], Any] = {}
 
 
 def _engine(view: View) -> Any:
-    return view.server.engine  # type: ignore[attr-defined]
+    return view.judge.engine  # type: ignore[attr-defined]
 
 
 def rewards() -> None:
@@ -192,7 +192,7 @@ def _against_exact(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         assert view.values is not None
         for row, group in view.trained.seats.groups().items():
             weights = view.mixed.W[row, group]
-            game = view.server.coalitions(view.trained.rows[group], view.table.rows[row], weights, "loss")
+            game = view.judge.coalitions(view.trained.rows[group], view.table.rows[row], weights, "loss")
             exact[view.trained.seats.client[group]] += shapley.exact(game, len(group))
             first[view.trained.seats.client[group]] += view.values.per_seat[group]
     return np.array([run.book.balance(f"client/{c}") for c in range(12)]), exact, first

@@ -17,10 +17,11 @@ from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
-from hanse.mechanisms.settle.market import graph_of, utilities_of
 from resumable import play_missing, written
 
 import hanse
+from hanse.games.market import utilities_of
+from hanse.mechanisms.ipfl import Trade, graph_of
 
 ROUNDS, STEPS, BATCH, LR, MOMENTUM, ROLES, SEEDS = 20, 20, 16, 2.0, 0.9, 10, (0, 1, 2)
 PAPER_SAMPLES, MEAN_SAMPLES, COST = 38_682, 243, 1.0
@@ -69,7 +70,7 @@ class Accounts:
         if view.round == view.context.rounds - 1 or not len(view.trained):
             return
         clients = np.unique(view.trained.seats.client)
-        trade = getattr(view.mix, "trade", None)
+        trade = view.get(Trade)
         graph = graph_of(view, clients) if trade is None else trade.graph
         sizes = np.array([float(c.num_samples) for c in view.roster])[clients]
         m = len(clients)

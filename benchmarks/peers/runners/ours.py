@@ -57,8 +57,8 @@ class Planned(SelectPart):
 
     clients_per_round: int = 10
 
-    def decide(self, view: Any, state: Any) -> Choice:
-        return Choice(the_job().seats[view.round].astype(np.int64))
+    def select(self, view: Any, state: Any) -> tuple[Choice, Any]:
+        return Choice(the_job().seats[view.round].astype(np.int64)), state
 
 
 def mechanism(clients_per_round: int = 10) -> Mechanism:
