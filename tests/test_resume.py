@@ -16,7 +16,7 @@ import hanse
 from hanse.checkpoint import CorruptCheckpointError, Snapshot, load, store
 from hanse.rounds import LoopState
 from hanse.rundir import RunDir
-from hanse.table import Table
+from hanse.table import PER_CLIENT, Block, Table
 
 CPU = torch.device("cpu")
 
@@ -183,7 +183,8 @@ def snapshot() -> Snapshot:
         "select": {"counts": np.arange(3), "none": None, "beta": 0.5, "name": "x", "t": torch.ones(2, 2)},
         "weigh": {},
     }
-    table = Table(torch.arange(6.0).view(2, 3), np.array([-1, 4]))
+    blocks = Block("server"), Block("own", PER_CLIENT, initial="zero", private=True, held=True)
+    table = Table(torch.arange(6.0).view(2, 3), np.array([-1, 4]), np.array([0, 1]), blocks)
     return Snapshot(LoopState(7, table, np.array([0, 1, 0]), states), {"metrics.jsonl": 12})
 
 
@@ -196,6 +197,8 @@ def test_a_checkpoint_holds_everything(tmp_path: Path) -> None:
     assert state.round == 7
     assert torch.equal(state.table.rows, want.table.rows)
     assert state.table.owner.tolist() == [-1, 4]
+    assert state.table.block.tolist() == [0, 1]
+    assert state.table.blocks == want.table.blocks
     assert state.home.tolist() == [0, 1, 0]
     assert state.states["weigh"] == {}
     select = state.states["select"]
@@ -224,10 +227,11 @@ def test_every_single_changed_byte_of_a_checkpoint_is_noticed(tmp_path: Path) ->
 
 def test_arrays_and_tensors_that_share_memory_are_stored_apart(tmp_path: Path) -> None:
     ids, rows = np.arange(3), torch.arange(6.0).view(3, 2)
-    state = LoopState(1, Table(rows, ids), ids, {"select": {"a": ids, "b": ids, "t": rows, "view": rows[1:]}})
+    table = Table(rows, ids, ids, (Block("a"), Block("b"), Block("c")))
+    state = LoopState(1, table, ids, {"select": {"a": ids, "b": ids, "t": rows, "view": rows[1:]}})
     store(tmp_path / "a.safetensors", Snapshot(state, {}))
     back = load(tmp_path / "a.safetensors", CPU).state
-    assert back.home.tolist() == back.table.owner.tolist() == [0, 1, 2]
+    assert back.home.tolist() == back.table.owner.tolist() == back.table.block.tolist() == [0, 1, 2]
     assert torch.equal(back.states["select"]["view"], rows[1:])
 
 

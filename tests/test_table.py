@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hanse.table import Layout, Seats, Table, Updates, mix
+from hanse.table import PER_CLIENT, Add, Block, Layout, Mix, Replace, Seats, Table, Updates, mix
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -143,3 +143,152 @@ def test_a_kept_row_is_not_touched_by_an_infinity_that_another_row_mixes() -> No
     got = mix(np.array([[0.0, 1.0], [0.5, 0.5]]), U, M)
     assert torch.equal(got[0], M[0])
     assert got[1].tolist() == [float("inf"), pytest.approx(0.6)]
+
+
+# ---- rows have names
+
+BLOCKS = (
+    Block("server"),
+    Block("tier", 2, initial="different"),
+    Block("own", PER_CLIENT, private=True),
+    Block("model", PER_CLIENT, initial="different"),
+    Block("control", initial="zero"),
+)
+
+
+def initial(k: int) -> torch.Tensor:
+    return torch.tensor([k + 1.0, 10.0 * (k + 1)])
+
+
+def named() -> Table:
+    """Rows: server 0, tier 1 and 2, own 3 to 5, model 6 to 8, control 9."""
+    return Table.laid_out(BLOCKS, 3, initial)
+
+
+def test_blocks_are_laid_out_in_their_order_with_their_initial_models_and_owners() -> None:
+    table = named()
+    assert table.rows[:, 0].tolist() == [1, 1, 2, 1, 1, 1, 1, 2, 3, 0]
+    assert table.rows[:, 1].tolist() == [10, 10, 20, 10, 10, 10, 10, 20, 30, 0]
+    assert table.owner.tolist() == [-1, -1, -1, 0, 1, 2, -1, -1, -1, -1]
+    assert table.block.tolist() == [0, 1, 1, 2, 2, 2, 3, 3, 3, 4]
+    assert table.size == 10
+    assert (table.owner.dtype, table.block.dtype) == (np.int64, np.int64)
+
+
+@pytest.mark.parametrize(("blocks", "names"), [([], r"\[\]"), ([Block("a"), Block("a", 2)], r"\['a', 'a'\]")])
+def test_blocks_need_names_of_their_own(blocks: list[Block], names: str) -> None:
+    with pytest.raises(ValueError, match=f"need names of their own, and there must be one: {names}"):
+        Table.laid_out(blocks, 3, initial)
+
+
+def test_rows_are_found_by_name_and_by_client() -> None:
+    table = named()
+    assert table.at("tier").tolist() == [1, 2]
+    assert table.at("own", np.array([2, 0])).tolist() == [5, 3]
+    assert table.at("model", np.array([1, 1])).tolist() == [7, 7]
+    assert table.at("own", np.zeros(0, np.int64)).tolist() == []
+    assert (table.row("server"), table.row("own"), table.row("control")) == (0, 3, 9)
+    assert table.models("tier").tolist() == [[1, 10], [2, 20]]
+    assert "tier" in table
+    assert "centre" not in table
+
+
+def test_a_block_that_is_not_there_and_clients_without_rows_are_named() -> None:
+    with pytest.raises(KeyError) as unknown:
+        named().at("centre")
+    assert unknown.value.args == ("the table has no rows 'centre', only 'server', 'tier', 'own', 'model', 'control'",)
+    for name in ("server", "tier"):
+        with pytest.raises(ValueError, match=f"the rows '{name}' are not one for each client"):
+            named().at(name, np.array([0]))
+
+
+def test_rows_side_by_side_are_a_view_and_others_a_copy() -> None:
+    table = named()
+    beside, apart = table.some(np.array([3, 4])), table.some(np.array([5, 3]))
+    assert beside.data_ptr() == table.rows[3].data_ptr()
+    assert beside.tolist() == table.rows[3:5].tolist()
+    assert apart.tolist() == [[1, 10], [1, 10]]
+    assert table.some(np.array([8, 6])).tolist() == [[3, 30], [1, 10]]
+    assert table.some(np.array([2])).data_ptr() == table.rows[2].data_ptr()
+    assert table.some(np.zeros(0, np.int64)).shape == (0, 2)
+    assert table.models("model").data_ptr() == table.rows[6].data_ptr()
+
+
+def test_a_block_that_has_grown_is_found_whole() -> None:
+    """As after a split: the new row lies at the end."""
+    rows = torch.arange(8.0).view(4, 2)
+    table = Table(rows, np.full(4, -1), np.array([0, 1, 1, 0]), (Block("cluster"), Block("control", 2, initial="zero")))
+    assert table.at("cluster").tolist() == [0, 3]
+    assert table.models("cluster").tolist() == [[0, 1], [6, 7]]
+    assert table.shared.tolist() == [0, 3]
+
+
+def test_shared_rows_are_the_servers_models() -> None:
+    assert named().shared.tolist() == [0, 1, 2]
+    assert Table.laid_out([Block("own", PER_CLIENT, private=True)], 2, initial).shared.tolist() == []
+    assert named().per_client(np.array([0, 4, 7, 9])).tolist() == [False, True, True, False]
+
+
+# ---- mixes in rows' names
+
+
+def small() -> Table:
+    return Table(torch.eye(3), np.array([-1, -1, 0]), np.array([0, 1, 2]), (Block("a"), Block("b"), Block("own")))
+
+
+HOME = np.array([0, 1])
+
+
+def test_keeping_is_the_unit_matrix_behind_the_updates() -> None:
+    kept = Mix.keeping(small(), 2, HOME)
+    assert kept.W.tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
+    assert (kept.owner.tolist(), kept.block.tolist(), kept.home.tolist()) == ([-1, -1, 0], [0, 1, 2], [0, 1])
+    assert Mix.keeping(small(), 0, HOME).W.tolist() == np.eye(3).tolist()
+    assert kept.keeps(small(), np.array([0, 1, 2])).tolist() == [True] * 3
+    assert kept.makers(small(), [0, 1, 2]).tolist() == [False, False]
+
+
+def test_rows_are_replaced_by_updates_and_models_the_last_word_counts() -> None:
+    table, kept = small(), Mix.keeping(small(), 2, HOME)
+    pair = Replace(np.array([2, 0]), np.array([[0.5, 0.5], [1.0, 0.0]]), np.array([[0, 0, 0.25], [0, 1.0, -1.0]]))
+    again = Replace(np.array([2]), np.array([[0.0, 3.0]]))
+    got = kept.changed(table, [pair, again])
+    assert got.W.tolist() == [[1, 0, 0, 1, -1], [0, 0, 0, 1, 0], [0, 3, 0, 0, 0]]
+    assert kept.changed(table, [pair]).W[2].tolist() == [0.5, 0.5, 0, 0, 0.25]
+    assert kept.W.tolist() == np.eye(3, 5, 2).tolist()  # as it was
+    assert got.keeps(table, np.array([2, 1, 0])).tolist() == [False, True, False]
+    assert (got.makers(table, [0]).tolist(), got.makers(table, [2]).tolist()) == ([True, False], [False, True])
+    assert got.makers(table, [0, 2]).tolist() == [True, True]
+
+
+def test_a_row_that_keeps_itself_and_takes_more_is_not_kept() -> None:
+    more = Replace(np.array([0, 1]), np.array([[0.1, 0.0], [0.0, 0.0]]), np.array([[1.0, 0, 0], [0.5, 1.0, 0]]))
+    assert Mix.keeping(small(), 2, HOME).changed(small(), [more]).keeps(small(), np.array([0, 1, 2])).tolist() == [
+        False, False, True
+    ]  # fmt: skip
+
+
+def test_added_rows_are_the_servers_and_of_their_block() -> None:
+    table, kept = small(), Mix.keeping(small(), 2, HOME)
+    new = Add("b", np.array([0.25, 0.75]), np.array([0, 1.0, 0])), Add("a", np.array([1.0, 0]), np.zeros(3))
+    got = kept.changed(table, [], new)
+    assert got.W[3:].tolist() == [[0.25, 0.75, 0, 1, 0], [1, 0, 0, 0, 0]]
+    assert (got.owner.tolist(), got.block.tolist()) == ([-1, -1, 0, -1, -1], [0, 1, 2, 1, 0])
+    assert got.makers(table, [4]).tolist() == [True, False]
+    with pytest.raises(KeyError, match="no rows 'c', only 'a', 'b', 'own'"):
+        kept.changed(table, [], [Add("c", np.zeros(2), np.zeros(3))])
+
+
+def test_without_some_rows_they_stay_and_without_a_new_one_all_do() -> None:
+    table = small()
+    everything = Replace(np.arange(3), np.ones((3, 2)))
+    grown = Mix.keeping(table, 2, np.array([3, 3])).changed(
+        table, [everything], [Add("a", np.array([0.5, 0.5]), np.zeros(3))]
+    )
+    less = grown.without(table, [2, 0], HOME)
+    assert less.W.tolist() == [[0, 0, 1, 0, 0], [1, 1, 0, 0, 0], [0, 0, 0, 0, 1], [0.5, 0.5, 0, 0, 0]]
+    assert less.home.tolist() == [3, 3]
+    nothing = grown.without(table, [3], HOME)
+    assert nothing.W.tolist() == Mix.keeping(table, 2, HOME).W.tolist()
+    assert (nothing.block.tolist(), nothing.home.tolist()) == ([0, 1, 2], [0, 1])
+    assert grown.without(table, [], HOME).W.tolist() == grown.W.tolist()

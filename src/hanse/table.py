@@ -339,7 +339,8 @@ class Mix:
 
     def keeps(self, table: Table, rows: Ints) -> NDArray[np.bool_]:
         """Return which of ``rows [n]`` of ``table`` stay as they are, ``[n]``."""
-        return np.asarray(self.W[rows, self.W.shape[1] - table.size + rows] == 1.0)
+        W, own = self.W[rows], self.W.shape[1] - table.size + rows
+        return np.asarray((np.count_nonzero(W, axis=1) == 1) & (W[np.arange(len(rows)), own] == 1.0))
 
     def without(self, table: Table, rows: Sequence[int], home: Ints) -> Mix:
         """Return the mix that leaves these rows of ``table`` as they are. If one of ``rows`` is new, all rows stay, and

@@ -19,6 +19,7 @@ from hanse.games import market
 from hanse.learning.job import Recipe
 from hanse.ledger.entry import TOKEN
 from hanse.ledger.entry import client as account
+from hanse.mechanisms.ipfl import Trade
 
 TEST5 = ["seller", "buyer", "trader", "trader", "attacker"]
 
@@ -98,7 +99,8 @@ def test_centres_are_a_step_down_the_gradient_of_the_distance(of: str) -> None:
 
     hanse.run(experiment(rounds=3, mechanism={"of": of, "eta": 0.7, "bounded": False}), observers=[Watch()])
     view, after = played[1].view, played[1].state.table.rows.double()
-    trade, theta = view.mix.trade, view.trained.rows.double()
+    trade, theta = view.get(Trade), view.trained.rows.double()
+    assert trade is not None
     n = trade.market.sizes
     first = {
         "travel": view.context.initial(0).double().expand(5, -1),

@@ -313,7 +313,7 @@ def test_pretraining_groups_clients_that_are_alike() -> None:
         ({"price": 0.0}, "mechanism.price: 0.0: "),
         ({"settle": "none"}, "mechanism.select: Tiers needs an auction that clients bid at"),
         ({"value": "none"}, "mechanism.select: Tiers needs a value part"),
-        ({"train": "shared"}, "mechanism.deploy: OneShot needs several models, one for each tier"),
+        ({"train": "shared"}, "mechanism.deploy: OneShot needs rows 'tier' (mechanism.train = 'tiers')"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(mechanism: dict[str, Any], line: str) -> None:
