@@ -36,7 +36,8 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
         decision, states = decide(slot, part.weigh, view, states, mechanism.standing(part)[0])
         said.append(decision)
 
-    replaced += [one for decision in said for one in decision.replaced]
+    # of two parts that fill one block the first is its writer, and has the last word
+    replaced += [one for decision in reversed(said) for one in decision.replaced]
     if not aggregated:
         _all_answered_for(mechanism, groups, replaced)
     mix = Mix.keeping(view.table, len(view.trained), view.home)
@@ -44,7 +45,7 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
     homes = [decision.home for decision in said if decision.home is not None]
     mix = replace(
         mix,
-        home=homes[-1] if homes else view.home,
+        home=homes[0] if homes else view.home,
         metrics={**metrics, **{name: x for decision in said for name, x in decision.metrics.items()}},
         refused=tuple(one for decision in said for one in decision.refused),
     )

@@ -1,0 +1,217 @@
+"""One part in several slots, the names that parts had before, and parts that cannot stand where they are put."""
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import hanse
+from hanse.errors import UserError
+from hanse.mechanisms.fedfomo import FedFomo
+from hanse.mechanisms.fedsoft import FedSoft
+from hanse.mechanisms.ipfl import IPFL
+from hanse.mechanisms.part import Aggregate, AggregatePart, Group, Mechanism, SelectPart, State, TrainPart, View
+from hanse.mechanisms.registry import MECHANISMS, PARTS, RENAMED, build_mechanism, current_names
+from hanse.mechanisms.scaffold import Scaffold
+from hanse.mechanisms.weigh import BySamples
+from hanse.setup import build, settle_engine
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "of_the_user", sys.modules[__name__])
+
+
+def scaffold(**slots: Any) -> Mechanism:
+    return build_mechanism({"name": "scaffold", **slots})
+
+
+def refused(**table: Any) -> list[str]:
+    with pytest.raises(UserError) as wrong:
+        build_mechanism(table)
+    return list(wrong.value.lines)
+
+
+def test_a_part_in_several_slots_is_there_once_by_its_first_slot() -> None:
+    market = MECHANISMS["ipfl"]()
+    assert list(market.slots()) == ["select", "train", "weigh", "settle", "deploy"]
+    assert list(market.parts()) == ["select", "deploy"]
+    assert market.standing(market.settle) == ["select", "train", "weigh", "settle"]
+    one = scaffold()
+    assert list(one.parts()) == ["select", "train", "deploy"]
+    assert (one.standing(one.weigh), one.standing(one.deploy)) == (["train", "weigh"], ["deploy"])
+    # equal parts that are two objects are two parts
+    two = Mechanism("two", one.select, Scaffold(), Scaffold())
+    assert list(two.parts()) == ["select", "train", "weigh"]
+
+
+@pytest.mark.parametrize(
+    "slots",
+    [
+        {"train": {"global_lr": 0.5}},
+        {"weigh": {"global_lr": 0.5}},
+        {"train": {"global_lr": 0.5}, "weigh": {"global_lr": 0.5}},
+        {"train": {"name": "scaffold", "global_lr": 0.5}},
+        {"train": "scaffold", "weigh": {"name": "scaffold", "global_lr": 0.5}},
+        {"train": {"name": "scaffold", "global_lr": 0.5}, "weigh": "scaffold"},
+        {"global_lr": 0.5},
+    ],
+)
+def test_options_under_any_slot_are_those_of_the_one_part(slots: dict[str, Any]) -> None:
+    found = scaffold(**slots)
+    assert found.train == Scaffold(0.5)
+    assert found.train is found.weigh
+
+
+def test_options_without_a_name_reach_every_slot_of_their_part() -> None:
+    found = build_mechanism({"name": "ipfl", "lam": 3.0, "settle": {"pricing": "critical"}, "train": {"mu": 0.25}})
+    assert found.settle == IPFL(lam=3.0, pricing="critical", mu=0.25)
+    assert found.select is found.train is found.weigh is found.settle
+
+
+def test_a_part_that_is_named_under_two_slots_of_another_mechanism_is_one() -> None:
+    found = build_mechanism(
+        {"name": "fedavg", "clients_per_round": 3, "train": {"name": "fedsoft", "clusters": 3}, "weigh": "fedsoft"}
+    )
+    assert found.train == FedSoft(clusters=3)
+    assert found.train is found.weigh
+    assert found.name == "fedavg"
+
+
+def test_in_one_slot_alone_it_stands_there_alone() -> None:
+    found = scaffold(weigh="samples")
+    assert found.weigh == BySamples()
+    assert found.standing(found.train) == ["train"]
+
+
+def test_different_options_of_one_part_name_both_places() -> None:
+    assert refused(name="scaffold", train={"global_lr": 0.5}, weigh={"global_lr": 0.7}) == [
+        "mechanism.weigh.global_lr: 0.7: is 0.5 in mechanism.train, and both are one part: must be the same, or given "
+        "once"
+    ]
+    named = {"train": {"name": "fedsoft", "clusters": 3}, "weigh": {"name": "fedsoft", "clusters": 2}}
+    [line] = refused(name="fedavg", **named)
+    assert line.startswith("mechanism.weigh.clusters: 2: is 3 in mechanism.train")
+
+
+def test_a_wrong_option_is_told_under_the_slot_that_has_it() -> None:
+    assert refused(name="scaffold", train={"global_lr": -1.0}) == [
+        "mechanism.train.global_lr: -1.0: input should be greater than 0"
+    ]
+    assert refused(name="scaffold", weigh={"global_rl": 1.0}) == [
+        "mechanism.weigh.global_rl: no such key; did you mean 'global_lr'?"
+    ]
+
+
+# ---- names of before
+
+
+@pytest.mark.parametrize(("slot", "old"), [(slot, old) for slot, names in RENAMED.items() for old in names])
+def test_every_old_name_stands_for_a_part_of_today(slot: str, old: str) -> None:
+    new = RENAMED[slot][old]
+    assert old not in PARTS[slot]
+    note = f"note: mechanism.{slot}: '{old}' is called '{new}' now"
+    assert current_names({"name": "x", slot: old}) == ({"name": "x", slot: new}, [note])
+    assert current_names({"name": "x", slot: {"name": old, "a": 1}}) == (
+        {"name": "x", slot: {"name": new, "a": 1}},
+        [note],
+    )
+    given = {"name": "x", slot: new}
+    assert current_names(given) == (given, [])
+
+
+def test_tables_of_before_build_the_parts_of_today() -> None:
+    """As experiment files were written out, with every part's options under its own slot."""
+    before = build_mechanism(
+        {
+            "name": "ipfl",
+            "select": {"name": "staying"},
+            "train": {"name": "model_and_centre", "mu": 0.4, "keep_best": False},
+            "weigh": {"name": "imports", "lam": 2.0, "eta": 5.0, "of": "updates"},
+            "settle": {"name": "market", "pricing": "critical"},
+        }
+    )
+    assert before.weigh == IPFL(mu=0.4, keep_best=False, of="updates", pricing="critical")
+    assert before.standing(before.weigh) == ["select", "train", "weigh", "settle"]
+    exchanged = build_mechanism(
+        {"name": "fedfomo", "train": {"name": "sent"}, "weigh": {"name": "fedfomo", "models": 2}}
+    )
+    assert exchanged.train == FedFomo(models=2)
+    assert exchanged.train is exchanged.weigh
+    varied = build_mechanism(
+        {"name": "fedavg", "train": "controlled", "weigh": {"name": "control_variates", "global_lr": 0.5}}
+    )
+    assert varied.train == Scaffold(0.5)
+
+
+def test_a_run_says_which_names_are_old() -> None:
+    given = hanse.Experiment(
+        data={"clients": 4},
+        mechanism={"name": "scaffold", "train": "controlled", "weigh": "control_variates"},
+        engine={"train": "stacked", "threads": 1},
+    )
+    notes = [
+        "note: mechanism.train: 'controlled' is called 'scaffold' now",
+        "note: mechanism.weigh: 'control_variates' is called 'scaffold' now",
+    ]
+    assert given.mechanism.notes == notes
+    _, _, said = settle_engine(given, build(given))
+    assert [line for line in said if line.startswith("note: ")] == notes
+
+
+# ---- who cannot stand where it is put
+
+
+@dataclass(frozen=True)
+class Chooses(SelectPart):
+    """A selector that forgot to choose."""
+
+
+@dataclass(frozen=True)
+class LaysOut(TrainPart):
+    """A train part without homes."""
+
+    def blocks(self) -> Any:
+        return ()
+
+    def seats(self, view: View, state: State) -> Any:
+        raise NotImplementedError
+
+
+class OfBefore:
+    """A part of the first protocol."""
+
+    def decide(self, view: View, state: State) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Averages(AggregatePart):
+    def aggregate(self, group: Group, state: State) -> Aggregate:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("slot", "name", "line"),
+    [
+        ("select", "Chooses", "Chooses has no method 'select', so it cannot stand here"),
+        ("train", "LaysOut", "LaysOut has no method 'home', so it cannot stand here"),
+        ("weigh", "Chooses", "Chooses has no method 'aggregate' nor 'weigh', so it cannot stand here"),
+        ("value", "Averages", "Averages has no method 'value', so it cannot stand here"),
+        ("settle", "Averages", "Averages has no method 'settle', so it cannot stand here"),
+        ("deploy", "Averages", "Averages has no method 'deploy', so it cannot stand here"),
+        (
+            "select",
+            "OfBefore",
+            "OfBefore has no method 'select', so it cannot stand here; its 'decide' is of hanse's first protocol: "
+            "see CONTRIBUTING.md",
+        ),
+    ],
+)
+def test_a_part_without_the_method_of_its_slot_is_refused(slot: str, name: str, line: str) -> None:
+    assert refused(name="fedavg", **{slot: f"of_the_user:{name}"}) == [f"mechanism.{slot}: {line}"]
+
+
+def test_one_of_both_methods_is_enough_to_weigh() -> None:
+    assert build_mechanism({"name": "fedavg", "weigh": "of_the_user:Averages"}).weigh == Averages()
