@@ -11,9 +11,24 @@ import torch
 from hanse.federation.port import ClientInfo, Reply, Request, Roster, Score, Scored, Train, Trained
 from hanse.learning.job import Recipe
 from hanse.learning.models import build_problem
+from hanse.ledger.entry import MINT, Transaction
 from hanse.mechanisms.baselines import fedavg, fedprox, local
-from hanse.mechanisms.part import Choice, Context, Mechanism, SelectPart, Settlement, SettlePart, State, Values, View
-from hanse.rounds import LoopState, Setup, first_state, play_round
+from hanse.mechanisms.calling import PartError
+from hanse.mechanisms.part import (
+    Aggregate,
+    AggregatePart,
+    Choice,
+    Context,
+    Group,
+    Mechanism,
+    SelectPart,
+    Settlement,
+    SettlePart,
+    State,
+    Values,
+    View,
+)
+from hanse.rounds import LoopState, Setup, finish, first_state, play_round
 
 N = 5
 PROBLEM, INITIAL = build_problem("logistic", (2,), 3, 0)
@@ -262,3 +277,186 @@ def test_a_part_needs_no_base_class() -> None:
     played = play(replace(fedavg(clients_per_round=N), value=Fixed()), Scripted())
     assert played.view.values is not None
     assert played.view.values.per_seat.tolist() == [0.0, -1.0, -2.0, -3.0, -4.0]
+
+
+# ---- what a part decides, and hands on
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the settle part hands on: its ``stage``, and how often it was asked."""
+
+    stage: str
+    times: int
+
+
+@dataclass(frozen=True)
+class Thrice(SettlePart):
+    """Counts when it is asked, and mints a unit each time."""
+
+    def init(self, context: Context) -> State:
+        return {"times": 0}
+
+    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+        times, stage = state["times"] + 1, view.stage
+        minted = Transaction(f"mint/{stage}", "mint", ((MINT, -1), ("client/0", 1)))
+        made = Settlement(
+            withheld=frozenset({0} if stage == "open" else {}),
+            transactions=(minted,),
+            metrics={f"at {stage}": float(times), "latest": float(times)},
+            arrays={stage: np.array([times]), "latest": np.array([times])},
+            found=(Heard(stage, times),),
+        )
+        return made, {"times": times}
+
+
+@dataclass(frozen=True)
+class Listens(SelectPart):
+    """Everyone sits; its state is what it has heard of, when it selects and when the round is over."""
+
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
+        heard = view.get(Heard)
+        assert heard is not None
+        assert view.get(Choice) is None  # decisions are in the view, and nobody hands them on
+        return Choice(view.present, found=("a word",)), {"select": heard.stage}
+
+    def learn(self, outcome: View, state: State) -> State:
+        heard, word = outcome.get(Heard), outcome.get(str)
+        assert heard is not None
+        return {**state, "learn": heard.stage, "word": word}
+
+
+def test_settling_at_the_start_of_a_round_at_its_close_and_at_the_end() -> None:
+    setup = setup_of(replace(fedavg(), select=Listens(), settle=Thrice()), Scripted())
+    played = play_round(setup, first_state(setup))
+    made = played.view.settlement
+    assert made is not None
+    assert dict(made.metrics) == {"at open": 1, "at close": 2, "latest": 2}  # what was recorded at the start stays
+    assert {name: array.tolist() for name, array in made.arrays.items()} == {"open": [1], "close": [2], "latest": [2]}
+    assert made.withheld == frozenset()  # rows are withheld at the close
+    assert [t.step for t in played.view.posted] == ["mint/open", "mint/close"]
+    assert played.state.book.balance("client/0") == 2
+    assert played.view.get(Heard) == Heard("close", 2)
+    assert played.view.get(float) is None
+    assert played.state.states == {
+        "select": {"select": "open", "learn": "close", "word": "a word"},
+        "train": {}, "weigh": {}, "settle": {"times": 2}, "deploy": {},
+    }  # fmt: skip
+    ended = finish(setup, played.state)
+    assert ended.view.stage == "end"
+    assert ended.view.settlement is not None
+    assert dict(ended.view.settlement.metrics) == {"at end": 3, "latest": 3}
+    assert [t.step for t in ended.view.posted] == ["mint/end"]
+    assert ended.state.states["settle"] == {"times": 3}
+    assert (ended.state.book.balance("client/0"), ended.state.finished, ended.state.round) == (3, True, 1)
+
+
+def test_what_was_handed_on_is_of_this_round_alone() -> None:
+    @dataclass(frozen=True)
+    class Once(Thrice):
+        def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+            made, after = super().settle(view, state)
+            return made if view.round == 0 else Settlement(), after
+
+    setup = setup_of(replace(fedavg(clients_per_round=N), settle=Once()), Scripted())
+    first = play_round(setup, first_state(setup))
+    second = play_round(setup, first.state)
+    assert first.view.get(Heard) == Heard("close", 2)
+    assert second.view.get(Heard) is None
+    assert second.state.states["settle"] == {"times": 4}
+
+
+@dataclass(frozen=True)
+class TooMuch(AggregatePart):
+    def aggregate(self, group: Group, state: State) -> Aggregate:
+        return Aggregate(np.full(len(group), 1e39))
+
+
+def test_a_round_that_is_settled_again_is_settled_once_in_states_and_books() -> None:
+    """The mixed row is infinite: the first settlement at the close never was."""
+    setup = setup_of(replace(fedavg(clients_per_round=N), weigh=TooMuch(), settle=Thrice()), Scripted())
+    state = first_state(setup)
+    played = play_round(setup, state)
+    assert torch.equal(played.state.table.rows, state.table.rows)
+    assert played.state.states["settle"] == {"times": 2}
+    assert [t.step for t in played.view.posted] == ["mint/open", "mint/close"]
+    assert played.view.get(Heard) == Heard("close", 2)
+
+
+@dataclass(frozen=True)
+class Both(SelectPart, SettlePart):
+    """One part in two slots: each of its methods sees the state that the one before it has left."""
+
+    def init(self, context: Context) -> State:
+        return {"seen": ""}
+
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
+        return Choice(view.present), {"seen": state["seen"] + "select "}
+
+    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+        return Settlement(), {"seen": state["seen"] + view.stage + " "}
+
+    def learn(self, outcome: View, state: State) -> State:
+        return {"seen": state["seen"] + "learn "}
+
+    def figures(self, state: State) -> dict[str, Any]:
+        return {"length": np.full(N, float(len(state["seen"])))}
+
+
+def test_a_part_in_two_slots_has_one_state_and_is_asked_once_a_stage() -> None:
+    both = Both()
+    setup = setup_of(replace(fedavg(), select=both, settle=both), Scripted())
+    state = first_state(setup)
+    assert list(state.states) == ["select", "train", "weigh", "deploy"]
+    played = play_round(setup, state)
+    assert played.state.states["select"] == {"seen": "open select close learn "}
+    assert played.figures["length"].tolist() == [24.0] * N
+    assert finish(setup, played.state).state.states["select"] == {"seen": "open select close learn end "}
+    assert setup.key("settle") == setup.key("select") == "select"
+
+
+@dataclass(frozen=True)
+class Forgets(SelectPart, SettlePart, AggregatePart):
+    """Returns what it is given, where a decision and a state are wanted."""
+
+    said: Any = None
+
+    def select(self, view: View, state: State) -> Any:
+        return self.said
+
+    def settle(self, view: View, state: State) -> Any:
+        return self.said
+
+    def value(self, view: View, state: State) -> Any:
+        return self.said
+
+    def deploy(self, view: View, state: State) -> Any:
+        return self.said
+
+
+@pytest.mark.parametrize("slot", ["select", "settle", "value", "deploy"])
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        (Choice(np.arange(2)), "Choice"),
+        (None, "NoneType"),
+        ((Choice(np.arange(2)), None), "tuple"),
+        ((1, {}, 2), "tuple"),
+    ],
+)
+def test_a_decision_without_a_state_is_refused_by_name(slot: str, said: Any, kind: str) -> None:
+    changed: dict[str, Any] = {slot: Forgets(said)}
+    with pytest.raises(PartError) as refused:
+        play(replace(fedavg(), **changed), Scripted())
+    assert str(refused.value) == (
+        f"the {slot} part Forgets, round 0: its {slot} returned {kind}: must be a pair, the decision and the next state"
+    )
+
+
+def test_seats_without_a_state_are_refused_by_name() -> None:
+    class Sits(type(fedavg().train)):  # type: ignore[misc]
+        def seats(self, view: View, state: State) -> Any:
+            return super().seats(view, state)[0]
+
+    with pytest.raises(PartError, match=r"^the train part Sits, round 0: its seats returned Seats: must be a pair"):
+        play(replace(fedavg(), train=Sits()), Scripted())

@@ -21,6 +21,7 @@ from hanse.federation.port import (
     Train,
     Trained,
 )
+from hanse.games import replicator
 from hanse.learning.job import Recipe
 from hanse.learning.models import build_problem
 from hanse.mechanisms.cfl import cfl
@@ -31,7 +32,7 @@ from hanse.mechanisms.fedsoft import fedsoft
 from hanse.mechanisms.ifca import ifca
 from hanse.mechanisms.part import Context, Mechanism
 from hanse.mechanisms.pfedgraph import pfedgraph
-from hanse.mechanisms.registry import MECHANISMS
+from hanse.mechanisms.registry import MECHANISMS, build_mechanism
 from hanse.mechanisms.scaffold import scaffold
 from hanse.records import seats_of
 from hanse.rounds import LoopState, Played, Setup, first_state, play_round
@@ -369,11 +370,40 @@ def test_an_unimportant_centre_keeps_a_little_weight() -> None:
     np.testing.assert_allclose(world.state.states["train"]["importance"], [[1 / 1.0001, 1e-4 / 1.0001]] * N)
 
 
+def by_samples(updates: torch.Tensor, sat: list[int]) -> torch.Tensor:
+    sizes = torch.tensor([SIZES[i] for i in sat], dtype=torch.float64)
+    return sizes @ updates / sizes.sum()
+
+
+def by_gtflat(updates: torch.Tensor, sat: list[int]) -> torch.Tensor:
+    width = PROBLEM.layout.num_parameters
+    apart = np.array([[float((a - b)[:width].norm()) for b in updates] for a in updates])
+    return torch.tensor(replicator.weights(replicator.equilibrium(-apart))) @ updates
+
+
+def by_mean(updates: torch.Tensor, sat: list[int]) -> torch.Tensor:
+    return updates.mean(dim=0)
+
+
+AGGREGATES = [("samples", by_samples), ("uniform", by_mean), ("gtflat", by_gtflat)]
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_scaffolds_rules_in_the_table(momentum: float) -> None:
-    recipe = Recipe(lr=0.1, momentum=momentum)
+    mechanism = scaffold(clients_per_round=3, global_lr=0.5)
+    check_scaffold(mechanism, momentum, lambda updates, sat, x: x + 0.5 * (updates.mean(dim=0) - x))
+
+
+@pytest.mark.parametrize(("weigh", "rule"), AGGREGATES)
+def test_scaffold_with_another_aggregate_has_another_model_and_its_own_variates(weigh: str, rule: Any) -> None:
+    mechanism = build_mechanism({"name": "scaffold", "clients_per_round": 3, "weigh": weigh})
+    check_scaffold(mechanism, 0.0, lambda updates, sat, x: rule(updates, sat))
+
+
+def check_scaffold(mechanism: Mechanism, momentum: float, model: Callable[..., torch.Tensor]) -> None:
+    """Play four rounds: x follows ``model(updates, who sat, x)``, and the variates Alg. 1, lines 10, 12 and 17."""
     federation = Scripted()
-    world = World(scaffold(clients_per_round=3, global_lr=0.5), federation, recipe)
+    world = World(mechanism, federation, Recipe(lr=0.1, momentum=momentum))
     x, c, own = INITIAL.double(), torch.zeros(P).double(), torch.zeros(N, P).double()
     h = 0.1 * (3 if momentum == 0 else (1 + 1.5 + 1.75))
     for _ in range(4):
@@ -387,7 +417,7 @@ def test_scaffolds_rules_in_the_table(momentum: float) -> None:
             torch.testing.assert_close(task.tilt.double(), c - own[client], atol=1e-5, rtol=1e-5)
         new = {i: own[i] - c + (x - u) / h for i, u in zip(sat, updates, strict=True)}
         c = c + sum(new[i] - own[i] for i in sat) / N
-        x = x + 0.5 * (updates.mean(dim=0) - x)
+        x = model(updates, sat, x)
         for i in sat:
             own[i] = new[i]
         got = played.state.table.rows.double()
@@ -397,6 +427,27 @@ def test_scaffolds_rules_in_the_table(momentum: float) -> None:
         # the server's variate is the mean of the clients', whoever sat
         torch.testing.assert_close(got[1], got[2:].mean(dim=0), atol=1e-4, rtol=1e-5)
     assert played.state.table.owner.tolist() == [-1, -1, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("weigh", "rule"), AGGREGATES)
+def test_ditto_with_another_aggregate_has_another_shared_model_and_its_own_private_ones(weigh: str, rule: Any) -> None:
+    federation = Scripted(move=lambda c, t: t.start + torch.eye(P)[c] * (c + 1 + 0.1 * t.row))
+    world = World(build_mechanism({"name": "ditto", "lam": 0.7, "weigh": weigh}), federation)
+    for _ in range(2):
+        federation.asked.clear()
+        before = world.state.table.rows.clone()
+        played = world.play()
+        for c in range(N):
+            shared, own = training(federation, c)
+            assert (shared.row, own.row, own.mu) == (N, c, 0.7)
+            assert own.centre is not None
+            assert torch.equal(own.centre, before[N])
+            assert torch.equal(played.state.table.rows[c], before[c] + torch.eye(P)[c] * (c + 1 + 0.1 * c))
+        updates = torch.stack([before[N] + torch.eye(P)[c] * (c + 1 + 0.1 * N) for c in range(N)]).double()
+        torch.testing.assert_close(played.state.table.rows[N].double(), rule(updates, list(range(N))))
+        W = played.view.mixed.W
+        assert W[:N].tolist() == np.eye(N, 3 * N + 1, N).tolist()
+        assert not W[N, N:].any()
 
 
 @pytest.mark.parametrize("name", EVERY)
