@@ -1,5 +1,6 @@
 """The experiment file: defaults, overrides, and every mistake in one go."""
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,34 @@ def test_the_written_file_reads_back_as_the_same_experiment(tmp_path: Path) -> N
     path = tmp_path / "a.toml"
     path.write_text(experiment.to_toml())
     again = Experiment.read(path)
+    assert again.sections() == experiment.sections()
+    assert again.to_toml() == experiment.to_toml()
+
+
+def test_a_part_in_two_slots_is_written_once_with_all_its_options() -> None:
+    soft = {"name": "fedsoft", "clusters": 3}
+    experiment = Experiment(mechanism={"name": "fedavg", "clients_per_round": 3, "train": "fedsoft", "weigh": soft})
+    found = experiment.sections()["mechanism"]
+    assert found["train"]["name"] == "fedsoft"
+    assert found["train"]["clusters"] == 3
+    assert found["weigh"] == "fedsoft"
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        {"name": "fedavg", "train": "scaffold", "weigh": {"name": "scaffold", "global_lr": 0.5}},
+        {"name": "scaffold", "weigh": {"name": "scaffold", "global_lr": 0.5}},
+        {"name": "ipfl", "settle": {"pricing": "critical"}, "train": {"mu": 0.25}},
+        {"name": "ipfl", "eta": 7.0, "weigh": "imports", "settle": {"name": "market", "pricing": "critical"}},
+        {"name": "ifca", "deploy": {"name": "ifca", "clusters": 3}},
+    ],
+)
+def test_parts_in_several_slots_are_read_back_as_they_were_written(mechanism: dict[str, Any]) -> None:
+    experiment = Experiment(mechanism=mechanism)
+    again = Experiment(**tomllib.loads(experiment.to_toml()))
+    assert again.mechanism.built == experiment.mechanism.built
+    assert list(again.mechanism.built.parts()) == list(experiment.mechanism.built.parts())
     assert again.sections() == experiment.sections()
     assert again.to_toml() == experiment.to_toml()
 
@@ -167,8 +196,6 @@ def test_files_that_are_not_there_or_not_toml_are_one_line(tmp_path: Path) -> No
 
 
 def test_toml_writes_what_tomllib_reads() -> None:
-    import tomllib
-
     sections = {
         "a": {
             "x": 1,
