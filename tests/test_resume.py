@@ -225,6 +225,16 @@ def test_every_single_changed_byte_of_a_checkpoint_is_noticed(tmp_path: Path) ->
         assert got.state.round == want.state.round
 
 
+def test_a_checkpoint_of_another_format_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "00007.safetensors"
+    with monkeypatch.context() as before:
+        before.setattr("hanse.checkpoint.VERSION", 2)
+        store(path, snapshot())
+    with pytest.raises(hanse.UserError, match=r"another version of hanse \(format 2, this is 3\)") as refused:
+        load(path, CPU)
+    assert len(refused.value.lines) == 1
+
+
 def test_arrays_and_tensors_that_share_memory_are_stored_apart(tmp_path: Path) -> None:
     ids, rows = np.arange(3), torch.arange(6.0).view(3, 2)
     table = Table(rows, ids, ids, (Block("a"), Block("b"), Block("c")))

@@ -11,8 +11,18 @@ from hanse.errors import UserError
 from hanse.mechanisms.fedfomo import FedFomo
 from hanse.mechanisms.fedsoft import FedSoft
 from hanse.mechanisms.ipfl import IPFL
-from hanse.mechanisms.part import Aggregate, AggregatePart, Group, Mechanism, SelectPart, State, TrainPart, View
-from hanse.mechanisms.registry import MECHANISMS, PARTS, RENAMED, build_mechanism, current_names
+from hanse.mechanisms.part import (
+    Aggregate,
+    AggregatePart,
+    Group,
+    Mechanism,
+    SelectPart,
+    State,
+    TrainPart,
+    View,
+    in_slots,
+)
+from hanse.mechanisms.registry import MECHANISMS, PARTS, RENAMED, Unmet, build_mechanism, current_names, unmet_needs
 from hanse.mechanisms.scaffold import Scaffold
 from hanse.mechanisms.weigh import BySamples
 from hanse.setup import build, settle_engine
@@ -77,6 +87,27 @@ def test_a_part_that_is_named_under_two_slots_of_another_mechanism_is_one() -> N
     assert found.train == FedSoft(clusters=3)
     assert found.train is found.weigh
     assert found.name == "fedavg"
+
+
+@dataclass(frozen=True)
+class Twice(SelectPart):
+    """A part of the user's own, for two slots."""
+
+    fee: float = 1.0
+
+    def select(self, view: View, state: State) -> Any:
+        raise NotImplementedError
+
+    def settle(self, view: View, state: State) -> Any:
+        raise NotImplementedError
+
+
+def test_a_part_by_its_import_path_is_one_in_two_slots_and_another_one_is_not() -> None:
+    named = {"name": "of_the_user:Twice", "fee": 2.0}
+    found = build_mechanism({"name": "fedavg", "select": "of_the_user:Twice", "settle": named})
+    assert found.select == Twice(2.0)
+    assert found.select is found.settle
+    assert found.standing(found.select) == ["select", "settle"]
 
 
 def test_in_one_slot_alone_it_stands_there_alone() -> None:
@@ -215,3 +246,77 @@ def test_a_part_without_the_method_of_its_slot_is_refused(slot: str, name: str, 
 
 def test_one_of_both_methods_is_enough_to_weigh() -> None:
     assert build_mechanism({"name": "fedavg", "weigh": "of_the_user:Averages"}).weigh == Averages()
+
+
+# ---- what a part needs of the others, by the slot that it stands in
+
+
+def test_names_by_slot_concern_a_part_where_it_stands() -> None:
+    declared = {"train": frozenset({"a"}), "weigh": frozenset({"a", "b"}), "settle": frozenset({"c"})}
+    assert in_slots(declared, ["train", "weigh"]) == {"a", "b"}
+    assert in_slots(declared, ["deploy"]) == frozenset()
+    assert in_slots(declared, []) == frozenset()
+    assert in_slots(frozenset({"d"}), []) == {"d"}
+
+
+CLIENTS = frozenset({"clients"})
+
+
+@pytest.mark.parametrize(
+    ("table", "lacks"),
+    [
+        ({"name": "scaffold"}, []),
+        ({"name": "scaffold", "weigh": "gtflat"}, []),  # it still fills its variates
+        ({"name": "scaffold", "train": "shared"}, []),  # it averages, and there are no variates to fill
+        ({"name": "ditto", "weigh": "scaffold"}, []),
+        (
+            {"name": "fedamp", "weigh": "samples"},
+            [
+                Unmet(
+                    "train",
+                    "TowardsCentres",
+                    "rows 'centre' that are made anew (mechanism.weigh = 'fedamp' or 'heur_fedamp' or 'pfedgraph' or "
+                    "'ipfl')",
+                )
+            ],
+        ),
+        (
+            {"name": "fedavg", "weigh": "fedsoft"},
+            [
+                Unmet("weigh", "FedSoft", "rows 'cluster' (mechanism.train = 'ifca' or 'fedsoft')"),
+                Unmet(
+                    "weigh",
+                    "FedSoft",
+                    "rows 'model' (mechanism.train = 'towards_centres' or 'fedfomo' or 'fedsoft' or 'ipfl')",
+                ),
+            ],
+        ),
+        (
+            {"name": "fedavg", "deploy": "own"},
+            [Unmet("deploy", "OwnModel", "rows 'own' (mechanism.train = 'own' or 'ditto' or 'from_centres')")],
+        ),
+    ],
+)
+def test_rows_that_nobody_lays_out_or_makes_are_named(table: dict[str, Any], lacks: list[Unmet]) -> None:
+    assert unmet_needs(build_mechanism(table), CLIENTS) == lacks
+
+
+def test_what_is_unmet_is_one_line() -> None:
+    assert Unmet("weigh", "FedSoft", "rows 'cluster'").line == "mechanism.weigh: FedSoft needs rows 'cluster'"
+
+
+@pytest.mark.parametrize(
+    ("table", "warned"),
+    [
+        ({"name": "ditto"}, []),
+        ({"name": "ditto", "deploy": "server"}, ["ServerModel hands out none of the rows 'own'"]),
+        ({"name": "fedavg", "train": "ifca"}, ["ServerModel hands out none of the rows 'cluster'"]),
+        ({"name": "fedavg", "train": "ifca", "deploy": "ifca"}, []),
+    ],
+)
+def test_a_run_warns_where_nobody_hands_out_what_clients_hold(table: dict[str, Any], warned: list[str]) -> None:
+    given = hanse.Experiment(data={"clients": 4}, mechanism=table, engine={"train": "stacked", "threads": 1})
+    _, _, said = settle_engine(given, build(given))
+    assert [line for line in said if line.startswith("warning: mechanism.deploy")] == [
+        f"warning: mechanism.deploy: {line} that clients train to hold" for line in warned
+    ]
