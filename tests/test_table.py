@@ -229,6 +229,27 @@ def test_shared_rows_are_the_servers_models() -> None:
     assert named().per_client(np.array([0, 4, 7, 9])).tolist() == [False, True, True, False]
 
 
+def test_rows_on_show_are_the_servers_and_not_those_of_each_client_where_others_follow() -> None:
+    assert named().on_show.tolist() == [0, 1, 2, 9]
+    assert Table.laid_out([Block("model", PER_CLIENT)], 3, initial).on_show.tolist() == [0, 1, 2]
+    both = [Block("model", PER_CLIENT), Block("centre", PER_CLIENT)]
+    assert Table.laid_out(both, 2, initial).on_show.tolist() == [2, 3]
+    assert Table.laid_out([Block("own", PER_CLIENT, private=True), Block("server")], 2, initial).on_show.tolist() == [2]
+
+
+def test_a_table_of_rows_and_owners_has_private_rows_of_clients() -> None:
+    table = Table.of(torch.zeros(3, 2), np.array([-1, 3, -1]))
+    assert (table.at("server").tolist(), table.at("own").tolist()) == ([0, 2], [1])
+    assert (table.shared.tolist(), table.per_client(np.arange(3)).tolist()) == ([0, 2], [False, True, False])
+    assert Table.of(torch.zeros(2, 2)).at("server").tolist() == [0, 1]
+
+
+def test_a_block_is_one_model_of_the_servers_unless_it_says_more() -> None:
+    plain = Block("a")
+    assert (plain.count, plain.initial, plain.private, plain.held) == (1, "model", False, False)
+    assert (plain.per_client, Block("a", 2).per_client, Block("a", PER_CLIENT).per_client) == (False, False, True)
+
+
 # ---- mixes in rows' names
 
 
