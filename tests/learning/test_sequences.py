@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from hanse.server import by_class
 
 from hanse.data.dataset import IGNORED
 from hanse.data.samples import Samples

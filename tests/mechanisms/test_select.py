@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hanse.server import by_class
 
 import hanse
 from hanse.data.samples import Samples
