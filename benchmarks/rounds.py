@@ -60,7 +60,7 @@ def _jobs(source: str, rounds: int) -> Mapping[str, Mapping[str, Any]]:
 
 
 def round_seconds(source: Path, job: Mapping[str, Any]) -> float:
-    """Return the median processor seconds of a round with the package in ``source``. Raises RuntimeError if it fails."""
+    """Return the median processor seconds of a round with the package in ``source``. Raises RuntimeError."""
     environment = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
     line = [sys.executable, "-c", CHILD, json.dumps(job)]
     done = subprocess.run(line, capture_output=True, text=True, check=False, env=environment)
