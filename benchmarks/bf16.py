@@ -17,10 +17,10 @@ from typing import Any
 
 from rich.console import Console
 
-from hanse.jobs.job import Job, key_of, play
-from hanse.jobs.pool import in_order, in_processes
-from hanse.jobs.run import Done, run_jobs
-from hanse.jobs.store import Store
+from hanse.lab.jobs.job import Job, key_of, play
+from hanse.lab.jobs.pool import in_order, in_processes
+from hanse.lab.jobs.run import Done, run_jobs
+from hanse.lab.jobs.store import Store
 
 MODELS = {"fashion_mnist": "cnn_small", "cifar10": "cnn"}
 PRECISIONS = ("float32", "bf16")

@@ -15,9 +15,10 @@ import torch
 from plain import PlainLoop, cnn, interleaved, load, table, with_threads
 from torch import Tensor
 
+from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.engines import Choice, choose, make_engine
-from hanse.learning.job import Engine, Recipe, SeatJob
+from hanse.learning.job import Engine, SeatJob
 from hanse.learning.models import build_problem
 
 RECIPE = Recipe(epochs=2, batch_size=50, lr=0.01, momentum=0.5)

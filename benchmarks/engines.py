@@ -22,10 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hanse.base.errors import UserError
+from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.errors import UserError
 from hanse.learning.engines import Choice, choose, make_engine
-from hanse.learning.job import Engine, Problem, Recipe, SeatJob
+from hanse.learning.job import Engine, Problem, SeatJob
 from hanse.learning.models import build_problem
 
 

@@ -18,7 +18,7 @@ from inprocess import InProcessGrid
 
 import hanse
 from hanse.data import build
-from hanse.federation.flower.server import play
+from hanse.deployment.server import play
 from hanse.flower import ClientData, client_app
 
 N = 10

@@ -18,7 +18,7 @@ import tempfile
 import time
 import uuid
 
-from hanse.ledger.entry import MINT, TOKEN, Transaction, client, escrow, pool
+from hanse.core.entry import MINT, TOKEN, Transaction, client, escrow, pool
 from hanse.ledger.store import Ledger
 
 CLIENTS = 10_000

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from hanse.ledger.entry import MINT, TOKEN, Transaction, client
+from hanse.core.entry import MINT, TOKEN, Transaction, client
 from hanse.ledger.store import Ledger
 
 CONFIG = '[data]\nclients = {}\n[mechanism]\nname = "bench"\n[run]\nrounds = {}\n'

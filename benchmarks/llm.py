@@ -28,15 +28,15 @@ import torch
 from resumable import play_missing, written
 
 import hanse
+from hanse.base.streams import stream
 from hanse.data import Dataset, load
 from hanse.data.dataset import IGNORED
+from hanse.data.instructions.records import Instruction, encode
+from hanse.data.instructions.shipped import INSTRUCTION, PAIRS
+from hanse.data.instructions.tokens import PIECES, ByteTokenizer
 from hanse.data.samples import Samples
+from hanse.lab.papers.ipfl_llm import build_table1, instruction_experiment
 from hanse.learning.models import build_problem
-from hanse.llm.instructions import Instruction, encode
-from hanse.llm.shipped import INSTRUCTION, PAIRS
-from hanse.llm.tokens import PIECES, ByteTokenizer
-from hanse.papers.ipfl_llm import build_table1, instruction_experiment
-from hanse.streams import stream
 
 SEEDS = (0, 1, 2, 3, 4)
 PARTNER = np.array([1, 0, 3, 2, 5, 4])

@@ -21,9 +21,10 @@ from plain import load, seconds
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.coalitions import Coalitions
-from hanse.learning.job import Problem, Recipe, SeatJob
+from hanse.learning.job import Problem, SeatJob
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine

@@ -20,9 +20,9 @@ from plain import load
 from resumable import play_missing
 
 import hanse
+from hanse.base.streams import stream
+from hanse.core.table import Layout
 from hanse.data import Dataset, Samples
-from hanse.streams import stream
-from hanse.table import Layout
 
 CLIENTS, EACH, PER_ROUND, MAVERICKS = 50, 100, 5, {48: 8, 49: 9}
 MECHANISMS: dict[str, dict[str, Any]] = {

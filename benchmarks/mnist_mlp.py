@@ -13,9 +13,10 @@ import torch
 from plain import PlainLoop, interleaved, load, mlp, table, with_threads
 from torch import Tensor
 
+from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.engines import Choice, choose, make_engine
-from hanse.learning.job import Engine, Problem, Recipe, SeatJob
+from hanse.learning.job import Engine, Problem, SeatJob
 from hanse.learning.models import build_problem
 
 RECIPE = Recipe(epochs=5, batch_size=50, lr=0.01, momentum=0.5)

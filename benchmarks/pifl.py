@@ -26,12 +26,12 @@ import numpy as np
 from scipy.stats import spearmanr
 
 import hanse
+from hanse.base.streams import stream
+from hanse.core.entry import TOKEN
+from hanse.core.part import View
+from hanse.core.port import Scored
 from hanse.data.sources import is_here
-from hanse.federation.port import Scored
-from hanse.ledger.entry import TOKEN
-from hanse.mechanisms.part import View
-from hanse.rounds import Played
-from hanse.streams import stream
+from hanse.rounds.round import Played
 
 SERVER = ("settle", "select", "weigh", "value", "mix")
 SEEDS = range(int(os.environ.get("SEEDS", "5")))

@@ -29,7 +29,7 @@ CHILD = """
 import json, sys
 from pathlib import Path
 import hanse
-from hanse import rounds
+from hanse.rounds.round import round as rounds
 from hanse.mechanisms.registry import MECHANISMS
 ran, src = set(), str(Path(hanse.__file__).parent)
 def trace(frame, event, argument):
@@ -37,7 +37,7 @@ def trace(frame, event, argument):
     if name.startswith(src):
         ran.add(name[len(src) + 1:])
     return None
-import hanse.attempt as attempt
+import hanse.runs.attempt as attempt
 play = attempt.play_round
 def traced(*given):
     sys.setprofile(trace)

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hanse import toml
-from hanse.ledger.entry import MINT, TOKEN, Transaction, client, escrow, pool
+from hanse.base import toml
+from hanse.core.entry import MINT, TOKEN, Transaction, client, escrow, pool
 from hanse.ledger.store import Ledger
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hanse.ledger.entry import TOKEN, Transaction, client, escrow, pool
+from hanse.core.entry import TOKEN, Transaction, client, escrow, pool
+from hanse.core.part import Deployment, DeployPart, Mechanism, Settlement, SettlePart
 from hanse.mechanisms.baselines import fedavg
-from hanse.mechanisms.part import Deployment, DeployPart, Mechanism, Settlement, SettlePart
 
 FEE = 3 * TOKEN // 2
 

@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 import hanse
-from hanse.audit import audit_run, load_market
-from hanse.audit_lies import Counterfactual, Outcome, counterfactuals, verdict
 from hanse.cli import app
-from hanse.demo_market import market_experiment, scene
+from hanse.cli.demo_market import market_experiment, scene
 from hanse.federation.profiles import TABLE_5
+from hanse.reports.audit import audit_run, load_market
 from hanse.reports.figures import figures
+from hanse.reports.lies import Counterfactual, Outcome, counterfactuals, verdict
 from hanse.reports.load import group_runs, load_run, load_runs
 from hanse.reports.market import load_trades, market_charts, sweep_chart
 

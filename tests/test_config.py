@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from hanse import toml
-from hanse.config import Experiment
-from hanse.errors import UserError
+from hanse.base import toml
+from hanse.base.errors import UserError
 from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.select import Greedy
 from hanse.mechanisms.value import GTG
-from hanse.setup import build
+from hanse.runs.config import Experiment
+from hanse.runs.setup import build
 
 
 def lines_of(**sections: Any) -> list[str]:

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import hanse
-from hanse.experiment import Observer
-from hanse.ledger.entry import MINT, TOKEN, client, pool
+from hanse.core.entry import MINT, TOKEN, client, pool
+from hanse.core.part import View
 from hanse.ledger.split import split
-from hanse.mechanisms.part import View
-from hanse.rounds import Played
-from hanse.setup import build
+from hanse.rounds.round import Played
+from hanse.runs.experiment import Observer
+from hanse.runs.setup import build
 
 GUIDE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
 README = (Path(__file__).parents[1] / "README.md").read_text()

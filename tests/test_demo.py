@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hanse import demo, demo_market
-from hanse.errors import UserError
+from hanse.base.errors import UserError
+from hanse.cli import demo, demo_market
 
 
 def test_one_story_that_ends_with_the_report_and_the_live_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import hanse
-from hanse.errors import MachineError
-from hanse.ledger.entry import MINT, TOKEN, client, escrow, pool
+from hanse.base.errors import MachineError
+from hanse.core.entry import MINT, TOKEN, client, escrow, pool
 from hanse.ledger.receipts import read_receipts
 from hanse.ledger.store import Ledger
 
@@ -103,8 +103,8 @@ def test_personal_models_are_weights_of_the_table() -> None:
 CHILD = """
 import os, signal, sys
 import hanse
-from hanse import experiment
-from hanse.config import Experiment
+from hanse.runs import experiment
+from hanse.runs.config import Experiment
 limit, source, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 count = 0
 def profile(frame, event, arg):

@@ -16,20 +16,11 @@ from paying import Fees
 from typer.testing import CliRunner
 
 import hanse
-from hanse.audit import audit_run
+from hanse.base.errors import RunFailedError, UserError
+from hanse.base.lock import Hold
 from hanse.cli import app
-from hanse.data import build as build_data
-from hanse.errors import RunFailedError, UserError
-from hanse.experiment import run_elsewhere
-from hanse.federation.port import ClientInfo, Reply, Request, Roster, Train, Trained
-from hanse.learning.job import Recipe
-from hanse.learning.models import build_problem
-from hanse.lock import Hold
-from hanse.mechanisms.baselines import fedavg, local
-from hanse.mechanisms.calling import PartError
-from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.ipfl import IPFL
-from hanse.mechanisms.part import (
+from hanse.core.calling import PartError
+from hanse.core.part import (
     GROUPS,
     Add,
     Aggregate,
@@ -41,10 +32,19 @@ from hanse.mechanisms.part import (
     Weighed,
     WeighPart,
 )
+from hanse.core.port import ClientInfo, Reply, Request, Roster, Train, Trained
+from hanse.core.recipe import Recipe
+from hanse.data import build as build_data
+from hanse.learning.models import build_problem
+from hanse.mechanisms.baselines import fedavg, local
+from hanse.mechanisms.deploy import ServerModel
+from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.weigh.average import BySamples, sample_shares
+from hanse.reports.audit import audit_run
 from hanse.reports.load import load_run
-from hanse.rounds import Setup, first_state, play_round
-from hanse.setup import build, settle_engine
+from hanse.rounds.round import Setup, first_state, play_round
+from hanse.runs.experiment import run_elsewhere
+from hanse.runs.setup import build, settle_engine
 from hanse.web.run import LiveRun, encode
 
 N = 4
@@ -369,7 +369,7 @@ def test_the_third_failure_in_a_row_ends_the_run_and_it_can_go_on(tmp_path: Path
 def test_a_failed_run_is_one_line_and_exit_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hanse import cli
+    from hanse.cli import entry as cli
 
     def ended(*_: Any, **__: Any) -> None:
         raise RunFailedError("3 rounds in a row failed")

@@ -13,12 +13,12 @@ import torch
 import typer
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.cli import app, main
-from hanse.config import Experiment
 from hanse.data import build as build_data
 from hanse.data.samples import Samples
-from hanse.errors import UserError
-from hanse.setup import build
+from hanse.runs.config import Experiment
+from hanse.runs.setup import build
 
 Command = tuple[tuple[str, ...], click.Command]
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import hanse
-from hanse import cli, lock
-from hanse.lock import LOCK, Hold
+from hanse.base import lock
+from hanse.base.lock import LOCK, Hold
+from hanse.cli import entry as cli
 
 EXPERIMENT = """
 [data]
@@ -65,7 +66,7 @@ def test_a_lock_file_that_was_deleted_meanwhile_is_no_lock(tmp_path: Path, monke
 PARENT = """
 import os, subprocess, sys
 from pathlib import Path
-from hanse.lock import Hold
+from hanse.base.lock import Hold
 Hold.take(hold := Hold(Path(sys.argv[1])))
 if sys.argv[2] == "forked":
     child = os.fork()
@@ -100,7 +101,8 @@ def test_a_killed_process_leaves_no_lock_while_its_children_live(child: str, tmp
 # until it is told to go on
 FIRST = """
 import sys
-from hanse import cli, experiment
+from hanse.cli import entry as cli
+from hanse.runs import experiment
 real = experiment._from_the_start
 def begin(*args):
     sys.setprofile(profile)

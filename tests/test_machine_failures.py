@@ -14,11 +14,13 @@ import pytest
 from sqlalchemy import text
 
 import hanse
-from hanse import checkpoint, cli, lock
-from hanse.errors import MachineError
+from hanse.base import lock
+from hanse.base.errors import MachineError
+from hanse.cli import entry as cli
 from hanse.ledger.place import open_ledger
-from hanse.runbooks import RunBooks
-from hanse.rundir import RunDir
+from hanse.runs import checkpoint
+from hanse.runs.runbooks import RunBooks
+from hanse.runs.rundir import RunDir
 
 HERE = Path(__file__).parent
 ROUNDS = 5
@@ -209,7 +211,7 @@ class Fails:
 
 
 def test_what_fails_before_a_round_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hanse.attempt.play_round", lambda *_: 1 / 0)
+    monkeypatch.setattr("hanse.runs.attempt.play_round", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         hanse.run(experiment(), out=tmp_path / "run")
     monkeypatch.undo()

@@ -9,7 +9,7 @@ import torch
 
 import hanse
 from hanse.data import Dataset, Samples
-from hanse.experiment import Observer
+from hanse.runs.experiment import Observer
 
 LABELS = {"flipped": 0}
 
@@ -105,9 +105,9 @@ def test_a_run_of_before_gets_a_fingerprint_and_says_so(stopped: Path) -> None:
 
 
 def test_a_participants_data_may_grow_and_its_node_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from hanse.core.port import Ask, Request
     from hanse.federation.codec import pack
     from hanse.federation.node import ClientData, Job, Node
-    from hanse.federation.port import Ask, Request
 
     exp, data = experiment(), source().train
     job = Job("run", 0, 3, 0, {"name": "logistic"}, exp.train.model_dump())

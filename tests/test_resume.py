@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 import hanse
-from hanse.checkpoint import CorruptCheckpointError, Snapshot, load, store
-from hanse.rounds import LoopState
-from hanse.rundir import RunDir
-from hanse.table import PER_CLIENT, Block, Table
+from hanse.core.table import PER_CLIENT, Block, Table
+from hanse.rounds.round import LoopState
+from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot, load, store
+from hanse.runs.rundir import RunDir
 
 CPU = torch.device("cpu")
 
@@ -68,8 +68,8 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 import hanse
-from hanse import experiment
-from hanse.config import Experiment
+from hanse.runs import experiment
+from hanse.runs.config import Experiment
 
 limit, source, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 count = 0
@@ -228,7 +228,7 @@ def test_every_single_changed_byte_of_a_checkpoint_is_noticed(tmp_path: Path) ->
 def test_a_checkpoint_of_another_format_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "00007.safetensors"
     with monkeypatch.context() as before:
-        before.setattr("hanse.checkpoint.VERSION", 2)
+        before.setattr("hanse.runs.checkpoint.VERSION", 2)
         store(path, snapshot())
     with pytest.raises(hanse.UserError, match=r"another version of hanse \(format 2, this is 3\)") as refused:
         load(path, CPU)

@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from hanse.federation.port import ClientInfo, Reply, Request, Roster, Score, Scored, Train, Trained
-from hanse.learning.job import Recipe
-from hanse.learning.models import build_problem
-from hanse.ledger.entry import MINT, Transaction
-from hanse.mechanisms.baselines import fedavg, fedprox, local
-from hanse.mechanisms.calling import PartError
-from hanse.mechanisms.part import (
+from hanse.core.calling import PartError
+from hanse.core.entry import MINT, Transaction
+from hanse.core.part import (
     Aggregate,
     AggregatePart,
     Choice,
@@ -28,7 +24,11 @@ from hanse.mechanisms.part import (
     Values,
     View,
 )
-from hanse.rounds import LoopState, Setup, finish, first_state, play_round
+from hanse.core.port import ClientInfo, Reply, Request, Roster, Score, Scored, Train, Trained
+from hanse.core.recipe import Recipe
+from hanse.learning.models import build_problem
+from hanse.mechanisms.baselines import fedavg, fedprox, local
+from hanse.rounds.round import LoopState, Setup, finish, first_state, play_round
 
 N = 5
 PROBLEM, INITIAL = build_problem("logistic", (2,), 3, 0)

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.data import Dataset, Samples
-from hanse.errors import UserError
 
 ENGINE = {"train": "stacked", "threads": 1}
 

@@ -21,13 +21,14 @@ import pytest
 from strangers import DAMAGES, LOOKS, bait_of, link, setting
 
 import hanse
-from hanse import cli, toml
-from hanse.errors import UserError, import_path
-from hanse.files import write_whole
+from hanse.base import toml
+from hanse.base.errors import UserError, import_path
+from hanse.base.files import write_whole
+from hanse.base.looking import is_looking, looking
+from hanse.cli import entry as cli
+from hanse.core.book import LedgerError
 from hanse.ledger import archive
-from hanse.ledger.book import LedgerError
 from hanse.ledger.store import Ledger
-from hanse.looking import is_looking, looking
 from hanse.reports.classmap import data_facts
 from hanse.reports.load import group_runs, load_run
 from hanse.reports.report import _page as real_page

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hanse.streams import stream, torch_seed
+from hanse.base.streams import stream, torch_seed
 
 
 def test_same_key_same_numbers_whatever_was_drawn_before() -> None:

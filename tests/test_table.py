@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hanse.table import PER_CLIENT, Add, Block, Layout, Mix, Replace, Seats, Table, Updates, mix
+from hanse.core.table import PER_CLIENT, Add, Block, Layout, Mix, Replace, Seats, Table, Updates, mix
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -134,7 +134,7 @@ def test_a_mix_wider_than_a_block_is_the_same(monkeypatch: pytest.MonkeyPatch) -
     U, M = torch.randn((3, 50), generator=draw), torch.randn((2, 50), generator=draw)
     W = np.random.default_rng(0).uniform(-1, 1, (4, 5))
     whole = mix(W, U, M)
-    monkeypatch.setattr("hanse.table._COLUMNS", 35)  # seven columns at a time
+    monkeypatch.setattr("hanse.core.table._COLUMNS", 35)  # seven columns at a time
     assert torch.equal(mix(W, U, M), whole)
 
 

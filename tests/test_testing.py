@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import hanse
+from hanse.core.part import Deployment, OwnMix
+from hanse.core.port import Mixture, Reply, Request, Test, Tested
+from hanse.core.table import Table
 from hanse.federation.bids import fits
-from hanse.federation.port import Mixture, Reply, Request, Test, Tested
-from hanse.mechanisms.part import Deployment, OwnMix
-from hanse.rounds import Setup
-from hanse.setup import build, settle_engine
-from hanse.table import Table
-from hanse.testing import Figures, ask_tests
+from hanse.rounds.round import Setup
+from hanse.runs.setup import build, settle_engine
+from hanse.runs.testing import Figures, ask_tests
 
 N = 5
 

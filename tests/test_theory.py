@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.errors import UserError
-from hanse.theory import crossings, gains, pifl_points
+from hanse.lab.theory import crossings, gains, pifl_points
 
 
 def test_simulation_lies_on_the_exact_curve_and_off_the_printed_one() -> None:

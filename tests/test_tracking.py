@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import pytest
 
 import hanse
-from hanse.errors import UserError
-from hanse.experiment import resume
-from hanse.tracking import make_trackers, scalars
+from hanse.base.errors import UserError
+from hanse.runs.experiment import resume
+from hanse.runs.tracking import make_trackers, scalars
 
 EXPERIMENT = {
     "data": {"clients": 3},
@@ -139,7 +139,7 @@ def test_what_is_missing_is_one_line(
     def find(wanted: str, *rest: Any) -> types.ModuleType:
         raise ModuleNotFoundError(name=wanted)
 
-    monkeypatch.setattr("hanse.errors.importlib.import_module", find)
+    monkeypatch.setattr("hanse.base.errors.importlib.import_module", find)
     with pytest.raises(UserError) as wrong:
         make_trackers([name], tmp_path)
     assert wrong.value.lines == (said,)

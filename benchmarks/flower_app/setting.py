@@ -7,9 +7,9 @@ from typing import Any
 from torch import nn
 
 import hanse
+from hanse.core.part import State, View
+from hanse.core.port import Request, Score
 from hanse.data.spec import DataSpec
-from hanse.federation.port import Request, Score
-from hanse.mechanisms.part import State, View
 from hanse.mechanisms.weigh import BySamples
 
 HIDDEN, BATCH, LR = 546, 32, 0.05

@@ -43,7 +43,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def keys(section: str) -> str:
     """Return the table of the keys of one section of the experiment's file, from its schema."""
-    from hanse.config import Experiment
+    from hanse.runs.config import Experiment
 
     kind: Any = Experiment.model_fields[section].annotation
     schema = kind.model_json_schema()
@@ -59,7 +59,8 @@ def keys(section: str) -> str:
 
 def parts(slot: str) -> str:
     """Return the table of the parts of one decision: name, options with their defaults, and what it is."""
-    from hanse.mechanisms.registry import PARTS, defaults
+    from hanse.base.factories import defaults
+    from hanse.mechanisms.registry import PARTS
 
     lines = ["| name | options | |", "|---|---|---|"]
     for name, make in PARTS[slot].items():
@@ -90,7 +91,7 @@ def _cell(text: str) -> str:
 
 
 def _toml(value: Any) -> str:
-    from hanse.toml import dumps
+    from hanse.base.toml import dumps
 
     return dumps({"x": {"x": value}}).split("=", 1)[1].strip()
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from flwr.app import Context
 
-from hanse.config import Experiment
 from hanse.data import build
 from hanse.flower import ClientData, client_app
+from hanse.runs.config import Experiment
 
 
 def load_data(context: Context) -> ClientData:

@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-from hanse.config import Experiment
 from hanse.data import Samples, build
 from hanse.flower import server_app
+from hanse.runs.config import Experiment
 
 HERE = Path(os.environ.get("FEDERATION_HOME", Path(__file__).parent))  # Flower runs a copy of this folder
 

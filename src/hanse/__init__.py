@@ -4,19 +4,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hanse.config import Experiment
-    from hanse.errors import UserError
-    from hanse.experiment import Run, resume, run
+    from hanse.base.errors import UserError
+    from hanse.runs.config import Experiment
+    from hanse.runs.experiment import Run, resume, run
 
 __all__ = ["Experiment", "Run", "UserError", "resume", "run"]
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Experiment": "hanse.config",
-    "Run": "hanse.experiment",
-    "UserError": "hanse.errors",
-    "resume": "hanse.experiment",
-    "run": "hanse.experiment",
+    "Experiment": "hanse.runs.config",
+    "Run": "hanse.runs.experiment",
+    "UserError": "hanse.base.errors",
+    "resume": "hanse.runs.experiment",
+    "run": "hanse.runs.experiment",
 }
 
 

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hanse.base.errors import UserError
 from hanse.data import DataSpec, build, load, parse_spec, split
 from hanse.data.clusters import cluster, cluster_of, skew
 from hanse.data.dirichlet import label_mixes, scaled_dirichlet
 from hanse.data.partitions import Partition
 from hanse.data.sizes import power_weights
-from hanse.errors import UserError
 
 
 def balanced(per_class: int, classes: int = 10) -> np.ndarray[Any, Any]:

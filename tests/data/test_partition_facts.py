@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError
+from hanse.base.streams import stream
 from hanse.data.partitions import Partition, dirichlet, iid, label_mixes, natural, niid, pathological, pooled
 from hanse.data.sizes import client_sizes
-from hanse.errors import UserError
-from hanse.streams import stream
 
 Labels = NDArray[np.int64]
 

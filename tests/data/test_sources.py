@@ -17,11 +17,11 @@ import pytest
 import requests
 import torch
 
+from hanse.base.errors import UserError
 from hanse.data import Dataset, Samples, load
 from hanse.data import sources as sources_module
 from hanse.data.download import REMOTES, Remote, fetch
 from hanse.data.parsers import parse_cifar10, parse_idx, read_cifar10_archive, read_idx_gz
-from hanse.errors import UserError
 
 
 @pytest.fixture(autouse=True)

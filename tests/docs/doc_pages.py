@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from hanse import cli
-from hanse.config import Experiment
-from hanse.setup import build
+from hanse.cli import entry as cli
+from hanse.runs.config import Experiment
+from hanse.runs.setup import build
 
 __all__ = ["PAGES", "ROOT", "Block", "Session", "WrongPageError", "blocks"]
 

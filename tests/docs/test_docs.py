@@ -12,15 +12,15 @@ import torch
 from doc_pages import PAGES, ROOT, Session, WrongPageError, blocks
 
 import hanse
+from hanse.core.entry import TOKEN
+from hanse.core.part import View
 from hanse.data.sources import GENERATED, SOURCES
-from hanse.experiment import Observer
 from hanse.federation.behaviour import BEHAVIOURS
 from hanse.federation.policy import POLICIES
 from hanse.learning.models import MODELS
-from hanse.ledger.entry import TOKEN
-from hanse.mechanisms.part import View
 from hanse.mechanisms.registry import MECHANISMS, PARTS
-from hanse.rounds import Played
+from hanse.rounds.round import Played
+from hanse.runs.experiment import Observer
 
 RUN = ("python", "toml", "bash")
 WITH_CODE = [page for page in PAGES if any(b.language in RUN for b in blocks(page))]

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import pytest
 from doc_pages import PAGES, ROOT
 
-from hanse.config import Experiment
 from hanse.mechanisms.registry import PARTS
+from hanse.runs.config import Experiment
 
 DOCS = sorted(p for p in PAGES if p.is_relative_to(ROOT / "docs"))
 FORMULA = re.compile(r"\$\$.+?\$\$|(?<!\\)\$[^\s$](?:[^$\n]*[^\s$])?\$", re.DOTALL)

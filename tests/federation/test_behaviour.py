@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from hanse.core.port import Reply, Request, Train, Trained
+from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import DropOut, Me, Noisy, Straggler
-from hanse.federation.port import Reply, Request, Train, Trained
-from hanse.learning.job import Recipe
 
 P, N = 2000, 10
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from hanse.core.entry import TOKEN
+from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import Me
 from hanse.federation.bids import BestTier, BudgetLimited, FreeRider, RandomTiers, RewardSeeking, fit
-from hanse.learning.job import Recipe
-from hanse.ledger.entry import TOKEN
 
 
 def me(client: int = 3) -> Me:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hanse
-from hanse.errors import UserError
+from hanse.base.errors import UserError
 from hanse.federation.bound import NormBound, build_refusal
 
 

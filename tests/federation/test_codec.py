@@ -10,9 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hanse.federation.check import refusal, room
-from hanse.federation.codec import Message, MissingError, WireError, hash_of, pack, unpack, unpack_reply
-from hanse.federation.port import (
+from hanse.core.port import (
     Answered,
     Ask,
     Counted,
@@ -27,6 +25,8 @@ from hanse.federation.port import (
     Train,
     Trained,
 )
+from hanse.federation.check import refusal, room
+from hanse.federation.codec import Message, MissingError, WireError, hash_of, pack, unpack, unpack_reply
 
 
 def request() -> Request:

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 import hanse
+from hanse.core.port import Request, Train, Trained
 from hanse.data.samples import Samples
 from hanse.federation.behaviour import Behaviour, Drift, Me
 from hanse.federation.check import room
 from hanse.federation.codec import pack, unpack_reply
 from hanse.federation.local import LocalFederation
 from hanse.federation.node import ClientData, Job, Node
-from hanse.federation.port import Request, Train, Trained
 from hanse.learning.job import SeatJob
-from hanse.rounds import Setup, first_state, play_round
-from hanse.setup import build, settle_engine
+from hanse.rounds.round import Setup, first_state, play_round
+from hanse.runs.setup import build, settle_engine
 
 
 @dataclass(frozen=True)

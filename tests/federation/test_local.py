@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 import hanse
-from hanse.federation.port import (
+from hanse.core.port import (
     Ask,
     Confused,
     Confusion,
@@ -21,8 +21,8 @@ from hanse.federation.port import (
     Train,
     Trained,
 )
-from hanse.rounds import Setup
-from hanse.setup import build, settle_engine
+from hanse.rounds.round import Setup
+from hanse.runs.setup import build, settle_engine
 
 
 def world(**sections: Any) -> Setup:

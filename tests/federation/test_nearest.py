@@ -7,11 +7,11 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
+from hanse.core.port import Counted, Nearest, Reply, Request, Scored
+from hanse.core.recipe import Recipe
 from hanse.data import DataSpec, build
 from hanse.federation.check import refusal
 from hanse.federation.local import LocalFederation
-from hanse.federation.port import Counted, Nearest, Reply, Request, Scored
-from hanse.learning.job import Recipe
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine

@@ -14,20 +14,20 @@ import torch
 from torch import Tensor, nn
 
 import hanse
+from hanse.core.calling import PartError
+from hanse.core.part import Block, Context, Ints, State, TrainPart, View
+from hanse.core.payload import Between, Declaration, Like, Payload, Term
+from hanse.core.port import Reply, Request, Train, Trained
+from hanse.core.table import Layout, Seats, Table
 from hanse.federation.check import refusal, room
 from hanse.federation.codec import WireError, pack, unpack, unpack_reply
 from hanse.federation.node import ClientData, Job, Node
-from hanse.federation.port import Reply, Request, Train, Trained
 from hanse.learning import halves
 from hanse.learning.generator import FromGenerator, Generator
 from hanse.learning.halves import declaration, half_of, register, unsound
-from hanse.learning.payload import Between, Declaration, Like, Payload, Term
-from hanse.mechanisms.calling import PartError
-from hanse.mechanisms.part import Block, Context, Ints, State, TrainPart, View
 from hanse.mechanisms.train import SharedModel
-from hanse.rounds import Played, Setup, first_state, play_round
-from hanse.setup import build, settle_engine
-from hanse.table import Layout, Seats, Table
+from hanse.rounds.round import Played, Setup, first_state, play_round
+from hanse.runs.setup import build, settle_engine
 
 NAME = "leaning"
 

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 import hanse
-from hanse.checkpoint import Snapshot, load, store
+from hanse.core.part import Mechanism, Settlement, SettlePart, View
+from hanse.core.port import Reply, Request, Roster, Test, Train
 from hanse.data import build as build_data
 from hanse.federation.codec import Message, pack, unpack
 from hanse.federation.node import ClientData, Job, Node
-from hanse.federation.port import Reply, Request, Roster, Test, Train
 from hanse.federation.private import NEVER, PrivateRow, Telling
 from hanse.mechanisms.baselines import fedavg
-from hanse.mechanisms.part import Mechanism, Settlement, SettlePart, View
 from hanse.mechanisms.registry import build_mechanism
-from hanse.rounds import LoopState, Setup, first_state, play_round
-from hanse.setup import build, settle_engine
+from hanse.rounds.round import LoopState, Setup, first_state, play_round
+from hanse.runs.checkpoint import Snapshot, load, store
+from hanse.runs.setup import build, settle_engine
 
 N, MINE, ROW = 3, 1, 1
 FIRST, A, B = (torch.full((2,), x) for x in (0.0, 1.0, 2.0))

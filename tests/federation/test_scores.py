@@ -9,17 +9,17 @@ from torch import nn
 from torch.nn import functional
 
 import hanse
+from hanse.base.streams import stream
+from hanse.core.port import Request, Score, Scored
 from hanse.data.samples import Samples
 from hanse.federation.answers import Share
-from hanse.federation.port import Request, Score, Scored
 from hanse.federation.scores import Wanted, score_shares
 from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
 from hanse.learning.scoring import Scorer
 from hanse.learning.threads import Crew
-from hanse.rounds import Setup
-from hanse.setup import build, settle_engine
-from hanse.streams import stream
+from hanse.rounds.round import Setup
+from hanse.runs.setup import build, settle_engine
 
 
 def samples(shape: tuple[int, ...], classes: int | None, n: int) -> Samples:
@@ -173,7 +173,7 @@ def test_modules_of_another_kind_are_scored_too() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.layer(x.square())
 
-    from hanse.table import Layout
+    from hanse.core.table import Layout
 
     module = Odd()
     layout = Layout.of(module)

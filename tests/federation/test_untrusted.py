@@ -13,9 +13,7 @@ import pytest
 import torch
 
 import hanse
-from hanse.federation.check import heard, refusal, room
-from hanse.federation.codec import Message, Room, WireError, pack, unpack_hello, unpack_reply
-from hanse.federation.port import (
+from hanse.core.port import (
     Answered,
     Ask,
     ClientInfo,
@@ -36,6 +34,8 @@ from hanse.federation.port import (
     Train,
     Trained,
 )  # fmt: skip
+from hanse.federation.check import heard, refusal, room
+from hanse.federation.codec import Message, Room, WireError, pack, unpack_hello, unpack_reply
 from hanse.learning.generator import FromGenerator, Generator
 
 P = 3

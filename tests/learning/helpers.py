@@ -4,10 +4,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hanse.base.streams import stream
+from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.job import Problem, Recipe, SeatJob, TrainedRows
+from hanse.learning.job import Problem, SeatJob, TrainedRows
 from hanse.learning.sequential import SequentialEngine
-from hanse.streams import stream
 
 
 def made(shape: tuple[int, ...], classes: int | None, n: int = 400, seed: int = 0) -> Samples:

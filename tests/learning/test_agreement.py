@@ -13,18 +13,19 @@ import torch
 from torch import Tensor, nn
 
 import hanse
+from hanse.base.errors import UserError
+from hanse.core.port import Gradient
+from hanse.core.recipe import Recipe
+from hanse.core.table import Layout
 from hanse.data.samples import Samples
-from hanse.errors import UserError
 from hanse.federation.answers import Share, gradient
-from hanse.federation.port import Gradient
 from hanse.learning import convolutions, program
 from hanse.learning.agreement import disagreement, settle
 from hanse.learning.engines import Choice, make_engine
-from hanse.learning.job import Engine, Problem, Recipe, SeatJob, TrainedRows
+from hanse.learning.job import Engine, Problem, SeatJob, TrainedRows
 from hanse.learning.models import build_problem
 from hanse.learning.program import read_stack
 from hanse.learning.reference import Plain
-from hanse.table import Layout
 
 from .helpers import jobs_of, made
 

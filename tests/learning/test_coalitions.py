@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from hanse.errors import UserError
+from hanse.base.errors import UserError
+from hanse.core.table import Layout
 from hanse.learning.coalitions import Coalitions
 from hanse.learning.convolutions import _seen, read_convolutions
 from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
-from hanse.table import Layout
 
 from .helpers import made
 

@@ -8,12 +8,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
+from hanse.core.recipe import Recipe
+from hanse.core.table import Layout
 from hanse.learning.batches import SeatPlan, group_seats
-from hanse.learning.job import Problem, Recipe, batch_plan
+from hanse.learning.job import Problem, batch_plan
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
-from hanse.table import Layout
 
 from .helpers import agree, jobs_of, made, oracle
 

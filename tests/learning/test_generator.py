@@ -8,6 +8,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from hanse.base.streams import stream
+from hanse.core.payload import Payload
+from hanse.core.recipe import Recipe
+from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.learning.generator import (
     Ensemble,
@@ -20,14 +24,11 @@ from hanse.learning.generator import (
     train_generator,
 )
 from hanse.learning.head import Head, why_no_head
-from hanse.learning.job import Problem, Recipe, SeatJob, batch_plan
+from hanse.learning.job import Problem, SeatJob, batch_plan
 from hanse.learning.models import build_problem
-from hanse.learning.payload import Payload
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 from hanse.learning.vmapped import VmappedEngine
-from hanse.streams import stream
-from hanse.table import Layout
 
 from .helpers import made
 

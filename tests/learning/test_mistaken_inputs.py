@@ -105,5 +105,5 @@ def test_sound_samples_stay_the_same_objects() -> None:
 )
 def test_a_parameter_that_could_not_be_trained_as_it_is_is_refused_by_name(module: str, said: str) -> None:
     experiment = hanse.Experiment(model={"name": f"{PLACE}:{module}"}, mechanism={"name": "fedavg"})
-    with pytest.raises(hanse.errors.UserError, match=said):
+    with pytest.raises(hanse.base.errors.UserError, match=said):
         hanse.run(experiment)

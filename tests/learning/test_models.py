@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hanse.errors import UserError
+from hanse.base.errors import UserError
 from hanse.learning.models import build_problem
 
 USER = "tests.learning.usermodels:"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hanse.learning.job import Recipe
+from hanse.core.recipe import Recipe
 from hanse.learning.local import Trainer
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine

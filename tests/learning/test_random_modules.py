@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import hanse
-from hanse.config import Experiment
+from hanse.base.errors import UserError
 from hanse.data.build import build
-from hanse.errors import UserError
 from hanse.learning.models import build_problem
-from hanse.rounds import Played
+from hanse.rounds.round import Played
+from hanse.runs.config import Experiment
 
 from .randommodules import run
 

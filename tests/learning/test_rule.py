@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import hanse
-from hanse.errors import UserError
+from hanse.base.errors import UserError
+from hanse.core.recipe import Recipe
 from hanse.learning.engines import Choice, choose, make_engine, pick_device, rule
-from hanse.learning.job import Problem, Recipe
+from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
 

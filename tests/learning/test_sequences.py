@@ -9,15 +9,15 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from hanse.base.errors import UserError
+from hanse.core.port import Confusion, Gradient
+from hanse.core.recipe import Recipe
 from hanse.data.dataset import IGNORED
 from hanse.data.samples import Samples
-from hanse.errors import UserError
 from hanse.federation.answers import Share, confusion, gradient
-from hanse.federation.port import Confusion, Gradient
-from hanse.judge import by_class
 from hanse.learning.coalitions import Coalitions
 from hanse.learning.engines import choose
-from hanse.learning.job import Problem, Recipe, SeatJob
+from hanse.learning.job import Problem, SeatJob
 from hanse.learning.local import Trainer
 from hanse.learning.models import build_problem
 from hanse.learning.scoring import Scorer
@@ -26,6 +26,7 @@ from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 from hanse.learning.steps import AdamW
 from hanse.learning.vmapped import why_not_vmapped
+from hanse.rounds.judge import by_class
 
 T, K = 6, 5
 

@@ -3,8 +3,8 @@
 import random
 from collections.abc import Iterator, Sequence
 
-from hanse.ledger.book import Book, OverdraftError
-from hanse.ledger.entry import MINT, TOKEN, Transaction, client, escrow, pool
+from hanse.core.book import Book, OverdraftError
+from hanse.core.entry import MINT, TOKEN, Transaction, client, escrow, pool
 from hanse.ledger.store import Ledger
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from ledger_cases import grant, pay
 
-from hanse.ledger.book import Book, LedgerError, OverdraftError
-from hanse.ledger.entry import MINT, TOKEN, Transaction, client, is_account
+from hanse.core.book import Book, LedgerError, OverdraftError
+from hanse.core.entry import MINT, TOKEN, Transaction, client, is_account
 from hanse.ledger.split import split
 
 

@@ -21,11 +21,11 @@ from ledger_cases import book_of, flat, history, play
 from sqlalchemy import create_engine, text
 
 import hanse
-from hanse import cli
-from hanse.errors import UserError
+from hanse.base.errors import UserError
+from hanse.cli import entry as cli
+from hanse.core.book import Book, LedgerError
+from hanse.core.entry import Transaction, client
 from hanse.ledger import archive, connect
-from hanse.ledger.book import Book, LedgerError
-from hanse.ledger.entry import Transaction, client
 from hanse.ledger.export import tokens
 from hanse.ledger.place import heads_said, open_ledger
 from hanse.ledger.receipts import make_receipts, write_receipts

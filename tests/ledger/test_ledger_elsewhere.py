@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from ledger_cases import book_of, history, play
 
-from hanse.errors import UserError
+from hanse.base.errors import UserError
+from hanse.core.entry import Transaction
 from hanse.ledger import archive
-from hanse.ledger.entry import Transaction
 from hanse.ledger.export import write_journal
 from hanse.ledger.place import heads_said, open_ledger, place_of
 from hanse.ledger.store import Ledger

@@ -14,7 +14,7 @@ from faults import CrashError, crash_at
 from ledger_cases import book_of, fee, grant, history, play
 from sqlalchemy import insert, select, text
 
-from hanse.ledger.book import LedgerError
+from hanse.core.book import LedgerError
 from hanse.ledger.store import Ledger
 from hanse.ledger.tables import books
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from ledger_cases import grant, one
 
-from hanse.ledger.book import Book, LedgerError
-from hanse.ledger.entry import MINT, TOKEN, Transaction, client
+from hanse.core.book import Book, LedgerError
+from hanse.core.entry import MINT, TOKEN, Transaction, client
 from hanse.ledger.store import Ledger
 
 CLIENTS = 4

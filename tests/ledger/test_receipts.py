@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from ledger_cases import history, play
 
-from hanse.errors import UserError
-from hanse.ledger.book import Book
-from hanse.ledger.entry import Transaction, client, escrow
+from hanse.base.errors import UserError
+from hanse.core.book import Book
+from hanse.core.entry import Transaction, client, escrow
 from hanse.ledger.receipts import Receipt, load_key, make_receipts, read_receipts, write_receipts
 from hanse.ledger.store import Ledger
 from hanse.ledger.verify import verify

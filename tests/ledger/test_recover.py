@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import hanse
-from hanse import cli
-from hanse.errors import MachineError
+from hanse.base.errors import MachineError
+from hanse.cli import entry as cli
 from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Record
 
@@ -156,7 +156,7 @@ def other_amount(journal: Path) -> None:
 
 def written_anew(journal: Path) -> None:
     """A chain that holds in itself, of other payments."""
-    from hanse.ledger.book import Book
+    from hanse.core.book import Book
     from hanse.ledger.export import from_dict
     from hanse.ledger.recover import line_of
 
@@ -211,7 +211,7 @@ def test_a_journal_that_is_lost_is_written_again_from_the_ledger(run: Path, play
 
 
 def test_the_journal_is_what_export_prints(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from hanse.ledger.command import export
+    from hanse.cli.ledger import export
 
     export(played, "json")
     assert capsys.readouterr().out == (played / JOURNAL).read_text()

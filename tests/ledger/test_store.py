@@ -9,9 +9,9 @@ from ledger_cases import book_of, fee, flat, grant, history, pay, play
 from sqlalchemy import Connection, insert, text, update
 from sqlalchemy.exc import DBAPIError
 
-from hanse.errors import UserError
-from hanse.ledger.book import LedgerError, OverdraftError
-from hanse.ledger.entry import GENESIS, MINT, TOKEN, Transaction, client, escrow, pool
+from hanse.base.errors import UserError
+from hanse.core.book import LedgerError, OverdraftError
+from hanse.core.entry import GENESIS, MINT, TOKEN, Transaction, client, escrow, pool
 from hanse.ledger.store import Ledger
 from hanse.ledger.tables import accounts, postings, transactions
 

@@ -12,7 +12,7 @@ import pytest
 from ledger_cases import book_of, grant, history, play
 from sqlalchemy import text
 
-from hanse.ledger.book import LedgerError
+from hanse.core.book import LedgerError
 from hanse.ledger.store import Ledger
 
 TOLD = history(7, 4, seed=6)

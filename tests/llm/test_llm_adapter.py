@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-import hanse.llm.base as base_module
+import hanse.learning.llm.base as base_module
+from hanse.base.errors import UserError
+from hanse.core.port import Gradient
+from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.errors import UserError
 from hanse.federation.answers import Share, gradient
-from hanse.federation.port import Gradient
-from hanse.learning.job import Problem, Recipe, SeatJob
+from hanse.learning.job import Problem, SeatJob
 from hanse.learning.local import Trainer
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
@@ -161,7 +162,7 @@ def test_bits_that_do_not_exist_and_without_the_extra(monkeypatch: pytest.Monkey
     def absent(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    from hanse import errors
+    from hanse.base import errors
 
     monkeypatch.setattr(errors.importlib, "import_module", absent)
     with pytest.raises(

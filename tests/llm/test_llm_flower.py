@@ -17,13 +17,13 @@ from flwr.supercore.task_identity import TaskIdentity
 from inprocess import InProcessGrid
 
 import hanse
+from hanse.base.errors import UserError
+from hanse.data.instructions.shipped import INSTRUCTION, client_reports
 from hanse.data.samples import Samples
-from hanse.errors import UserError
-from hanse.federation.flower.server import play
+from hanse.deployment.server import play
 from hanse.flower import ClientData, client_app, instructions
+from hanse.lab.papers.ipfl_llm import build_table1
 from hanse.learning.sequences import is_text
-from hanse.llm.shipped import INSTRUCTION, client_reports
-from hanse.papers.ipfl_llm import build_table1
 
 
 def shipped(**more: Any) -> hanse.Experiment:

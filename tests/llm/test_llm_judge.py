@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hanse.data.dataset import IGNORED
-from hanse.llm.judge import Answers
+from hanse.learning.llm.judge import Answers
 
 END, PAD = 5, 6
 # after the prompt's last token p: what follows each token, whatever came before

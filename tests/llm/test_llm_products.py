@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import hanse
-from hanse.errors import UserError
+from hanse.base.errors import UserError
+from hanse.core.table import Layout
 from hanse.games.market_models import distances, gram_distances
 from hanse.learning.adapters import has_adapters, product_gram, travel_gram
-from hanse.table import Layout
 
 SHAPES = {"q/lora_A": (2, 5), "q/lora_B": (4, 2), "v/lora_A": (2, 3), "v/lora_B": (6, 2)}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hanse.papers.catalogue import find_table
-from hanse.papers.ipfl_llm import TABLE1
+from hanse.lab.papers.catalogue import find_table
+from hanse.lab.papers.ipfl_llm import TABLE1
 
 
 # typed from the paper's page, apart from the data in the package

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from hanse import errors
+from hanse.base import errors
+from hanse.base.errors import UserError
 from hanse.data import DataSpec, build, load
 from hanse.data import sources as sources_module
 from hanse.data.dataset import IGNORED
+from hanse.data.instructions import published
+from hanse.data.instructions import tokens as tokens_module
+from hanse.data.instructions.records import Instruction, encode, prompt, read_instructions
+from hanse.data.instructions.shipped import CLIENTS, DIALECTS, PAIRS, WORDS, client_reports, reports
+from hanse.data.instructions.sources import INSTRUCTIONS
+from hanse.data.instructions.tokens import PIECES, ByteTokenizer, build_tokenizer
 from hanse.data.text import TEXTS, TextOptions
-from hanse.errors import UserError
-from hanse.llm import published
-from hanse.llm import tokens as tokens_module
-from hanse.llm.instructions import Instruction, encode, prompt, read_instructions
-from hanse.llm.shipped import CLIENTS, DIALECTS, PAIRS, WORDS, client_reports, reports
-from hanse.llm.sources import INSTRUCTIONS
-from hanse.llm.tokens import PIECES, ByteTokenizer, build_tokenizer
 
 
 @pytest.fixture(autouse=True)

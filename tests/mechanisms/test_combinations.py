@@ -9,8 +9,9 @@ from zlib import crc32
 import pytest
 
 import hanse
-from hanse.listing import Combination, combinations
-from hanse.mechanisms.registry import MECHANISMS, PARTS, REASONS, RENAMED, defaults
+from hanse.base.factories import defaults
+from hanse.cli.listing import Combination, combinations
+from hanse.mechanisms.registry import MECHANISMS, PARTS, REASONS, RENAMED
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -10,15 +10,16 @@ import pytest
 import torch
 
 import hanse
+from hanse.core.port import Reply, Request, Train, Trained
+from hanse.core.recipe import Recipe
 from hanse.federation.check import refusal
-from hanse.federation.port import Reply, Request, Train, Trained
 from hanse.learning.engines import choose
-from hanse.learning.job import Recipe, batch_plan
+from hanse.learning.job import batch_plan
 from hanse.mechanisms.fedgen import FedGen, fedgen
 from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.train import SharedModel
-from hanse.rounds import Played, Setup, first_state, play_round
-from hanse.setup import build, settle_engine
+from hanse.rounds.round import Played, Setup, first_state, play_round
+from hanse.runs.setup import build, settle_engine
 
 
 def experiment(name: str = "fedgen", rounds: int = 3, **sections: Any) -> hanse.Experiment:

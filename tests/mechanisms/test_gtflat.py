@@ -10,15 +10,15 @@ import pytest
 import torch
 
 import hanse
+from hanse.core.mixing import proposed_mix
+from hanse.core.part import View
+from hanse.core.table import Mix, Seats, Table, Updates
 from hanse.games import replicator
 from hanse.mechanisms.baselines import fedavg
-from hanse.mechanisms.mixing import proposed_mix
-from hanse.mechanisms.part import View
 from hanse.mechanisms.registry import build_mechanism, build_part
 from hanse.mechanisms.weigh import GTFLAT, InverseDistance
-from hanse.rounds import Setup, first_state, play_round
-from hanse.setup import build, settle_engine
-from hanse.table import Mix, Seats, Table, Updates
+from hanse.rounds.round import Setup, first_state, play_round
+from hanse.runs.setup import build, settle_engine
 
 M = 4
 

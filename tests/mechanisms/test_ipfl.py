@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import hanse
+from hanse.core.entry import TOKEN
+from hanse.core.entry import client as account
+from hanse.core.port import Answered, Reply, Request, Train, Trained
+from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import Attacker, Drift, Joiner, Leaver, Liar, Me
-from hanse.federation.port import Answered, Reply, Request, Train, Trained
 from hanse.federation.profiles import at_round, build_profiles
 from hanse.games import market
-from hanse.learning.job import Recipe
-from hanse.ledger.entry import TOKEN
-from hanse.ledger.entry import client as account
 from hanse.mechanisms.ipfl import Trade
 
 TEST5 = ["seller", "buyer", "trader", "trader", "attacker"]

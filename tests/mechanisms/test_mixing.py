@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from hanse.federation.port import Roster
-from hanse.learning.job import Recipe
-from hanse.learning.models import build_problem
-from hanse.mechanisms.calling import PartError
-from hanse.mechanisms.mixing import proposed_mix, writers
-from hanse.mechanisms.part import (
+from hanse.core.calling import PartError
+from hanse.core.mixing import proposed_mix, writers
+from hanse.core.part import (
     GROUPS,
     Add,
     Aggregate,
@@ -31,9 +28,12 @@ from hanse.mechanisms.part import (
     Weighed,
     WeighPart,
 )
+from hanse.core.port import Roster
+from hanse.core.recipe import Recipe
+from hanse.core.table import PER_CLIENT, Mix, Seats, Table, Updates
+from hanse.learning.models import build_problem
 from hanse.mechanisms.select import Everyone
 from hanse.mechanisms.weigh import BySamples, UniformWeights
-from hanse.table import PER_CLIENT, Mix, Seats, Table, Updates
 
 N = 2
 PROBLEM, INITIAL = build_problem("logistic", (2,), 3, 0)

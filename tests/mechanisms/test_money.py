@@ -18,19 +18,19 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import hanse
-from hanse.audit import audit_run
 from hanse.cli import app
+from hanse.core.entry import TOKEN, units_of
+from hanse.core.entry import client as account
+from hanse.core.port import Answered, Federation, Reply, Request, Roster, Scored, Trained
 from hanse.federation.behaviour import Me
 from hanse.federation.bids import fit
-from hanse.federation.port import Answered, Federation, Reply, Request, Roster, Scored, Trained
 from hanse.games.market import prices
-from hanse.ledger.entry import TOKEN, units_of
-from hanse.ledger.entry import client as account
 from hanse.mechanisms import ipfl as settling
 from hanse.mechanisms.fedsoft import soft_shares
 from hanse.mechanisms.weigh.average import sample_shares
-from hanse.rounds import Setup, finish, first_state, play_round
-from hanse.setup import build, settle_engine
+from hanse.reports.audit import audit_run
+from hanse.rounds.round import Setup, finish, first_state, play_round
+from hanse.runs.setup import build, settle_engine
 
 N = 4
 

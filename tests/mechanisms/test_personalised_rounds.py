@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from hanse.federation.port import (
+from hanse.core.part import Context, Mechanism
+from hanse.core.port import (
     ClientInfo,
     Counted,
     Nearest,
@@ -21,8 +22,8 @@ from hanse.federation.port import (
     Train,
     Trained,
 )
+from hanse.core.recipe import Recipe
 from hanse.games import replicator
-from hanse.learning.job import Recipe
 from hanse.learning.models import build_problem
 from hanse.mechanisms.cfl import cfl
 from hanse.mechanisms.ditto import ditto
@@ -30,12 +31,11 @@ from hanse.mechanisms.fedamp import fedamp
 from hanse.mechanisms.fedfomo import FedFomo, _moved, fedfomo
 from hanse.mechanisms.fedsoft import fedsoft
 from hanse.mechanisms.ifca import ifca
-from hanse.mechanisms.part import Context, Mechanism
 from hanse.mechanisms.pfedgraph import pfedgraph
 from hanse.mechanisms.registry import MECHANISMS, build_mechanism
 from hanse.mechanisms.scaffold import scaffold
-from hanse.records import seats_of
-from hanse.rounds import LoopState, Played, Setup, first_state, play_round
+from hanse.rounds.round import LoopState, Played, Setup, first_state, play_round
+from hanse.runs.records import seats_of
 
 N = 4
 PROBLEM, INITIAL = build_problem("logistic", (2,), 3, 0)

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from hanse.core.part import Group
+from hanse.core.table import Seats, Table, Updates
 from hanse.games.gram import distances
 from hanse.mechanisms.cfl import bipartition, moved_by
 from hanse.mechanisms.fedamp import attention, heuristic_attention
 from hanse.mechanisms.fedfomo import gains, received_weights
 from hanse.mechanisms.fedsoft import soft_shares
-from hanse.mechanisms.part import Group
 from hanse.mechanisms.pfedgraph import collaboration, onto_simplex
 from hanse.mechanisms.scaffold import step_sum
-from hanse.table import Seats, Table, Updates
 
 CASES = json.loads((Path(__file__).resolve().parents[1] / "golden" / "mixing.json").read_text())["cases"]
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import hanse
+from hanse.core.entry import MINT, TOKEN, Transaction
+from hanse.core.part import View
 from hanse.federation.behaviour import Me
 from hanse.games import tokens
-from hanse.ledger.entry import MINT, TOKEN, Transaction
-from hanse.mechanisms.part import View
-from hanse.rounds import Played
+from hanse.rounds.round import Played
 
 
 def experiment(**sections: Any) -> hanse.Experiment:
@@ -335,7 +335,7 @@ def test_free_riders_lose_against_those_who_work() -> None:
     run = hanse.run(
         experiment(behaviour={"free_rider": {"fraction": 0.25}}, mechanism={"by_contribution": 10}, run={"rounds": 20})
     )
-    from hanse.streams import stream
+    from hanse.base.streams import stream
 
     place = np.argsort(stream(1, "free riders").permutation(20))
     balance = np.array([run.book.balances[f"client/{c}"] for c in range(20)]) / TOKEN

@@ -11,9 +11,9 @@ from torch.func import functional_call
 from torch.nn import functional
 
 import hanse
+from hanse.core.part import View
 from hanse.data import DataSpec, build
-from hanse.mechanisms.part import View
-from hanse.rounds import Played
+from hanse.rounds.round import Played
 
 
 def test_values_are_eq_2_with_the_gradient_on_the_group_s_own_samples() -> None:

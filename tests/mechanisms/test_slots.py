@@ -7,11 +7,8 @@ from typing import Any
 import pytest
 
 import hanse
-from hanse.errors import UserError
-from hanse.mechanisms.fedfomo import FedFomo
-from hanse.mechanisms.fedsoft import FedSoft
-from hanse.mechanisms.ipfl import IPFL
-from hanse.mechanisms.part import (
+from hanse.base.errors import UserError
+from hanse.core.part import (
     Aggregate,
     AggregatePart,
     Group,
@@ -22,10 +19,13 @@ from hanse.mechanisms.part import (
     View,
     in_slots,
 )
+from hanse.mechanisms.fedfomo import FedFomo
+from hanse.mechanisms.fedsoft import FedSoft
+from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.registry import MECHANISMS, PARTS, RENAMED, Unmet, build_mechanism, current_names, unmet_needs
 from hanse.mechanisms.scaffold import Scaffold
 from hanse.mechanisms.weigh import BySamples
-from hanse.setup import build, settle_engine
+from hanse.runs.setup import build, settle_engine
 
 
 @pytest.fixture(autouse=True)

@@ -11,11 +11,11 @@ import torch
 from torch.nn import functional
 
 import hanse
+from hanse.core.part import Values, View
 from hanse.learning.coalitions import sample_blocks
-from hanse.mechanisms.part import Values, View
 from hanse.mechanisms.registry import build_part
-from hanse.rounds import Setup, first_state, play_round
-from hanse.setup import build, settle_engine
+from hanse.rounds.round import Setup, first_state, play_round
+from hanse.runs.setup import build, settle_engine
 
 M = 4
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hanse.jobs.job import Job, Step
-from hanse.papers.frame import Cell, PaperTable, Published, Variant
+from hanse.lab.jobs.job import Job, Step
+from hanse.lab.papers.frame import Cell, PaperTable, Published, Variant
 
 
 def sections(rounds: int = 3, **mechanism: Any) -> dict[str, Any]:

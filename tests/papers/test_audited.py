@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hanse.jobs.job import play
+from hanse.lab.jobs.job import play
+from hanse.lab.papers import audited
+from hanse.lab.papers.frame import Variant
+from hanse.lab.papers.runner import job_of, run_table
 from hanse.mechanisms.ipfl import IPFL
-from hanse.papers import audited
-from hanse.papers.frame import Variant
-from hanse.papers.runner import job_of, run_table
 
 from .paper_cases import cell, sections, table
 

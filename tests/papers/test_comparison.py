@@ -10,11 +10,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from hanse.papers import show
-from hanse.papers.command import reproduce
-from hanse.papers.compare import Row, Score, cpu_hours, orders, rank_correlation, rows
-from hanse.papers.frame import Variant
-from hanse.papers.runner import Outcome, run_table
+from hanse.cli.reproduce import reproduce
+from hanse.lab.papers import show
+from hanse.lab.papers.compare import Row, Score, cpu_hours, orders, rank_correlation, rows
+from hanse.lab.papers.frame import Variant
+from hanse.lab.papers.runner import Outcome, run_table
 
 from .paper_cases import cell, made_up, sections, table
 
@@ -118,8 +118,8 @@ def test_smoke_run_of_table1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_failure_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = Variant("", {**sections(), "train": {"lr": 66.0}})
-    monkeypatch.setattr("hanse.papers.catalogue.find_table", lambda *_: table(cell("a", bad), cell("b")))
-    monkeypatch.setattr("hanse.papers.audited.play_audited", made_up)
+    monkeypatch.setattr("hanse.lab.papers.catalogue.find_table", lambda *_: table(cell("a", bad), cell("b")))
+    monkeypatch.setattr("hanse.lab.papers.audited.play_audited", made_up)
     app = typer.Typer()
     app.command()(reproduce)
     done = CliRunner().invoke(app, ["ours", "table1", "--workers", "1", "--out", str(tmp_path), "--json"])

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hanse.config import Experiment
-from hanse.errors import UserError
-from hanse.papers.catalogue import PAPERS, find_table
-from hanse.papers.frame import SCALES, PaperTable, filtered, on_device, with_seeds
-from hanse.papers.greedyfed_cells import CELLS
-from hanse.papers.runner import expand
+from hanse.base.errors import UserError
+from hanse.lab.papers.catalogue import PAPERS, find_table
+from hanse.lab.papers.frame import SCALES, PaperTable, filtered, on_device, with_seeds
+from hanse.lab.papers.greedyfed_cells import CELLS
+from hanse.lab.papers.runner import expand
+from hanse.runs.config import Experiment
 
 
 # typed from the paper's pages, apart from the data in the package

@@ -11,16 +11,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from hanse.errors import UserError
-from hanse.jobs.job import Job, Step
-from hanse.papers.catalogue import PAPERS, find_table
-from hanse.papers.command import reproduce
-from hanse.papers.compare import curves, rows
-from hanse.papers.frame import SCALES, Measure, PaperTable, Variant, filtered, on_device
-from hanse.papers.gtflat import BASES
-from hanse.papers.gtflat_cells import ACCURACY, ROUNDS, SOURCES
-from hanse.papers.runner import Outcome, expand, run_table
-from hanse.papers.show import write_outcome
+from hanse.base.errors import UserError
+from hanse.cli.reproduce import reproduce
+from hanse.lab.jobs.job import Job, Step
+from hanse.lab.papers.catalogue import PAPERS, find_table
+from hanse.lab.papers.compare import curves, rows
+from hanse.lab.papers.frame import SCALES, Measure, PaperTable, Variant, filtered, on_device
+from hanse.lab.papers.gtflat import BASES
+from hanse.lab.papers.gtflat_cells import ACCURACY, ROUNDS, SOURCES
+from hanse.lab.papers.runner import Outcome, expand, run_table
+from hanse.lab.papers.show import write_outcome
 from hanse.reports.effective import improvement
 
 from .paper_cases import cell, made_up, sections, table

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hanse.papers.catalogue import PAPERS, find_table
-from hanse.papers.frame import SCALES
-from hanse.papers.ipfl import fit
-from hanse.papers.ipfl_cells import TABLE4, TABLE5, TABLE7, TABLE8, TABLE9
-from hanse.papers.runner import expand
+from hanse.lab.papers.catalogue import PAPERS, find_table
+from hanse.lab.papers.frame import SCALES
+from hanse.lab.papers.ipfl import fit
+from hanse.lab.papers.ipfl_cells import TABLE4, TABLE5, TABLE7, TABLE8, TABLE9
+from hanse.lab.papers.runner import expand
 
 NAMES = [f"figure{i}" for i in range(2, 9)] + ["table4", "table5", "table7", "table8", "table9", "table1"]
 

@@ -9,9 +9,9 @@ from typing import Any, get_args
 import pytest
 
 from hanse.cli import app
-from hanse.papers.frame import Scale
-from hanse.papers.pifl import PIFL
-from hanse.papers.runner import expand
+from hanse.lab.papers.frame import Scale
+from hanse.lab.papers.pifl import PIFL
+from hanse.lab.papers.runner import expand
 
 NAMES = (
     *(f"table{n}" for n in (1, 2, 3, 4, 5)),

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hanse.errors import UserError
-from hanse.jobs.job import play
-from hanse.jobs.store import Store
-from hanse.papers.compare import rows
-from hanse.papers.frame import Variant
-from hanse.papers.runner import expand, job_of, run_table
+from hanse.base.errors import UserError
+from hanse.lab.jobs.job import play
+from hanse.lab.jobs.store import Store
+from hanse.lab.papers.compare import rows
+from hanse.lab.papers.frame import Variant
+from hanse.lab.papers.runner import expand, job_of, run_table
 
 from .paper_cases import cell, made_up, sections, table
 

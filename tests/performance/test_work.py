@@ -206,7 +206,7 @@ def test_first_layers_computed_anew_are_caught(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_work_that_grows_with_clients_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hanse import rounds
+    from hanse.rounds.round import round as rounds
 
     play = rounds.play_round
 
@@ -215,7 +215,7 @@ def test_work_that_grows_with_clients_is_caught(monkeypatch: pytest.MonkeyPatch)
             torch.zeros(1).add_(client)
         return play(setup, state)
 
-    monkeypatch.setattr("hanse.attempt.play_round", slow)
+    monkeypatch.setattr("hanse.runs.attempt.play_round", slow)
     with pytest.raises(AssertionError):
         gate_round(200, 1000)
 

@@ -9,10 +9,11 @@ import torch
 from work_counter import Work, counting
 
 import hanse
+from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.games import shapley
 from hanse.learning.coalitions import Coalitions
-from hanse.learning.job import Engine, Recipe, SeatJob
+from hanse.learning.job import Engine, SeatJob
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine

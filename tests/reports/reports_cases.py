@@ -1,4 +1,4 @@
-"""Run directories written by hand, in the format of hanse.rundir, with numbers that a test can predict."""
+"""Run directories written by hand, in the format of hanse.runs.rundir, with numbers that a test can predict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hanse import toml
+from hanse.base import toml
 
 CONFIG: dict[str, dict[str, Any]] = {
     "data": {"source": "digits", "partition": "dirichlet", "clients": 6, "alpha": 0.5, "seed": 0},

@@ -8,7 +8,7 @@ import pytest
 from reports_cases import accuracies, metric, seat, write_run
 from rich.console import Console
 
-from hanse.errors import UserError
+from hanse.base.errors import UserError
 from hanse.reports.chart import Lines
 from hanse.reports.compare import compare_runs, difference_rows
 from hanse.reports.compare_text import compare_tables

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from reports_cases import accuracies, metric, seat, write_run
 
-from hanse.errors import UserError
+from hanse.base.errors import UserError
 from hanse.reports.load import group_runs, load_run, load_runs
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from reports_cases import accuracies, large_run, metric, seat, write_run
 
-from hanse.errors import UserError
+from hanse.base.errors import UserError
 from hanse.reports.draw_matplotlib import DPI, WIDTH
 from hanse.reports.report import write_report
 

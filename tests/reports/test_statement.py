@@ -10,9 +10,9 @@ from reports_cases import metric, seat, write_run
 from typer.testing import CliRunner
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.errors import UserError
-from hanse.ledger.entry import TOKEN, Transaction, client, escrow, pool
+from hanse.core.entry import TOKEN, Transaction, client, escrow, pool
 from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.reports.load import load_run
@@ -50,7 +50,7 @@ def auction(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from hanse.demo_market import market_experiment
+    from hanse.cli.demo_market import market_experiment
 
     folder = tmp_path_factory.mktemp("market")
     trade = market_experiment(0)

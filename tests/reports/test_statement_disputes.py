@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.errors import UserError
-from hanse.ledger.entry import TOKEN, client, escrow
+from hanse.core.entry import TOKEN, client, escrow
+from hanse.core.part import Mechanism, Settlement, SettlePart, State, View
 from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import Receipt, read_receipts
 from hanse.mechanisms.baselines import fedavg
-from hanse.mechanisms.part import Mechanism, Settlement, SettlePart, State, View
 from hanse.reports.statement_before import prospect
 from hanse.reports.statement_receipts import replay
 
@@ -40,7 +40,7 @@ def auction(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from hanse.demo_market import market_experiment
+    from hanse.cli.demo_market import market_experiment
 
     out = tmp_path_factory.mktemp("dispute-market") / "trade"
     trade = market_experiment(0)
@@ -103,7 +103,7 @@ def check_bounds(folder: Path, bounds: dict[int, tuple[int | None, int | None]])
 
 
 def test_a_policy_that_agrees_to_less_and_prices_without_a_bound() -> None:
-    from hanse.demo_market import market_experiment
+    from hanse.cli.demo_market import market_experiment
 
     given = market_experiment(0).sections()
     given["clients"] |= {"policy": {"name": "trader", "most": 1.5}}

@@ -7,8 +7,8 @@ import pytest
 from reports_cases import metric, seat, write_run
 
 import hanse
+from hanse.core.entry import TOKEN, client, escrow
 from hanse.federation.behaviour.basic import Me, place
-from hanse.ledger.entry import TOKEN, client, escrow
 from hanse.ledger.place import open_ledger
 from hanse.reports.chart import Bars, Graph, Lines
 from hanse.reports.honesty import honesty_charts

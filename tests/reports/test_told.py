@@ -13,15 +13,16 @@ from reports_cases import metric, seat, write_run
 from typer.testing import CliRunner
 
 import hanse
-from hanse.about import ABOUT, About, Said, describe, read_about, write_about
+from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.errors import UserError
+from hanse.core.about import ABOUT, About, Said, describe, read_about, write_about
+from hanse.core.entry import TOKEN, Transaction, client, pool
+from hanse.core.part import Mechanism, Settlement, SettlePart, State, View
+from hanse.core.port import Reply, Request, Trained
+from hanse.core.telling import Conduct, Joining, Kind, Plot, Telling, Terms, Worth, matched
 from hanse.federation.behaviour import BEHAVIOURS, Attacker, FreeRider, Liar, Noisy
 from hanse.federation.behaviour.basic import Behaviour, Me, OfSome
-from hanse.federation.port import Reply, Request, Trained
-from hanse.ledger.entry import TOKEN, Transaction, client, pool
 from hanse.mechanisms.baselines import fedavg
-from hanse.mechanisms.part import Mechanism, Settlement, SettlePart, State, View
 from hanse.mechanisms.registry import MECHANISMS, PARTS
 from hanse.reports.chart import Bars, Lines
 from hanse.reports.figures import figures
@@ -31,7 +32,6 @@ from hanse.reports.statement import statement
 from hanse.reports.statement_before import prospect
 from hanse.reports.told import plotted, told_charts
 from hanse.reports.who import honest_of, kinds_of, roles_of
-from hanse.telling import Conduct, Joining, Kind, Plot, Telling, Terms, Worth, matched
 from hanse.web.run import LiveRun, encode
 
 FEE = 2 * TOKEN

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from sweep_cases import made_up, points_of
 
-from hanse.errors import UserError
-from hanse.sweep.run import run_sweep
+from hanse.base.errors import UserError
+from hanse.lab.sweep.run import run_sweep
 
 
 class RayError(Exception):

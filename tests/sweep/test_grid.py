@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hanse.errors import UserError
-from hanse.jobs.job import key_of
-from hanse.sweep.grid import Axis, grid_of, read_axis
+from hanse.base.errors import UserError
+from hanse.lab.jobs.job import key_of
+from hanse.lab.sweep.grid import Axis, grid_of, read_axis
 
 EXPERIMENT = """
 [data]

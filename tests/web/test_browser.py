@@ -10,9 +10,9 @@ import pytest
 from web_browser import Watch, find_browser, served
 from web_cases import Growing
 
-from hanse.config import Experiment
-from hanse.experiment import run as play
-from hanse.ledger.entry import TOKEN, Transaction, client, pool
+from hanse.core.entry import TOKEN, Transaction, client, pool
+from hanse.runs.config import Experiment
+from hanse.runs.experiment import run as play
 from hanse.web.keys import make_key, write_keys
 
 EVIL = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>\'"&{{7*7}}'

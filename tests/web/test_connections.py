@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from web_cases import Growing
 
-from hanse.web.command import listen, prepare
+from hanse.cli.serve import listen, prepare
 from hanse.web.connections import Connections
 
 STRANGER, OTHER = "127.0.0.2", "127.0.0.3"  # all of 127/8 is this machine

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hanse.errors import UserError
+from hanse.base.errors import UserError
 from hanse.web import doors as doors_module
 from hanse.web.doors import SESSION_S, Doors, may
 from hanse.web.keys import Key, check_key, make_key, read_keys, write_keys

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from web_cases import Growing
 
-from hanse.ledger.entry import MINT, TOKEN
+from hanse.core.entry import MINT, TOKEN
 from hanse.web.books import Books, flows_of, net_of
 from hanse.web.run import LiveRun, encode, state_of
 from hanse.web.runs import find_runs, latest_line, summary

@@ -17,9 +17,9 @@ import pytest
 from typer.testing import CliRunner
 from web_cases import Growing
 
+from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.errors import UserError
-from hanse.web.command import is_loopback, listen, logging_to, prepare
+from hanse.cli.serve import is_loopback, listen, logging_to, prepare
 from hanse.web.keys import check_key, read_keys
 
 CLI = CliRunner()

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from web_cases import Growing
 
-from hanse.errors import UserError
+from hanse.base.errors import UserError
 from hanse.reports.statement import render, statement
 from hanse.web import app as app_module
 from hanse.web.app import Page, make_app

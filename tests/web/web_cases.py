@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hanse.ledger.entry import MINT, TOKEN, Transaction, client
+from hanse.core.entry import MINT, TOKEN, Transaction, client
 from hanse.ledger.store import Ledger
 
 CONFIG = """

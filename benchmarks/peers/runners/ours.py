@@ -15,11 +15,11 @@ from common import Clock, Job, given_job
 from torch import nn
 
 import hanse
+from hanse.core.part import Choice, Mechanism, SelectPart
 from hanse.data.dataset import Dataset
 from hanse.data.samples import Samples
 from hanse.learning.models import MODELS
 from hanse.mechanisms.baselines import fedavg
-from hanse.mechanisms.part import Choice, Mechanism, SelectPart
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError
 from hanse.data.clusters import cluster, skew
 from hanse.data.dataset import Dataset
 from hanse.data.dirichlet import scaled_dirichlet
@@ -22,7 +23,6 @@ from hanse.data.sources import GENERATED, load
 from hanse.data.spec import DataSpec
 from hanse.data.synthetic import Synthetic
 from hanse.data.text import TextOptions
-from hanse.errors import UserError
 
 __all__ = ["build", "split"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError
+from hanse.base.streams import stream
 from hanse.data.dirichlet import spread_classes
 from hanse.data.sizes import check_count, check_room
-from hanse.errors import UserError
-from hanse.streams import stream
 
 __all__ = ["cluster", "cluster_of", "skew"]
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError
 from hanse.data.samples import Samples, as_tensors
-from hanse.errors import UserError
 
 IGNORED = -100
 """The label of a text's positions that do not count; PyTorch's own mark."""
@@ -41,7 +41,7 @@ class Dataset:
     ``ordered``: a client's samples are in order of time, so that its test share is cut from the end.
     ``distributions``: which distribution each sample comes from, where there are several.
 
-    Raises :class:`hanse.errors.UserError` where these contradict each other.
+    Raises :class:`hanse.base.errors.UserError` where these contradict each other.
     """
 
     name: str

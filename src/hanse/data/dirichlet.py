@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError
+from hanse.base.streams import stream, torch_seed
 from hanse.data.sizes import SizeLaw, check_count, check_room, client_sizes, power_weights
-from hanse.errors import UserError
-from hanse.streams import stream, torch_seed
 
 __all__ = ["Sampler", "dirichlet", "label_mixes", "log_dirichlet", "niid", "scaled_dirichlet", "spread_classes"]
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError
+from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, stratified_split
 from hanse.data.samples import Samples
-from hanse.errors import UserError
-from hanse.streams import stream
 
 __all__ = ["by_classes", "by_rotation", "with_distributions"]
 

@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hanse.base.errors import UserError
 from hanse.data.dataset import Dataset
 from hanse.data.lending import lend_tests, own_tests
 from hanse.data.partitions import Partition
 from hanse.data.samples import Samples, first_gap
 from hanse.data.shares import client_shares, server_cut, taken
-from hanse.errors import UserError
 
 __all__ = ["SHARES", "FederatedData", "Share", "SplitData", "unfinite"]
 

@@ -1,5 +1,7 @@
 """A fingerprint of the data that a process can see, so that a run does not go on with other data unnoticed.
 
+A run directory, or a participant's folder, remembers it in ``data.json``.
+
 A client's share is a digest of its samples in their order: which they are, what they are, and how they are labelled. It
 finds accidents (another file, flipped labels, another split), not forgeries: a sample's inputs enter as a CRC-32 of
 their bytes, the one checksum that is fast enough to be taken at every start (60,000 images of 28 x 28 in about 0.1 s).
@@ -8,8 +10,10 @@ their bytes, the one checksum that is fast enough to be taken at every start (60
 from __future__ import annotations
 
 import hashlib
+import json
 import zlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +21,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hanse.base.errors import UserError
+from hanse.base.files import write_whole
 from hanse.data.federated import SHARES, FederatedData
 from hanse.data.samples import Samples
 
-__all__ = ["Fingerprint", "differences", "fingerprint", "of_samples"]
+__all__ = [
+    "DATA",
+    "Fingerprint",
+    "compare_data",
+    "differences",
+    "fingerprint",
+    "note_own_data",
+    "of_samples",
+    "write_data",
+]
 
 Fingerprint = Mapping[str, Sequence[str]]
 """Digests (16 hexadecimal digits): of each client's "train", "validation" and "test" share, by client (of more than
@@ -30,6 +45,7 @@ Fingerprint = Mapping[str, Sequence[str]]
 SHOWN = 5  # clients that a line names
 LISTED = 10_000  # clients that have a digest each; more have one together
 ALL = " (all clients)"
+DATA = "data.json"  # an entry for the start, and one for each time that other data were allowed
 
 
 def fingerprint(data: FederatedData) -> Fingerprint:
@@ -116,3 +132,53 @@ def _digest(sums: _Sums, index: Tensor) -> str:
     if labels.numel():
         hasher.update(labels.view(torch.uint8).numpy().tobytes())
     return hasher.hexdigest()
+
+
+def write_data(folder: Path, round: int, data: Fingerprint, note: str = "") -> None:
+    """Remember the data that the run is played with from ``round`` on; only its own user can read the file."""
+    entry = {"round": round, "note": note, "data": {name: list(digests) for name, digests in data.items()}}
+    write_whole(folder / DATA, json.dumps([*_entries(folder), entry]) + "\n", private=True)
+
+
+def compare_data(folder: Path, data: Fingerprint, *, allowed: bool) -> str | None:
+    """Return None if these are the data of the run, and else a note for its record.
+
+    Raises UserError that says what differs, unless other data are ``allowed``. A run without a fingerprint (an older
+    hanse began it, or its file is damaged) gets one.
+    """
+    entries = _entries(folder)
+    if not entries:
+        return f"{DATA}: there is no fingerprint of the data that this run began with; one is taken now"
+    found = differences(entries[-1]["data"], data)
+    if not found:
+        return None
+    what = "; ".join(found)
+    if not allowed:
+        raise UserError(
+            f"{folder}: was played with other data; not the same now: {what}; give it the data that it had, or allow "
+            f"others with 'hanse resume {folder} --other-data'"
+        )
+    return f"other data from here on, as allowed: {what}"
+
+
+def note_own_data(folder: Path, round: int, data: Fingerprint) -> str | None:
+    """Remember a participant's data, and return a line if they are not those of its rounds before.
+
+    It goes on all the same: a participant's data are its own affair, and may grow.
+    """
+    entries = _entries(folder)
+    changed = [name for name, now in data.items() if entries and list(entries[-1]["data"].get(name, [])) != list(now)]
+    if entries and not changed:
+        return None
+    note = f"own data: from round {round} on the {' and '.join(changed)} samples are others" if changed else ""
+    write_data(folder, round, data, note)
+    return note or None
+
+
+def _entries(folder: Path) -> list[dict[str, Any]]:
+    try:
+        found = json.loads((folder / DATA).read_text())
+    except (OSError, ValueError, RecursionError):
+        return []
+    sound = isinstance(found, list) and all(isinstance(e, dict) and isinstance(e.get("data"), dict) for e in found)
+    return found if sound else []

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError
 from hanse.data.dataset import Dataset
 from hanse.data.samples import Samples
-from hanse.errors import UserError
 
 __all__ = ["femnist", "read_leaf"]
 

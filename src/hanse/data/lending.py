@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hanse.base.errors import UserError
+from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, largest_remainder
 from hanse.data.samples import Samples
-from hanse.errors import UserError
-from hanse.streams import stream
 
 __all__ = ["lend_tests", "own_tests"]
 

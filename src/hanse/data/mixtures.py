@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError
+from hanse.base.streams import stream
 from hanse.data.dataset import largest_remainder
 from hanse.data.sizes import SizeLaw, check_count, client_sizes
-from hanse.errors import UserError
-from hanse.streams import stream
 
 __all__ = ["MIX_RULE", "check_mix", "inverse", "mixes", "mixture"]
 

@@ -14,10 +14,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError
+from hanse.base.streams import stream
 from hanse.data.dirichlet import dirichlet, label_mixes, niid
 from hanse.data.sizes import SizeLaw, check_count, check_room, client_sizes
-from hanse.errors import UserError
-from hanse.streams import stream
 
 __all__ = [
     "PARTITIONS",

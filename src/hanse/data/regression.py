@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions
 from hanse.data.samples import Samples
-from hanse.streams import stream
 
 __all__ = ["fedsoft_linear", "fedsoft_weights"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hanse.errors import UserError
+from hanse.base.errors import UserError
 
 __all__ = ["Samples", "as_tensors", "first_gap"]
 

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError
+from hanse.base.streams import stream
 from hanse.data.dataset import Distributions, stratified_split
 from hanse.data.partitions import Partition
 from hanse.data.samples import Samples
-from hanse.errors import UserError
-from hanse.streams import stream
 
 __all__ = ["client_shares", "server_cut", "share_ends", "taken"]
 

@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError
+from hanse.base.streams import stream
 from hanse.data.dataset import largest_remainder
-from hanse.errors import UserError
-from hanse.streams import stream
 
 __all__ = ["SizeLaw", "check_count", "check_room", "client_sizes", "power_weights"]
 

@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError, import_path
+from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, image_samples, stratified_split
 from hanse.data.download import fetch
 from hanse.data.emnist import ARCHIVE, CASED, cased, cased_distributions, find_emnist, read_emnist
@@ -30,8 +32,6 @@ from hanse.data.pacs import pacs
 from hanse.data.regression import fedsoft_linear
 from hanse.data.samples import Samples
 from hanse.data.text import TEXTS, TextOptions, shakespeare
-from hanse.errors import UserError, import_path
-from hanse.streams import stream
 
 __all__ = ["GENERATED", "SOURCES", "Loader", "cache_dir", "is_here", "load"]
 
@@ -101,7 +101,7 @@ def load(
     ``root`` is a folder to look in before ``HANSE_DATA``. ``scale`` is how pixels of the image sources come out:
     "standard" (mean 0 and deviation 1 over the train set) or "unit" (0 to 1); digits are always in 0 to 1. ``text``:
     how instructions become tokens (bytes, windows of 512, if nothing is said). ``seed``
-    only reaches sources that draw (the bundled ones do not depend on it). Raises :class:`hanse.errors.UserError` for an
+    only reaches sources that draw (the bundled ones do not depend on it). Raises UserError for an
     unknown name, a file that cannot be read, or a download that failed.
     """
     if source in _IMAGES or source == "emnist_cased":
@@ -239,7 +239,7 @@ def _from_folders(
 def _instructions(
     name: str, *, root: Path | None, seed: int, download: bool, text: TextOptions | None = None
 ) -> Dataset:
-    from hanse.llm.sources import load_instructions  # it imports this package
+    from hanse.data.instructions.sources import load_instructions  # it imports this package
 
     return load_instructions(name, _folders(root), root, seed, download, text or TextOptions())
 

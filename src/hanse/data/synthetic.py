@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError
+from hanse.base.streams import stream
 from hanse.data.samples import Samples
 from hanse.data.sizes import check_count
-from hanse.errors import UserError
-from hanse.streams import stream
 
 __all__ = ["CLASSES", "DIMENSION", "TEST_CLIENTS", "TEST_SAMPLES", "Synthetic"]
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError
 from hanse.data.dataset import Dataset
 from hanse.data.download import fetch_text
 from hanse.data.samples import Samples
-from hanse.errors import UserError
 
 __all__ = ["TEXTS", "WINDOW", "TextOptions", "parse_roles", "shakespeare", "windows"]
 

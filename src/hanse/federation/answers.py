@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hanse.base.streams import stream
+from hanse.core.port import Confused, Confusion, Counted, Derived, Gradient, Nearest
 from hanse.data.samples import Samples
-from hanse.federation.port import Confused, Confusion, Counted, Derived, Gradient, Nearest
 from hanse.learning.job import Engine, Problem
 from hanse.learning.sequences import IGNORED, sequence_losses
-from hanse.streams import stream
 
 __all__ = ["Share", "confusion", "gradient", "nearest"]
 

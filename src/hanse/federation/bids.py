@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from hanse.base.streams import stream
+from hanse.core.entry import TOKEN
+from hanse.core.telling import Conduct
 from hanse.federation.behaviour.basic import Me, first_places, place
 from hanse.learning.job import Scores
-from hanse.ledger.entry import TOKEN
-from hanse.streams import stream
-from hanse.telling import Conduct
 
 __all__ = ["BestTier", "BudgetLimited", "FreeRider", "RandomTiers", "RewardSeeking", "fit", "fits"]
 

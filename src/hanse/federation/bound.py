@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from hanse.errors import named
+from hanse.base.errors import named
+from hanse.base.factories import call
+from hanse.core.port import Federation, Reply, Request, Roster, Train, Trained
 from hanse.federation.check import refusal
-from hanse.federation.port import Federation, Reply, Request, Roster, Train, Trained
-from hanse.mechanisms.registry import call
 
 __all__ = ["REFUSALS", "Bounded", "NormBound", "build_refusal"]
 

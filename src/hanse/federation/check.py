@@ -1,6 +1,6 @@
 """Replies are untrusted input: what is wrong is refused with a reason, never mixed and never paid.
 
-A reply is held against its declared types (:mod:`hanse.federation.port`) and then against the request that it answers.
+A reply is held against its declared types (:mod:`hanse.core.port`) and then against the request that it answers.
 This is the exchange's one guard, for every engine: nothing that a client sent can raise behind it.
 """
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hanse.federation.codec import Room, WireError
-from hanse.federation.declared import Declared, UnsoundError
-from hanse.federation.port import (
+from hanse.core.declared import Declared, UnsoundError
+from hanse.core.payload import Like, mismatch
+from hanse.core.port import (
     Answered,
     Ask,
     Confused,
@@ -36,9 +36,9 @@ from hanse.federation.port import (
     Train,
     Trained,
 )
+from hanse.federation.codec import Room, WireError
 from hanse.federation.said import ANSWERS
 from hanse.learning.halves import declaration
-from hanse.learning.payload import Like, mismatch
 
 __all__ = ["HEADER", "Heard", "heard", "one_line", "reading", "refusal", "room"]
 

@@ -23,9 +23,9 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from hanse.federation import port
-from hanse.federation.declared import Count, Declared, Name, UnsoundError
-from hanse.learning.payload import Payload
+from hanse.core import port
+from hanse.core.declared import Count, Declared, Name, UnsoundError
+from hanse.core.payload import Payload
 
 __all__ = [
     "Arrays",

@@ -11,12 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hanse.data.federated import FederatedData
-from hanse.data.samples import Samples
-from hanse.federation.answers import Share, confusion, gradient, nearest
-from hanse.federation.behaviour import Behaviour, Me
-from hanse.federation.policy import Loyal, answer
-from hanse.federation.port import (
+from hanse.core.port import (
     Answered,
     Ask,
     ClientInfo,
@@ -33,11 +28,17 @@ from hanse.federation.port import (
     Train,
     Trained,
 )
+from hanse.core.recipe import Recipe
+from hanse.data.federated import FederatedData
+from hanse.data.samples import Samples
+from hanse.federation.answers import Share, confusion, gradient, nearest
+from hanse.federation.behaviour import Behaviour, Me
+from hanse.federation.policy import Loyal, answer
 from hanse.federation.scores import Wanted, score_shares
 from hanse.federation.tests import answer_tests
 from hanse.federation.wire import Wire
 from hanse.learning.halves import half_of, unsound
-from hanse.learning.job import Engine, Problem, Recipe, SeatJob, batch_plan
+from hanse.learning.job import Engine, Problem, SeatJob, batch_plan
 
 __all__ = ["LocalFederation"]
 

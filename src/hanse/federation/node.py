@@ -20,24 +20,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hanse.base.errors import UserError
+from hanse.core.port import Reply, Request, Result, Score, Scored, Task, Test, Tested, Train, Trained
+from hanse.core.recipe import Recipe
 from hanse.data.federated import SHARES, FederatedData
-from hanse.data.fingerprint import Fingerprint, of_samples
+from hanse.data.fingerprint import Fingerprint, note_own_data, of_samples
 from hanse.data.samples import Samples
-from hanse.errors import UserError
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import Loyal
-from hanse.federation.port import Reply, Request, Result, Score, Scored, Task, Test, Tested, Train, Trained
 from hanse.federation.private import NEVER, PrivateRow
 from hanse.federation.secret import own_secret, private_arrays, private_folder
 from hanse.federation.tests import mixed
 from hanse.federation.told import keep_receipts
-from hanse.learning.job import Recipe, smallest_batch
+from hanse.learning.job import smallest_batch
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
-from hanse.rundata import note_own_data
 
 __all__ = ["ClientData", "Job", "Node", "hello"]
 

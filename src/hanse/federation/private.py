@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hanse.federation.port import Federation, Reply, Request, Roster
+from hanse.core.port import Federation, Reply, Request, Roster
+from hanse.core.table import Ints
 from hanse.federation.secret import private_arrays
-from hanse.table import Ints
 
 __all__ = ["NEVER", "PrivateRow", "Telling"]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hanse.errors import UserError, named, nearest
-from hanse.streams import stream
+from hanse.base.errors import UserError, named, nearest
+from hanse.base.streams import stream
 
 __all__ = ["MOST", "PROFILES", "ROLES", "Profile", "amount", "at_round", "build_profiles"]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from hanse.federation.declared import Declared, Int64
+from hanse.core.declared import Declared, Int64
 
 __all__ = ["ANSWERS", "Bid", "Offer", "Stay"]
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.errors import UserError
+from hanse.base.errors import UserError
 
 __all__ = ["FILE", "own_secret", "private_arrays", "private_file", "private_folder"]
 

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hanse.core.port import Mixture, Test, Tested
+from hanse.core.table import Floats, mix
 from hanse.data.federated import FederatedData
 from hanse.data.samples import Samples
 from hanse.federation.bids import fits
-from hanse.federation.port import Mixture, Test, Tested
 from hanse.games.tiers import mixture
 from hanse.learning.job import Engine
-from hanse.table import Floats, mix
 
 __all__ = ["answer_tests", "mixed"]
 

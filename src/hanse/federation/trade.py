@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from hanse.core.entry import TOKEN
 from hanse.federation.behaviour import Me
 from hanse.federation.profiles import at_round
-from hanse.ledger.entry import TOKEN
 
 __all__ = ["Trader"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from hanse.federation.port import Request, Result, Task, Train, Trained
-from hanse.learning.payload import Payload
+from hanse.core.payload import Payload
+from hanse.core.port import Request, Result, Task, Train, Trained
 
 __all__ = ["Wire"]
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hanse.table import Layout
+from hanse.core.table import Layout
 
 __all__ = ["has_adapters", "product_gram", "travel_gram"]
 

@@ -14,16 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hanse.base.errors import UserError, first_line
+from hanse.base.streams import stream
+from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.errors import UserError, first_line
 from hanse.learning.coalitions import Coalitions
 from hanse.learning.convolutions import read_convolutions
 from hanse.learning.engines import Choice, make_engine
-from hanse.learning.job import Engine, Problem, Recipe, SeatJob, smallest_batch
+from hanse.learning.job import Engine, Problem, SeatJob, smallest_batch
 from hanse.learning.local import Precision
 from hanse.learning.program import read_stack
 from hanse.learning.reference import Plain, untouched
-from hanse.streams import stream
 
 __all__ = ["disagreement", "settle"]
 

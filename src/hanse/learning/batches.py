@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hanse.learning.job import Recipe, SeatJob, batch_plan, last_epoch
+from hanse.core.recipe import Recipe
+from hanse.learning.job import SeatJob, batch_plan, last_epoch
 
 __all__ = ["Batches", "SeatPlan", "deal_seats", "group_seats", "plan_seats"]
 

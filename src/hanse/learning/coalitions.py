@@ -20,15 +20,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hanse.base.errors import UserError, nearest
+from hanse.base.streams import stream
 from hanse.data.samples import Samples
-from hanse.errors import UserError, nearest
 from hanse.learning.convolutions import ConvStack, read_convolutions
 from hanse.learning.forward import forward, through
 from hanse.learning.job import Problem
 from hanse.learning.program import read_stack
 from hanse.learning.scoring import Scorer, losses, tally
 from hanse.learning.threads import shared_crew
-from hanse.streams import stream
 
 __all__ = ["Coalitions", "UtilityName", "sample_blocks"]
 

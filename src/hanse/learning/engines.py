@@ -13,9 +13,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from hanse.base.errors import UserError
+from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.errors import UserError
-from hanse.learning.job import Engine, Problem, Recipe
+from hanse.learning.job import Engine, Problem
 from hanse.learning.local import Precision, has_convolutions
 from hanse.learning.program import read_stack
 from hanse.learning.sequences import is_text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hanse.base.errors import first_line
 from hanse.data.samples import Samples
-from hanse.errors import first_line
 from hanse.learning.job import Problem, smallest_batch
 from hanse.learning.reference import Plain, untouched
 

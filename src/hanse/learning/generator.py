@@ -20,10 +20,10 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hanse.base.streams import stream
+from hanse.core.payload import Between, Declaration, Like, Payload, Term
+from hanse.core.table import Layout
 from hanse.learning.head import Head
-from hanse.learning.payload import Between, Declaration, Like, Payload, Term
-from hanse.streams import stream
-from hanse.table import Layout
 
 __all__ = [
     "Ensemble",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from hanse.core.payload import ClientHalf, Declaration, Payload, mismatch
+from hanse.core.table import Layout
 from hanse.learning.generator import FromGenerator
-from hanse.learning.payload import ClientHalf, Declaration, Payload, mismatch
-from hanse.table import Layout
 
 __all__ = ["HALVES", "declaration", "half_of", "register", "unsound"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hanse.table import Layout
+from hanse.core.table import Layout
 
 __all__ = ["Head", "why_no_head"]
 

@@ -17,10 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hanse.base.streams import stream
+from hanse.core.payload import Payload
+from hanse.core.recipe import Recipe
+from hanse.core.table import Layout
 from hanse.data.samples import Samples
-from hanse.learning.payload import Payload
-from hanse.streams import stream
-from hanse.table import Layout
 
 __all__ = ["Engine", "Judge", "Problem", "Recipe", "Scores", "SeatJob", "TrainedRows", "batch_plan", "last_epoch"]
 
@@ -65,30 +66,6 @@ class Problem:
         for view in map(self.layout.unflatten(columns).__getitem__, self.frozen):
             view.fill_(True)
         return columns
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Local SGD: exactly one of ``batch_size`` (epochs of batches of this size, the last one smaller),
-    ``batches_per_epoch`` (epochs of this number of nearly equal batches) or ``steps`` (with ``batch_size``: this many
-    batches, reshuffling when the data is used up). ``lr * lr_decay**round`` is round's learning rate.
-    ``optimizer`` "adamw" takes AdamW's steps in the place of SGD's (without ``momentum``; its moments start anew in
-    every round), in the engines that run the module itself.
-    """
-
-    epochs: int = 1
-    batch_size: int | None = 32
-    batches_per_epoch: int | None = None
-    steps: int | None = None
-    lr: float = 0.01
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    lr_decay: float = 1.0
-    optimizer: Literal["sgd", "adamw"] = "sgd"
-
-    def lr_at(self, round: int) -> float:
-        """Return the learning rate of a round (rounds count from 0)."""
-        return self.lr * self.lr_decay**round
 
 
 @dataclass(frozen=True)

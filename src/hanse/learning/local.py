@@ -15,12 +15,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from hanse.base.streams import torch_seed
+from hanse.core.payload import Term
+from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.halves import half_of
-from hanse.learning.job import Problem, Recipe, SeatJob, batch_plan, last_epoch, smallest_batch
-from hanse.learning.payload import Term
+from hanse.learning.job import Problem, SeatJob, batch_plan, last_epoch, smallest_batch
 from hanse.learning.steps import stepper
-from hanse.streams import torch_seed
 
 __all__ = ["Precision", "Trainer", "has_convolutions", "in_channels_last", "loss_of"]
 

@@ -14,12 +14,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from hanse.errors import UserError, import_path, nearest
+from hanse.base.errors import UserError, import_path, nearest
+from hanse.base.streams import torch_seed
+from hanse.core.table import Layout
 from hanse.learning.job import Problem
+from hanse.learning.llm.adapter import lora
 from hanse.learning.sequences import lstm
-from hanse.llm.adapter import lora
-from hanse.streams import torch_seed
-from hanse.table import Layout
 
 __all__ = ["MODELS", "build_module", "build_problem"]
 

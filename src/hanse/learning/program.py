@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hanse.learning.job import Problem, Recipe, SeatJob
+from hanse.core.recipe import Recipe
+from hanse.learning.job import Problem, SeatJob
 from hanse.learning.layers import (
     Activation,
     BatchNorm,

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hanse.base.streams import torch_seed
+from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.job import Problem, Recipe, SeatJob, batch_plan
+from hanse.learning.job import Problem, SeatJob, batch_plan
 from hanse.learning.local import Precision, in_channels_last, loss_of
 from hanse.learning.scoring import outcomes_of
-from hanse.streams import torch_seed
 
 __all__ = ["Plain", "untouched"]
 

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from hanse.base.errors import UserError
 from hanse.data.dataset import IGNORED
 from hanse.data.samples import Samples
-from hanse.errors import UserError
 
 __all__ = [
     "IGNORED",

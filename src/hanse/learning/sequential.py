@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.job import Problem, Recipe, SeatJob, TrainedRows
+from hanse.learning.job import Problem, SeatJob, TrainedRows
 from hanse.learning.local import Precision, Trainer
 from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.threads import Crew, intra_op

@@ -14,16 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, SeatPlan, deal_seats, group_seats, plan_seats
-from hanse.learning.job import (
-    Problem,
-    Recipe,
-    SeatJob,
-    TrainedRows,
-    refuse_unfit,
-    smallest_batch,
-)
+from hanse.learning.job import Problem, SeatJob, TrainedRows, refuse_unfit, smallest_batch
 from hanse.learning.program import Bound, Program, read_stack
 from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.threads import Crew, intra_op

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hanse.learning.job import Recipe
+from hanse.core.recipe import Recipe
 
 __all__ = ["SGD", "AdamW", "Step", "stepper"]
 

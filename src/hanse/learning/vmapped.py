@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from hanse.base.errors import first_line
+from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.errors import first_line
 from hanse.learning.batches import Batches, SeatPlan, group_seats, plan_seats
-from hanse.learning.job import Problem, Recipe, SeatJob, TrainedRows, has_buffers, refuse_unfit
+from hanse.learning.job import Problem, SeatJob, TrainedRows, has_buffers, refuse_unfit
 from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.sequences import IGNORED
 from hanse.learning.threads import intra_op

@@ -16,16 +16,16 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from hanse import toml
-from hanse.errors import UserError
-from hanse.files import json_lines, read_json, read_toml, run_folder, table, write_whole
-from hanse.ledger.book import LedgerError
+from hanse.base import toml
+from hanse.base.errors import UserError
+from hanse.base.files import json_lines, read_json, read_toml, run_folder, table, write_whole
+from hanse.base.lock import LOCK
+from hanse.core.book import LedgerError
 from hanse.ledger.connect import as_url
 from hanse.ledger.export import from_dict, write_jsonl
 from hanse.ledger.place import open_ledger, place_of, url_said
 from hanse.ledger.store import Ledger, Record
 from hanse.ledger.verify import Verdict, verify
-from hanse.lock import LOCK
 
 __all__ = ["backup", "restore"]
 

@@ -14,8 +14,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import StaticPool
 
-from hanse.errors import UserError
-from hanse.ledger.book import DamagedError, LedgerError
+from hanse.base.errors import UserError
+from hanse.core.book import DamagedError, LedgerError
 from hanse.ledger.tables import SCHEMA, VERSION_TABLE
 
 __all__ = ["as_url", "open_engine", "session"]

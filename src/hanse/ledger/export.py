@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import date, timedelta
 from typing import Any, TextIO
 
-from hanse.ledger.entry import MINT, Transaction, tokens
+from hanse.core.entry import MINT, Transaction, tokens
 from hanse.ledger.store import Ledger, Record
 
 __all__ = ["FORMATS", "as_dict", "from_dict", "tokens", "write_csv", "write_journal", "write_jsonl"]

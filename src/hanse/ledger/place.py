@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from hanse.errors import UserError
-from hanse.files import json_lines, opened, read_json, read_toml, run_folder, table
-from hanse.ledger.book import LedgerError
+from hanse.base.errors import UserError
+from hanse.base.files import json_lines, opened, read_json, read_toml, run_folder, table
+from hanse.core.book import LedgerError
+from hanse.core.entry import Transaction, digest
 from hanse.ledger.connect import as_url
-from hanse.ledger.entry import Transaction, digest
 from hanse.ledger.store import Ledger
 
 __all__ = ["heads_said", "latest_notes", "open_ledger", "place_of", "reading", "rounds_written", "url_said"]

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hanse.errors import UserError, library
-from hanse.ledger.book import Book
-from hanse.ledger.entry import Transaction, client, escrow
+from hanse.base.errors import UserError, library
+from hanse.core.book import Book
+from hanse.core.entry import Transaction, client, escrow
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

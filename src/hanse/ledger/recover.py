@@ -14,16 +14,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from hanse.errors import MachineError
-from hanse.files import write_whole
-from hanse.ledger.book import DamagedError, LedgerError
-from hanse.ledger.entry import GENESIS, JOURNAL, Transaction, digest
+from hanse.base.errors import MachineError
+from hanse.base.files import write_whole
+from hanse.base.lock import Hold
+from hanse.core.book import DamagedError, LedgerError
+from hanse.core.entry import GENESIS, JOURNAL, Transaction, digest
 from hanse.ledger.export import as_dict, from_dict
 from hanse.ledger.place import latest_notes, place_of
 from hanse.ledger.rows import Record, hash_of, tail_of
 from hanse.ledger.store import Ledger
 from hanse.ledger.verify import verify
-from hanse.lock import Hold
 
 __all__ = ["Claim", "line_of", "open_books", "rebuild_run", "rewrite_journal"]
 

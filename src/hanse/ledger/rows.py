@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, insert, select, update
 
-from hanse.ledger.book import Book, LedgerError
-from hanse.ledger.entry import GENESIS, MINT, Transaction, digest
+from hanse.core.book import Book, LedgerError
+from hanse.core.entry import GENESIS, MINT, Transaction, digest
 from hanse.ledger.tables import accounts, postings, transactions
 
 __all__ = ["Record", "Tail", "append", "balances_of", "hash_of", "known_of", "lines_of", "tail_of"]

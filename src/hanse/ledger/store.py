@@ -1,6 +1,6 @@
 """The books on a disk: a double-entry ledger in SQLite or PostgreSQL.
 
-What is posted is checked twice, here with the rules of :mod:`hanse.ledger.book` and by the database's triggers; it is
+What is posted is checked twice, here with the rules of :mod:`hanse.core.book` and by the database's triggers; it is
 written whole or not at all, on the disk when the call returns, and each transaction once, however often it is sent.
 """
 
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, Engine, insert, select
 from sqlalchemy.engine import URL
 
-from hanse.errors import UserError
-from hanse.ledger.book import Book, LedgerError, check
+from hanse.base.errors import UserError
+from hanse.core.book import Book, LedgerError, check
+from hanse.core.entry import MINT, Transaction, is_account
 from hanse.ledger.connect import as_url, open_engine, session
-from hanse.ledger.entry import MINT, Transaction, is_account
 from hanse.ledger.rows import Record, append, balances_of, known_of, lines_of, tail_of
 from hanse.ledger.tables import accounts, books, postings, transactions
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import DatabaseError
 
-from hanse.ledger.entry import GENESIS, MINT, Transaction, client, digest, escrow, is_account
+from hanse.core.entry import GENESIS, MINT, Transaction, client, digest, escrow, is_account
 from hanse.ledger.receipts import Receipt
 from hanse.ledger.tables import accounts, postings, transactions
 

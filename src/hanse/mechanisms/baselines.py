@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from hanse.core.part import Mechanism
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.greedyfed import greedyfed
-from hanse.mechanisms.part import Mechanism
 from hanse.mechanisms.select import UCB, Everyone, Oort, PowerOfChoice, SetAware, SFedAvg, TheOne, Uniform
 from hanse.mechanisms.train import OwnModels, Proximal, SharedModel
 from hanse.mechanisms.weigh import BySamples

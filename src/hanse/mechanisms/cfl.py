@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from hanse.games.gram import cosines
-from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.part import (
+from hanse.core.part import (
     GROUPS,
     Add,
     Floats,
@@ -25,6 +23,8 @@ from hanse.mechanisms.part import (
     Weighed,
     WeighPart,
 )
+from hanse.games.gram import cosines
+from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import SharedModel
 

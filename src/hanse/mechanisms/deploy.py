@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hanse.mechanisms.part import Deployment, DeployPart, Named, State, View
+from hanse.core.part import Deployment, DeployPart, Named, State, View
 
 __all__ = ["OwnModel", "ServerModel"]
 

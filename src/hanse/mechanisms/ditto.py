@@ -9,12 +9,12 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
+from hanse.core.part import Block, Context, Ints, Mechanism, Named, State, TrainPart, View
+from hanse.core.table import PER_CLIENT, Seats, Table
 from hanse.mechanisms.deploy import OwnModel
-from hanse.mechanisms.part import Block, Context, Ints, Mechanism, Named, State, TrainPart, View
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats, units
 from hanse.mechanisms.weigh import BySamples
-from hanse.table import PER_CLIENT, Seats, Table
 
 __all__ = ["Ditto", "ditto"]
 

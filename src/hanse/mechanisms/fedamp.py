@@ -14,9 +14,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from hanse.games.gram import distances
-from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.part import (
+from hanse.core.part import (
     Block,
     Context,
     Floats,
@@ -29,10 +27,12 @@ from hanse.mechanisms.part import (
     Weighed,
     WeighPart,
 )
+from hanse.core.table import PER_CLIENT, Seats, Table
+from hanse.games.gram import distances
+from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats, units
 from hanse.mechanisms.weigh.centres import mixed_centres, way_cosines
-from hanse.table import PER_CLIENT, Seats, Table
 
 __all__ = ["FedAMP", "HeurFedAMP", "TowardsCentres", "attention", "fedamp", "heur_fedamp", "heuristic_attention"]
 

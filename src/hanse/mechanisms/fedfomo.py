@@ -10,10 +10,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from hanse.federation.port import Request, Score, Scored
-from hanse.games.gram import distances
-from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.part import (
+from hanse.core.part import (
     Block,
     Context,
     Floats,
@@ -27,9 +24,12 @@ from hanse.mechanisms.part import (
     Weighed,
     WeighPart,
 )
+from hanse.core.port import Request, Score, Scored
+from hanse.core.table import PER_CLIENT, Seats, Table
+from hanse.games.gram import distances
+from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats
-from hanse.table import PER_CLIENT, Seats, Table
 
 __all__ = ["FedFomo", "fedfomo", "gains", "received_weights"]
 

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from hanse.base.streams import stream
+from hanse.core.part import Block, Context, Floats, Ints, Mechanism, Named, State, TrainPart, View
+from hanse.core.payload import Payload
+from hanse.core.table import Seats, Table
 from hanse.learning.generator import Ensemble, FromGenerator, Generator, train_generator
 from hanse.learning.head import Head
-from hanse.learning.payload import Payload
 from hanse.learning.threads import intra_op
 from hanse.mechanisms.baselines import fedavg
-from hanse.mechanisms.part import Block, Context, Floats, Ints, Mechanism, Named, State, TrainPart, View
 from hanse.mechanisms.train import chosen_seats
 from hanse.mechanisms.weigh.gtflat import GTFLAT, Generations, Population, Scale, Strength
-from hanse.streams import stream
-from hanse.table import Seats, Table
 
 __all__ = ["FedGen", "fedgen", "gtfedgen"]
 

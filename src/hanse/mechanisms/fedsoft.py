@@ -9,9 +9,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from hanse.federation.port import Counted, Nearest, Request
-from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.part import (
+from hanse.core.part import (
     Block,
     Context,
     Floats,
@@ -25,10 +23,12 @@ from hanse.mechanisms.part import (
     Weighed,
     WeighPart,
 )
+from hanse.core.port import Counted, Nearest, Request
+from hanse.core.table import PER_CLIENT, Seats, Table
+from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats
 from hanse.mechanisms.weigh.average import addable
-from hanse.table import PER_CLIENT, Seats, Table
 
 __all__ = ["FedSoft", "fedsoft", "soft_shares"]
 

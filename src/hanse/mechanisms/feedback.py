@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hanse.federation.port import Ask, Request
-from hanse.mechanisms.part import Context, Ints, Named, Part, State, View
+from hanse.core.part import Context, Ints, Named, Part, State, View
+from hanse.core.port import Ask, Request
 
 __all__ = ["Feedback"]
 

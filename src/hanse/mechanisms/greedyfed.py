@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from hanse.core.part import Mechanism
 from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.part import Mechanism
 from hanse.mechanisms.select import Greedy
 from hanse.mechanisms.train import SharedModel
 from hanse.mechanisms.value import GTG

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from hanse.core.part import Mechanism
 from hanse.mechanisms.baselines import fedavg, fedprox
-from hanse.mechanisms.part import Mechanism
 from hanse.mechanisms.weigh.gtflat import GTFLAT, Generations, Population, Scale, Strength
 
 __all__ = ["gtfedavg", "gtfedprox"]

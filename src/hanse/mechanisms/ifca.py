@@ -9,8 +9,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from hanse.federation.port import Request, Score, Scored
-from hanse.mechanisms.part import (
+from hanse.core.part import (
     Block,
     Context,
     Deployment,
@@ -22,10 +21,11 @@ from hanse.mechanisms.part import (
     TrainPart,
     View,
 )
+from hanse.core.port import Request, Score, Scored
+from hanse.core.table import Seats, Table
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats
 from hanse.mechanisms.weigh import BySamples
-from hanse.table import Seats, Table
 
 __all__ = ["IFCA", "ifca"]
 

@@ -18,28 +18,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from hanse.errors import UserError
-from hanse.federation.declared import LARGEST_COUNT
-from hanse.federation.port import Ask, Request, Score, Scored
-from hanse.federation.profiles import MOST, amount, at_round
-from hanse.games.market import Graph, Market, best_imports, gains, prices, utilities_of
-from hanse.games.market_checks import critical_prices, local_optimality
-from hanse.games.market_models import Kind as Distance
-from hanse.games.market_models import (
-    centre_weights,
-    cosine_distances,
-    cosine_gram,
-    distances,
-    gram_distances,
-    within_reach,
-)
-from hanse.games.market_numbers import gain
-from hanse.learning.adapters import has_adapters, travel_gram
-from hanse.ledger.book import LARGEST
-from hanse.ledger.entry import TOKEN, Transaction, tokens, units_of
-from hanse.ledger.entry import client as account
-from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.part import (
+from hanse.base.errors import UserError
+from hanse.core.book import LARGEST
+from hanse.core.declared import LARGEST_COUNT
+from hanse.core.entry import TOKEN, Transaction, tokens, units_of
+from hanse.core.entry import client as account
+from hanse.core.part import (
     Block,
     Choice,
     Context,
@@ -57,10 +41,26 @@ from hanse.mechanisms.part import (
     Weighed,
     WeighPart,
 )
+from hanse.core.port import Ask, Request, Score, Scored
+from hanse.core.table import PER_CLIENT, Seats, Table
+from hanse.core.telling import FREE, Joining, Kind, Plot, Telling, Terms, Worth
+from hanse.federation.profiles import MOST, amount, at_round
+from hanse.games.market import Graph, Market, best_imports, gains, prices, utilities_of
+from hanse.games.market_checks import critical_prices, local_optimality
+from hanse.games.market_models import Kind as Distance
+from hanse.games.market_models import (
+    centre_weights,
+    cosine_distances,
+    cosine_gram,
+    distances,
+    gram_distances,
+    within_reach,
+)
+from hanse.games.market_numbers import gain
+from hanse.learning.adapters import has_adapters, travel_gram
+from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.train import units
 from hanse.mechanisms.weigh.centres import Centres
-from hanse.table import PER_CLIENT, Seats, Table
-from hanse.telling import FREE, Joining, Kind, Plot, Telling, Terms, Worth
 
 __all__ = ["IPFL", "Bills", "Of", "Pricing", "Trade", "Truth", "Utilities", "graph_of", "ipfl"]
 

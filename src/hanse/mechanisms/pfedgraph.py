@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from hanse.mechanisms.deploy import OwnModel
-from hanse.mechanisms.part import (
+from hanse.core.part import (
     Block,
     Context,
     Floats,
@@ -30,11 +29,12 @@ from hanse.mechanisms.part import (
     Weighed,
     WeighPart,
 )
+from hanse.core.table import PER_CLIENT, Seats, Table
+from hanse.mechanisms.deploy import OwnModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats, units
 from hanse.mechanisms.weigh.average import sample_shares
 from hanse.mechanisms.weigh.centres import mixed_centres, way_cosines
-from hanse.table import PER_CLIENT, Seats, Table
 
 __all__ = ["FromCentres", "PFedGraph", "collaboration", "onto_simplex", "pfedgraph"]
 

@@ -22,18 +22,14 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hanse.errors import UserError
-from hanse.federation.bids import fit, fits
-from hanse.federation.declared import LARGEST_COUNT
-from hanse.federation.port import Ask, Request, Score, Scored, Trained
-from hanse.games import tiers as games
-from hanse.games import tokens
-from hanse.ledger.book import Book
-from hanse.ledger.entry import TOKEN, Transaction, escrow, pool
-from hanse.ledger.entry import client as account
-from hanse.ledger.entry import tokens as say
-from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.part import (
+from hanse.base.errors import UserError
+from hanse.base.streams import stream
+from hanse.core.book import Book
+from hanse.core.declared import LARGEST_COUNT
+from hanse.core.entry import TOKEN, Transaction, escrow, pool
+from hanse.core.entry import client as account
+from hanse.core.entry import tokens as say
+from hanse.core.part import (
     Block,
     Choice,
     Context,
@@ -51,13 +47,17 @@ from hanse.mechanisms.part import (
     TrainPart,
     View,
 )
+from hanse.core.port import Ask, Request, Score, Scored, Trained
+from hanse.core.table import Seats, Table
+from hanse.core.telling import Joining, Kind, Plot, Telling, Terms
+from hanse.federation.bids import fit, fits
+from hanse.games import tiers as games
+from hanse.games import tokens
+from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.train import SharedModel, chosen_seats
 from hanse.mechanisms.value import FirstOrder
 from hanse.mechanisms.value_held import FirstOrderAtClients
 from hanse.mechanisms.weigh import BySamples
-from hanse.streams import stream
-from hanse.table import Seats, Table
-from hanse.telling import Joining, Kind, Plot, Telling, Terms
 
 __all__ = [
     "Bids",

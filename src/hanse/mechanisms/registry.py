@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, get_type_hints
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from hanse.errors import UserError, import_path, named, nearest
+from hanse.base.errors import UserError, import_path, named
+from hanse.base.factories import call, defaults
+from hanse.core.calling import method_of
+from hanse.core.mixing import writers
+from hanse.core.part import GROUPS, Mechanism, Part, in_slots
 from hanse.mechanisms import baselines, deploy, select, train, value, weigh
-from hanse.mechanisms.calling import method_of
 from hanse.mechanisms.cfl import CFL, cfl
 from hanse.mechanisms.ditto import Ditto, ditto
 from hanse.mechanisms.fedamp import FedAMP, HeurFedAMP, TowardsCentres, fedamp, heur_fedamp
@@ -22,8 +22,6 @@ from hanse.mechanisms.greedyfed import greedyfed
 from hanse.mechanisms.gtflat import gtfedavg, gtfedprox
 from hanse.mechanisms.ifca import IFCA, ifca
 from hanse.mechanisms.ipfl import IPFL, Utilities, ipfl
-from hanse.mechanisms.mixing import writers
-from hanse.mechanisms.part import GROUPS, Mechanism, Part, in_slots
 from hanse.mechanisms.pfedgraph import FromCentres, PFedGraph, pfedgraph
 from hanse.mechanisms.pifl import OneShot, PretrainedTiers, ServerTokens, TierModels, Tiers, Tokens, pifl, tiff
 from hanse.mechanisms.scaffold import Scaffold, scaffold
@@ -36,10 +34,8 @@ __all__ = [
     "SLOTS",
     "Unmet",
     "build_mechanism",
-    "call",
     "carried",
     "current_names",
-    "defaults",
     "unmet_needs",
 ]
 
@@ -146,36 +142,6 @@ REASONS = {
     "trade": "a market of models (mechanism.weigh = 'ipfl')",
     "pooled": "all data at one client (data.partition = 'pooled')",
 }
-
-
-def defaults(make: Callable[..., Any]) -> dict[str, Any]:
-    """Return the default of each parameter of a part or mechanism."""
-    parameters = inspect.signature(make).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not p.empty}
-
-
-def call(make: Callable[..., Any], options: Mapping[str, Any], where: str, also: Sequence[str] = ()) -> Any:
-    """Call a part or mechanism factory with checked options. Raises UserError with a line for each wrong one.
-
-    ``also`` are keys that are allowed at the same place, for the hint only.
-    """
-    parameters = inspect.signature(make).parameters
-    # a dataclass may inherit fields from another module, whose names its own __init__ does not know
-    annotated = make.__init__ if inspect.isclass(make) and not is_dataclass(make) else make
-    hints = get_type_hints(annotated, include_extras=True)
-    lines, checked = [], {}
-    for name, given in options.items():
-        if name not in parameters:
-            lines.append(f"{where}.{name}: no such key{nearest(name, [*parameters, *also])}")
-            continue
-        try:
-            checked[name] = TypeAdapter(hints.get(name, Any)).validate_python(given, strict=True)
-        except ValidationError as wrong:
-            reasons = "; or ".join(dict.fromkeys(e["msg"] for e in wrong.errors()))
-            lines.append(f"{where}.{name}: {given!r}: {reasons[0].lower()}{reasons[1:]}")
-    if lines:
-        raise UserError(*lines)
-    return make(**checked)
 
 
 def build_part(slot: str, given: Any) -> Part | None:

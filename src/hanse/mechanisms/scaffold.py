@@ -15,9 +15,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from hanse.errors import UserError
-from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.part import (
+from hanse.base.errors import UserError
+from hanse.core.part import (
     Aggregate,
     AggregatePart,
     Block,
@@ -34,9 +33,10 @@ from hanse.mechanisms.part import (
     Weighed,
     WeighPart,
 )
+from hanse.core.table import PER_CLIENT, Seats, Table
+from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats, units
-from hanse.table import PER_CLIENT, Seats, Table
 
 __all__ = ["Scaffold", "scaffold", "step_sum"]
 

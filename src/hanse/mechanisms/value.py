@@ -13,11 +13,11 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from hanse.core.part import Floats, Named, State, ValuePart, Values, View
+from hanse.core.table import mix
 from hanse.games import shapley
 from hanse.learning.coalitions import Coalitions
-from hanse.mechanisms.part import Floats, Named, State, ValuePart, Values, View
 from hanse.mechanisms.weigh import sample_shares
-from hanse.table import mix
 
 __all__ = ["GTG", "Banzhaf", "Exact", "FirstOrder", "GameValue", "LeaveOneOut", "MonteCarlo", "Solved"]
 

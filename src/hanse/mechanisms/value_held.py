@@ -11,11 +11,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hanse.federation.port import Derived, Gradient, Request
+from hanse.core.part import Named, State, ValuePart, Values, View
+from hanse.core.port import Derived, Gradient, Request
+from hanse.core.table import mix
 from hanse.games import shapley
-from hanse.mechanisms.part import Named, State, ValuePart, Values, View
 from hanse.mechanisms.weigh import sample_shares
-from hanse.table import mix
 
 __all__ = ["FirstOrderAtClients"]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.errors import UserError
-from hanse.looking import is_looking
+from hanse.base.errors import UserError
+from hanse.base.looking import is_looking
 from hanse.reports.chart import Chart, Floats, Heat, even
 from hanse.reports.contributions import slug
 from hanse.reports.load import Group, LoadedRun
@@ -39,7 +39,7 @@ def data_facts(groups: Sequence[Group]) -> list[DataFacts]:
     """Build the split of each group's first run (each split once, at most three), without downloading anything.
 
     What cannot be built is skipped, with the reason: so is a source given by import path, where those are refused
-    (:mod:`hanse.looking`).
+    (:mod:`hanse.base.looking`).
     """
     splits: dict[str, list[Group]] = {}
     for group in groups:

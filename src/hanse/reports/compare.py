@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hanse.errors import UserError
+from hanse.base.errors import UserError
 from hanse.reports.effective import EPSILON, effective_round, improvement
 from hanse.reports.honesty import own_accuracy
 from hanse.reports.load import Group, LoadedRun, group_runs, load_runs

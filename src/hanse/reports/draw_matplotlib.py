@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import MaxNLocator
 
-from hanse.files import write_whole
+from hanse.base.files import write_whole
 from hanse.reports.chart import COLOURS, DASHES, HATCHES, MARKERS, Bars, Chart, Graph, Heat, Lines, looks, ticks
 
 __all__ = ["DPI", "WIDTH", "save", "to_matplotlib"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from hanse.core.telling import HONEST
 from hanse.reports.certainty import errors_of
 from hanse.reports.chart import Bars, Chart, Floats, Ints, Series, even
 from hanse.reports.contributions import slug
@@ -14,7 +15,6 @@ from hanse.reports.own import last_tested, utilities
 from hanse.reports.paired import paired
 from hanse.reports.tokens import balances
 from hanse.reports.who import honest_of, kinds_of
-from hanse.telling import HONEST
 
 __all__ = ["honesty_charts", "outcomes", "own_accuracy"]
 

@@ -13,13 +13,13 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.about import About, read_about
-from hanse.config import ClientsSection
-from hanse.errors import UserError
-from hanse.files import CLIENTS, is_count, json_lines, read_arrays, read_json, read_toml, run_folder
-from hanse.files import table as _section
+from hanse.base.errors import UserError
+from hanse.base.files import CLIENTS, is_count, json_lines, read_arrays, read_json, read_toml, run_folder
+from hanse.base.files import table as _section
+from hanse.base.toml import flat
+from hanse.core.about import About, read_about
 from hanse.reports.chart import Floats, Ints
-from hanse.toml import flat
+from hanse.runs.config import ClientsSection
 
 __all__ = ["Curve", "Group", "LoadedRun", "Seats", "group_runs", "is_number", "load_run", "load_runs"]
 

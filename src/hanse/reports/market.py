@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hanse.audit import MarketRound, load_market
+from hanse.core.entry import TOKEN
 from hanse.games.market import learn_graph
-from hanse.ledger.entry import TOKEN
+from hanse.reports.audit import MarketRound, load_market
 from hanse.reports.chart import Bars, Chart, Floats, Heat, Line, Lines, Series
 from hanse.reports.contributions import slug
 from hanse.reports.load import Group, LoadedRun

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.errors import UserError
+from hanse.base.errors import UserError
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.load import Group, LoadedRun
 
@@ -56,7 +56,7 @@ def read_books(run: LoadedRun) -> Books | None:
     """Return a run's books; None if nobody pays in it. Raises UserError if they cannot be read."""
     if not (run.path / "ledger.json").exists():
         return None
-    from hanse.ledger.entry import TOKEN
+    from hanse.core.entry import TOKEN
     from hanse.ledger.place import reading
 
     with reading(run.path, run.ledger_url) as ledger:
@@ -116,7 +116,7 @@ def _kinds(ledger: Ledger) -> list[tuple[str, int]]:
     """
     from sqlalchemy import func, select
 
-    from hanse.ledger.entry import MINT
+    from hanse.core.entry import MINT
     from hanse.ledger.tables import accounts, postings, transactions
 
     a, t, p = accounts.c, transactions.c, postings.c

@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hanse.about import About, Said, describe
-from hanse.errors import UserError
+from hanse.base.errors import UserError
+from hanse.base.factories import call
+from hanse.base.files import table
+from hanse.base.looking import looking
+from hanse.core.about import About, Said, describe
+from hanse.core.telling import Telling
 from hanse.federation.behaviour import BEHAVIOURS
 from hanse.federation.policy import POLICIES
-from hanse.files import table
-from hanse.looking import looking
-from hanse.mechanisms.registry import PARTS, SLOTS, build_mechanism, call
-from hanse.telling import Telling
+from hanse.mechanisms.registry import PARTS, SLOTS, build_mechanism
 
 __all__ = ["older"]
 

@@ -12,9 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from hanse.errors import UserError
-from hanse.files import write_whole
-from hanse.looking import looking
+from hanse.base.errors import UserError
+from hanse.base.files import write_whole
+from hanse.base.looking import looking
 from hanse.reports.chart import Chart
 from hanse.reports.chart_csv import to_csv
 from hanse.reports.classmap import data_facts

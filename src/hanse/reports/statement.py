@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hanse.errors import UserError
+from hanse.base.errors import UserError
 from hanse.reports.load import LoadedRun, load_run
 from hanse.reports.statement_accuracy import Fit, fit_of
 from hanse.reports.statement_gave import Contributed, contributed

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hanse.errors import UserError
-from hanse.files import read_toml, table
+from hanse.base.errors import UserError
+from hanse.base.files import read_toml, table
 from hanse.reports.load import LoadedRun, load_run
 
 __all__ = ["Fit", "find_alone", "fit_of"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hanse import experiment as running
-from hanse.config import Experiment
-from hanse.errors import UserError
-from hanse.experiment import Observer
+from hanse.base.errors import UserError
 from hanse.reports.statement_accuracy import HERE
+from hanse.runs import experiment as running
+from hanse.runs.config import Experiment
+from hanse.runs.experiment import Observer
 
 __all__ = ["alone_experiment", "train_alone"]
 

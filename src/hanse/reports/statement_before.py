@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from hanse.config import Experiment
+from hanse.base.errors import UserError, named
+from hanse.base.factories import call
+from hanse.core.declared import Declared, UnsoundError
+from hanse.core.entry import TOKEN
+from hanse.core.part import Mechanism
+from hanse.core.telling import FREE, Joining, Terms
 from hanse.data import FederatedData
 from hanse.data import build as build_data
-from hanse.errors import UserError, named
 from hanse.federation.behaviour import Me
-from hanse.federation.declared import Declared, UnsoundError
 from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import at_round, build_profiles
 from hanse.learning.models import build_problem
-from hanse.ledger.entry import TOKEN
-from hanse.mechanisms.part import Mechanism
-from hanse.mechanisms.registry import call
-from hanse.telling import FREE, Joining, Terms
+from hanse.runs.config import Experiment
 
 __all__ = ["Prospect", "prospect"]
 

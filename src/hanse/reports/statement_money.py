@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from hanse.ledger.entry import client as account_of
-from hanse.ledger.entry import escrow
+from hanse.core.entry import client as account_of
+from hanse.core.entry import escrow
 from hanse.ledger.place import reading
 from hanse.ledger.rows import Record
 

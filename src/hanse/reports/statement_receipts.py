@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from hanse.errors import UserError
-from hanse.files import read_arrays
-from hanse.ledger.entry import GENESIS, escrow
-from hanse.ledger.entry import client as account_of
+from hanse.base.errors import UserError
+from hanse.base.files import read_arrays
+from hanse.core.entry import GENESIS, escrow
+from hanse.core.entry import client as account_of
 from hanse.ledger.place import heads_said, place_of, reading
 from hanse.ledger.receipts import Receipt, read_receipts
 from hanse.ledger.rows import Record

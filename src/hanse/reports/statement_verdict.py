@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hanse.ledger.entry import TOKEN
+from hanse.core.entry import TOKEN
 from hanse.ledger.export import tokens
 from hanse.reports.statement_accuracy import Fit
 from hanse.reports.statement_models import Models

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hanse.errors import UserError
-from hanse.ledger.entry import TOKEN
+from hanse.base.errors import UserError
+from hanse.core.entry import TOKEN
+from hanse.core.telling import Plot
 from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even
 from hanse.reports.contributions import slug
 from hanse.reports.load import Group, LoadedRun
 from hanse.reports.money import Books, read_books
 from hanse.reports.told import plotted
 from hanse.reports.who import kinds_of
-from hanse.telling import Plot
 
 __all__ = ["balances", "token_charts"]
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hanse.errors import UserError
+from hanse.base.errors import UserError
+from hanse.base.files import table
+from hanse.core.telling import HONEST
 from hanse.federation.profiles import build_profiles
-from hanse.files import table
 from hanse.reports.chart import Ints
 from hanse.reports.load import Group, LoadedRun
-from hanse.telling import HONEST
 
 __all__ = ["honest_of", "kinds_of", "roles_of", "unknown_roles"]
 

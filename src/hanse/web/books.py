@@ -9,10 +9,10 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from hanse.errors import UserError
-from hanse.files import opened
-from hanse.ledger.book import LedgerError
-from hanse.ledger.entry import MINT
+from hanse.base.errors import UserError
+from hanse.base.files import opened
+from hanse.core.book import LedgerError
+from hanse.core.entry import MINT
 from hanse.ledger.place import open_ledger
 from hanse.ledger.rows import lines_of
 from hanse.ledger.store import Ledger

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hanse.errors import UserError
+from hanse.base.errors import UserError
 from hanse.web.keys import Key, check_key, read_keys
 
 __all__ = ["ANYBODY", "Doors", "may"]

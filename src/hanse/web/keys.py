@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hanse.errors import UserError
+from hanse.base.errors import UserError
 
 __all__ = ["ROLES", "Key", "check_key", "make_key", "read_keys", "write_keys"]
 

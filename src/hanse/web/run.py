@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hanse.about import About, read_about
-from hanse.errors import UserError
-from hanse.files import is_count, read_json, read_toml, table
+from hanse.base.errors import UserError
+from hanse.base.files import is_count, read_json, read_toml, table
+from hanse.core.about import About, read_about
+from hanse.core.telling import matched
 from hanse.reports.load import is_number
-from hanse.telling import matched
 from hanse.web.books import Books
 from hanse.web.seats import Seats
 from hanse.web.series import Series

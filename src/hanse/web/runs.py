@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hanse.errors import UserError
-from hanse.files import opened, read_toml, table
+from hanse.base.errors import UserError
+from hanse.base.files import opened, read_toml, table
 from hanse.web.run import state_of
 
 __all__ = ["Found", "find_runs", "latest_line", "summary"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hanse.files import is_count
+from hanse.base.files import is_count
 from hanse.reports.load import is_number
 
 __all__ = ["Contributor", "Seats"]

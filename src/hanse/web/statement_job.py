@@ -9,8 +9,8 @@ import json
 import sys
 from pathlib import Path
 
-from hanse.errors import UserError
-from hanse.looking import looking
+from hanse.base.errors import UserError
+from hanse.base.looking import looking
 
 __all__ = ["main"]
 

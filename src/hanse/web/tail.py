@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hanse.files import opened
+from hanse.base.files import opened
 
 __all__ = ["Grown", "LineTail"]
 

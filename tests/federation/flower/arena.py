@@ -15,20 +15,20 @@ from flwr.app import Message, RecordDict
 from hostile import changed
 
 import hanse
-from hanse.attempt import telling
+from hanse.core.part import Deployment
 from hanse.data import build
 from hanse.data.federated import FederatedData
 from hanse.data.remote import RemoteData
-from hanse.federation.flower.link import FlowerFederation
-from hanse.federation.flower.members import Members
-from hanse.federation.flower.message import from_records, to_records
+from hanse.deployment.link import FlowerFederation
+from hanse.deployment.members import Members
+from hanse.deployment.message import from_records, to_records
 from hanse.federation.node import ClientData, Job, Node, hello
-from hanse.mechanisms.part import Deployment
-from hanse.records import arrays_of, metrics_of, seats_of
-from hanse.rounds import LoopState, Played, finish, first_state, play_round
-from hanse.setup import build as blueprint
-from hanse.setup import settle_engine
-from hanse.testing import ask_tests
+from hanse.rounds.round import LoopState, Played, finish, first_state, play_round
+from hanse.runs.attempt import telling
+from hanse.runs.records import arrays_of, metrics_of, seats_of
+from hanse.runs.setup import build as blueprint
+from hanse.runs.setup import settle_engine
+from hanse.runs.testing import ask_tests
 
 N = 4
 LIAR = 1

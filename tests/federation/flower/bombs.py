@@ -15,12 +15,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from hostile import npy
 
+from hanse.core.port import Reply, Request, Train, Trained
+from hanse.deployment.link import FlowerFederation
+from hanse.deployment.members import Member, Members
+from hanse.deployment.message import to_records
 from hanse.federation.codec import hash_of, pack
-from hanse.federation.flower.link import FlowerFederation
-from hanse.federation.flower.members import Member, Members
-from hanse.federation.flower.message import to_records
 from hanse.federation.node import Job
-from hanse.federation.port import Reply, Request, Train, Trained
 
 P = 1 << 18  # a model of 1 MB
 ROW = np.arange(P, dtype=np.float32)

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 import hanse
-from hanse import checkpoint
-from hanse.federation.flower.loopback import Loopback
+from hanse.deployment.loopback import Loopback
 from hanse.ledger.place import open_ledger
-from hanse.rounds import LoopState
-from hanse.rundir import read_lines
+from hanse.rounds.round import LoopState
+from hanse.runs import checkpoint
+from hanse.runs.rundir import read_lines
 
 APP = Path(__file__).parent / "app"
 MECHANISMS: dict[str, dict[str, Any]] = {

@@ -13,10 +13,10 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from deployed import AUCTION, clients, experiment, final, metrics, network, plan, until
 
+from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.errors import UserError
-from hanse.federation.flower.certificates import make_node_key
-from hanse.federation.flower.loopback import Loopback
+from hanse.deployment.certificates import make_node_key
+from hanse.deployment.loopback import Loopback
 from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import read_receipts
 

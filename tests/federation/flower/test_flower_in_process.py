@@ -16,11 +16,11 @@ from flwr.supercore.task_identity import TaskIdentity
 from inprocess import InProcessGrid
 
 import hanse
-import hanse.setup
+import hanse.runs.setup
+from hanse.base.errors import UserError
 from hanse.data import build
-from hanse.errors import UserError
-from hanse.federation.flower.members import Hello, Members
-from hanse.federation.flower.server import play
+from hanse.deployment.members import Hello, Members
+from hanse.deployment.server import play
 from hanse.flower import ClientData, client_app
 
 N = 5
@@ -56,7 +56,7 @@ def experiment(name: str, rounds: int = 3, **more: Any) -> hanse.Experiment:
 
 def grid_of(exp: hanse.Experiment, folder: Path, **more: Any) -> InProcessGrid:
     data = build(exp.data)
-    policy = hanse.setup.build(exp).policy
+    policy = hanse.runs.setup.build(exp).policy
     return InProcessGrid(
         {
             100 + i: client_app(lambda c, i=i: ClientData.of(data, i), policy=policy, folder=folder / f"node{i}")

@@ -19,18 +19,18 @@ from flwr.supercore.task_identity import TaskIdentity
 from test_flower_in_process import N, experiment, grid_of, over_flower
 
 import hanse
+from hanse.base.errors import MachineError, UserError
+from hanse.base.lock import Hold
+from hanse.core.part import Mechanism, Settlement, SettlePart, View
+from hanse.core.port import Request, Test
 from hanse.data import build
-from hanse.errors import MachineError, UserError
+from hanse.deployment import link, server
+from hanse.deployment.operator import Orders, give
 from hanse.federation.codec import Message, WireError, pack, unpack
-from hanse.federation.flower import link, server
-from hanse.federation.flower.operator import Orders, give
 from hanse.federation.node import ClientData, Job, Node
-from hanse.federation.port import Request, Test
 from hanse.federation.private import PrivateRow
 from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import read_receipts
-from hanse.lock import Hold
-from hanse.mechanisms.part import Mechanism, Settlement, SettlePart, View
 from hanse.mechanisms.registry import build_mechanism
 
 

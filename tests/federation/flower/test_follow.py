@@ -17,9 +17,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from test_flower_in_process import N, everyone, experiment, grid_of, swap
 from test_newcomers import AfterRound, key_of, run_with
 
-from hanse.errors import RunFailedError, UserError
-from hanse.federation.flower import loopback
-from hanse.federation.flower.loopback import Loopback
+from hanse.base.errors import RunFailedError, UserError
+from hanse.deployment import loopback
+from hanse.deployment.loopback import Loopback
 from hanse.mechanisms.weigh.average import BySamples
 
 # Each call of "run" starts the next of the runs that runs.json lists; a run prints its lines and has a status. One with

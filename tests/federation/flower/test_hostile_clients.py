@@ -14,9 +14,9 @@ from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from hostile import WORST, worst
 
-from hanse.ledger.entry import MINT
+from hanse.core.entry import MINT
 from hanse.mechanisms.registry import MECHANISMS
-from hanse.rounds import LoopState, Played
+from hanse.rounds.round import LoopState, Played
 
 PLAYED = sorted(set(MECHANISMS) - {"centralised"})  # which has one client
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -15,8 +15,8 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from hostile import FILES
 
+from hanse.deployment.message import from_records, said_beside, to_records
 from hanse.federation.codec import Message, WireError
-from hanse.federation.flower.message import from_records, said_beside, to_records
 
 MODEL = 1 << 20  # bytes of the model in bombs.py
 

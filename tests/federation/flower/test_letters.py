@@ -15,10 +15,10 @@ from inprocess import InProcessGrid
 from test_flower_in_process import N, experiment, grid_of
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.data import build
-from hanse.errors import UserError
-from hanse.federation.flower.letters import Letters
-from hanse.federation.flower.server import play
+from hanse.deployment.letters import Letters
+from hanse.deployment.server import play
 from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import Receipt, read_receipts
 

@@ -20,12 +20,12 @@ from inprocess import InProcessGrid
 from test_flower_in_process import N, everyone, experiment, grid_of, swap
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.data import build
-from hanse.errors import UserError
-from hanse.federation.flower.link import FlowerFederation
-from hanse.federation.flower.members import Members
-from hanse.federation.flower.operator import Orders, give
-from hanse.federation.flower.server import play
+from hanse.deployment.link import FlowerFederation
+from hanse.deployment.members import Members
+from hanse.deployment.operator import Orders, give
+from hanse.deployment.server import play
 
 SOUND = {"name": "A", "num_samples": 5, "input_shape": [1, 8, 8], "num_classes": 10, "profile": {"cost": 1}, "order": 7}
 

@@ -15,15 +15,15 @@ from inprocess import InProcessGrid
 from test_flower_in_process import N, experiment, over_flower
 
 import hanse
+from hanse.base.errors import UserError
+from hanse.base.streams import stream
+from hanse.core.port import Reply, Request, Train, Trained
+from hanse.core.recipe import Recipe
 from hanse.data import build
-from hanse.errors import UserError
 from hanse.federation.behaviour import Me, Noisy
 from hanse.federation.node import ClientData
-from hanse.federation.port import Reply, Request, Train, Trained
 from hanse.federation.secret import FILE, own_secret
 from hanse.flower import client_app
-from hanse.learning.job import Recipe
-from hanse.streams import stream
 
 P = 20_000
 NOISY = Noisy(sigma=0.5, levels="same")

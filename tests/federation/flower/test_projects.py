@@ -12,13 +12,13 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from typer.testing import CliRunner
 
+from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.config import Experiment
-from hanse.errors import UserError
+from hanse.core.recipe import Recipe
+from hanse.deployment.loopback import Loopback
 from hanse.federation.behaviour import Me
-from hanse.federation.flower.loopback import Loopback
 from hanse.federation.policy import answer
-from hanse.learning.job import Recipe
+from hanse.runs.config import Experiment
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "deployment"
 

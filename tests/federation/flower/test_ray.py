@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 from deployed import MECHANISMS, PAYMENTS, experiment, kinds
 
 import hanse
-from hanse.errors import UserError
+from hanse.base.errors import UserError
 
 
 @pytest.mark.soak

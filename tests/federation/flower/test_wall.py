@@ -24,11 +24,11 @@ from flwr.superlink.routers.fleet.router import router
 from typer.testing import CliRunner
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.errors import UserError
-from hanse.federation.flower import gate, proxy
-from hanse.federation.flower.certificates import make_certificates, make_node_key, make_outside
-from hanse.federation.flower.loopback import Loopback, flwr
+from hanse.deployment import gate, proxy
+from hanse.deployment.certificates import make_certificates, make_node_key, make_outside
+from hanse.deployment.loopback import Loopback, flwr
 
 STRANGER = 65534  # a user that is not this one: nobody
 TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode

@@ -10,10 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from hanse.base.streams import stream
+from hanse.core.port import Reply, Request, Train, Trained
+from hanse.core.telling import Conduct
 from hanse.federation.behaviour.basic import Me, OfSome, with_updates
-from hanse.federation.port import Reply, Request, Train, Trained
-from hanse.streams import stream
-from hanse.telling import Conduct
 
 __all__ = ["Attack", "Attacker"]
 

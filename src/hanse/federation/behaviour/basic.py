@@ -16,10 +16,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hanse.federation.port import Reply, Request, Train, Trained
-from hanse.learning.job import Recipe
-from hanse.streams import places, stream
-from hanse.telling import Conduct
+from hanse.base.streams import places, stream
+from hanse.core.port import Reply, Request, Train, Trained
+from hanse.core.recipe import Recipe
+from hanse.core.telling import Conduct
 
 __all__ = ["Behaviour", "DropOut", "Me", "Noisy", "OfSome", "Straggler", "first_places", "place", "with_updates"]
 

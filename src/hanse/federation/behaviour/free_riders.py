@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from hanse.core.port import Reply, Request, Train, Trained
+from hanse.core.telling import Conduct
 from hanse.federation.behaviour.basic import Behaviour, Me, first_places, place
-from hanse.federation.port import Reply, Request, Train, Trained
-from hanse.telling import Conduct
 
 __all__ = ["FreeRider"]
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from hanse.core.port import Answered, Reply, Request, Result, Trained
+from hanse.core.telling import Conduct
 from hanse.federation.behaviour.basic import Me, OfSome
-from hanse.federation.port import Answered, Reply, Request, Result, Trained
-from hanse.telling import Conduct
 
 __all__ = ["Liar"]
 

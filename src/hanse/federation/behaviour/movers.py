@@ -9,8 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from hanse.core.telling import Conduct
 from hanse.federation.behaviour.basic import Me, OfSome
-from hanse.telling import Conduct
 
 __all__ = ["Drift", "Joiner", "Leaver"]
 

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from hanse.mechanisms.part import Choice, Context, Ints, Named, SelectPart, State, View
-from hanse.streams import stream
+from hanse.base.streams import stream
+from hanse.core.part import Choice, Context, Ints, Named, SelectPart, State, View
 
 __all__ = [
     "CLIENTS",

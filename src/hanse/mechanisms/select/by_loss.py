@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from hanse.federation.port import Request, Score, Scored
-from hanse.mechanisms.part import Choice, Context, Floats, Ints, Named, SelectPart, State, View
+from hanse.core.part import Choice, Context, Floats, Ints, Named, SelectPart, State, View
+from hanse.core.port import Request, Score, Scored
 from hanse.mechanisms.select.basic import CLIENTS, PerRound
 from hanse.mechanisms.select.by_value import greedy, without_replacement
 

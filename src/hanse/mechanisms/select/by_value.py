@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from hanse.core.part import Choice, Context, Floats, Ints, Named, SelectPart, State, View
 from hanse.games.cumulative import update_cumulative
-from hanse.mechanisms.part import Choice, Context, Floats, Ints, Named, SelectPart, State, View
 from hanse.mechanisms.select.basic import CLIENTS, PerRound, count_sat, round_robin, run_order
 
 __all__ = ["UCB", "ByValue", "Greedy", "SFedAvg", "greedy", "softmax", "ucb_scores", "without_replacement"]

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from hanse.mechanisms.part import Choice, Context, Floats, Ints, Named, SelectPart, State, View
+from hanse.core.part import Choice, Context, Floats, Ints, Named, SelectPart, State, View
 from hanse.mechanisms.select.basic import PerRound
 from hanse.mechanisms.select.by_value import VALUES, average_in, meet_all, no_values
 

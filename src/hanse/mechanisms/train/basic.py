@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from hanse.mechanisms.part import Block, Context, Floats, Ints, Named, State, TrainPart, View
-from hanse.table import PER_CLIENT, Seats, Table
+from hanse.core.part import Block, Context, Floats, Ints, Named, State, TrainPart, View
+from hanse.core.table import PER_CLIENT, Seats, Table
 
 __all__ = ["OwnModels", "Proximal", "SharedModel", "chosen_seats", "units"]
 

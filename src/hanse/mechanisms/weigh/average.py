@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from hanse.federation.declared import LARGEST_COUNT
-from hanse.mechanisms.part import Aggregate, AggregatePart, Floats, Group, Named, State
+from hanse.core.declared import LARGEST_COUNT
+from hanse.core.part import Aggregate, AggregatePart, Floats, Group, Named, State
 
 __all__ = ["BySamples", "UniformWeights", "addable", "sample_shares"]
 

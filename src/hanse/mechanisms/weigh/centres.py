@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hanse.core.part import Floats, Ints, Replace, View, Weighed
 from hanse.games.gram import cosines
-from hanse.mechanisms.part import Floats, Ints, Replace, View, Weighed
 
 __all__ = ["Centres", "mixed_centres", "way_cosines"]
 

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from hanse.core.part import Aggregate, AggregatePart, Group, Named, State
 from hanse.games.gram import distances_to_mean
-from hanse.mechanisms.part import Aggregate, AggregatePart, Group, Named, State
 
 __all__ = ["InverseDistance"]
 

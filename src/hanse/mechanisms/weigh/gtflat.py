@@ -16,8 +16,8 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from hanse.core.part import Aggregate, AggregatePart, Floats, Group, Named, State
 from hanse.games import replicator
-from hanse.mechanisms.part import Aggregate, AggregatePart, Floats, Group, Named, State
 
 __all__ = ["GTFLAT", "Payoff", "Scale", "ValidationGTFLAT"]
 

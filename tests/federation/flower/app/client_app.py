@@ -11,10 +11,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from hanse.config import Experiment
 from hanse.data import build
 from hanse.federation.profiles import build_profiles
 from hanse.flower import ClientData, client_app
+from hanse.runs.config import Experiment
 
 
 def load_data(context: Context) -> ClientData:

@@ -6,9 +6,9 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from hanse.config import Experiment
 from hanse.data import build
 from hanse.flower import server_app
+from hanse.runs.config import Experiment
 
 app = ServerApp()
 

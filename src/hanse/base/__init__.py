@@ -1,0 +1,1 @@
+"""What every room uses: errors for users, files, locks, random streams, TOML."""

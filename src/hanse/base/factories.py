@@ -1,0 +1,44 @@
+"""Calls what a name in an experiment stands for, with options that are checked by its annotations."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from hanse.base.errors import UserError, nearest
+
+__all__ = ["call", "defaults"]
+
+
+def defaults(make: Callable[..., Any]) -> dict[str, Any]:
+    """Return the default of each parameter of a part or mechanism."""
+    parameters = inspect.signature(make).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def call(make: Callable[..., Any], options: Mapping[str, Any], where: str, also: Sequence[str] = ()) -> Any:
+    """Call a part or mechanism factory with checked options. Raises UserError with a line for each wrong one.
+
+    ``also`` are keys that are allowed at the same place, for the hint only.
+    """
+    parameters = inspect.signature(make).parameters
+    # a dataclass may inherit fields from another module, whose names its own __init__ does not know
+    annotated = make.__init__ if inspect.isclass(make) and not is_dataclass(make) else make
+    hints = get_type_hints(annotated, include_extras=True)
+    lines, checked = [], {}
+    for name, given in options.items():
+        if name not in parameters:
+            lines.append(f"{where}.{name}: no such key{nearest(name, [*parameters, *also])}")
+            continue
+        try:
+            checked[name] = TypeAdapter(hints.get(name, Any)).validate_python(given, strict=True)
+        except ValidationError as wrong:
+            reasons = "; or ".join(dict.fromkeys(e["msg"] for e in wrong.errors()))
+            lines.append(f"{where}.{name}: {given!r}: {reasons[0].lower()}{reasons[1:]}")
+    if lines:
+        raise UserError(*lines)
+    return make(**checked)

@@ -1,0 +1,234 @@
+"""Files of a run directory that somebody else may have written, and files that are written whole.
+
+A directory of a stranger may be damaged, or made to do harm: links that lead out of it, pipes that never answer,
+nestings without end, an archive of a few bytes that unpacks to many gigabytes. What is read here is bounded, and what
+is wrong becomes one line that names the file.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import secrets
+import stat
+import tomllib
+import zipfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.base.errors import UserError
+
+__all__ = [
+    "CLIENTS",
+    "is_count",
+    "json_lines",
+    "opened",
+    "read_arrays",
+    "read_json",
+    "read_toml",
+    "run_folder",
+    "table",
+    "write_whole",
+]
+
+SMALL = 1 << 24  # bytes of a file that is read in one piece
+LONGEST = 1 << 26  # bytes of a line; a longer one is damage
+ARRAYS = 1 << 28  # bytes that the arrays of one round may unpack to
+CLIENTS = 10**7  # no run has more; arrays by client are as long as the highest number says
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def run_folder(folder: Path) -> Path:
+    """Return a run directory, once it is sure that nothing in it leads out of it.
+
+    Raises UserError with one line if there is none, or if it holds a link or anything else than files and folders.
+    """
+    if not folder.is_dir():
+        what = "is a file, not a run directory" if folder.exists() else "there is no such run directory"
+        raise UserError(f"{folder}: {what}")
+    if not (folder / "config.toml").exists():
+        raise UserError(f"{folder}: is not a run directory (it has no config.toml)")
+    odd = _odd(folder)
+    if odd is not None:
+        raise UserError(
+            f"{odd}: is a link, or neither a file nor a folder; a run directory that is looked at holds none "
+            "('cp -rL' makes a copy without links, if you know where they lead)"
+        )
+    return folder
+
+
+def _odd(folder: Path) -> Path | None:
+    """Return something in a folder or below it that is neither a file nor a folder; None if there is no such thing."""
+    waiting = [folder]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(Path(entry.path))
+                    elif not entry.is_file(follow_symlinks=False):
+                        return Path(entry.path)
+        except OSError as wrong:
+            raise UserError(f"{folder}: cannot be read: {wrong.strerror}") from None
+    return None
+
+
+def opened(file: Path) -> BinaryIO:
+    """Open a file for reading. Raises OSError; FileNotFoundError also for a link or a pipe: one would lead elsewhere,
+    the other wait for ever.
+    """
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as wrong:
+        if wrong.errno != errno.ELOOP:
+            raise
+        raise FileNotFoundError(wrong.errno, "is a link", str(file)) from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise FileNotFoundError(errno.ENOENT, "is no file", str(file))
+    return os.fdopen(handle, "rb")
+
+
+def _text(file: Path) -> str:
+    try:
+        with opened(file) as blob:
+            data = blob.read(SMALL + 1)
+        if len(data) > SMALL:
+            raise UserError(f"{file}: has more than {SMALL >> 20} MiB")
+        return data.decode()
+    except UnicodeDecodeError:
+        raise UserError(f"{file}: cannot be read: is not text") from None
+    except OSError as wrong:
+        raise UserError(f"{file}: cannot be read: {wrong.strerror}") from None
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """Read a TOML file. Raises UserError."""
+    text = _text(file)
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as wrong:
+        raise UserError(f"{file}: cannot be read: {_said(wrong)}") from None
+
+
+def read_json(file: Path) -> Any:
+    """Read a JSON file. Raises UserError."""
+    text = _text(file)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as wrong:
+        raise UserError(f"{file}: cannot be read: {_said(wrong)}") from None
+
+
+def json_lines(file: Path, whole: Sequence[str] = (), until: int | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the complete lines of a JSON-lines file; a torn last line (a run in progress) is left out, a file that is
+    not there is an empty one. ``whole``: keys that hold counts; ``until``: only the lines before this byte.
+
+    Raises UserError with the number of the line that is damaged.
+    """
+    if not file.exists():
+        return
+    try:
+        lines = opened(file)
+    except OSError as wrong:
+        raise UserError(f"{file}: cannot be read: {wrong.strerror}") from None
+    with lines:
+        number = 0
+        while text := lines.readline(LONGEST):
+            number += 1
+            if (until is not None and lines.tell() > until) or (not text.endswith(b"\n") and len(text) < LONGEST):
+                return
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                line = None
+            if not isinstance(line, dict) or not all(is_count(line.get(key), key) for key in whole):
+                raise UserError(
+                    f"{file}: line {number} is damaged; 'hanse resume {file.parent}' cuts off what cannot be used"
+                )
+            yield line
+
+
+def is_count(value: object, key: str) -> TypeGuard[int]:
+    """Say whether this can be a line's ``round`` or ``client``."""
+    return type(value) is int and 0 <= value < (CLIENTS if key == "client" else 10**9)
+
+
+def read_arrays(file: Path, only: Collection[str] = ()) -> Arrays:
+    """Read the arrays of an ``.npz`` file, all or ``only`` those named of them; nothing in it is unpickled.
+
+    What an array says of its size is held against the file's table of contents before any memory is taken for it.
+    Raises UserError: it is broken, holds objects, or unpacks to more than 256 MiB.
+    """
+    try:
+        with opened(file) as blob, zipfile.ZipFile(blob) as packed:
+            found = {i.filename.removesuffix(".npy"): i for i in packed.infolist() if i.filename.endswith(".npy")}
+            wanted = {name: i for name, i in found.items() if not only or name in only}
+            size = sum(i.file_size for i in wanted.values())
+            if size > ARRAYS:
+                raise UserError(f"{file}: unpacks to {size:,} bytes; at most {ARRAYS:,} are read")
+            return {name: _array(packed, i) for name, i in wanted.items()}
+    except UserError:
+        raise
+    except Exception as wrong:  # zipfile, zlib, numpy and the operating system each raise their own
+        raise UserError(f"{file}: cannot be read: {_said(wrong)}") from None
+
+
+def _array(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    with packed.open(member) as blob:
+        version = np.lib.format.read_magic(blob)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, kind = read(blob)
+        if kind.hasobject:
+            raise ValueError(f"array '{member.filename}' holds objects")
+        count = math.prod(shape)
+        if blob.tell() + count * kind.itemsize != member.file_size or (count and not kind.itemsize):
+            raise ValueError(f"array '{member.filename}' has another size than it says")
+    with packed.open(member) as blob:
+        array: NDArray[Any] = np.lib.format.read_array(blob, allow_pickle=False)
+    return array
+
+
+def _said(wrong: BaseException) -> str:
+    """Return an error's text on one line; Python's own for a nesting without end speaks of itself."""
+    if isinstance(wrong, RecursionError):
+        return "it is nested too deep"
+    return " ".join(str(wrong).split())[:200] or type(wrong).__name__
+
+
+def write_whole(path: Path, data: str | bytes, *, durable: bool = False, private: bool = False) -> None:
+    """Write a file beside its place and rename it, so that a reader sees all of it or the old one.
+
+    The folder is made if it is not there. ``durable``: it is on the disk when the call returns. ``private``: only its
+    own user can read it. Raises OSError; also if the place is taken by a link or by something that is no file, since
+    whoever put it there may want another file written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise OSError(errno.EEXIST, "is a link, or no file", str(path))
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    # O_EXCL: neither a file that is there nor a link is written through
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of an experiment's file as it was read; empty if there is none, or if it is no table."""
+    section = config.get(name)
+    return section if isinstance(section, Mapping) else {}

@@ -1,0 +1,289 @@
+"""The ``hanse`` command."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from hanse.base.errors import MachineError, UserError
+from hanse.base.looking import is_looking, looking, own_modules
+from hanse.cli.audit import EPILOG as AUDIT_EPILOG
+from hanse.cli.audit import audit
+from hanse.cli.ledger import app as ledger_app
+from hanse.cli.network import app as network_app
+from hanse.cli.options import LedgerUrl, Trust
+from hanse.cli.reproduce import EPILOG as REPRODUCE_EPILOG
+from hanse.cli.reproduce import reproduce
+from hanse.cli.serve import EPILOG as SERVE_EPILOG
+from hanse.cli.serve import app as token_app
+from hanse.cli.serve import serve
+from hanse.cli.statement import EPILOG as STATEMENT_EPILOG
+from hanse.cli.statement import statement
+from hanse.cli.sweep import EPILOG as SWEEP_EPILOG
+from hanse.cli.sweep import sweep
+from hanse.deployment.new import EPILOG as NEW_EPILOG
+from hanse.deployment.new import new
+from hanse.lab.theory import EPILOG as THEORY_EPILOG
+from hanse.lab.theory import theory
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="hanse",
+    epilog="Examples:\n\nhanse demo\n\nhanse run exp.toml && hanse report runs/exp\n\n"
+    "What an experiment's file may say: README.md, docs/reference/experiment.md",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+out, err = Console(), Console(stderr=True)
+
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run directory; default runs/<name of the file>.")]
+Track = Annotated[list[str] | None, typer.Option("--track", help="Also record to: tensorboard, mlflow or wandb.")]
+# what runs an experiment, on the user's word; every other command only looks, and imports nothing that files name
+RUNS = ("run", "resume", "sweep", "reproduce", "network", "list", "demo")
+# where the commands stand in --help
+START, RUN, LOOK, NETWORK = "Start here", "Run something", "Look at runs", "On a network"
+Dirs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
+
+
+@app.callback()
+def hanse(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=lambda on: _version(on)),
+    ] = False,
+) -> None:
+    """Federated learning as an economy: who trains, whose model counts, what each contribution is worth."""
+    del version
+
+
+def _version(on: bool) -> None:
+    if on:
+        from importlib.metadata import version
+
+        out.print(f"hanse {version('hanse')}", highlight=False)
+        raise typer.Exit
+
+
+@app.command(rich_help_panel=START, epilog="Example:\n\nhanse demo --out runs/demo")
+def demo(
+    out_dir: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs and the report.")] = Path(
+        "runs/demo"
+    ),
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each mechanism.")] = 3,
+) -> None:
+    """A tour in a few minutes, on real handwritten digits; it ends with two reports to open.
+
+    Six ways to choose clients race, every client is valued; then a market of models is played and audited.
+    """
+    from hanse.cli.demo import run_demo
+
+    run_demo(out_dir, seeds, out)
+
+
+@app.command(name="list", rich_help_panel=START, epilog="Examples:\n\nhanse list\n\nhanse list greedyfed")
+def list_(
+    mechanism: Annotated[
+        str | None, typer.Argument(metavar="[MECHANISM]", help="Which part can replace which in this mechanism.")
+    ] = None,
+    combinations: Annotated[
+        bool, typer.Option("--combinations", help="Which part can replace which in each mechanism.")
+    ] = False,
+) -> None:
+    """Show mechanisms, parts, data sources, models and behaviours."""
+    from hanse.cli.listing import combination_table, name_table
+
+    out.print(combination_table(mechanism) if combinations or mechanism is not None else name_table())
+
+
+@app.command(
+    rich_help_panel=RUN,
+    epilog="Examples:\n\nhanse run exp.toml\n\nhanse run exp.toml --set train.lr=0.1 --set mechanism.weigh=uniform",
+)
+def run(
+    file: Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment.", show_default=False)],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace section.key in the file.")
+    ] = None,
+    out_dir: Out = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an existing run directory first.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Say which training engine was chosen, and why.")] = False,
+    track: Track = None,
+) -> None:
+    """Run an experiment and leave a run directory."""
+    from hanse.runs import experiment as running
+    from hanse.runs.config import Experiment
+    from hanse.runs.progress import ProgressBar
+    from hanse.runs.tracking import make_trackers
+
+    experiment = Experiment.read(file, set_ or [])
+    folder = out_dir or Path("runs") / file.stem
+    bar = ProgressBar(out, experiment.mechanism.name, explain=explain)
+    trackers = make_trackers(track or [], folder)
+    result = running.run(experiment, out=folder, observers=[bar, *trackers], overwrite=overwrite)
+    _finish(result)
+
+
+@app.command(rich_help_panel=RUN, epilog="Example:\n\nhanse resume runs/exp")
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)],
+    explain: Annotated[bool, typer.Option("--explain", help="Say which training engine is used, and why.")] = False,
+    other_data: Annotated[
+        bool, typer.Option("--other-data", help="Go on even if the data are not those of the rounds before.")
+    ] = False,
+    track: Track = None,
+) -> None:
+    """Go on with a run that was stopped or killed, from its last checkpoint."""
+    from hanse.runs import experiment as running
+    from hanse.runs.progress import ProgressBar
+    from hanse.runs.tracking import make_trackers
+
+    bar = ProgressBar(out, folder.name, explain=explain)
+    _finish(running.resume(folder, observers=[bar, *make_trackers(track or [], folder)], other_data=other_data))
+
+
+_FINAL = tuple(f"{who}{what}" for who in ("test/", "client/test_") for what in ("accuracy", "loss", "perplexity"))
+
+
+def _finish(result: object) -> None:
+    from hanse.runs.experiment import Run
+    from hanse.runs.progress import mostly_refused
+
+    assert isinstance(result, Run)
+    if result.interrupted:
+        out.print(f"Stopped after round {len(result.metrics)} of {result.experiment.run.rounds}. Go on with:")
+        out.print(f"  hanse resume {result.path}", markup=False)
+        raise typer.Exit(1)
+    if result.over is not None:
+        out.print(result.over, highlight=False)
+    last = result.metrics[-1] if result.metrics else {}
+    figures = [f"{k} {last[k]:.4f}" for k in _FINAL if last.get(k) is not None]
+    out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)
+    for line in mostly_refused(result.clients):
+        out.print(f"warning: {line}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    out.print(f"in {result.path}; a picture of it: hanse report {result.path}", highlight=False, markup=False)
+
+
+@app.command(rich_help_panel=LOOK, epilog="Example:\n\nhanse compare runs/greedyfed runs/fedavg")
+def compare(
+    dirs: Dirs,
+    epsilon: Annotated[
+        float, typer.Option("--epsilon", help="How near to the first run's best accuracy an effective round must come.")
+    ] = 5e-3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Put runs side by side: accuracy, time, bytes; over several seeds also paired tests.
+
+    Final and best accuracy, rounds to be as good as the first experiment, time a round, megabytes; then the differences
+    from the first experiment over the seeds that both have.
+    """
+    from hanse.reports.compare import compare_runs, difference_rows
+    from hanse.reports.compare_text import compare_tables
+    from hanse.reports.load import group_runs, load_runs
+
+    rows = compare_runs(dirs, epsilon)
+    differences = difference_rows(group_runs(load_runs(dirs)))
+    if as_json:
+        print(json.dumps([*rows, *differences], indent=1))
+        return
+    for table in compare_tables(rows, differences):
+        out.print(table)
+
+
+@app.command(rich_help_panel=LOOK, epilog="Examples:\n\nhanse report runs/exp\n\nhanse report runs/a runs/b --out both")
+def report(
+    dirs: Dirs,
+    out_dir: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the report; default the first run directory.")
+    ] = None,
+    ledger_url: LedgerUrl = None,
+    trust: Trust = False,
+) -> None:
+    """Write report.html (one file, works offline), and each figure as PNG, SVG and CSV."""
+    from hanse.reports.report import write_report
+
+    if trust:
+        own_modules()
+    page = write_report(dirs, out_dir or dirs[0], trust=trust, ledger_url=ledger_url)
+    out.print(f"wrote {page}", highlight=False, markup=False)
+
+
+app.command(rich_help_panel=RUN, epilog=REPRODUCE_EPILOG)(reproduce)
+app.command(rich_help_panel=RUN, epilog=SWEEP_EPILOG)(sweep)
+app.command(rich_help_panel=RUN, epilog=THEORY_EPILOG)(theory)
+app.command(rich_help_panel=LOOK, epilog=STATEMENT_EPILOG)(statement)
+app.command(rich_help_panel=LOOK, epilog=SERVE_EPILOG)(serve)
+app.add_typer(token_app, name="token", rich_help_panel=LOOK)
+app.command(rich_help_panel=LOOK, epilog=AUDIT_EPILOG)(audit)
+app.add_typer(ledger_app, name="ledger", rich_help_panel=LOOK)
+app.command(rich_help_panel=NETWORK, epilog=NEW_EPILOG)(new)
+app.add_typer(network_app, name="network", rich_help_panel=NETWORK)
+
+
+def _usage(wrong: Any) -> str:
+    """Return a mistake in the command itself as one line, with where to look. The nearest command is said once."""
+    line = re.sub(r"( Did you mean [^?]*\?)\1+", r"\1", wrong.format_message()).removesuffix(".")
+    context = getattr(wrong, "ctx", None)
+    return line if context is None else f"{line} (see '{context.command_path} --help')"
+
+
+def _cannot_be_read(wrong: Exception) -> None:
+    """Say in a line what a damaged directory caused where nothing looked for damage.
+
+    What looks at a run only computes with what its files say. What it stumbles over is almost always in them; if not,
+    the place and the traceback tell.
+    """
+    last = traceback.extract_tb(wrong.__traceback__)[-1]
+    said = " ".join(str(wrong).split())[:200]
+    err.print(
+        f"hanse: {' '.join(sys.argv[1:])}: the files do not fit together ({type(wrong).__name__} at "
+        f"{Path(last.filename).name}:{last.lineno}: {said}); HANSE_TRACEBACK=1 shows where",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Run the command line; mistakes of the user end with 2 and one line each, what the machine fails to do
+    with 1 and a line, anything else with 1 and a traceback.
+    """
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    if command in RUNS:
+        own_modules()
+        _main()
+    else:
+        with looking():
+            _main()
+
+
+def _main() -> None:
+    try:
+        code = app(standalone_mode=False, prog_name="hanse")
+    except (UserError, MachineError) as wrong:
+        for line in wrong.lines:
+            err.print(f"hanse: {line}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2 if isinstance(wrong, UserError) else 1)
+    except typer.Abort:
+        err.print("hanse: stopped")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        err.print("hanse: stopped at once; 'hanse resume DIR' goes on from the last checkpoint")
+        sys.exit(1)
+    except Exception as wrong:
+        if type(wrong).__module__.startswith(("click", "typer")) and hasattr(wrong, "format_message"):
+            err.print(f"hanse: {_usage(wrong)}", markup=False, highlight=False, soft_wrap=True)
+            sys.exit(2)
+        if not is_looking() or os.environ.get("HANSE_TRACEBACK"):
+            raise
+        _cannot_be_read(wrong)
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)

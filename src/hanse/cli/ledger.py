@@ -1,0 +1,255 @@
+"""``hanse ledger``: look at the books of a run, check them, take them elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from io import StringIO
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from hanse.base.errors import UserError, nearest
+from hanse.base.files import write_whole
+from hanse.cli.options import LedgerUrl
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="The books of a run: who holds how much, and every movement.",
+    epilog="Examples:\n\nhanse ledger balances runs/exp\n\nhanse ledger verify runs/exp",
+    no_args_is_help=True,
+)
+console = Console()
+
+Dir = Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table; amounts are units.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
+Account = Annotated[
+    str | None, typer.Option("--account", "-a", help="Only this account: client/3, escrow/3, pool/NAME, mint.")
+]
+
+
+@app.command(epilog="Example:\n\nhanse ledger balances runs/exp")
+def balances(folder: Dir, ledger_url: LedgerUrl = None, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+    """Show what every account holds."""
+    from hanse.ledger.export import tokens
+    from hanse.ledger.place import reading
+
+    with reading(folder, ledger_url) as ledger:
+        held = dict(sorted(ledger.balances().items(), key=lambda entry: _natural(entry[0])))
+    if as_json:
+        print(json.dumps(held, indent=1))
+    elif as_csv:
+        _csv(["account", "units", "tokens"], [[name, units, tokens(units)] for name, units in held.items()])
+    else:
+        _table(["account", "tokens"], [[name, tokens(units)] for name, units in held.items()])
+
+
+@app.command(epilog="Examples:\n\nhanse ledger history runs/exp\n\nhanse ledger history runs/exp -a client/3 --csv")
+def history(
+    folder: Dir,
+    account: Account = None,
+    round_: Annotated[int | None, typer.Option("--round", help="Only this round.")] = None,
+    ledger_url: LedgerUrl = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+) -> None:
+    """Show the transactions, in order."""
+    from hanse.ledger.export import as_dict, tokens, write_csv
+    from hanse.ledger.place import reading
+
+    with reading(folder, ledger_url) as ledger:
+        if account is not None and not ledger.has(account):
+            raise UserError(
+                f"--account: '{account}': the book has no such account{nearest(account, ledger.balances())}"
+            )
+        records = ledger.history(account, round=round_)
+        if as_json:
+            lines = (json.dumps(as_dict(record)) for record in records)
+            print("[" + ",\n ".join(lines) + "]")
+        elif as_csv:
+            write_csv(ledger, records, sys.stdout)
+        else:
+            rows = [
+                [str(r.number), str(r.round), t.step, t.kind, name, tokens(units), t.memo]
+                for r, t in ((record, record.transaction) for record in records)
+                for name, units in t.postings
+                if account in (None, name)
+            ]
+            _table(["number", "round", "step", "kind", "account", "tokens", "memo"], rows)
+
+
+@app.command(epilog="Example:\n\nhanse ledger verify runs/exp --receipts receipts")
+def verify(
+    folder: Dir,
+    receipts: Annotated[
+        Path | None, typer.Option("--receipts", help="Folder of participants' receipts to hold against the books.")
+    ] = None,
+    ledger_url: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute balances, sums and the hash chain, and what each delivered model of a market cost; exit with 1 and name
+    the first wrong row if they do not hold.
+    """
+    from hanse.core.book import LedgerError
+    from hanse.ledger import verify as verifying
+    from hanse.ledger.place import heads_said, place_of, rounds_written
+    from hanse.ledger.receipts import read_receipts
+    from hanse.ledger.store import Ledger
+    from hanse.runs.replay import first_wrong, recorded_markets
+
+    markets = 0
+    told = [] if receipts is None else list(read_receipts(receipts))
+    url, book = place_of(folder, ledger_url)
+    try:
+        with Ledger.open(url, book=book, read_only=True) as ledger:
+            verdict = verifying.verify(ledger, told, heads_said(folder, ledger))
+            if verdict.ok:
+                history = ((record.round, record.transaction) for record in ledger.history())
+                markets, wrong = first_wrong(recorded_markets(folder), history, rounds_written(folder, ledger))
+                verdict = replace(verdict, wrong=wrong)
+    except LedgerError as damaged:  # gone, or too damaged to be opened
+        verdict = verifying.Verdict(0, 0, 0, "", str(damaged))
+    if as_json:
+        said = {"ok": verdict.ok, **asdict(verdict), "receipts": len(told), "markets": markets}
+        print(json.dumps(said, indent=1))
+    elif verdict.ok:
+        print(
+            f"The books hold: {verdict.transactions} transactions, {verdict.postings} postings, "
+            f"{verdict.accounts} accounts{f', {len(told)} receipts' if told else ''}"
+            f"{f', {markets} markets replayed' if markets else ''}.\nhead {verdict.head}"
+        )
+    else:
+        print(f"The books do not hold: {verdict.wrong}", file=sys.stderr)
+    if not verdict.ok:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Examples:\n\nhanse ledger export runs/exp -o all.journal\n\nhanse ledger export runs/exp -f csv")
+def export(
+    folder: Dir,
+    form: Annotated[str, typer.Option("--format", "-f", help="hledger, csv or json (JSON lines).")] = "hledger",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File; default: print.")] = None,
+    ledger_url: LedgerUrl = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+) -> None:
+    """Write all transactions in another form: a journal that hledger reads, CSV, or JSON lines."""
+    from hanse.ledger.export import FORMATS
+    from hanse.ledger.place import reading
+
+    form = "json" if as_json else "csv" if as_csv else form
+    if form not in FORMATS:
+        raise UserError(f"--format: '{form}': no such format{nearest(form, FORMATS)}")
+    with reading(folder, ledger_url) as ledger, _written(out) as file:
+        FORMATS[form](ledger, ledger.history(), file)
+
+
+@app.command(epilog="Example:\n\nhanse ledger backup runs/exp exp-backup.tar.gz")
+def backup(
+    folder: Dir,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to write (.tar.gz).", show_default=False)],
+    ledger_url: LedgerUrl = None,
+) -> None:
+    """Write the run directory with a consistent copy of its ledger into one archive; the run may go on meanwhile."""
+    from hanse.ledger import archive
+
+    head = archive.backup(folder, file, ledger_url)
+    print(f"wrote {file}; head {head}")
+
+
+@app.command(epilog="Example:\n\nhanse ledger restore exp-backup.tar.gz runs/restored")
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive that backup wrote.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory to make.", show_default=False)],
+    ledger_url: Annotated[
+        str | None,
+        typer.Option(
+            "--ledger-url",
+            metavar="URL",
+            help="Post the books there; default: a file in the run directory.",
+            show_default=False,
+        ),
+    ] = None,
+    most: Annotated[int, typer.Option("--most", min=1, help="Bytes that the archive may unpack to.")] = 10**9,
+) -> None:
+    """Unpack a backup into a new run directory and verify its ledger; go on with 'hanse resume DIR'."""
+    from hanse.ledger import archive
+
+    verdict = archive.restore(file, folder, ledger_url, most=most, said=print)
+    print(f"restored {folder}: {verdict.transactions} transactions verified; head {verdict.head}")
+
+
+@app.command(epilog="Example:\n\nhanse ledger rebuild runs/exp")
+def rebuild(folder: Dir, ledger_url: LedgerUrl = None) -> None:
+    """Write a lost or damaged ledger anew from transactions.jsonl, if that leads to the head of the last checkpoint."""
+    from hanse.ledger.recover import rebuild_run
+
+    for line in rebuild_run(folder, ledger_url) or ["The books hold; nothing was changed."]:
+        print(line)
+
+
+@app.command(epilog="Example:\n\nhanse ledger migrate runs/old")
+def migrate(folder: Dir, ledger_url: LedgerUrl = None) -> None:
+    """Bring the ledger of an older hanse to the present schema (resuming the run does this too)."""
+    from hanse.ledger.place import open_ledger
+    from hanse.ledger.tables import SCHEMA
+
+    with open_ledger(folder, ledger_url, read_only=False) as ledger:
+        verdict = ledger.verify()
+    if verdict.wrong is not None:
+        print(f"The books do not hold: {verdict.wrong}", file=sys.stderr)
+        raise typer.Exit(1)
+    print(f"schema {SCHEMA}; {verdict.transactions} transactions verified")
+
+
+def _natural(account: str) -> list[tuple[bool, int, str]]:
+    """Return what accounts are sorted by: client/2 comes before client/10."""
+    return [(word.isdecimal(), int(word) if word.isdecimal() else 0, word) for word in re.split(r"(\d+)", account)]
+
+
+@contextmanager
+def _written(path: Path | None) -> Iterator[TextIO]:
+    if path is None:
+        yield sys.stdout
+        return
+    text = StringIO()
+    yield text
+    try:
+        write_whole(path, text.getvalue())
+    except OSError as wrong:
+        raise UserError(f"--out {path}: cannot be written: {wrong.strerror}") from None
+
+
+def _table(columns: list[str], rows: list[list[str]]) -> None:
+    table = RichTable(*(column for column in columns))
+    for column in table.columns:
+        if column.header in ("number", "round"):
+            column.justify = "right"
+    at = columns.index("tokens")
+    for row, amount in zip(rows, _points_aligned([row[at] for row in rows]), strict=True):
+        table.add_row(*row[:at], amount, *row[at + 1 :])
+    console.print(table, markup=False, highlight=False)
+
+
+def _points_aligned(amounts: list[str]) -> list[str]:
+    """Pad amounts on both sides, so that their points stand below each other."""
+    parts = [amount.partition(".") for amount in amounts]
+    before, after = (max((len(part[side]) for part in parts), default=0) for side in (0, 2))
+    return [whole.rjust(before) + (point + decimals).ljust(after + bool(after)) for whole, point, decimals in parts]
+
+
+def _csv(header: list[str], rows: list[list[str | int]]) -> None:
+    import csv
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)

@@ -1,0 +1,83 @@
+"""What there is to choose from, as tables: names by kind, and which part fits into which mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from rich.table import Table as RichTable
+
+from hanse.base.errors import UserError, nearest
+from hanse.data.sources import GENERATED, SOURCES
+from hanse.federation.behaviour import BEHAVIOURS
+from hanse.federation.policy import POLICIES
+from hanse.learning.models import MODELS
+from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, unmet_needs
+
+__all__ = ["Combination", "combination_table", "combinations", "name_table"]
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One replaced part of one mechanism: what is ``missing``, by the part that needs it (empty: it fits)."""
+
+    mechanism: str
+    slot: str
+    part: str
+    missing: tuple[str, ...]
+
+
+def combinations() -> Iterator[Combination]:
+    """Yield every mechanism with every one part replaced, and the needs that nothing would meet.
+
+    The experiment is taken to have validation sets, a model that ends in a linear layer, and several clients (one for
+    centralised training).
+    """
+    for name, make in MECHANISMS.items():
+        own = make()
+        given = {"validation", "client_validation", "head", "pooled" if name == "centralised" else "clients"}
+        for slot in SLOTS:
+            for part, make_part in PARTS[slot].items():
+                if isinstance(make_part, type) and type(own.slots().get(slot)) is make_part:
+                    continue
+                changed = replace(own, **{slot: make_part()})
+                lacks = unmet_needs(changed, frozenset(given))
+                yield Combination(name, slot, part, tuple(f"{lack.part}: {lack.reason}" for lack in lacks))
+
+
+def name_table() -> RichTable:
+    """Return a table of everything that has a name."""
+    table = RichTable("kind", "names (or an import path 'package.module:name')")
+    table.add_row("mechanism.name", ", ".join(MECHANISMS))
+    for slot, parts in PARTS.items():
+        if parts:
+            table.add_row(f"mechanism.{slot}", ", ".join(parts))
+    table.add_row("data.source", ", ".join([*SOURCES, *GENERATED]))
+    table.add_row("model.name", ", ".join(MODELS))
+    table.add_row("behaviour", ", ".join(BEHAVIOURS))
+    table.add_row("clients.policy", ", ".join(POLICIES))
+    return table
+
+
+def combination_table(mechanism: str | None = None) -> RichTable:
+    """Return a table of which part can replace which, with the reason where it cannot, of one mechanism or of all.
+
+    Raises UserError for a mechanism that there is not.
+    """
+    if mechanism is not None and mechanism not in MECHANISMS:
+        raise UserError(f"MECHANISM: '{mechanism}': no such mechanism{nearest(mechanism, MECHANISMS)}")
+    table = RichTable("mechanism", "decision", "fits", "does not fit, because it needs")
+    found = list(combinations())
+    for name in MECHANISMS if mechanism is None else (mechanism,):
+        for slot in SLOTS:
+            here = [c for c in found if c.mechanism == name and c.slot == slot]
+            if not here:
+                continue
+            fits = ", ".join(c.part for c in here if not c.missing)
+            wrong: dict[str, list[str]] = {}
+            for c in here:
+                if c.missing:
+                    wrong.setdefault("; ".join(c.missing), []).append(c.part)
+            lines = (f"{', '.join(parts)}: {reason}" for reason, parts in wrong.items())
+            table.add_row(name, slot, fits or "-", "\n".join(lines) or "-", end_section=slot == "deploy")
+    return table

@@ -1,0 +1,179 @@
+"""``hanse network``: a federation on this machine for a trial, and the operator's orders to a run on any network."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hanse.base.errors import UserError
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="A federation on Flower: bring one up on this machine, operate one.",
+    epilog="Example:\n\nhanse new harvest && hanse network up harvest && hanse network run harvest",
+    no_args_is_help=True,
+)
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The project (see 'hanse new').")]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="The server's run directory.", show_default=False)]
+Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; it is recorded.", show_default=False)]
+
+
+@app.command(epilog="Example:\n\nhanse network up harvest --nodes 3 && hanse network run harvest")
+def up(
+    folder: Folder = Path(),
+    nodes: Annotated[int, typer.Option("--nodes", "-n", min=0, max=200, help="SuperNodes on this machine.")] = 3,
+    port: Annotated[
+        int, typer.Option("--port", min=1024, max=65000, help="The SuperLink's, on 127.0.0.1; the others follow.")
+    ] = 18000,
+    listen: Annotated[
+        str,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Where nginx takes SuperNodes, and nothing else. Default: 127.0.0.1, the next port.",
+        ),
+    ] = "",
+    hosts: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="NAME", help="What participants call this machine: for its certificate."),
+    ] = None,
+    members: Annotated[
+        int, typer.Option("--members", min=0, help="How many a run waits for. Default: as many as --nodes.")
+    ] = 0,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="A fresh interpreter for every message, as Flower does.")
+    ] = False,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="What the nodes' warm process has ready beside hanse."),
+    ] = None,
+) -> None:
+    """Make certificates and keys, start a SuperLink behind a proxy for nodes alone, register and start nodes."""
+    from hanse.deployment import gate
+    from hanse.deployment.loopback import Loopback
+    from hanse.deployment.proxy import nginx, split
+
+    project = folder.resolve()
+    if not (project / "pyproject.toml").exists():
+        raise UserError(f"{folder}: is not a project (it has no pyproject.toml); 'hanse new NAME' makes one")
+    if not (nodes or members):
+        raise UserError("--members: must be given where --nodes is 0: how many a run waits for")
+    if listen and not hosts and not split(listen, "--listen")[0].startswith(("127.", "localhost", "[::1]")):
+        raise UserError(f"--host: must be given with --listen {listen}: what participants call this machine")
+    if not listen and nginx() is not None:
+        listen = f"127.0.0.1:{port + 1}"
+    ports = (port, *(port + 101 + i for i in range(nodes)))
+    Loopback(project, project, ports, not cold, tuple(imports or ()), listen, tuple(hosts or ()), members).up()
+    typer.echo(f"{nodes} nodes and a SuperLink on 127.0.0.1:{port}; logs in {folder / 'logs'}")
+    if listen:
+        typer.echo(f"SuperNodes reach it at {listen}, through nginx, which passes nothing else")
+    else:
+        typer.echo("nginx is not installed ('apt install nginx'): nodes on other machines cannot join")
+    if not gate.TABLE.exists():
+        typer.echo("this system does not say whose a connection is: every user of this machine can start runs here")
+
+
+@app.command(epilog="Example:\n\nhanse network admit harvest clinic.pub --name 'the clinic'")
+def admit(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The operator's project.", show_default=False)],
+    key: Annotated[Path, typer.Argument(metavar="KEY.pub", help="The participant's public key.", show_default=False)],
+    name: Annotated[str, typer.Option("--name", help="What to call it.", show_default=False)],
+) -> None:
+    """Admit a participant's node to the federation that 'up' started here."""
+    from hanse.deployment.loopback import Loopback
+
+    network = Loopback.read(folder.resolve())
+    if not key.is_file():
+        raise UserError(f"KEY.pub: {key}: is not there")
+    network.register([(str(key.resolve()), name)])
+    typer.echo(f"admitted {name}")
+
+
+@app.command(epilog="Example:\n\nhanse network join fed.example.org:9092 --ca ca.crt --key clinic")
+def join(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The operator's.", show_default=False)],
+    ca: Annotated[Path, typer.Option("--ca", help="The operator's ca.crt.", show_default=False)],
+    key: Annotated[Path, typer.Option("--key", help="The node's private key.", show_default=False)],
+    config: Annotated[str, typer.Option("--node-config", help="What load_data finds in context.node_config.")] = "",
+    port: Annotated[int, typer.Option("--port", min=1024, max=65535, help="Its own, on 127.0.0.1.")] = 9094,
+) -> None:
+    """Start this participant's node; it runs until it is stopped. What it keeps, only this user can read."""
+    from hanse.deployment import gate
+    from hanse.deployment.proxy import split
+
+    split(address, "HOST:PORT")
+    for option, path in (("--ca", ca), ("--key", key)):
+        if not path.is_file():
+            raise UserError(f"{option}: {path}: is not there")
+    gate.command("flower-supernode")
+    os.umask(0o077)
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    words = ["--superlink", address, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
+    words += ["--host", "127.0.0.1", "--port", str(port), *(["--node-config", config] if config else [])]
+    gate.run("flower-supernode", words)
+
+
+@app.command(epilog="Example:\n\nhanse network run harvest")
+def run(folder: Folder = Path()) -> None:
+    """Play the project's experiment with the nodes that are up, or go on with the run that is there.
+
+    Shows each round with its accuracy, and who is kept out or refused, and why; logs/run.log has all the rest.
+    """
+    from hanse.deployment.loopback import Loopback
+
+    Loopback.read(folder.resolve()).play(show=typer.echo)
+    typer.echo(f"log: {folder / 'logs' / 'run.log'}")
+
+
+@app.command(epilog="Example:\n\nhanse network down harvest")
+def down(folder: Folder = Path()) -> None:
+    """Stop what 'up' started, by process id."""
+    from hanse.deployment.loopback import Loopback
+
+    for name in Loopback.read(folder.resolve()).down():
+        typer.echo(f"{name}: was not running")
+
+
+@app.command(epilog="Example:\n\nhanse network pause run --reason 'node 3 is being repaired'")
+def pause(folder: RunDir, reason: Reason) -> None:
+    """Let the server wait before its next exchange, until 'go-on'."""
+    from hanse.deployment.operator import give
+
+    give(folder, "pause", reason)
+
+
+@app.command(name="go-on", epilog="Example:\n\nhanse network go-on run --reason 'repaired'")
+def go_on(folder: RunDir, reason: Reason) -> None:
+    """End a pause."""
+    from hanse.deployment.operator import give
+
+    give(folder, "go-on", reason)
+
+
+@app.command(epilog="Example:\n\nhanse network expel run --client 3 --reason 'sends noise'")
+def expel(
+    folder: RunDir,
+    client: Annotated[int, typer.Option("--client", "-c", min=0, help="Its number.", show_default=False)],
+    reason: Reason,
+) -> None:
+    """Keep a participant out from the next exchange on; its account stays."""
+    from hanse.deployment.operator import give
+
+    give(folder, "expel", reason, client)
+
+
+@app.command(epilog="Example:\n\nhanse network orders run")
+def orders(folder: RunDir) -> None:
+    """Show the orders given so far, with their reasons."""
+    from hanse.deployment.operator import FILE
+
+    for line in (folder / FILE).read_text().splitlines() if (folder / FILE).exists() else []:
+        said = json.loads(line)
+        who = f" {said['client']} ({said['name']})" if "client" in said else ""
+        typer.echo(f"{said['time']}  {said['order']}{who}: {said['reason']}")

@@ -1,0 +1,88 @@
+"""The ``hanse reproduce`` command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+__all__ = ["EPILOG", "reproduce"]
+
+EPILOG = (
+    "Examples:\n\nhanse reproduce greedyfed table1\n\n"
+    "hanse reproduce greedyfed table2 --scale small --only 'mnist t=150' --workers 4"
+)
+
+
+def reproduce(
+    paper: Annotated[str, typer.Argument(metavar="PAPER", help="greedyfed, gtflat, pifl or ipfl.", show_default=False)],
+    table: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE",
+            help="A table or figure of the paper, such as table1 or figure2; docs/papers.md has the list, and so has "
+            "the answer to a name that does not exist.",
+            show_default=False,
+        ),
+    ],
+    scale: Annotated[
+        str,
+        typer.Option(
+            "--scale", help="smoke (a minute), small (a stated part of the paper's settings) or paper (all of them)."
+        ),
+    ] = "smoke",
+    seeds: Annotated[int | None, typer.Option("--seeds", help="Number of seeds; default as the scale says.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Processes of one thread each; default one a core.")
+    ] = None,
+    out_dir: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder of results, shared by tables; default runs/reproduce/PAPER."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="WORDS", help="Only cells with these words, such as 'mnist alpha=0.1 fedavg'."),
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Run a paper's experiments and put the published numbers beside ours. Finished runs are kept and not run again."""
+    from hanse.lab.jobs.pool import cores
+    from hanse.lab.papers import show
+    from hanse.lab.papers.audited import play_audited
+    from hanse.lab.papers.catalogue import find_table
+    from hanse.lab.papers.frame import filtered, on_device, with_seeds
+    from hanse.lab.papers.runner import run_table
+    from hanse.learning.engines import pick_device
+
+    out, err = Console(), Console(stderr=True)
+    chosen = filtered(find_table(paper, table, scale), only or [])
+    full = find_table(paper, table, "paper")
+    chosen = with_seeds(on_device(chosen, device), seeds, full.seeds)
+    pick_device(device)  # a device that is not here is refused before anything starts
+    folder = out_dir or Path("runs") / "reproduce" / paper
+    try:
+        outcome = run_table(
+            chosen,
+            seeds=chosen.seeds,
+            workers=cores() if workers is None else workers,
+            folder=folder,
+            console=err,
+            work=play_audited,
+        )
+    except KeyboardInterrupt:
+        err.print("hanse: stopped; the same command goes on with the runs that are left")
+        raise typer.Exit(1) from None
+    paths = show.write_outcome(outcome, full, folder)
+    if as_json:
+        print(json.dumps(show.as_json(outcome), indent=1, allow_nan=False))
+    else:
+        show.print_outcome(outcome, full, out)
+        out.print(f"wrote {', '.join(map(str, paths))}", markup=False, highlight=False, soft_wrap=True)
+    for label, why in outcome.failures.items():
+        err.print(f"hanse: {label} failed: {why}", markup=False, highlight=False, soft_wrap=True)
+    if outcome.failures:
+        raise typer.Exit(1)

@@ -1,0 +1,196 @@
+"""``hanse serve`` and ``hanse token``: the live page, and the keys to it."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from hanse.base.errors import UserError
+from hanse.cli.options import LedgerUrl
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from hanse.web.app import Page
+    from hanse.web.connections import Connections
+
+__all__ = ["EPILOG", "app", "listen", "prepare", "serve"]
+
+EPILOG = "Examples:\n\nhanse serve runs/exp\n\nhanse serve runs --auth keys.json"
+app = typer.Typer(
+    help="The keys to the live page: who may log in.",
+    epilog="Example:\n\nhanse token new keys.json --role operator && hanse serve runs --auth keys.json",
+    no_args_is_help=True,
+)
+out, err = Console(), Console(stderr=True)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of keys.", show_default=False)]
+
+
+def serve(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run directory, or a folder with several.", show_default=False)
+    ],
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="Port; 0: any that is free.")] = 8000,
+    auth: Annotated[
+        Path | None, typer.Option("--auth", help="File of keys ('hanse token new'): only their holders are let in.")
+    ] = None,
+    cert: Annotated[Path | None, typer.Option("--cert", help="TLS certificate (PEM), with --cert-key.")] = None,
+    cert_key: Annotated[Path | None, typer.Option("--cert-key", help="The certificate's private key (PEM).")] = None,
+    log: Annotated[Path | None, typer.Option("--log", help="Also write what was refused to this file.")] = None,
+    ledger_url: LedgerUrl = None,
+) -> None:
+    """Show runs on a live page while they go on, and past ones; each participant's statement behind its own key."""
+    logging_to(log)
+    server, shown = prepare(folder, host, port, auth, cert, cert_key, ledger_url)
+    said = "https" if shown.secure else "http"
+    with listen(host, port) as listening, contextlib.suppress(KeyboardInterrupt):  # raised again once all is closed
+        name = f"[{host}]" if ":" in host else host
+        port = listening.getsockname()[1]
+        out.print(f"{folder} is at {said}://{name}:{port}/ (Ctrl-C ends it)", markup=False, highlight=False)
+        server.run(sockets=[listening])
+
+
+def prepare(
+    folder: Path,
+    host: str,
+    port: int,
+    auth: Path | None,
+    cert: Path | None = None,
+    cert_key: Path | None = None,
+    ledger_url: str | None = None,
+    connections: Connections | None = None,
+) -> tuple[uvicorn.Server, Page]:
+    """Return the server, not yet listening, and its page; ``connections`` bounds those that it holds.
+
+    Raises UserError with a line for what does not fit.
+    """
+    try:
+        import uvicorn
+        from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+        from hanse.web.app import Page, make_app
+        from hanse.web.connections import Connections
+    except ModuleNotFoundError as missing:
+        raise UserError(f"hanse serve: {missing.name} is not installed; pip install 'hanse[web]'") from None
+    from hanse.web.doors import Doors
+    from hanse.web.gate import LOOPBACK
+
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no such folder")
+    local = is_loopback(host)
+    if not local and auth is None:
+        raise UserError(f"--host {host}: others could reach the page; give --auth FILE, so that it asks for a key")
+    if (cert is None) != (cert_key is None):
+        raise UserError("--cert, --cert-key: one needs the other")
+    for name, file in (("--cert", cert), ("--cert-key", cert_key)):
+        if file is not None and not file.is_file():
+            raise UserError(f"{name} {file}: there is no such file")
+    if not local and cert is None:
+        err.print(
+            f"warning: --host {host} without --cert: keys travel unencrypted; give a certificate, or keep the page on "
+            "loopback behind a proxy that has one",
+            style="yellow", markup=False, highlight=False,
+        )  # fmt: skip
+    hosts = None if auth is not None else LOOPBACK | {host}
+    # cookies do not know ports: two pages on one machine must not overwrite each other's
+    shown = Page(folder, Doors(auth), hosts, f"hanse_session_{port}", cert is not None, ledger_url)
+    held = connections or Connections()
+    config = uvicorn.Config(
+        held.app(make_app(shown)), host=host, port=port, http=held.protocol(AutoHTTPProtocol),  # type: ignore[arg-type]
+         log_level="warning", access_log=False, server_header=False,
+        proxy_headers=False, ssl_certfile=cert, ssl_keyfile=cert_key, lifespan="off",
+        timeout_graceful_shutdown=5, ws="none",
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    shown.hub.stopping = lambda: server.should_exit
+    return server, shown
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there. Raises UserError if it cannot."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as wrong:
+        raise UserError(f"--host {host} --port {port}: cannot listen there: {wrong.strerror}") from None
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def logging_to(file: Path | None) -> None:
+    """Send what the page notes to standard error, and to a file. Raises UserError if that cannot be written."""
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    if file is not None:
+        try:
+            handlers.append(logging.FileHandler(file, encoding="utf-8"))
+        except OSError as wrong:
+            raise UserError(f"--log {file}: cannot be written: {wrong.strerror}") from None
+    log = logging.getLogger("hanse.web")
+    log.handlers.clear()
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        log.addHandler(handler)
+
+
+@app.command(epilog="Example:\n\nhanse token new keys.json --role participant --client 3")
+def new(
+    file: File,
+    role: Annotated[str, typer.Option("--role", help="operator or participant.", show_default=False)],
+    client: Annotated[int | None, typer.Option("--client", help="The participant's client number.")] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="Only this run, by its name on the page; default every run.")
+    ] = None,
+) -> None:
+    """Make a key and show it, once; the file keeps its hash."""
+    from hanse.web.keys import make_key, read_keys, write_keys
+
+    secret, key = make_key(role, client, run)
+    keys = list(read_keys(file).values()) if file.exists() else []
+    write_keys(file, [*keys, key])
+    err.print(f"This key is shown once; {file} keeps only its hash. Its number is {key.id}.", markup=False)
+    print(secret)
+
+
+@app.command("list", epilog="Example:\n\nhanse token list keys.json")
+def list_(file: File) -> None:
+    """Show who has a key: numbers, roles, clients."""
+    from hanse.web.keys import read_keys
+
+    table = RichTable("key", "role", "client", "run", "made")
+    for key in read_keys(file).values():
+        table.add_row(key.id, key.role, "-" if key.client is None else str(key.client), key.run or "every", key.made)
+    out.print(table, markup=False, highlight=False)
+
+
+@app.command(epilog="Example:\n\nhanse token revoke keys.json 1a2b3c4d")
+def revoke(
+    file: File,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key's number, as list shows it.", show_default=False)],
+) -> None:
+    """Take a key out of the file; a page that is being served lets its holder in no more, from then on."""
+    from hanse.web.keys import read_keys, write_keys
+
+    keys = read_keys(file)
+    if key not in keys:
+        raise UserError(f"{file}: key '{key}': there is no such key; 'hanse token list {file}' shows them")
+    write_keys(file, [k for k in keys.values() if k.id != key])
+    out.print(f"key {key} opens nothing any more", highlight=False)

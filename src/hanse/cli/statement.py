@@ -1,0 +1,197 @@
+"""The ``hanse statement`` command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from hanse.base.errors import UserError
+from hanse.base.files import write_whole
+from hanse.base.looking import looking, own_modules
+from hanse.cli.options import LedgerUrl, Trust
+
+if TYPE_CHECKING:
+    from hanse.reports.statement_before import Prospect
+    from hanse.reports.statement_receipts import Replay
+
+__all__ = ["EPILOG", "statement"]
+
+EPILOG = (
+    "Examples:\n\nhanse statement runs/market --client 3\n\nhanse statement market.toml --dry-run --client 3\n\n"
+    "hanse statement runs/market --client 3 --check-receipts --receipts my/receipts"
+)
+out, err = Console(), Console(stderr=True)
+
+
+def statement(
+    place: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Run directory; with --dry-run an experiment.", show_default=False)
+    ],
+    client: Annotated[str, typer.Option("--client", "-c", help="The participant: its number, or its name.")],
+    out_file: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The page; default DIR/statements/client-N.html.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and write no page; money is in units.")] = False,
+    alone: Annotated[
+        Path | None, typer.Option("--alone", help="A run of the mechanism 'local' on the same data, to compare with.")
+    ] = None,
+    train_alone: Annotated[
+        bool, typer.Option("--train-alone", help="Play that run first, into DIR/alone, unless it is there.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Before joining: what it could pay at most and stand to gain.")
+    ] = False,
+    check_receipts: Annotated[
+        bool, typer.Option("--check-receipts", help="Hold the books against its receipts; exits with 1 if they differ.")
+    ] = False,
+    receipts: Annotated[
+        Path | None, typer.Option("--receipts", help="The folder that has its receipts; default DIR/receipts.")
+    ] = None,
+    ledger_url: LedgerUrl = None,
+    trust: Trust = False,
+) -> None:
+    """Write one participant's page: what it gave, gained, paid and earned, and whether joining paid.
+
+    --dry-run and --train-alone build or play the experiment, and need --trust if its file has import paths.
+    """
+    if trust:
+        own_modules()
+    with looking(trust=trust):
+        _statement(place, client, out_file, as_json, alone, train_alone, dry_run, check_receipts, receipts, ledger_url)
+
+
+def _statement(
+    place: Path,
+    client: str,
+    out_file: Path | None,
+    as_json: bool,
+    alone: Path | None,
+    train_alone: bool,
+    dry_run: bool,
+    check_receipts: bool,
+    receipts: Path | None,
+    ledger_url: str | None,
+) -> None:
+    if dry_run:
+        if alone is not None or train_alone or check_receipts or receipts is not None:
+            raise UserError("--dry-run: goes with --client, --out and --json only: nothing has been played yet")
+        return _before(place, client, as_json)
+    if place.is_file():
+        raise UserError(f"{place}: is a file; a statement is of a run directory, or, before joining, add --dry-run")
+    if check_receipts or receipts is not None:
+        return _check(place, client, receipts or place / "receipts", as_json, ledger_url)
+    if alone is not None and train_alone:
+        raise UserError("--train-alone: not together with --alone, which names the run to compare with")
+    return _page(place, client, out_file, as_json, alone, train_alone, ledger_url)
+
+
+def _page(
+    folder: Path,
+    client: str,
+    out_file: Path | None,
+    as_json: bool,
+    alone: Path | None,
+    train_alone: bool,
+    ledger_url: str | None,
+) -> None:
+    from hanse.reports.load import load_run
+    from hanse.reports.statement import client_of, render
+    from hanse.reports.statement import statement as make
+
+    number = client_of(load_run(folder), client)
+    # first of all, so that a mistake is told before anything is trained
+    found = make(folder, number, alone=alone, ledger_url=ledger_url)
+    if train_alone:
+        from hanse.reports.statement_alone import train_alone as play
+        from hanse.runs.progress import ProgressBar
+
+        found = make(folder, number, alone=play(folder, [ProgressBar(err, "alone")]), ledger_url=ledger_url)
+    if as_json:
+        print(json.dumps(found.as_json(), indent=1, allow_nan=False))
+        return
+    page = out_file or folder / "statements" / f"client-{number}.html"
+    try:
+        write_whole(page, render(found))
+    except OSError as wrong:
+        raise UserError(f"{page}: the statement cannot be written: {wrong.strerror or wrong}") from None
+    out.print(found.verdict.headline + ".", highlight=False, markup=False)
+    for line in found.verdict.reasons:
+        out.print(line, highlight=False, markup=False)
+    out.print(f"wrote {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _before(file: Path, client: str, as_json: bool) -> None:
+    from hanse.reports.statement_before import prospect
+    from hanse.runs.config import Experiment
+
+    if file.is_dir():
+        raise UserError(f"{file}: is a folder; --dry-run takes an experiment (TOML)")
+    if not client.isdecimal():
+        raise UserError(f"--client {client}: must be a number: before the run nobody has a name")
+    found = prospect(Experiment.read(file), int(client))
+    if as_json:
+        print(json.dumps(found.as_json(), indent=1, allow_nan=False))
+        return
+    for line in _told(found):
+        out.print(line, highlight=False, markup=False)
+
+
+def _told(found: Prospect) -> Sequence[str]:
+    from hanse.ledger.export import tokens
+
+    lines = [f"Client {found.client} in {found.rounds} rounds of {found.mechanism}, before joining", ""]
+    if found.most is not None and found.grant is not None:
+        lines += [f"  It is given        {tokens(found.grant)} tokens", f"  It can lose        {tokens(found.most)}"]
+        each = "what its account can bear" if found.most_round is None else tokens(found.most_round)
+        lines += [f"  at most in a round {each}", ""]
+    for heading, told in (
+        ("What it pays", found.pays),
+        ("What it stands to gain", found.gains),
+        ("What it gives", found.gives),
+        ("What is not known", found.unknown),
+    ):
+        lines += [heading, *(f"  - {line}" for line in told), ""]
+    return lines[:-1]
+
+
+def _check(folder: Path, client: str, receipts: Path, as_json: bool, ledger_url: str | None) -> None:
+    from hanse.reports.load import load_run
+    from hanse.reports.statement import client_of
+    from hanse.reports.statement_receipts import replay
+
+    run = load_run(folder)
+    number = client_of(run, client)
+    if number >= run.num_clients:
+        raise UserError(f"--client {number}: no such client; this run has clients 0 to {run.num_clients - 1}")
+    found = replay(folder, number, receipts, ledger_url)
+    if as_json:
+        print(json.dumps(found.as_json(), indent=1))
+    else:
+        _print(found, folder, receipts)
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+def _print(found: Replay, folder: Path, receipts: Path) -> None:
+    if found.book:
+        out.print(f"The book itself does not hold: {found.book}", highlight=False, markup=False)
+    if found.disputes:
+        table = RichTable("by", "what", "it says", "the book says")
+        for d in found.disputes:
+            table.add_row(d.who, d.what, d.said, d.found)
+        out.print(table)
+    what = f"{found.receipts} receipts ({found.signed} signed) and {found.records} records of rounds"
+    verdict = "agree with the book" if found.holds else f"were compared: {len(found.disputes)} differences"
+    out.print(f"{what} {verdict}.", highlight=False, markup=False)
+    if receipts.resolve() == (folder / "receipts").resolve():
+        out.print(
+            "These receipts lie where the operator can write. They prove more if you kept your own copy: --receipts.",
+            highlight=False,
+            markup=False,
+        )

@@ -1,0 +1,90 @@
+"""The ``hanse sweep`` command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hanse.base.errors import UserError
+
+__all__ = ["EPILOG", "sweep"]
+
+EPILOG = (
+    "Examples:\n\nhanse sweep exp.toml --grid train.lr=0.1,0.01 --grid mechanism.name=fedavg,greedyfed --seeds 3\n\n"
+    "hanse sweep exp.toml --grid 'model.hidden=[50],[50,25]' --workers 4"
+)
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment.", show_default=False)],
+    grid: Annotated[
+        list[str] | None,
+        typer.Option("--grid", metavar="KEY=A,B,C", help="Values of section.key; several of these are combined."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", help="Seeds 0..N-1 of the split and of everything else.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace section.key in the file.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Processes of one thread each; default one a core.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", metavar="ADDRESS", help="Run on this Ray cluster instead: host:port, auto or local."),
+    ] = None,
+    out_dir: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder; default runs/sweep-<name of the file>.")
+    ] = None,
+    rows_only: Annotated[
+        bool, typer.Option("--rows-only", help="Keep no run directories; a run that is cut off starts again.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and start none.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Run an experiment at many settings, a row a run. Finished runs are kept: the same command does what is left."""
+    from hanse.lab.jobs.pool import cores
+    from hanse.lab.sweep.grid import grid_of
+    from hanse.lab.sweep.rows import means, means_table, printed_rows, rows_of
+    from hanse.lab.sweep.run import TABLE, run_sweep
+
+    out, err = Console(), Console(stderr=True)
+    if not grid and seeds is None:
+        raise UserError("--grid: give at least one, as in --grid train.lr=0.1,0.01, or --seeds")
+    if ray is not None and workers is not None:
+        raise UserError(f"--workers {workers}: goes without --ray, whose cluster has its own cores")
+    points = grid_of(file, set_ or [], grid or [], seeds)
+    if dry_run:
+        for point in points:
+            print(point.name)
+        return
+    folder = out_dir or Path("runs") / f"sweep-{file.stem}"
+    try:
+        done = run_sweep(
+            points,
+            folder,
+            workers=cores() if workers is None else workers,
+            ray=ray,
+            rows_only=rows_only,
+            console=err,
+        )
+    except KeyboardInterrupt:
+        err.print("hanse: stopped; the same command goes on with the runs that are left")
+        raise typer.Exit(1) from None
+    rows = rows_of(points, done)
+    averages = means(points, rows) if seeds is not None and seeds > 1 else []
+    if as_json:
+        print(json.dumps({"rows": rows, "means": averages}, indent=1))
+    else:
+        out.print(printed_rows(rows))
+        if averages:
+            out.print(means_table(averages))
+        out.print(f"{len(points)} runs, {done.played} of them now; {folder / TABLE}", highlight=False, markup=False)
+    if done.failures:
+        err.print(f"hanse: {len(done.failures)} of {len(points)} runs failed; the same command tries them again")
+        raise typer.Exit(1)

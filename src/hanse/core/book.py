@@ -1,0 +1,114 @@
+"""The books as a value: balances and the head of the hash chain, as they are in the middle of a run.
+
+The loop posts here first, in memory and without side effects. What it posted is then written to the database
+(:mod:`hanse.ledger.store`), which checks everything again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from hanse.core.entry import GENESIS, MINT, Transaction, digest, is_account
+
+__all__ = ["Book", "DamagedError", "LedgerError", "OverdraftError", "check"]
+
+LARGEST = 2**63 - 1  # what a database's integer holds
+
+
+class LedgerError(ValueError):
+    """A transaction that cannot be posted; nothing was written."""
+
+
+class OverdraftError(LedgerError):
+    """A transaction that would leave an account below its floor; nothing was written."""
+
+
+class DamagedError(LedgerError):
+    """The database's file is not what was written: it is no database any more, or its pages are damaged."""
+
+
+def check(transaction: Transaction) -> None:
+    """Raise LedgerError unless the transaction is one: named, integers, none of them zero, summing to zero."""
+    where = f"transaction '{transaction.step}'"
+    for name, text in (("step", transaction.step), ("kind", transaction.kind)):
+        if not isinstance(text, str) or not text or not text.isprintable():
+            raise LedgerError(f"{where}: {name} {text!r}: must be a line of text, not empty")
+    if not isinstance(transaction.memo, str) or not transaction.memo.isprintable():
+        raise LedgerError(f"{where}: memo {transaction.memo!r}: must be a line of text")
+    if len(transaction.postings) < 2:
+        raise LedgerError(f"{where}: {len(transaction.postings)} postings: at least two are needed")
+    total = 0
+    for account, units in transaction.postings:
+        if not is_account(account):
+            raise LedgerError(f"{where}: account {account!r}: must be mint, client/N, escrow/N or pool/NAME")
+        if type(units) is not int or units == 0 or abs(units) > LARGEST:
+            raise LedgerError(f"{where}: amount {units!r} for {account}: must be a nonzero integer number of units")
+        total += units
+    if total:
+        raise LedgerError(f"{where}: postings sum to {total}: must sum to 0")
+
+
+@dataclass(frozen=True)
+class Book:
+    """Balances by account, the hash of the last transaction, and how many there were.
+
+    No account but the mint may go below ``floor`` units. ``round`` and ``steps`` are the last round posted to and
+    what was posted in it: a step is posted once, and rounds do not go back.
+    """
+
+    balances: Mapping[str, int] = field(default_factory=dict)
+    head: str = GENESIS
+    count: int = 0
+    floor: int = 0
+    round: int = field(default=0, compare=False)
+    steps: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+
+    def balance(self, account: str) -> int:
+        """Return an account's units; 0 if nothing was ever posted to it."""
+        return self.balances.get(account, 0)
+
+    def can_pay(self, account: str, units: int) -> bool:
+        """Say whether ``units`` can leave the account."""
+        return account == MINT or self.balance(account) - units >= self.floor
+
+    def post(self, round: int, transactions: Iterable[Transaction]) -> Book:
+        """Return the book after these transactions of a round, all of them or none.
+
+        Raises LedgerError for a malformed one, a step that the round has already, or a round before the last one, and
+        OverdraftError where an account would end below its floor.
+        """
+        return self.chain(round, transactions)[0]
+
+    def chain(self, round: int, transactions: Iterable[Transaction]) -> tuple[Book, list[str]]:
+        """Post as :meth:`post` does and return the book and the hash of each transaction."""
+        if type(round) is not int or round < 0:
+            raise LedgerError(f"round {round!r}: must be an integer, at least 0")
+        if round < self.round:
+            raise LedgerError(f"round {round}: the book is in round {self.round} already")
+        balances, head, hashes = dict(self.balances), self.head, list[str]()
+        steps = set(self.steps) if round == self.round else set()
+        for transaction in transactions:
+            check(transaction)
+            if transaction.step in steps:
+                raise LedgerError(f"transaction '{transaction.step}': round {round} has one of this name already")
+            steps.add(transaction.step)
+            for account, units in transaction.postings:
+                balances[account] = balances.get(account, 0) + units
+            for account, units in transaction.postings:
+                if units < 0 and account != MINT and balances[account] < self.floor:
+                    raise OverdraftError(
+                        f"transaction '{transaction.step}': {account} would hold {balances[account]} units; "
+                        f"its floor is {self.floor}"
+                    )
+                if abs(balances[account]) > LARGEST:
+                    raise LedgerError(
+                        f"transaction '{transaction.step}': {account} would hold {balances[account]} units: at most "
+                        f"{LARGEST} can be written"
+                    )
+            head = digest(head, round, transaction)
+            hashes.append(head)
+        if not hashes:
+            return self, hashes
+        after = replace(self, balances=balances, head=head, count=self.count + len(hashes), round=round)
+        return replace(after, steps=frozenset(steps)), hashes

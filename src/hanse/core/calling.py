@@ -1,0 +1,85 @@
+"""Calls the parts of a mechanism: an error says which part raised it, and none may write into what it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from hanse.core.part import Floats, Ints, Part, State, View
+
+__all__ = ["PartError", "States", "call", "decide", "method_of", "name_of"]
+
+T = TypeVar("T")
+States = Mapping[str, State]  # a part's state by the first slot that it stands in
+
+
+class PartError(RuntimeError):
+    """A part of a mechanism did what no part may do."""
+
+
+def method_of(part: object, name: str) -> Callable[..., Any] | None:
+    """Return a part's method, or None if it has none of its own: the protocols' methods only say what there may be."""
+    method = getattr(type(part), name, None)
+    if method is None or getattr(method, "__module__", "") == Part.__module__:
+        return None
+    found: Callable[..., Any] = getattr(part, name)
+    return found
+
+
+def call(slot: str, method: Callable[..., T], view: View, *given: Any) -> T:
+    """Return what a part's ``method(*given)`` says. Raises PartError if it wrote into the updates or the table that it
+    was shown; anything that it raises itself says which part it was.
+    """
+    name = name_of(slot, method, view)
+    before = _prints(view)
+    try:
+        said = method(*given)
+    except Exception as wrong:
+        wrong.add_note(f"raised by {name}")
+        raise
+    after = _prints(view)
+    if changed := [what for what in before if before[what] != after[what]]:
+        raise PartError(f"{name}, wrote into {changed[0]} in place: change a copy")
+    return said
+
+
+def decide(
+    slot: str, method: Callable[[View, State], tuple[T, State]], view: View, states: States, key: str
+) -> tuple[T, States]:
+    """Return what a part decides, and the states with its next one; ``key`` is where its own lies. Raises PartError for
+    what is no decision with a state.
+    """
+    said: Any = call(slot, method, view, view, states[key])
+    if not (isinstance(said, tuple) and len(said) == 2 and isinstance(said[1], Mapping)):
+        name, kind = getattr(method, "__name__", "method"), type(said).__name__
+        raise PartError(
+            f"{name_of(slot, method, view)}: its {name} returned {kind}: must be a pair, the decision and the next state"
+        )
+    decision, after = said
+    return decision, {**states, key: after}
+
+
+def name_of(slot: str, method: Callable[..., Any], view: View) -> str:
+    """Return what a part is called in an error."""
+    part = getattr(method, "__self__", method)
+    return f"the {slot} part {type(part).__name__}, round {view.round}"
+
+
+def _prints(view: View) -> dict[str, int | bytes]:
+    """Return what shows that something in the view was written into: the bytes of small arrays, and for tensors how
+    often PyTorch wrote into them (``_version``, which their views share), so that looking costs nothing.
+
+    Writes through ``.data`` or ``.numpy()`` are not counted by PyTorch, and not found.
+    """
+    tensors: dict[str, Tensor] = {"view.table.rows": view.table.rows}
+    arrays: dict[str, Ints | Floats] = {}
+    if view.updates is not None:
+        updates, seats = view.updates, view.updates.seats
+        tensors["view.trained.rows"] = updates.rows
+        tensors |= {f"view.trained.extras['{name}']": extra for name, extra in updates.extras.items()}
+        arrays |= {f"view.trained.{name}": getattr(updates, name) for name in ("num_samples", "loss", "steps")}
+        arrays |= {f"view.trained.seats.{name}": getattr(seats, name) for name in ("client", "start", "target")}
+    counted = {name: 0 if tensor.is_inference() else tensor._version for name, tensor in tensors.items()}
+    return counted | {name: array.tobytes() for name, array in arrays.items()}

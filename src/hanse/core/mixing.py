@@ -1,0 +1,119 @@
+"""Puts the mix of a round together from what the parts say of their rows, in a fixed order.
+
+1. every row keeps itself;
+2. a row that only its own client trains (a row a client, a private row) becomes that seat's update;
+3. a server row that a group of seats trains becomes the weigh part's ``aggregate`` of that group;
+4. each part that ``fills`` blocks says in its ``weigh`` what becomes of them, and may add rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from hanse.core.calling import PartError, States, call, decide, method_of
+from hanse.core.part import Aggregate, Floats, Group, Ints, Mechanism, View, Weighed, WeighPart, in_slots
+from hanse.core.table import Mix, Replace
+
+__all__ = ["proposed_mix", "writers"]
+
+
+def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix, Sequence[Any], States]:
+    """Return the mix of a round with updates, what the weighing parts hand on, and the states after it.
+
+    Raises PartError if nobody says what becomes of a row that was trained.
+    """
+    groups = view.groups()
+    replaced = [*_own_updates(view)]
+    aggregated, metrics = _aggregates(mechanism, view, states, groups)
+    replaced += aggregated
+
+    said: list[Weighed] = []
+    for slot, part in writers(mechanism).items():
+        decision, states = decide(slot, part.weigh, view, states, mechanism.standing(part)[0])
+        said.append(decision)
+
+    # of two parts that fill one block the first is its writer, and has the last word
+    replaced += [one for decision in reversed(said) for one in decision.replaced]
+    if not aggregated:
+        _all_answered_for(mechanism, groups, replaced)
+    mix = Mix.keeping(view.table, len(view.trained), view.home)
+    mix = mix.changed(view.table, replaced, [one for decision in said for one in decision.added])
+    homes = [decision.home for decision in said if decision.home is not None]
+    mix = replace(
+        mix,
+        home=homes[0] if homes else view.home,
+        metrics={**metrics, **{name: x for decision in said for name, x in decision.metrics.items()}},
+        refused=tuple(one for decision in said for one in decision.refused),
+    )
+    return mix, [value for decision in said for value in decision.found], states
+
+
+def writers(mechanism: Mechanism) -> dict[str, WeighPart]:
+    """Return the parts whose ``weigh`` is called, by the slot in which they fill blocks: the part in the weigh slot,
+    and those in other slots that fill blocks which the former does not.
+    """
+    found: dict[str, WeighPart] = {}
+    filled: frozenset[str] = frozenset()
+    for slot in ("weigh", *mechanism.parts()):
+        part = mechanism.slots()[slot]
+        mine = in_slots(part.fills, mechanism.standing(part))
+        if mine - filled and not any(part is other for other in found.values()):
+            found[slot], filled = cast(WeighPart, part), filled | mine
+    return found
+
+
+def _own_updates(view: View) -> list[Replace]:
+    """Return that rows which only their own clients train become these updates."""
+    seats, count = view.trained.seats, len(view.trained)
+    mine = np.flatnonzero(view.table.per_client(seats.target))
+    return [Replace(seats.target[mine], np.eye(count)[mine])] if len(mine) else []
+
+
+def _aggregates(
+    mechanism: Mechanism, view: View, states: States, groups: Sequence[Group]
+) -> tuple[list[Replace], dict[str, float]]:
+    """Return what the groups' rows become by the weigh part's ``aggregate``, and its metrics: means over the groups."""
+    aggregate = method_of(mechanism.weigh, "aggregate")
+    if aggregate is None:
+        return [], {}
+    state = states[mechanism.standing(mechanism.weigh)[0]]
+    found: list[Replace] = []
+    recorded: list[Aggregate] = []
+    for group in groups:
+        said = call("weigh", aggregate, view, group, state)
+        if not isinstance(said, Aggregate) or np.shape(said.weights) != (len(group),):
+            raise PartError(
+                f"the weigh part {type(mechanism.weigh).__name__}, round {view.round}: its aggregate must return an "
+                f"Aggregate with {len(group)} weights, one for each update of the group"
+            )
+        found.append(_row(view, group.row, group.at, said.weights, said.old))
+        recorded += [said] if said.metrics else []
+    if not recorded:
+        return found, {}
+    names = list(recorded[0].metrics)
+    means = np.mean([[one.metrics[name] for name in names] for one in recorded], axis=0).tolist()
+    return found, dict(zip(names, means, strict=True))
+
+
+def _row(view: View, row: int, at: Ints, weights: Floats, old: float) -> Replace:
+    """Return that a row becomes the weighted updates at these positions, and ``old`` times itself."""
+    updates, models = np.zeros((1, len(view.trained))), None
+    updates[0, at] = weights
+    if old:
+        models = np.zeros((1, view.table.size))
+        models[0, row] = old
+    return Replace(np.array([row]), updates, models)
+
+
+def _all_answered_for(mechanism: Mechanism, groups: Sequence[Group], replaced: Sequence[Replace]) -> None:
+    """Raise PartError if a group trained a row of which nobody says what becomes."""
+    said = {int(row) for one in replaced for row in one.rows}
+    if lost := [group.row for group in groups if group.row not in said]:
+        raise PartError(
+            f"the weigh part {type(mechanism.weigh).__name__} has no aggregate, and its weigh says nothing of row "
+            f"{lost[0]} that {len(next(g for g in groups if g.row == lost[0]))} seats trained"
+        )

@@ -1,0 +1,32 @@
+"""How a client trains: local SGD, and how much of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Recipe"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Local SGD: exactly one of ``batch_size`` (epochs of batches of this size, the last one smaller),
+    ``batches_per_epoch`` (epochs of this number of nearly equal batches) or ``steps`` (with ``batch_size``: this many
+    batches, reshuffling when the data is used up). ``lr * lr_decay**round`` is round's learning rate.
+    ``optimizer`` "adamw" takes AdamW's steps in the place of SGD's (without ``momentum``; its moments start anew in
+    every round), in the engines that run the module itself.
+    """
+
+    epochs: int = 1
+    batch_size: int | None = 32
+    batches_per_epoch: int | None = None
+    steps: int | None = None
+    lr: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    lr_decay: float = 1.0
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+
+    def lr_at(self, round: int) -> float:
+        """Return the learning rate of a round (rounds count from 0)."""
+        return self.lr * self.lr_decay**round

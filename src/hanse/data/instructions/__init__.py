@@ -1,0 +1,1 @@
+"""Texts of instructions and answers, for fine-tuning language models."""

@@ -1,0 +1,122 @@
+"""The published instruction sets that iPFL uses, by their names on the hub, and how they become instructions.
+
+Sentiments are asked for as FinGPT's benchmarks do (Yang et al. 2023): three answers; FIQA's scores are cut at -0.1 and
+0.1, and NWGI's seven degrees become three (mild ones are neutral).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hanse.base.errors import UserError, library
+from hanse.data.instructions.records import Instruction, read_records
+from hanse.data.instructions.tokens import EXTRA, reason
+
+__all__ = ["PUBLISHED", "SENTIMENTS", "Published", "load_published"]
+
+SENTIMENTS = ("negative", "neutral", "positive")
+_ASK = "What is the sentiment of this {}? Please choose an answer from {{negative/neutral/positive}}."
+_DEGREES = {
+    "strong negative": "negative",
+    "moderately negative": "negative",
+    "mildly negative": "neutral",
+    "neutral": "neutral",
+    "mildly positive": "neutral",
+    "moderately positive": "positive",
+    "strong positive": "positive",
+}
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A data set: its ``hub`` name, the splits to ``train`` and ``test`` on ("": the last tenth of the train split),
+    the ``fields`` that it must have, and how a record is ``made`` an instruction.
+    """
+
+    hub: str
+    train: str
+    test: str
+    fields: tuple[str, ...]
+    made: Callable[[Record], Instruction]
+
+
+def _fiqa(record: Record) -> Instruction:
+    score = float(record["sentiment_score"])
+    mood = SENTIMENTS[0 if score < -0.1 else 2 if score >= 0.1 else 1]
+    what = "tweet" if record.get("format") == "post" else "news"
+    return Instruction(_ASK.format(what), str(record["sentence"]), mood)
+
+
+def _tfns(record: Record) -> Instruction:
+    mood = ("negative", "positive", "neutral")[int(record["label"])]  # bearish, bullish, neutral
+    return Instruction(_ASK.format("tweet"), str(record["text"]), mood)
+
+
+def _nwgi(record: Record) -> Instruction:
+    degree = str(record["label"])
+    if degree not in _DEGREES:
+        raise UserError(f"source 'nwgi': label {degree!r}; allowed: {', '.join(_DEGREES)}")
+    return Instruction(_ASK.format("news"), str(record["news"]), _DEGREES[degree])
+
+
+def _code(record: Record) -> Instruction:
+    return Instruction(str(record["instruction"]), str(record["input"] or ""), str(record["output"]))
+
+
+PUBLISHED: Mapping[str, Published] = {
+    "fiqa": Published("pauri32/fiqa-2018", "train", "test", ("sentence", "sentiment_score"), _fiqa),
+    "tfns": Published("zeroshot/twitter-financial-news-sentiment", "train", "validation", ("text", "label"), _tfns),
+    "nwgi": Published("oliverwang15/news_with_gpt_instructions", "train", "test", ("news", "label"), _nwgi),
+    "code_alpaca": Published("sahil2801/CodeAlpaca-20k", "train", "", ("instruction", "input", "output"), _code),
+}
+
+
+def load_published(name: str, folders: Sequence[Path], download: bool) -> tuple[list[Instruction], list[Instruction]]:
+    """Return the train and test instructions of a published set: from ``NAME.train.jsonl`` and ``NAME.test.jsonl``
+    (or .json, .csv; its own fields) in one of the folders, else from the hub or its cache.
+
+    Raises UserError for a set that is neither here nor can be fetched, and for one without the needed fields.
+    """
+    known = PUBLISHED[name]
+    train = _local(name, "train", folders) or _hub(name, known, known.train, download)
+    test: Sequence[Record] = _local(name, "test", folders) or ()
+    if not test and known.test:
+        test = _hub(name, known, known.test, download)
+    if not test:
+        kept = max(1, len(train) // 10)
+        train, test = train[:-kept], train[-kept:]
+    for share in (train, test):
+        missing = [field for field in known.fields if share and field not in share[0]]
+        if missing:
+            raise UserError(
+                f"source '{name}': its records lack {', '.join(missing)}; they have {', '.join(map(str, share[0]))}"
+            )
+    return [known.made(r) for r in train], [known.made(r) for r in test]
+
+
+def _local(name: str, share: str, folders: Sequence[Path]) -> Sequence[Record]:
+    for folder in folders:
+        for kind in ("jsonl", "json", "csv"):
+            path = folder / f"{name}.{share}.{kind}"
+            if path.is_file():
+                return read_records(path)
+    return ()
+
+
+def _hub(name: str, known: Published, split: str, download: bool) -> Sequence[Record]:
+    remedy = f"or put {name}.train.jsonl and {name}.test.jsonl into data.path"
+    if not download:
+        raise UserError(f"source '{name}': not in data.path or HANSE_DATA, and download is off; allow it, {remedy}")
+    datasets = library("datasets", f"data.source: {name!r} needs datasets, {EXTRA}")
+    try:
+        return list(datasets.load_dataset(known.hub, split=split))
+    except Exception as error:  # whatever the library, the hub or the network raises: offline is one of many
+        raise UserError(
+            f"source '{name}': {known.hub} is not in the cache and could not be fetched ({reason(error)}); "
+            f"go online once, {remedy}"
+        ) from error

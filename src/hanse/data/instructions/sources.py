@@ -1,0 +1,131 @@
+"""Instruction sets as data sources, with the clients that iPFL has them for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from hanse.base.errors import UserError
+from hanse.base.streams import stream
+from hanse.data.dataset import Dataset
+from hanse.data.instructions.published import PUBLISHED, load_published
+from hanse.data.instructions.records import Instruction, encode, read_instructions
+from hanse.data.instructions.shipped import CLIENTS, client_reports
+from hanse.data.instructions.tokens import build_tokenizer
+from hanse.data.text import TextOptions
+
+__all__ = ["INSTRUCTIONS", "load_instructions"]
+
+FINANCE_EACH, FINANCE_CODE_EACH, TEST_EACH = 200, 387, 100  # samples of a client: iPFL Table 3; of its test share
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A set's instructions, client by client, and what the clients are called."""
+
+    train: Sequence[Sequence[Instruction]]
+    test: Sequence[Sequence[Instruction]]
+    names: tuple[str, ...]
+
+
+def load_instructions(
+    name: str, folders: Sequence[Path], root: Path | None, seed: int, download: bool, options: TextOptions
+) -> Dataset:
+    """Return an instruction set as samples of tokens with a label at every position of the answer.
+
+    Clients come with the set (partition "natural"). What was cut to fit the window is counted in the note. Raises
+    UserError.
+    """
+    told = INSTRUCTIONS[name](folders, root, seed, download)
+    tokenizer = build_tokenizer(options.tokenizer, download)
+    shares = {"train": told.train, "test": told.test}
+    flat = {share: [item for own in items for item in own] for share, items in shares.items()}
+    longest = encode([*flat["train"], *flat["test"]], tokenizer, options.length)
+    width = longest.samples.x.shape[1]
+    samples = {share: encode(items, tokenizer, options.length, width).samples for share, items in flat.items()}
+    owners = {
+        share: np.repeat(np.arange(len(items)), [len(own) for own in items]).astype(np.int64)
+        for share, items in shares.items()
+    }
+    notes = [tokenizer.note] if tokenizer.note else []
+    if longest.cut:
+        total = len(flat["train"]) + len(flat["test"])
+        notes.append(f"{longest.cut} of {total} instructions are longer than {options.length} tokens and were cut")
+    clients = len(told.train) > 1
+    return Dataset(
+        name,
+        samples["train"],
+        samples["test"],
+        tokenizer.size,
+        (width,),
+        note="; ".join(notes),
+        client_of=owners["train"] if clients else None,
+        test_client_of=owners["test"] if clients else None,
+        client_names=told.names if clients else (),
+    )
+
+
+def _shipped(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _Told:
+    train, test = client_reports()
+    names = tuple(f"pair {c // 2} {'ab'[c % 2]}" for c in range(len(CLIENTS)))
+    return _Told(train, test, names)
+
+
+def _one(name: str, folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _Told:
+    train, test = load_published(name, folders, download)
+    return _Told([train], [test], (name,))
+
+
+def _dealt(
+    plan: Sequence[tuple[str, int]], each: int, folders: Sequence[Path], root: Path | None, seed: int, download: bool
+) -> _Told:
+    """Deal published sets to clients: ``each`` train samples a client, no sample twice; clients of one set share its
+    test samples out.
+    """
+    train: list[list[Instruction]] = []
+    test: list[list[Instruction]] = []
+    names: list[str] = []
+    for name, clients in plan:
+        shares = load_published(name, folders, download)
+        if len(shares[0]) < clients or len(shares[1]) < clients:
+            raise UserError(f"source '{name}': {len(shares[0])} train and {len(shares[1])} test samples for {clients}")
+        draw = stream(seed, f"deal {name}")
+        orders = [draw.permutation(len(share)) for share in shares]
+        sizes = [min(most, len(share) // clients) for most, share in zip((each, TEST_EACH), shares, strict=True)]
+        for c in range(clients):
+            for share, order, size, out in zip(shares, orders, sizes, (train, test), strict=True):
+                out.append([share[i] for i in order[c * size : (c + 1) * size].tolist()])
+            names.append(f"{name} {c}")
+    return _Told(train, test, tuple(names))
+
+
+def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _Told:
+    """One client a file of ``data.path``, in order of the names; the last fifth of a file is its test share."""
+    if root is None:
+        raise UserError("source 'instruction_files': data.path is needed: a folder with a file a client, or one file")
+    kinds = (".json", ".jsonl", ".csv")
+    paths = [root] if root.is_file() else sorted(p for p in root.glob("*") if p.suffix in kinds)
+    if not paths:
+        raise UserError(f"source 'instruction_files': {root} has no file of instructions ({', '.join(kinds)})")
+    train, test = [], []
+    for path in paths:
+        items = read_instructions(path)
+        kept = len(items) // 5
+        train.append(items[: len(items) - kept])
+        test.append(items[len(items) - kept :])
+    return _Told(train, test, tuple(path.stem for path in paths))
+
+
+Reader = Callable[[Sequence[Path], Path | None, int, bool], _Told]
+INSTRUCTIONS: Mapping[str, Reader] = {
+    "instructions": _shipped,
+    "instruction_files": _files,
+    **{name: partial(_one, name) for name in PUBLISHED},
+    # iPFL sec. 6.1: six clients, two a set; five with code and three with NWGI
+    "mixed_finance": partial(_dealt, (("fiqa", 2), ("tfns", 2), ("nwgi", 2)), FINANCE_EACH),
+    "finance_code": partial(_dealt, (("code_alpaca", 5), ("nwgi", 3)), FINANCE_CODE_EACH),
+}

@@ -1,0 +1,122 @@
+"""Certificates and node keys: for a trial on one machine, and for operators who bring none of their own."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import NameOID
+
+from hanse.base.errors import UserError
+
+__all__ = ["make_certificates", "make_node_key", "make_outside"]
+
+DAYS = 365
+
+
+def make_certificates(folder: Path, name: str) -> None:
+    """Make ``ca.crt``, ``ca.key``, ``server.crt`` and ``server.key`` (for 127.0.0.1 and localhost) in ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name} CA")])
+    usage = x509.KeyUsage(
+        digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,
+        data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    ca = (
+        _builder(issuer, issuer, key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write(folder, "ca", key, ca)
+    _make_server(folder, "server", ())
+
+
+def make_outside(folder: Path, hosts: Sequence[str]) -> None:
+    """Make ``outside.crt`` and ``outside.key`` for ``hosts`` (names or addresses) with the CA in ``folder``, if there
+    are none; an operator may put its own there. Raises UserError if those that are there lack a host.
+    """
+    path = folder / "outside.crt"
+    if not path.exists():
+        _make_server(folder, "outside", hosts)
+    found = x509.load_pem_x509_certificate(path.read_bytes())
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    if missing := [host for host in hosts if _general(host) not in names]:
+        raise UserError(
+            f"{path}: is not for {missing[0]}: remove outside.crt and outside.key for new ones, or put your own there"
+        )
+
+
+def _make_server(folder: Path, stem: str, hosts: Sequence[str]) -> None:
+    """Make a server's certificate for this machine and ``hosts`` with the CA in ``folder``."""
+    ca = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    ca_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    ca_id = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    names = list(dict.fromkeys(_general(host) for host in ("localhost", "127.0.0.1", *hosts)))
+    server = (
+        _builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]), ca.subject, key.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(ca_id), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    _write(folder, stem, key, server)
+
+
+def _general(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", host):
+            raise UserError(f"--host: {host!r}: must be a machine's name or address") from None
+        return x509.DNSName(host)
+
+
+def _write(folder: Path, stem: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
+    (folder / f"{stem}.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
+    _write_secret(folder / f"{stem}.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+def make_node_key(path: Path) -> None:
+    """Make a node's key ``path`` (OpenSSH, P-384, as Flower reads it) and ``path.pub``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP384R1())
+    _write_secret(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    path.with_name(path.name + ".pub").write_bytes(
+        key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    )
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(days=DAYS))
+    )
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(content)

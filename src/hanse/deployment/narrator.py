@@ -1,0 +1,110 @@
+"""Says what a run on a network does, in lines that Flower's log carries to the operator's terminal."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hanse.base.errors import MachineError, UserError
+from hanse.deployment.follow import MARK
+from hanse.deployment.link import FlowerFederation
+from hanse.deployment.newcomers import LOG, named
+from hanse.federation.check import log as refusals
+from hanse.federation.check import one_line
+from hanse.rounds.round import Played
+from hanse.runs.config import Experiment
+from hanse.runs.experiment import Run
+from hanse.runs.records import figure_of
+
+__all__ = ["Narrator", "speak"]
+
+MOST = 20  # clients that an error names
+
+
+def speak() -> None:
+    """Print our lines from now on, and those on refused replies, on what Flower takes for its log at this moment."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter(MARK + "%(message)s"))
+    for log in (LOG, refusals):
+        for old in [h for h in log.handlers if isinstance(h, logging.StreamHandler)]:
+            log.removeHandler(old)
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+
+
+@dataclass
+class Narrator:
+    """An observer that logs each round with its accuracy; who was refused is logged where replies are checked."""
+
+    federation: FlowerFederation
+    run: Path
+    round: int | None = None  # the round that is being played
+    _rounds: int = field(default=0, init=False)
+
+    def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
+        """Say what is played, and with whom."""
+        self.round, self._rounds = first_round, experiment.run.rounds
+        for line in said:
+            if "checkpoint" in line or line.startswith("warning: "):
+                LOG.warning("%s", line)
+        count = self.federation.here()
+        LOG.info("%s: %d of %d rounds are played; %d members are here", self.run, first_round, self._rounds, count)
+
+    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
+        """Say how a round went."""
+        number = played.view.round
+        self.round = number + 1
+        said = [figure_of(metrics), f"{metrics['answered']} of {metrics['seats']} seats answered"]
+        took = f"{metrics['time/round_s']:.1f} s"
+        LOG.info(
+            "round %d: %s (%d of %d rounds, %s)", number, ", ".join(filter(None, said)), number + 1, self._rounds, took
+        )
+        if "failed" in metrics:
+            LOG.error("round %d: failed, and nothing of it counts: %s", number, one_line(str(metrics["failed"])))
+            for client in list(dict.fromkeys(client for client, _ in played.view.refusals))[:MOST]:
+                LOG.error("round %d: sat in it: %s", number, self.who(client))
+
+    def on_end(self, result: Run) -> None:
+        """Say where everything is."""
+        self.round = None
+        if result.over is not None:
+            LOG.info("%s", result.over)
+        LOG.info(
+            "%d rounds are played, in %s; a picture of them: hanse report %s", len(result.metrics), self.run, self.run
+        )
+        if (self.run / "ledger.json").exists():
+            left = sum(map(len, self.federation.letters.waiting.values()))
+            LOG.info(
+                "each participant keeps its receipts on its own machine, in HANSE_HOME (~/.hanse)/RUN/client-N/receipts"
+                + (f"; {left} wait in letters.json for participants that are away" if left else "")
+            )
+
+    def who(self, client: int) -> str:
+        """Return a client's number and name, its node's id, key and registered name."""
+        member = self.federation.members.by_id().get(client)
+        if member is None:
+            return f"client {client}"
+        node = self.federation.online.get(member.key)
+        where = f"key {member.key}, not online" if node is None else named(member.key, node)
+        return f"client {client} '{one_line(member.name)}', {where}"
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Log what ends the run, with the round and the clients that were asked last, and let it pass."""
+        try:
+            yield
+        except (UserError, MachineError) as wrong:
+            for line in wrong.lines:
+                LOG.error("%s: %s", "mistake" if isinstance(wrong, UserError) else "error", line)
+            raise
+        except Exception as wrong:
+            where = "" if self.round is None else f"round {self.round}: "
+            LOG.error("error: %s%s: %s", where, type(wrong).__name__, one_line(str(wrong)))
+            for client in self.federation.asked[:MOST] if self.round is not None else ():
+                LOG.error("asked last: %s", self.who(client))
+            raise

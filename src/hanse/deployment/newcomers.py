@@ -1,0 +1,178 @@
+"""Newcomers: nodes that are asked who they are, in the background. Nothing here waits for an answer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import ConfigRecord
+from flwr.app import Message as FlowerMessage
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+from httpx import HTTPError
+
+from hanse.deployment.members import Hello
+from hanse.deployment.message import to_records
+from hanse.federation.check import one_line
+from hanse.federation.codec import Message
+
+__all__ = ["LOG", "Newcomers", "named", "pulled"]
+
+LOG = logging.getLogger("hanse.network")
+LOG.addHandler(logging.NullHandler())
+HELLO_S = 60.0  # for so long an answer is looked for; then the question is put again
+FIRST_S, LAST_S = 5.0, 600.0  # pauses before a node is asked again: doubled each time, within these
+SEEN_S = 1.0  # answers are looked for no more often than this while the server waits for something else
+AWAY = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
+NOT_OURS = "No query function registered"  # what Flower says of a client app that has no 'hanse'
+
+
+@dataclass
+class _Asked:
+    node: Any  # as Flower's grid describes it
+    message: str | None = None  # the question that is out
+    due: float = 0.0  # when to ask, or to give up the question that is out
+    pause: float = FIRST_S
+    hello: Hello | None = None
+    refused: str | None = None
+
+
+@dataclass
+class Newcomers:
+    """Nodes that are no members, by key: asked, heard, refused with a reason, asked again after a growing pause."""
+
+    grid: Grid
+    clock: Callable[[], float] = time.monotonic
+    _asked: dict[str, _Asked] = field(default_factory=dict, init=False)
+    _here: frozenset[str] = field(default_factory=frozenset, init=False)
+    _looked: float = field(default=float("-inf"), init=False)
+
+    def meet(self, here: Mapping[str, Any]) -> None:
+        """Ask the newcomers that are online, ``{key: node}``, as far as it is time to, and hear who has answered."""
+        for key in self._here - set(here):  # who comes back is asked at once; why it was refused is not said again
+            self._asked[key] = _Asked(None, refused=self._asked[key].refused)
+        self._here = frozenset(here)
+        for key, node in here.items():
+            self._asked.setdefault(key, _Asked(node)).node = node
+        now = self.clock()
+        due = [one for one in map(self._asked.__getitem__, here) if not one.message and not one.hello]
+        self._ask([one for one in due if now >= one.due], now)
+        self.poll(0.0)
+
+    def poll(self, every: float = SEEN_S) -> None:
+        """Hear who has answered, unless it is less than ``every`` seconds since the last time."""
+        now = self.clock()
+        out = {one.message: key for key in self._here if (one := self._asked[key]).message}
+        if not out or now < self._looked + every:
+            return
+        self._looked = now
+        for name, reply in pulled(self.grid, [name for name in out if name]):
+            if isinstance(reply, Exception):
+                self.refuse(out[name], f"its answer cannot be read: {type(reply).__name__}: {reply}")
+            elif name in out:
+                self._hear(out[name], reply)
+        for one in map(self._asked.__getitem__, out.values()):
+            if one.message and now >= one.due:
+                self._again(one, now)
+
+    @property
+    def said(self) -> dict[str, Hello]:
+        """Who has introduced itself soundly, by key, and is neither taken nor refused yet."""
+        return {key: one.hello for key in sorted(self._here) if (one := self._asked[key]).hello}
+
+    @property
+    def pending(self) -> int:
+        """How many that are online have not answered yet in any way."""
+        return sum(not one.hello and one.refused is None for one in map(self._asked.__getitem__, self._here))
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Why those that are online and were refused cannot take part, by key: a line each."""
+        return {
+            key: f"{named(key, one.node)}: {one.refused}"
+            for key in sorted(self._here)
+            if (one := self._asked[key]).refused and not one.hello
+        }
+
+    def refuse(self, key: str, reason: str) -> None:
+        """Keep a newcomer out, for a reason that is logged if it is another one than before; it is asked again."""
+        one = self._asked[key]
+        reason = one_line(reason)
+        if reason != one.refused:
+            LOG.warning("%s: is kept out: %s", named(key, one.node), reason)
+        one.hello, one.refused = None, reason
+        self._again(one, self.clock())
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Ask these no longer: they are members now."""
+        for key in keys:
+            del self._asked[key]
+        self._here = self._here & set(self._asked)
+
+    def _ask(self, due: list[_Asked], now: float) -> None:
+        if not due:
+            return
+        questions = [
+            FlowerMessage(
+                content=to_records(Message("null"), kind="hello"),
+                dst_node_id=int(one.node.node_id),
+                message_type="query.hanse",
+                ttl=HELLO_S,
+                group_id="hello",
+            )
+            for one in due
+        ]
+        ids = list(self.grid.push_messages(questions))
+        for one, name in zip(due, [*ids, *([None] * len(due))], strict=False):
+            one.message, one.due = name or None, now + HELLO_S
+            if not name:
+                self._again(one, now)
+
+    def _hear(self, key: str, reply: FlowerMessage) -> None:
+        one = self._asked[key]
+        one.message = None
+        if reply.has_error():
+            said = str(reply.error.reason)
+            if reply.error.code in AWAY:
+                self._again(one, self.clock())
+            elif NOT_OURS in said:
+                self.refuse(key, "its client app is not hanse's (hanse.flower.client_app makes one): " + said)
+            else:
+                self.refuse(key, f"its node failed: {said}")
+            return
+        try:
+            config = reply.content.get("hanse")
+            one.hello = Hello.of(config.get("hello") if isinstance(config, ConfigRecord) else None)
+        except ValueError as wrong:
+            self.refuse(key, str(wrong))
+
+    @staticmethod
+    def _again(one: _Asked, now: float) -> None:
+        one.message, one.due, one.pause = None, now + one.pause, min(2 * one.pause, LAST_S)
+
+
+def pulled(grid: Grid, ids: Sequence[str]) -> Iterator[tuple[str, FlowerMessage | Exception]]:
+    """Yield the replies that are there, ``(id of the question, reply)``. Flower takes them apart while it fetches them:
+    where that fails, because of what one node sent, each is fetched alone, and that node's is the exception.
+    """
+    try:
+        replies = list(grid.pull_messages(ids))
+    except (HTTPError, OSError):  # the SuperLink
+        raise
+    except Exception as wrong:
+        if len(ids) == 1:
+            yield ids[0], wrong
+        else:
+            for one in ids:
+                yield from pulled(grid, [one])
+    else:
+        yield from ((reply.metadata.reply_to_message_id, reply) for reply in replies)
+
+
+def named(key: str, node: Any) -> str:
+    """Return a node's id, its key, and the name that the operator registered it by."""
+    name = str(getattr(node, "name", "") or "")
+    return f"node {node.node_id} (key {key}" + (f", registered as '{one_line(name)}')" if name else ")")

@@ -1,0 +1,133 @@
+"""The Ray engine: an experiment played by Flower's simulation, each client a virtual SuperNode.
+
+For what is too large for one process on one machine; the clients train one after another in Ray's workers. Numbers are
+those of the sequential local engine with one thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from hanse.base.errors import UserError
+from hanse.base.lock import Hold
+from hanse.data import FederatedData, build
+from hanse.deployment.client import client_app
+from hanse.deployment.server import play
+from hanse.federation.node import ClientData
+from hanse.federation.profiles import build_profiles
+from hanse.runs.config import Experiment
+from hanse.runs.experiment import Observer, Run
+from hanse.runs.rundir import claim, clear
+from hanse.runs.setup import build as build_blueprint
+
+__all__ = ["run_simulated"]
+
+PATIENCE_S = 300.0
+
+
+def run_simulated(
+    experiment: Experiment,
+    *,
+    out: str | Path | None = None,
+    observers: Sequence[Observer] = (),
+    overwrite: bool = False,
+    again: bool = False,
+    other_data: bool = False,
+) -> Run:
+    """Play an experiment on Flower's Ray simulation and return the :class:`hanse.runs.experiment.Run`.
+
+    With ``again`` it goes on with the run in ``out``, if ``other_data`` allows it also with other sets of the server.
+    Raises UserError for what cannot be run, and if Ray is not installed.
+    """
+    if find_spec("ray") is None:
+        raise UserError("federation.engine: 'ray': needs Ray; pip install 'hanse[ray]'")
+    if experiment.behaviour:
+        raise UserError("behaviour: the ray engine has no simulated behaviours; federation.engine = 'local' has them")
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="hanse-") as folder:
+            result = run_simulated(experiment, out=Path(folder) / "run", observers=observers)
+            result.path = None
+            return result
+    with Hold(Path(out)) as hold:
+        if again:
+            hold.take()
+        else:
+            claim(hold, overwrite=overwrite)
+        return _simulated(experiment, hold, observers, overwrite, other_data)
+
+
+def _simulated(
+    experiment: Experiment, hold: Hold, observers: Sequence[Observer], overwrite: bool, other_data: bool
+) -> Run:
+    blueprint = build_blueprint(experiment)
+    sets = (blueprint.data.server_validation, blueprint.data.server_test)
+    clients, finished, failed = blueprint.data.num_clients, list[Run](), list[BaseException]()
+    server, path = ServerApp(), hold.folder
+    if overwrite and path.exists():
+        clear(path)
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        try:
+            finished.append(
+                play(
+                    grid, experiment, path, clients, lambda: sets, observers, PATIENCE_S,
+                    remember=False, other_data=other_data, hold=hold,
+                )
+            )  # fmt: skip
+        except BaseException as wrong:
+            failed.append(wrong)
+            raise
+
+    cores = os.cpu_count() or 1
+    resources: dict[str, Any] = {"num_cpus": 1, "num_gpus": 0.0}
+    try:
+        run_simulation(
+            server,
+            _app(experiment, path.resolve() / "participants"),
+            clients,
+            backend_config={
+                "client_resources": resources,
+                "init_args": {"num_cpus": cores, "include_dashboard": False},
+            },
+        )
+    except Exception:
+        if not failed:
+            raise
+    if failed:
+        raise failed[0]
+    [result] = finished
+    return result
+
+
+def _app(experiment: Experiment, folder: Path) -> ClientApp:
+    data, profiles, seed = experiment.data.model_dump_json(), experiment.clients.profiles, experiment.run.seed
+
+    def load_data(context: Context) -> ClientData:
+        i = int(context.node_config["partition-id"])
+        held = _data(data)
+        found = build_profiles(profiles, held.num_clients, seed)
+        mine = ClientData.of(held, i)
+        return replace(mine, profile=found[i]) if found else mine
+
+    return client_app(load_data, policy=build_blueprint(experiment).policy, folder=folder)
+
+
+@functools.lru_cache(maxsize=1)
+def _data(spec: str) -> FederatedData:
+    """Build the data once a worker."""
+    from hanse.data.spec import DataSpec
+
+    return build(DataSpec.model_validate_json(spec))

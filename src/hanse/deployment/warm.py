@@ -1,0 +1,147 @@
+"""A warm keeper: one process that has imported torch and hanse, and forks for each message that a node answers.
+
+Flower starts a command (``flwr-clientapp``) for every message, and a fresh interpreter spends seconds on imports.
+``link(folder)`` makes a folder with a command of the same name; on a node's ``PATH`` before Flower's it hands its
+arguments to the keeper, which forks and runs Flower's own entry point there. Nothing of Flower is changed; without a
+keeper the command says so and runs Flower's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import gc
+import importlib
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from hanse.base.errors import UserError
+
+__all__ = ["COMMAND", "SOCKET", "keep", "link"]
+
+COMMAND = "flwr-clientapp"
+SOCKET = "HANSE_WARM"  # the environment variable that names the keeper's socket
+# the last one is what torch imports, for a second and more, when its first optimiser is made
+READY = ("hanse.flower", "hanse.runs.setup", "sklearn.datasets", "flwr.supernode.cli", "torch", "torch._dynamo")
+
+# runs without site packages: it starts in some ten milliseconds
+_LINK = """#!{python} -SE
+import json, os, socket, struct, sys
+body = json.dumps({{"argv": sys.argv, "cwd": os.getcwd(), "env": dict(os.environ)}}).encode()
+try:
+    keeper = socket.socket(socket.AF_UNIX)
+    keeper.connect(os.environ["{variable}"])
+    socket.send_fds(keeper, [struct.pack("!I", len(body))], [1, 2])
+    keeper.sendall(body)
+    keeper.recv(1)
+except (KeyError, OSError) as wrong:
+    print("no warm keeper (" + repr(wrong) + "): starting cold", file=sys.stderr)
+    os.execv({real!r}, [{real!r}, *sys.argv[1:]])
+"""
+
+
+def link(folder: Path) -> Path:
+    """Make ``folder`` with the command that asks the keeper; return it. Raises UserError if Flower is not installed."""
+    beside = Path(sys.executable).parent / COMMAND
+    real = str(beside) if beside.exists() else shutil.which(COMMAND)
+    if real is None:
+        raise UserError(f"{COMMAND}: is not installed; 'pip install hanse[flower]'")
+    folder.mkdir(parents=True, exist_ok=True)
+    command = folder / COMMAND
+    command.write_text(_LINK.format(python=sys.executable, variable=SOCKET, real=real))
+    command.chmod(0o755)
+    return folder
+
+
+def keep(path: Path, parent: int | None = None, imports: Sequence[str] = ()) -> None:
+    """Serve the socket ``path`` until this process is stopped (or, with ``parent``, until that process is gone).
+
+    ``imports`` are modules to have ready beside hanse's own. What they load, all messages share.
+    """
+    atexit.register(_leave, os.getpid())  # before all imports' own, so that it comes last
+    for name in (*READY, *imports):
+        importlib.import_module(name)
+    [entry] = entry_points(group="console_scripts", name=COMMAND)
+    run = entry.load()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as server:
+        before = os.umask(0o177)
+        server.bind(str(path))
+        os.umask(before)
+        server.listen(64)
+        server.settimeout(1.0)
+        while parent is None or os.getppid() == parent:
+            try:
+                caller, _ = server.accept()
+            except TimeoutError:
+                continue
+            with caller:
+                caller.settimeout(10.0)
+                try:
+                    order, handles = _read(caller)
+                except (OSError, ValueError, struct.error) as wrong:
+                    print(f"warm keeper: a call that cannot be read: {wrong}", file=sys.stderr, flush=True)
+                    continue
+                if os.fork() == 0:
+                    server.close()
+                    _become(order, handles)
+                    sys.exit(run())
+                for handle in handles:
+                    os.close(handle)
+
+
+def _leave(keeper: int) -> None:
+    """End a message's process at once: taking the interpreter down would copy and clear all that it shares with the
+    keeper, which takes twenty times as long as the fork did. Nobody waits for its exit code.
+    """
+    if os.getpid() != keeper:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _read(caller: socket.socket) -> tuple[dict[str, object], list[int]]:
+    head, handles, _, _ = socket.recv_fds(caller, 4, 2)
+    (length,) = struct.unpack("!I", head)
+    body = b""
+    while len(body) < length:
+        more = caller.recv(length - len(body))
+        if not more:
+            raise ValueError("it ends early")
+        body += more
+    caller.send(b"1")
+    return json.loads(body), handles
+
+
+def _become(order: dict[str, object], handles: list[int]) -> None:
+    """Take over the caller's arguments, folder, environment and outputs."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for handle, mine in zip(handles, (1, 2), strict=False):
+        os.dup2(handle, mine)
+        os.close(handle)
+    argv, env = order["argv"], order["env"]
+    assert isinstance(argv, list)
+    assert isinstance(env, dict)
+    sys.argv[:] = argv
+    os.chdir(str(order["cwd"]))
+    os.environ.clear()
+    os.environ.update(env)
+
+
+if __name__ == "__main__":
+    words = argparse.ArgumentParser(description="Keep hanse and torch imported for a node's messages.")
+    words.add_argument("socket", type=Path)
+    words.add_argument("--import", dest="imports", action="append", default=[], metavar="MODULE")
+    words.add_argument("--with-parent", action="store_true", help="stop when the process that started it is gone")
+    given = words.parse_args()
+    keep(given.socket, os.getppid() if given.with_parent else None, given.imports)

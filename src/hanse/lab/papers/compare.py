@@ -1,0 +1,190 @@
+"""Ours beside the paper's: the mean over seeds, the best variant, and whether the algorithms come in the same order."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import rankdata
+
+from hanse.lab.jobs.job import Job
+from hanse.lab.papers.frame import Cell, PaperTable
+from hanse.lab.papers.measure import Pair, measured
+from hanse.lab.papers.runner import Outcome, expand
+from hanse.reports.effective import best_so_far
+
+__all__ = ["Curve", "Order", "Row", "Score", "Swap", "cpu_hours", "curves", "orders", "rank_correlation", "rows"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A variant over its finished seeds: mean, sample standard deviation (None for one seed) and their number."""
+
+    variant: str
+    mean: float | None
+    sd: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell with what came out: the best variant's score, and all of them."""
+
+    cell: Cell
+    best: Score
+    variants: tuple[Score, ...]
+
+
+@dataclass(frozen=True)
+class Swap:
+    """Two algorithms that the paper has in the order ``above``, ``below`` and we in the other one.
+
+    ``clear``: both gaps are larger than the deviations, ``sqrt(sd_a^2 + sd_b^2)``.
+    """
+
+    above: str
+    below: str
+    clear: bool
+
+
+@dataclass(frozen=True)
+class Order:
+    """One setting's order: Spearman's rank correlation with the paper (None: it has no order), and swapped pairs."""
+
+    setting: str
+    correlation: float | None
+    swaps: tuple[Swap, ...]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A cell's best variant over the rounds: ``rounds``, ``mean`` and ``sd`` over ``n`` seeds, ``[points]`` each."""
+
+    row: Row
+    rounds: tuple[int, ...]
+    mean: tuple[float, ...]
+    sd: tuple[float, ...]
+    n: int
+
+
+def rows(outcome: Outcome) -> list[Row]:
+    """Return the cells with what came out, in the order of the table.
+
+    Of several variants the one with the highest mean counts, among those with the most finished seeds: chosen on the
+    test set, as the papers do.
+    """
+    table = outcome.table
+    runs: dict[tuple[str, str, str], list[Pair]] = {}
+    for reading in outcome.readings:
+        cell, base = reading.cell, reading.base
+        found = runs.setdefault((cell.setting, cell.algorithm, reading.variant.name), [])
+        against = None if base is None else outcome.results.get(base.key)
+        found.append((outcome.results.get(reading.job.key), against))
+    result = []
+    for cell in table.cells:
+        if cell.computed is not None:
+            exact = Score("", cell.computed, None, outcome.seeds)
+            result.append(Row(cell, exact, (exact,)))
+            continue
+        scores = tuple(
+            Score(v.name, *measured(cell, runs.get((cell.setting, cell.algorithm, v.name), []), table))
+            for v in cell.variants
+        )
+        best = max(scores, key=lambda s: (s.n, -math.inf if s.mean is None else s.mean))
+        result.append(Row(cell, best, scores))
+    return result
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Return Spearman's correlation of two rankings, ties at their mean rank; None if one of them has no order."""
+    a, b = rankdata(first), rankdata(second)
+    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def orders(found: Sequence[Row]) -> list[Order]:
+    """Return the comparison of orders for each setting with at least two published, finished, ranked cells."""
+    result = []
+    for setting in dict.fromkeys(row.cell.setting for row in found):
+        here = [r for r in found if r.cell.setting == setting and r.cell.ranked]
+        here = [r for r in here if r.cell.published is not None and r.best.mean is not None]
+        if len(here) > 1:
+            theirs, ours = ([side(r)[0] for r in here] for side in (_theirs, _ours))
+            swaps = [s for pair in itertools.combinations(here, 2) if (s := _swap(*pair)) is not None]
+            result.append(Order(setting, rank_correlation(theirs, ours), tuple(swaps)))
+    return result
+
+
+def _theirs(row: Row) -> tuple[float, float]:
+    published = row.cell.published
+    assert published is not None
+    return published.mean, published.sd or 0.0
+
+
+def _ours(row: Row) -> tuple[float, float]:
+    assert row.best.mean is not None
+    return row.best.mean, row.best.sd or 0.0
+
+
+def _swap(a: Row, b: Row) -> Swap | None:
+    if _theirs(a)[0] < _theirs(b)[0]:
+        a, b = b, a
+    gaps = [(side(a)[0] - side(b)[0], math.hypot(side(a)[1], side(b)[1])) for side in (_theirs, _ours)]
+    if not (gaps[0][0] > 0 > gaps[1][0]):
+        return None
+    return Swap(a.cell.algorithm, b.cell.algorithm, all(abs(gap) > spread for gap, spread in gaps))
+
+
+def curves(outcome: Outcome, found: Sequence[Row]) -> list[Curve]:
+    """Return the best variants' curves; of cells that read the same runs at several rounds, the last one's."""
+    last = {(r.cell.group, r.cell.algorithm, _kind(r.cell)): r for r in sorted(found, key=lambda r: r.cell.at)}
+    result = []
+    for row in found:
+        if row not in last.values():
+            continue
+        jobs = [r.job.key for r in outcome.readings if r.cell is row.cell and r.variant.name == row.best.variant]
+        done = [outcome.results[key] for key in jobs if key in outcome.results]
+        metric = outcome.table.metric
+        done = [d for d in done if metric in d["curves"] and None not in d["curves"][metric]]
+        if done:
+            y = np.array([d["curves"][metric] for d in done]) * outcome.table.factor
+            y = best_so_far(y) if row.cell.measure == "best" else y
+            sd = y.std(axis=0, ddof=1) if len(y) > 1 else np.zeros(y.shape[1])
+            mean = tuple(map(float, y.mean(axis=0)))
+            result.append(Curve(row, tuple(done[0]["tested"]), mean, tuple(map(float, sd)), len(done)))
+    return result
+
+
+def _kind(cell: Cell) -> str:
+    return repr([v.sections for v in cell.variants])
+
+
+def cpu_hours(outcome: Outcome, full: PaperTable) -> tuple[float, list[str]]:
+    """Return how many CPU hours the full table would take here, and the data sources that nothing is known of.
+
+    Each of its runs is taken to cost as much a round as the measured runs of that mechanism on that source, or of the
+    costliest mechanism measured there.
+    """
+    known: dict[tuple[str, str], list[float]] = {}
+    for job in outcome.jobs:
+        if job.key in outcome.results:
+            cost = outcome.results[job.key]["seconds"] / max(1, job.rounds)
+            known.setdefault(_cost_key(job), []).append(cost)
+    means = {key: float(np.mean(costs)) for key, costs in known.items()}
+    total, missing = 0.0, []
+    for job in expand(full, full.seeds)[0]:
+        source, mechanism = _cost_key(job)
+        here = [cost for (s, _), cost in means.items() if s == source]
+        if not here:
+            missing.append(source)
+            continue
+        total += means.get((source, mechanism), max(here)) * job.rounds / 3600
+    return total, list(dict.fromkeys(missing))
+
+
+def _cost_key(job: Job) -> tuple[str, str]:
+    return str(job.sections["data"]["source"]), str(job.sections["mechanism"]["name"])

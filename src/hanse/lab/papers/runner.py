@@ -1,0 +1,114 @@
+"""From a table to jobs, one experiment each, shared by all cells that read the same run; see :mod:`hanse.lab.jobs`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hanse.base.errors import UserError
+from hanse.lab.jobs.job import Job, key_of, play
+from hanse.lab.jobs.pool import Work, doing
+from hanse.lab.jobs.run import run_jobs
+from hanse.lab.jobs.store import Store
+from hanse.lab.papers.frame import Cell, PaperTable, Variant
+
+__all__ = ["Outcome", "Reading", "expand", "job_of", "run_table"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where one number of one seed is found: in which job, after how many rounds; ``base`` is the job that it is
+    compared with, if any.
+    """
+
+    cell: Cell
+    variant: Variant
+    seed: int
+    job: Job
+    base: Job | None = None
+
+
+def job_of(cell: Cell, variant: Variant, seed: int) -> Job:
+    """Return a variant's run with one seed: the seed of the split and of everything else."""
+    sections = {name: dict(entries) for name, entries in variant.sections.items()}
+    sections["data"] = {**sections.get("data", {}), "seed": seed}
+    sections["run"] = {**sections.get("run", {}), "seed": seed}
+    name = f"{cell.algorithm} {variant.name}".strip()
+    return Job(key_of(sections), f"{cell.setting}: {name}, seed {seed}", sections)
+
+
+def expand(table: PaperTable, seeds: int) -> tuple[list[Job], list[Reading]]:
+    """Return the jobs of a table, each once, and the readings that its cells are made of.
+
+    All of seed 0 comes before seed 1, so that a table that was stopped has complete seeds. Raises UserError if an
+    experiment is not valid, or a number would be read in a round that is not tested.
+    """
+    jobs: dict[str, Job] = {}
+    readings: list[Reading] = []
+    for seed in range(seeds):
+        for cell in table.cells:
+            for variant in cell.variants:
+                sides = [variant] if variant.against is None else [variant, Variant("", variant.against)]
+                pair = [job_of(cell, side, seed) for side in sides]
+                for found in pair:
+                    if found.key not in jobs:
+                        _check(found, cell)
+                    jobs.setdefault(found.key, found)
+                readings.append(Reading(cell, variant, seed, *(jobs[found.key] for found in pair)))
+    return list(jobs.values()), readings
+
+
+def _check(job: Job, cell: Cell) -> None:
+    try:
+        experiment = job.experiment
+    except UserError as wrong:
+        raise UserError(*(f"{job.label}: {line}" for line in wrong.lines)) from None
+    last = cell.at == experiment.run.rounds
+    if cell.at > experiment.run.rounds or (cell.at % experiment.eval.every and not last):
+        raise UserError(f"{job.label}: nothing is tested after round {cell.at}")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A table that was run: its jobs' results by key, the reason of each failure by label, and what was left to do.
+
+    ``played``: how many jobs were run now; the others were finished before.
+    """
+
+    table: PaperTable
+    seeds: int
+    jobs: tuple[Job, ...]
+    readings: tuple[Reading, ...]
+    results: Mapping[str, Mapping[str, Any]]
+    failures: Mapping[str, str]
+    played: int
+
+
+def run_table(
+    table: PaperTable,
+    *,
+    seeds: int,
+    workers: int,
+    folder: Path,
+    console: Console | None = None,
+    work: Work = play,
+) -> Outcome:
+    """Run a table's jobs with seeds 0..seeds-1 and return what came out; results go to ``folder/jobs``.
+
+    ``workers`` processes, or this one if it is 1. A job that fails is recorded and tried again next time. Raises
+    UserError for seeds or workers below 1, or for data that are not here and cannot be downloaded; KeyboardInterrupt
+    once it is stopped (what has ended is kept).
+    """
+    for name, value in (("--seeds", seeds), ("--workers", workers)):
+        if value < 1:
+            raise UserError(f"{name} {value}: must be at least 1")
+    jobs, readings = expand(table, seeds)
+    done = run_jobs(
+        jobs, Store(folder / "jobs"), doing(work, workers), label=f"{table.paper} {table.name}", console=console
+    )
+    failures = {job.label: done.failures[job.key] for job in jobs if job.key in done.failures}
+    return Outcome(table, seeds, tuple(jobs), tuple(readings), done.results, failures, done.played)

@@ -1,0 +1,249 @@
+"""A finished table for people and programs: rich tables, Markdown, JSON, and a figure's PNG and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from hanse.base.files import write_whole
+from hanse.lab.papers.audited import audits
+from hanse.lab.papers.compare import Curve, Order, Row, Score, cpu_hours, curves, orders, rows
+from hanse.lab.papers.frame import PaperTable, Published
+from hanse.lab.papers.runner import Outcome
+
+__all__ = ["as_json", "print_outcome", "table_json", "table_markdown", "write_outcome"]
+
+
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    """Return ``{paper, table, scale, seeds, rows: [{setting, algorithm, published, mean, sd, n}]}``.
+
+    ``published``, ``mean`` and ``sd`` are in the table's unit (percent), None where there is nothing.
+    """
+    return _head(outcome) | {"rows": [_row(row) for row in rows(outcome)]}
+
+
+def _head(outcome: Outcome) -> dict[str, Any]:
+    table = outcome.table
+    return {"paper": table.paper, "table": table.name, "scale": table.scale, "seeds": outcome.seeds}
+
+
+def _row(row: Row) -> dict[str, Any]:
+    published = row.cell.published
+    return {
+        "setting": row.cell.setting,
+        "algorithm": row.cell.algorithm,
+        "published": None if published is None else published.mean,
+        "mean": row.best.mean,
+        "sd": row.best.sd,
+        "n": row.best.n,
+    }
+
+
+def table_json(outcome: Outcome, full: PaperTable) -> dict[str, Any]:
+    """Return everything: :func:`as_json` with the variants, the orders, the scale's changes, the costs and failures."""
+    found = rows(outcome)
+    hours, missing = cpu_hours(outcome, full)
+    lines = []
+    for row in found:
+        published = row.cell.published
+        lines.append(
+            _row(row)
+            | {
+                "published_sd": None if published is None else published.sd,
+                "rounds": row.cell.at,
+                "variant": row.best.variant,
+                "variants": [{"name": s.variant, "mean": s.mean, "sd": s.sd, "n": s.n} for s in row.variants],
+            }
+        )
+    return _head(outcome) | {
+        "unit": outcome.table.unit,
+        "changes": list(outcome.table.changes),
+        "notes": list(outcome.table.notes),
+        "rows": lines,
+        "orders": [
+            {
+                "setting": o.setting,
+                "rank_correlation": o.correlation,
+                "swapped": [{"above": s.above, "below": s.below, "clear": s.clear} for s in o.swaps],
+            }
+            for o in orders(found)
+        ],
+        "ms_per_round": _costs(outcome),
+        "cpu_seconds": sum(r["cpu_seconds"] for r in outcome.results.values()),
+        "paper_scale": {"cpu_hours": hours, "not_measured": missing},
+        "audits": audits(outcome),
+        "failures": dict(outcome.failures),
+    }
+
+
+def _costs(outcome: Outcome) -> dict[str, float]:
+    """Return the mean milliseconds a round by algorithm, over all its runs."""
+    found: dict[str, dict[str, float]] = {}
+    for reading in outcome.readings:
+        result = outcome.results.get(reading.job.key)
+        if result is not None and reading.cell.measure != "improvement":  # the same runs as the effective rounds
+            name = f"{reading.cell.group} {reading.cell.algorithm}"
+            found.setdefault(name, {})[reading.job.key] = result["ms_per_round"]
+    return {name: float(np.mean(list(costs.values()))) for name, costs in found.items()}
+
+
+def _figures(score: Score | Published | None) -> str:
+    if score is None or score.mean is None:
+        return "–"
+    return f"{score.mean:.2f}" + ("" if score.sd is None else f" ± {score.sd:.2f}")
+
+
+def _blocks(found: Sequence[Row]) -> Iterator[tuple[str, list[str], list[str], dict[tuple[str, str], Row]]]:
+    """Yield each group with its columns, its algorithms, and its rows by both."""
+    for group in dict.fromkeys(row.cell.group for row in found):
+        here = {(r.cell.column, r.cell.algorithm): r for r in found if r.cell.group == group}
+        yield group, list(dict.fromkeys(c for c, _ in here)), list(dict.fromkeys(a for _, a in here)), here
+
+
+def _said(order: Order) -> str:
+    if not order.swaps:
+        pairs = "the same order as the paper's"
+    else:
+        named = (f"{s.below} over {s.above}{' (clear)' if s.clear else ''}" for s in order.swaps)
+        pairs = "unlike the paper, " + ", ".join(named)
+    correlation = "-" if order.correlation is None else f"{order.correlation:.2f}"
+    return f"{order.setting}: rank correlation {correlation}; {pairs}"
+
+
+CLEAR = "'clear': both gaps, the paper's and ours, are larger than the deviations sqrt(sd_a^2 + sd_b^2)"
+
+
+def _tail(outcome: Outcome, full: PaperTable) -> list[str]:
+    """Return the lines on audits and on time."""
+    costs = [f"{name} {value:.1f}" for name, value in _costs(outcome).items()]
+    hours, missing = cpu_hours(outcome, full)
+    lines = [f"Milliseconds a round, one thread: {'; '.join(costs)}."] if costs else []
+    unknown = f" without {', '.join(missing)}, of which nothing was measured" if missing else ""
+    rough = (
+        "; a smoke test's rounds are smaller than the paper's, so that it is more"
+        if outcome.table.scale == "smoke"
+        else ""
+    )
+    if hours > 0:
+        lines.append(f"At paper scale this table takes about {hours:.1f} CPU hours here{unknown}{rough}.")
+    return [*(f"Audit: {line}." for line in audits(outcome)), *lines]
+
+
+def print_outcome(outcome: Outcome, full: PaperTable, console: Console) -> None:
+    """Print the cells beside the paper's, the orders, what the scale changed, and the time."""
+    table, found = outcome.table, rows(outcome)
+    console.print(f"[bold]{table.title}[/bold] ({table.paper}), {table.unit}: ours (seeds: {outcome.seeds}) / paper")
+    console.print(f"Scale {table.scale}: {'; '.join(table.changes) or 'as published'}.", markup=False, highlight=False)
+    for group, columns, algorithms, here in _blocks(found):
+        shown = RichTable("", *columns, title=group, title_justify="left")
+        for algorithm in algorithms:
+            cells = [here.get((column, algorithm)) for column in columns]
+            shown.add_row(algorithm, *(_both(row, outcome.seeds) for row in cells))
+        console.print(shown)
+    agreed = orders(found)
+    for order in agreed:
+        console.print(_said(order), markup=False, highlight=False)
+    if any(swap.clear for order in agreed for swap in order.swaps):
+        console.print(CLEAR, markup=False, highlight=False, style="dim")
+    for line in (*_tail(outcome, full), *(f"Note: {note}." for note in table.notes)):
+        console.print(line, markup=False, highlight=False, style="dim")
+
+
+def _both(row: Row | None, seeds: int) -> str:
+    if row is None:
+        return ""
+    ours, theirs = (_figures(score).replace(" ", "") for score in (row.best, row.cell.published))
+    name = f"\n[dim italic]{row.best.variant}[/]" if row.best.variant else ""
+    few = "" if row.best.n == seeds else f" ({row.best.n} of {seeds})"
+    return f"[bold]{ours}[/]{few}\n[dim]{theirs}[/]{name}"
+
+
+def table_markdown(outcome: Outcome, full: PaperTable) -> str:
+    """Return the table as Markdown: a block a group, each cell ours and the paper's."""
+    table, found = outcome.table, rows(outcome)
+    lines = [f"### {table.paper}: {table.title}", ""]
+    changes = "; ".join(table.changes) or "as published"
+    lines += [f"Ours ({table.unit}, seeds: {outcome.seeds}) / the paper's. Scale `{table.scale}`: {changes}.", ""]
+    for group, columns, algorithms, here in _blocks(found):
+        lines += [f"| {group} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+        for algorithm in algorithms:
+            cells = []
+            for column in columns:
+                row = here.get((column, algorithm))
+                variant = f" ({row.best.variant})" if row is not None and row.best.variant else ""
+                cells.append("" if row is None else f"{_figures(row.best)}{variant} / {_figures(row.cell.published)}")
+            lines.append(f"| {algorithm} | {' | '.join(cells)} |")
+        lines.append("")
+    lines += [f"- {_said(order)}" for order in orders(found)]
+    lines += [f"- {CLEAR}", ""]
+    lines += [f"{line}" for line in _tail(outcome, full)]
+    lines += ["", *(f"- {note}" for note in table.notes), ""]
+    if outcome.failures:
+        lines += ["Failed:", "", *(f"- {label}: {why}" for label, why in outcome.failures.items()), ""]
+    return "\n".join(lines)
+
+
+def write_outcome(outcome: Outcome, full: PaperTable, folder: Path) -> list[Path]:
+    """Write ``<table>-<scale>.json`` and ``.md``, and of a figure ``.csv`` and a ``.png`` a group; return their
+    paths.
+    """
+    stem = f"{outcome.table.name}-{outcome.table.scale}"
+    texts = {
+        f"{stem}.json": json.dumps(table_json(outcome, full), indent=1, allow_nan=False) + "\n",
+        f"{stem}.md": table_markdown(outcome, full),
+    }
+    drawn = curves(outcome, rows(outcome)) if outcome.table.curves else []
+    if drawn:
+        texts[f"{stem}.csv"] = _csv(drawn)
+    for name, text in texts.items():
+        write_whole(folder / name, text)
+    paths = [folder / name for name in texts]
+    if drawn:
+        groups = list(dict.fromkeys(curve.row.cell.group for curve in drawn))
+        for group in groups:
+            name = stem if len(groups) == 1 else f"{stem}-{_slug(group)}"
+            paths.append(folder / f"{name}.png")
+            _draw(outcome.table, [curve for curve in drawn if curve.row.cell.group == group], paths[-1])
+    return paths
+
+
+def _csv(drawn: Sequence[Curve]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["group", "algorithm", "variant", "rounds", "mean", "sd", "n"])
+    for curve in drawn:
+        cell = curve.row.cell
+        for point in zip(curve.rounds, curve.mean, curve.sd, strict=True):
+            writer.writerow([cell.group, cell.algorithm, curve.row.best.variant, *point, curve.n])
+    return text.getvalue()
+
+
+def _slug(text: str) -> str:
+    return "-".join("".join(c if c.isalnum() or c == "." else " " for c in text.lower()).split())
+
+
+def _draw(table: PaperTable, drawn: Sequence[Curve], path: Path) -> None:
+    from hanse.reports.chart import Chart, Line, Lines
+    from hanse.reports.draw_matplotlib import to_matplotlib
+
+    group = drawn[0].row.cell.group
+    lines = []
+    for look, curve in enumerate(drawn):
+        name = f"{curve.row.cell.algorithm} {curve.row.best.variant}".strip()
+        x, mean, sd = np.array(curve.rounds, np.float64), np.array(curve.mean), np.array(curve.sd)
+        low, high = mean - sd, mean + sd
+        if table.unit.endswith("%"):
+            low, high = low.clip(0, 100), high.clip(0, 100)
+        lines.append(Line(name, x, mean, low, high, look))
+    title = f"{table.title} ({group})"
+    chart = Chart("curves", "Reproduction", title, "", "rounds played", table.unit, Lines(tuple(lines)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    to_matplotlib(chart).savefig(path)

@@ -1,0 +1,133 @@
+"""The model ``"lora"``: a table row is one client's adapter; the base below it is frozen, loaded once, and shared.
+
+LoRA (Hu et al. 2021) adds ``alpha / rank B A`` to chosen weights, ``A [rank, in]`` and ``B [out, rank]``. A and B of
+all layers are the module's only parameters, so that a row, a message and a proximal term have the adapter's size.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from hanse.base.errors import UserError, library
+from hanse.data.instructions.tokens import BYTES, EXTRA, build_tokenizer
+from hanse.learning.llm.base import TINY, load_base, sharing_copy
+from hanse.learning.llm.judge import Answers
+
+__all__ = ["Adapted", "lora"]
+
+Shape = tuple[int, ...]
+SLASH = "/"  # in the place of the dots of a parameter's name, which a module's own parameter cannot have
+
+
+class Adapted(nn.Module):
+    """A frozen language model with an adapter, whose parameters alone are this module's: tokens ``[n, T]`` to logits
+    ``[n, k, T]``. Copies share the base's weights.
+    """
+
+    shares_base = True
+
+    def __init__(self, body: nn.Module, judge: Answers) -> None:
+        super().__init__()
+        self.judge = judge
+        self._hidden = [body]  # in a list, so that its parameters are not registered
+        trained = [(name, p) for name, p in body.named_parameters() if p.requires_grad]
+        self.names = tuple(name for name, _ in trained)
+        self.adapter = nn.ParameterDict({_key(name): nn.Parameter(p.detach().float().clone()) for name, p in trained})
+
+    @property
+    def body(self) -> nn.Module:
+        """The base with the adapter's layers in it."""
+        return self._hidden[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of what follows each token. No position looks ahead, so padding at the end is harmless."""
+        tensors = {name: self.adapter[_key(name)] for name in self.names}
+        found = functional_call(self.body, tensors, (), {"input_ids": x, "use_cache": False}, tie_weights=False)
+        logits: Tensor = found.logits
+        return logits.transpose(1, 2)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Adapted:
+        twin = Adapted.__new__(Adapted)
+        nn.Module.__init__(twin)
+        twin.judge, twin.names = self.judge, self.names
+        twin._hidden = [sharing_copy(self.body)]
+        twin.adapter = copy.deepcopy(self.adapter, memo)
+        twin.train(self.training)
+        return twin
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapted:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        device = next(self.parameters()).device
+        if next(self.body.parameters()).device != device:
+            self.body.to(device)  # where to, and not in which precision: that is the base's own
+        return self
+
+
+def _key(name: str) -> str:
+    return name.removesuffix(".weight").removesuffix(".default").replace(".", SLASH)
+
+
+def lora(
+    input_shape: Shape,
+    num_classes: int | None,
+    base: str = TINY,
+    rank: int = 32,
+    alpha: float = 64.0,
+    dropout: float = 0.0,
+    targets: Sequence[str] | str = ("q_proj", "v_proj"),
+    bits: int | None = None,
+    candidates: Sequence[str] = (),
+    base_seed: int = 0,
+    base_width: int = 64,
+    base_layers: int = 2,
+) -> nn.Module:
+    """Return a language model with a LoRA adapter (iPFL E.3: rank 32, alpha 64).
+
+    ``base``: "tiny", a folder, or a hub name; ``targets``: which weights are adapted, by name, or "all-linear";
+    ``bits``: 8 or 4 for a quantised base; ``candidates``: the answers whose likelihood is compared (none: an answer is
+    right if every token of it is the likeliest, as exact match is); ``base_*``: the tiny base's seed and size. Raises
+    UserError.
+    """
+    if num_classes is None or len(input_shape) != 1:
+        raise UserError(f"model.name: 'lora': takes instructions [tokens]; samples have {input_shape}")
+    _check(rank, alpha)
+    peft = library("peft", f"model.name: 'lora': needs peft, {EXTRA}")
+    shared = load_base(base, bits, base_seed, base_width, base_layers)
+    tokens = getattr(shared, "config").vocab_size  # noqa: B009 - a module's attribute by its library
+    if num_classes > tokens:
+        raise UserError(
+            f"model.base: {base!r} has {tokens} tokens, and the data have {num_classes}; data.tokenizer must be "
+            f"{BYTES if base == TINY else base!r}"
+        )
+    body = sharing_copy(shared)
+    config = peft.LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        task_type="CAUSAL_LM",
+    )
+    try:
+        peft.inject_adapter_in_model(config, body)
+    except ValueError as error:
+        raise UserError(f"model.targets: {targets!r}: {str(error).splitlines()[0]}") from None
+    tokenizer = build_tokenizer(BYTES if base == TINY else base)
+    answers = tuple((*tokenizer.encode(text), tokenizer.end) for text in candidates)
+    return Adapted(body, Answers(answers, tokenizer.padding))
+
+
+def _check(rank: object, alpha: object) -> None:
+    if isinstance(rank, list | tuple):
+        raise UserError(
+            f"model.rank: {list(rank)}: one rank for all clients: adapters of different ranks are rows of different "
+            "lengths and cannot be mixed"
+        )
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise UserError(f"model.rank: {rank!r}: a whole number, 1 or more")
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not alpha > 0:
+        raise UserError(f"model.alpha: {alpha!r}: a number above 0")

@@ -1,0 +1,190 @@
+"""Audits a finished run of a market: every round is replayed from its record and held against the books.
+
+It needs nothing but the run directory, so a deployment is audited as a simulation is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.base.errors import UserError
+from hanse.base.files import run_folder
+from hanse.core.entry import TOKEN
+from hanse.games.market import best_imports, utilities_of
+from hanse.games.market_checks import local_optimality
+from hanse.runs.replay import (
+    MarketRound,
+    recorded_markets,
+    unlike_books,
+    wrong_balance,
+    wrong_delivery,
+    wrong_payments,
+)
+
+__all__ = ["Audit", "Check", "MarketRound", "audit_run", "load_market"]
+
+SLACK = 1e-6  # tokens that a rounded edge may differ by
+MOST = 1 << 32  # bytes of all markets of a run, which are held at once
+
+
+@dataclass(frozen=True)
+class Check:
+    """One property: whether it holds in all rounds, and the first place where it does not, or a figure beside it."""
+
+    name: str
+    holds: bool
+    said: str
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The checks, and each client's sums: ``[N]`` utility, bought and sold (tokens), rounds traded and withheld."""
+
+    checks: tuple[Check, ...]
+    clients: Sequence[int]
+    utility: Sequence[float]
+    bought: Sequence[float]
+    sold: Sequence[float]
+    traded: Sequence[int]
+    withheld: Sequence[int]
+    rounds: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether every check holds."""
+        return all(check.holds for check in self.checks)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        table = zip(self.clients, self.utility, self.bought, self.sold, self.traded, self.withheld, strict=True)
+        names = ("client", "utility", "bought", "sold", "rounds_traded", "rounds_withheld")
+        return {
+            "holds": self.holds,
+            "markets": self.rounds,
+            "checks": [{"name": c.name, "holds": c.holds, "said": c.said} for c in self.checks],
+            "clients": [dict(zip(names, line, strict=True)) for line in table],
+        }
+
+
+def load_market(folder: Path) -> list[MarketRound]:
+    """Return the recorded markets of a run.
+
+    Raises UserError if there is no run, if none of its rounds traded, or if a record is damaged.
+    """
+    found, size = [], 0
+    for market in recorded_markets(run_folder(folder)):
+        size += market.market.distance.nbytes + market.units.nbytes + market.graph.nbytes
+        if size > MOST:
+            raise UserError(f"{folder}: its markets unpack to more than {MOST:,} bytes up to round {market.round}")
+        found.append(market)
+    if not found:
+        raise UserError(f"{folder}: none of its rounds has a market; 'hanse audit' is for runs with a market of models")
+    return found
+
+
+def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
+    """Replay a run's markets and check them against its books (``ledger_url``: where they are, if not in the folder).
+
+    Raises UserError for what is no run with a market.
+    """
+    rounds = load_market(folder)
+    checks = [
+        _all("graph", "every graph is what Algorithm 2 makes of the declarations", rounds, _graph),
+        _all("payments", "every payment is its price, rounded down to the unit", rounds, wrong_payments),
+        _all("local optimality", "no import too many or too few, iPFL eq. (9)", rounds, _optimal),
+        _rationality("individual rationality", rounds, "nobody lost in any round, by what was declared", _declared),
+        _rationality("true rationality", rounds, "nobody lost in any round, by what is true", lambda r: r.utility),
+        _all("budget balance", "what is paid is what is received", rounds, wrong_balance),
+        _all("delivery", "who did not pay was delivered nothing", rounds, wrong_delivery),
+        _books(folder, rounds, ledger_url),
+        _isolated(rounds),
+    ]
+    who = np.unique(np.concatenate([r.clients for r in rounds]))
+    sums: dict[str, NDArray[Any]] = {name: np.zeros(len(who)) for name in ("utility", "bought", "sold")}
+    counts: dict[str, NDArray[Any]] = {name: np.zeros(len(who), np.int64) for name in ("traded", "withheld")}
+    for r in rounds:
+        at = np.searchsorted(who, r.clients)
+        sums["utility"][at] += r.utility
+        sums["bought"][at] += r.money.sum(axis=1) / TOKEN
+        sums["sold"][at] += r.money.sum(axis=0) / TOKEN
+        counts["traded"][at] += r.realised.any(axis=0) | r.realised.any(axis=1)
+        counts["withheld"][at] += ~r.paid
+    found = {name: column.tolist() for name, column in (sums | counts).items()}
+    return Audit(tuple(checks), who.tolist(), **found, rounds=len(rounds))
+
+
+def _all(name: str, what: str, rounds: Sequence[MarketRound], wrong: Any) -> Check:
+    """Return a check that holds if ``wrong(round)`` says nothing of any round."""
+    for r in rounds:
+        said = wrong(r)
+        if said:
+            return Check(name, False, f"round {r.round}: {said}")
+    return Check(name, True, what)
+
+
+def _graph(r: MarketRound) -> str:
+    bad = np.argwhere(best_imports(r.market) != r.graph)
+    return f"client {r.clients[bad[0][0]]} imports otherwise from client {r.clients[bad[0][1]]}" if len(bad) else ""
+
+
+def _optimal(r: MarketRound) -> str:
+    removal, addition = local_optimality(r.market, r.graph)
+    slack = 1e-9 * (1 + float(np.sqrt(r.market.eagerness / np.maximum(r.market.sizes, 1)).max(initial=0)))
+    return f"an import is worth {removal:.2g} less than its price" if removal > slack else (
+        f"an import that was left out is worth {addition:.2g} more than its price" if addition > slack else ""
+    )  # fmt: skip
+
+
+def _declared(r: MarketRound) -> NDArray[np.float64]:
+    market = r.market
+    return utilities_of(r.realised, r.money / TOKEN, market.sizes, market.costs, market.eagerness)
+
+
+def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: Any) -> Check:
+    losses = []
+    for r in rounds:
+        found = utility(r)
+        slack = SLACK * (1 + r.realised.sum(axis=0))  # each sold edge is rounded down
+        losses += [(float(found[i]), r.round, int(r.clients[i])) for i in np.flatnonzero(found < -slack)]
+    if not losses:
+        return Check(name, True, what)
+    worst, number, client = min(losses)
+    return Check(name, False, f"{len(losses)} losses; the largest is client {client}'s {-worst:.3f} in round {number}")
+
+
+def _books(folder: Path, rounds: Sequence[MarketRound], ledger_url: str | None) -> Check:
+    """Compare the records with the ledger: its chain is whole, its sums are zero, and its postings are these
+    payments.
+    """
+    from hanse.ledger.place import reading, rounds_written
+
+    name = "conservation"
+    with reading(folder, ledger_url) as ledger:
+        verdict = ledger.verify()
+        if verdict.wrong is not None:
+            return Check(name, False, f"the ledger does not verify: {verdict.wrong}")
+        held = sum(ledger.balances().values())
+        if held:
+            return Check(name, False, f"all accounts together hold {held} units, not 0")
+        history = ((record.round, record.transaction) for record in ledger.history())
+        unlike = unlike_books(rounds, history, rounds_written(folder, ledger))
+    if unlike:
+        return Check(name, False, unlike)
+    return Check(name, True, f"{verdict.transactions} transactions; the books and the records agree to the unit")
+
+
+def _isolated(rounds: Sequence[MarketRound]) -> Check:
+    seen: dict[int, bool] = {}
+    for r in rounds:
+        trades: NDArray[np.bool_] = np.asarray(r.realised.any(axis=0) | r.realised.any(axis=1))
+        for client, some in zip(r.clients.tolist(), trades.tolist(), strict=True):
+            seen[client] = seen.get(client, False) or some
+    alone = [str(client) for client, some in sorted(seen.items()) if not some]
+    who = f"never traded: client{'s' if len(alone) > 1 else ''} {', '.join(alone)}" if alone else "everybody traded"
+    return Check("isolation", True, who)

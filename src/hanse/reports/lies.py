@@ -1,0 +1,153 @@
+"""Would a client of a market have gained by another behaviour? Its run is played again with that one thing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hanse.base.errors import UserError
+from hanse.runs.config import Experiment
+from hanse.runs.experiment import Run, run
+
+__all__ = ["STORIES", "Counterfactual", "Outcome", "counterfactuals", "verdict"]
+
+# what a client might do instead of being honest: changes to the experiment's [behaviour]
+STORIES: Mapping[str, Mapping[str, Any]] = {
+    "size x0.1": {"liar": {"size": 0.1}},
+    "size x0.5": {"liar": {"size": 0.5}},
+    "size x2": {"liar": {"size": 2.0}},
+    "size x10": {"liar": {"size": 10.0}},
+    "cost x0.5": {"liar": {"cost": 0.5}},
+    "cost x2": {"liar": {"cost": 2.0}},
+    "cost x10": {"liar": {"cost": 10.0}},
+    "eagerness x0.5": {"liar": {"eagerness": 0.5}},
+    "eagerness x2": {"liar": {"eagerness": 2.0}},
+    "attack (sign flip)": {"attacker": {"kind": "flip"}},
+    "attack (random model)": {"attacker": {"kind": "random"}},
+}
+ALONE = "alone"
+LEAST = 1e-6  # tokens that count as a gain
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one behaviour for the client: its true utility over the run, and its accuracy (None: not tested)."""
+
+    utility: float
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Counterfactual:
+    """A story with its outcome, and with the one under critical prices if the story paid."""
+
+    story: str
+    outcome: Outcome
+    gain: float
+    under_critical: float | None = None  # the gain of the same story under critical prices
+
+
+def counterfactuals(
+    folder: Path, client: int, stories: Sequence[str] = (), said: Callable[[str], None] = lambda story: None
+) -> tuple[Outcome, list[Counterfactual]]:
+    """Return the client's honest outcome and what each story would have brought it, over the same run.
+
+    Stories that pay are played again, with the honest run, under critical prices. Raises UserError for a client or a
+    story that does not exist, or a run that cannot be played again.
+    """
+    if not (folder / "config.toml").exists():
+        raise UserError(f"{folder}: is not a run directory (it has no config.toml)")
+    experiment = Experiment.read(folder / "config.toml")
+    if not 0 <= client < experiment.data.clients:
+        raise UserError(f"--client {client}: there is no such client; allowed: 0..{experiment.data.clients - 1}")
+    if experiment.sections()["mechanism"].get("name") != "ipfl":
+        raise UserError(f"{folder}: its mechanism is '{experiment.mechanism.name}'; lies are tried on 'ipfl' runs")
+    wanted = list(stories) or [*STORIES, ALONE]
+    unknown = [story for story in wanted if story not in STORIES and story != ALONE]
+    if unknown:
+        raise UserError(*(f"--story {s}: no such story; allowed: {', '.join([*STORIES, ALONE])}" for s in unknown))
+    critical: Outcome | None = None
+    said("honest")
+    honest = _play(_changed(experiment, client, {}), client)
+    found = []
+    for story in wanted:
+        said(story)
+        outcome = _play(_changed(experiment, client, STORIES.get(story)), client)
+        gain, under = outcome.utility - honest.utility, None
+        if gain > LEAST:
+            said(f"{story}, critical prices")
+            if critical is None:
+                critical = _play(_changed(experiment, client, {}, critical=True), client)
+            lied = _play(_changed(experiment, client, STORIES[story], critical=True), client)
+            under = lied.utility - critical.utility
+        found.append(Counterfactual(story, outcome, gain, under))
+    return honest, found
+
+
+def _changed(
+    experiment: Experiment, client: int, story: Mapping[str, Any] | None, critical: bool = False
+) -> Experiment:
+    """Return the experiment with the client's behaviour replaced; None: it trains alone."""
+    sections = experiment.sections()
+    behaviour = {name: dict(options) for name, options in sections.get("behaviour", {}).items()}
+    for options in behaviour.values():  # whatever it really did is not part of the comparison
+        if isinstance(options.get("clients"), list):
+            options["clients"] = [c for c in options["clients"] if c != client]
+    behaviour = {name: options for name, options in behaviour.items() if options.get("clients", None) != []}
+    mechanism = dict(sections["mechanism"])
+    if story is None:
+        mechanism = {"name": "local"}
+        behaviour = {}
+    for name, options in (story or {}).items():
+        # a second liar of another kind keeps the first one's ratios: the named client is taken out of it above
+        key = name if name not in behaviour else f"hanse.federation.behaviour:{name.capitalize()}"
+        behaviour[key] = {"clients": [client], **options}
+    if critical:
+        mechanism["pricing"] = "critical"
+        mechanism.pop("settle", None)
+    return Experiment(**{**sections, "mechanism": mechanism, "behaviour": behaviour})
+
+
+def _play(experiment: Experiment, client: int) -> Outcome:
+    result = run(experiment)
+    return Outcome(_utility(result, client), _accuracy(result, client))
+
+
+def _utility(result: Run, client: int) -> float:
+    return float(result.metrics[-1].get(f"utility/client/{client}", 0.0)) if result.metrics else 0.0
+
+
+def _accuracy(result: Run, client: int) -> float | None:
+    for c, accuracy in zip(result.tested.get("tested", ()), result.tested.get("test_accuracy", ()), strict=True):
+        if int(c) == client:
+            return float(accuracy)
+    return None
+
+
+def verdict(client: int, honest: Outcome, found: Sequence[Counterfactual]) -> list[str]:
+    """Return in plain words what the counterfactuals say."""
+    paying = [c for c in found if c.gain > LEAST]
+    lines = []
+    if not paying:
+        lines.append(f"Client {client} would have gained by nothing of this: honesty was its best choice in this run.")
+    for c in paying:
+        line = f"Client {client} would have gained {c.gain:.3f} tokens by '{c.story}'"
+        if c.under_critical is not None:
+            line += (
+                ", and nothing under critical prices"
+                if c.under_critical <= LEAST
+                else f", and {c.under_critical:.3f} under critical prices, which only concern the cost"
+            )
+        lines.append(line + ".")
+    alone = next((c for c in found if c.story == ALONE), None)
+    if alone is not None and alone.outcome.accuracy is not None and honest.accuracy is not None:
+        change = 100 * (honest.accuracy - alone.outcome.accuracy)
+        lines.append(
+            f"Against training alone it gained {honest.utility:.3f} tokens and {change:+.1f} points of accuracy."
+        )
+    lines.append(
+        "Overstating the cost cannot pay in a round (iPFL Theorem 3); for every other lie there is no such proof."
+    )
+    return lines

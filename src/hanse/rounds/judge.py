@@ -1,0 +1,102 @@
+"""The judge: held-out data at the server that score models, and coalitions of updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hanse.base.errors import UserError
+from hanse.core.port import Confusion, Gradient
+from hanse.core.table import Floats
+from hanse.data import Samples
+from hanse.federation.answers import Share, confusion, gradient
+from hanse.learning.coalitions import Coalitions, sample_blocks
+from hanse.learning.job import Engine, Problem, Scores
+
+__all__ = ["Judge", "by_class"]
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Held-out data that score models: the server's validation set (None: it holds none), and an engine to score on."""
+
+    problem: Problem
+    engine: Engine
+    validation: Samples | None
+    workers: int
+    num_classes: int | None = None
+
+    def score(self, rows: Tensor) -> Scores:
+        """Score ``rows [C, P]`` on the validation set."""
+        return self.engine.score(rows, self._samples())
+
+    def gradient(self, rows: Tensor) -> Tensor:
+        """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on the validation set; zero for buffers."""
+        samples = self._samples()
+        return gradient(
+            Gradient("validation", rows), Share(samples, torch.arange(len(samples))), self.problem
+        ).gradients
+
+    def gradients_without_block(self, rows: Tensor) -> Tensor:
+        """Return the mean loss gradients ``[B, P]`` of one row ``[1, P]`` without each block of the validation set in
+        turn (see :func:`hanse.learning.coalitions.sample_blocks`); zero for buffers.
+        """
+        samples, task = self._samples(), Gradient("validation", rows)
+        blocks = sample_blocks(len(samples))
+        sizes = torch.tensor([len(block) for block in blocks], dtype=rows.dtype, device=rows.device)[:, None]
+        means = [gradient(task, Share(samples, block), self.problem).gradients for block in blocks]
+        sums = torch.cat([rows[:0], *means]) * sizes
+        return (sums.sum(0) - sums) / (len(samples) - sizes)
+
+    def confusion(self, rows: Tensor) -> Tensor:
+        """Return how often ``rows [C, P]`` take each class (true) for each (predicted) on the validation set, ``[C,
+        classes, classes]`` int64. Raises UserError for regression.
+        """
+        if self.num_classes is None:
+            raise UserError("confusion counts on the validation set were asked for, but the targets are not classes")
+        samples = self._samples()
+        share = Share(samples, torch.arange(len(samples)))
+        return confusion(Confusion("validation", rows), share, self.problem, self.num_classes).counts
+
+    def class_losses(self, row: Tensor) -> Floats:
+        """Return the mean loss ``[G]`` of ``row [P]`` on each class of the validation set (regression: on each tenth of
+        it by target).
+        """
+        samples = self._samples()
+        scores = self.engine.score_each(row[None], samples, by_class(self.problem, samples))
+        return np.array([score.loss[0] for score in scores])
+
+    def class_gradients(self, row: Tensor, most: int) -> Tensor:
+        """Return the mean loss gradient ``[G, P]`` of ``row [P]`` on the first ``most`` validation samples of each
+        class (regression: of each tenth by target); zero for buffers.
+        """
+        samples, task = self._samples(), Gradient("validation", row[None])
+        shares = [Share(samples, index[:most]) for index in by_class(self.problem, samples)]
+        return torch.cat([gradient(task, share, self.problem).gradients for share in shares])
+
+    def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str) -> Coalitions:
+        """Return the utility of coalitions of ``updates [S, P]`` with ``weights [S]``; the empty one is ``base
+        [P]``.
+        """
+        return Coalitions(self.problem, updates, base, weights, self._samples(), utility=utility, workers=self.workers)
+
+    def _samples(self) -> Samples:
+        if self.validation is None:
+            raise RuntimeError("the server holds no validation set; the part should have named it in its needs")
+        return self.validation
+
+
+def by_class(problem: Problem, samples: Samples) -> list[Tensor]:
+    """Return the positions of each class's samples, of the classes that there are; for regression, of each tenth of
+    the samples by their (mean) target; for texts, which have many classes each, of each tenth in their order.
+    """
+    if samples.y.ndim == 2 and problem.loss == "cross_entropy":
+        return [part for part in torch.arange(len(samples)).tensor_split(10) if len(part)]
+    if problem.loss == "mse":
+        order = samples.y.reshape(len(samples), -1).mean(1).argsort(stable=True)
+        return [part.sort().values for part in order.tensor_split(10) if len(part)]
+    order = samples.y.argsort(stable=True)
+    return [part for part in torch.split(order, torch.bincount(samples.y).tolist()) if len(part)]

@@ -1,0 +1,378 @@
+"""One round, for every mechanism: present, ask, select, train, weigh, value, settle, mix, deploy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from hanse.core.about import About
+from hanse.core.book import Book
+from hanse.core.calling import States, call, decide
+from hanse.core.entry import MINT, Transaction
+from hanse.core.entry import client as account_of
+from hanse.core.mixing import proposed_mix
+from hanse.core.part import Context, Floats, Ints, Mechanism, Part, Settlement, Stage, View
+from hanse.core.port import Federation, Request, Roster
+from hanse.core.table import Mix, Seats, Table, Updates, mix
+from hanse.data.federated import FederatedData
+from hanse.federation.private import NEVER
+from hanse.learning.job import Engine, Problem
+from hanse.mechanisms.feedback import Feedback
+from hanse.rounds.exchange import Exchange, accepted, merge, sent, training
+from hanse.rounds.judge import Judge
+
+__all__ = ["LoopState", "Played", "Setup", "failed_round", "finish", "first_state", "play_round"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that stays the same over a run: the mechanism, the clients behind the port, the judge, and what the
+    run's data, model and engine are. ``grant`` and ``floor`` are in the smallest unit.
+
+    ``tested_clients [n]`` are the ids of those who test; ``elsewhere``: they do so where they are, on a network.
+    ``about`` is what parts, behaviours and the policy say of themselves.
+    """
+
+    mechanism: Mechanism
+    federation: Federation
+    context: Context
+    judge: Judge
+    data: FederatedData
+    problem: Problem
+    engine: Engine
+    device: torch.device
+    tested_clients: Ints
+    elsewhere: bool = False
+    deadline_s: float | None = None
+    min_replies: int = 0
+    feedback: Feedback | None = None
+    grant: int = 0
+    floor: int = 0
+    about: About = field(default_factory=About)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "context", replace(self.context, slots=self.mechanism.slots()))
+
+    def parts(self) -> dict[str, Part]:
+        """Return everything that asks and learns, by where its state lies: the mechanism's parts, and the feedback."""
+        parts = self.mechanism.parts()
+        return parts if self.feedback is None else parts | {"feedback": self.feedback}
+
+    def key(self, slot: str) -> str:
+        """Return where the state of the part in a slot lies."""
+        return self.mechanism.standing(self.mechanism.slots()[slot])[0]
+
+
+@dataclass(frozen=True)
+class LoopState:
+    """What changes over a run, and all that a checkpoint holds: the next round, the table, homes, the parts' states,
+    the books, the weights ``[N, K]`` of the clients' personal models if there are any, whether the run is finished, and
+    the round in which each private row ``moved [K]``, taking its owner's last accepted update (NEVER: none).
+    """
+
+    round: int
+    table: Table
+    home: Ints
+    states: States
+    book: Book = field(default_factory=Book)
+    personal: Floats | None = None
+    finished: bool = False
+    moved: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # no entry: never
+
+
+@dataclass(frozen=True)
+class Played:
+    """A finished round: the state after it, all that was decided in it, seconds by stage, bytes on the wire, and the
+    parts' figures of each client ``[N]`` after it, by name.
+    """
+
+    state: LoopState
+    view: View
+    seconds: Mapping[str, float]
+    bytes_down: int
+    bytes_up: int
+    figures: Mapping[str, Floats] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Now:
+    """A round in progress: what is known of it, the parts' states so far, and its exchange with the clients."""
+
+    view: View
+    states: States
+    port: Exchange
+
+    def knowing(self, **known: Any) -> _Now:
+        """Return the round with more known."""
+        return replace(self, view=replace(self.view, **known))
+
+    def handing_on(self, found: Iterable[Any]) -> _Now:
+        """Return the round in which later parts find these values by their types."""
+        new = {type(value): value for value in found}
+        return self.knowing(found={**self.view.found, **new}) if new else self
+
+
+def first_state(setup: Setup) -> LoopState:
+    """Return the state before round 0."""
+    train, context = setup.mechanism.train, setup.context
+    states = {key: part.init(context) for key, part in setup.parts().items()}
+    table = Table.laid_out(train.blocks(), context.num_clients, context.initial)
+    return LoopState(0, table, train.home(table, context), states, Book(floor=setup.floor))
+
+
+def play_round(setup: Setup, state: LoopState) -> Played:
+    """Play one round and return the next state with everything that was decided. Pure but for the federation."""
+    now = _begin(setup, state, "open")
+    now = _ask_at_the_start(setup, now)
+    now = _settle_at_the_start(setup, now)
+
+    now = _select(setup, now)
+    now = _train(setup, now)
+
+    now = _ask(setup, now, "close")
+    now = _weigh(setup, now)
+    now = _value(setup, now)
+
+    now, table = _settle_and_mix(setup, now)
+    now = _deploy(setup, now)
+
+    view = now.view
+    learned = {key: call(key, part.learn, view, view, now.states[key]) for key, part in setup.parts().items()}
+    personal = None if view.deployment is None else view.deployment.weights
+    moved = _moved(state, view, table)
+    after = LoopState(state.round + 1, table, view.mixed.home, learned, view.book, personal, moved=moved)
+    return Played(after, view, now.port.seconds, now.port.down, now.port.up, _figures(setup, learned))
+
+
+def _moved(state: LoopState, view: View, table: Table) -> Ints:
+    """Return the round in which each private row of the new table took an update of its owner's, ``[K']``."""
+    moved = np.full(table.size, NEVER, np.int64)
+    moved[: len(state.moved)] = state.moved
+    seats, withheld = view.trained.seats, () if view.settlement is None else sorted(view.settlement.withheld)
+    own = np.flatnonzero(view.table.owner[seats.start] == seats.client)
+    took = seats.start[own][view.mixed.W[seats.start[own], own] != 0]
+    moved[np.setdiff1d(took, np.array(withheld, np.int64))] = view.round
+    return moved
+
+
+def failed_round(setup: Setup, state: LoopState, roster: Roster, seats: Seats, reason: str) -> Played:
+    """Return a round in which something raised: nothing of it counts, and the next one begins where it began. The
+    clients in ``seats`` are refused for this ``reason``.
+    """
+    view = View(setup.context, state.round, "close", roster, state.table, state.home, setup.judge, book=state.book)
+    refused = tuple((client, reason) for client in dict.fromkeys(seats.client.tolist()))
+    empty = _nothing(state.table, seats)
+    view = replace(view, seats=seats, updates=empty, mix=Mix.keeping(state.table, 0, state.home), refusals=refused)
+    return Played(replace(state, round=state.round + 1), view, {}, 0, 0, _figures(setup, state.states))
+
+
+def finish(setup: Setup, state: LoopState) -> Played:
+    """Settle what the last round left open, with one more exchange if the settle part asks for it."""
+    now = _begin(setup, state, "end")
+    settle = setup.mechanism.settle
+    if settle is not None:
+        key = setup.key("settle")
+        now = _without_leavers(setup, now)
+        questions = merge(call("settle", settle.asks, now.view, now.view, now.states[key]))
+        now = replace(now, view=now.port.send(questions, now.view))
+        now = _settled(setup, now)
+    port = now.port
+    after = replace(state, states=now.states, book=now.view.book, finished=True)
+    return Played(after, now.view, port.seconds, port.down, port.up)
+
+
+def _figures(setup: Setup, states: States) -> dict[str, Floats]:
+    """Return the parts' figures of each client ``[N]`` by name."""
+    return {name: x for key, part in setup.parts().items() for name, x in part.figures(states[key]).items()}
+
+
+def _begin(setup: Setup, state: LoopState, stage: Stage) -> _Now:
+    """Return the round before anything is decided."""
+    port = Exchange(setup.federation, state.round, setup.deadline_s, setup.min_replies)
+    present = setup.federation.present(state.round)
+    view = View(setup.context, state.round, stage, present, state.table, state.home, setup.judge, book=state.book)
+    return _Now(view, state.states, port)
+
+
+def _ask_at_the_start(setup: Setup, now: _Now) -> _Now:
+    """Give newcomers their grant, leave out who has left, and ask what parts want to know before SELECT."""
+    now = replace(now, view=_post(now.view, _grants(setup, now.view)))
+    now = _without_leavers(setup, now)
+    return _without_leavers(setup, _ask(setup, now, "open"))  # and those who say now that they leave
+
+
+def _ask(setup: Setup, now: _Now, stage: Stage) -> _Now:
+    """Send the parts' questions of a stage."""
+    with now.port.clock("ask"):
+        return replace(now, view=now.port.send(_questions(setup, now, stage), now.view))
+
+
+def _settle_at_the_start(setup: Setup, now: _Now) -> _Now:
+    if setup.mechanism.settle is None:
+        return now
+    with now.port.clock("settle"):
+        return _settled(setup, now)
+
+
+def _select(setup: Setup, now: _Now) -> _Now:
+    """Choose who sits, and make seats of the choice."""
+    mechanism = setup.mechanism
+    with now.port.clock("select"):
+        choice, states = decide("select", mechanism.select.select, now.view, now.states, setup.key("select"))
+        now = replace(now, states=states).knowing(choice=choice).handing_on(choice.found)
+        seats, states = decide("train", mechanism.train.seats, now.view, now.states, setup.key("train"))
+        return replace(now, states=states).knowing(seats=seats, stage="train")
+
+
+def _train(setup: Setup, now: _Now) -> _Now:
+    """Train the seats; if fewer than ``min_replies`` answer soundly, nobody did."""
+    train, seats = setup.mechanism.train, now.view.seats
+    assert seats is not None
+    with now.port.clock("train"):
+        questions = _questions(setup, now, "train")
+        payload = sent(train, now.view, now.states[setup.key("train")])
+        view = now.port.send(merge([*training(seats, now.view.table, payload), *questions]), now.view)
+        view = _enough(replace(view, updates=accepted(seats, view), stage="close"), setup.min_replies)
+    return replace(now, view=view)
+
+
+def _weigh(setup: Setup, now: _Now) -> _Now:
+    """Propose the next table; if nobody answered, every row stays."""
+    with now.port.clock("weigh"):
+        if len(now.view.trained) == 0:
+            return now.knowing(mix=Mix.keeping(now.view.table, 0, now.view.home))
+        mixed, found, states = proposed_mix(setup.mechanism, now.view, now.states)
+        now = replace(now, states=states).knowing(mix=mixed, refusals=(*now.view.refusals, *mixed.refused))
+        return now.handing_on(found)
+
+
+def _value(setup: Setup, now: _Now) -> _Now:
+    value = setup.mechanism.value
+    if value is None or not len(now.view.trained):
+        return now
+    with now.port.clock("value"):
+        values, states = decide("value", value.value, now.view, now.states, setup.key("value"))
+    return replace(now, states=states).knowing(values=values).handing_on(values.found)
+
+
+def _settle_and_mix(setup: Setup, now: _Now) -> tuple[_Now, Table]:
+    """Settle and mix. A row that would not be finite stays as it was, and then nobody pays for it: the round is settled
+    again without it.
+    """
+
+    def settle(now: _Now) -> _Now:
+        if setup.mechanism.settle is None:
+            return now
+        with now.port.clock("settle"):
+            return _settled(setup, now)
+
+    settled = settle(now)
+    with now.port.clock("mix"):
+        table, broken = _mixed(settled.view)
+    if broken:
+        settled = settle(replace(now, view=_without(now.view, broken)))
+        table, _ = _mixed(settled.view)
+    return settled, table
+
+
+def _deploy(setup: Setup, now: _Now) -> _Now:
+    deploy = setup.mechanism.deploy
+    if deploy is None:
+        return now
+    deployment, states = decide("deploy", deploy.deploy, now.view, now.states, setup.key("deploy"))
+    return replace(now, states=states).knowing(deployment=deployment)
+
+
+def _settled(setup: Setup, now: _Now) -> _Now:
+    """Return the round settled at its stage, with what is settled in the books. Raises LedgerError, nothing posted."""
+    settle = setup.mechanism.settle
+    assert settle is not None
+    settlement: Settlement
+    settlement, states = decide("settle", settle.settle, now.view, now.states, setup.key("settle"))
+    if (before := now.view.settlement) is not None:  # that of the round's start: its records stay
+        metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}
+        settlement = replace(settlement, metrics=metrics, arrays=arrays)
+    view = _post(replace(now.view, settlement=settlement), settlement.transactions)
+    return replace(now, states=states, view=view).handing_on(settlement.found)
+
+
+def _post(view: View, transactions: Iterable[Transaction]) -> View:
+    """Return the view with these transactions in its books. Raises LedgerError, with nothing posted."""
+    new = tuple(transactions)
+    return replace(view, book=view.book.post(view.round, new), posted=view.posted + new) if new else view
+
+
+def _grants(setup: Setup, view: View) -> list[Transaction]:
+    """Return the grants of clients that are here for the first time; a client is its key, whatever it calls itself."""
+    if setup.mechanism.settle is None or setup.grant == 0:
+        return []
+    return [
+        Transaction(f"grant/{c.id}", "grant", ((MINT, -setup.grant), (account_of(c.id), setup.grant)))
+        for c in view.roster
+        if account_of(c.id) not in view.book.balances
+    ]
+
+
+def _without_leavers(setup: Setup, now: _Now) -> _Now:
+    """Return the round without the clients that have left."""
+    if setup.feedback is None:
+        return now
+    gone = set(setup.feedback.gone(now.view, now.states["feedback"]).tolist())
+    return now.knowing(roster=Roster(c for c in now.view.roster if c.id not in gone)) if gone else now
+
+
+def _questions(setup: Setup, now: _Now, stage: Stage) -> list[Request]:
+    """Gather what all parts want to know at a stage, one request a client."""
+    view = replace(now.view, stage=stage)
+    parts = setup.parts().items()
+    return merge([r for key, part in parts for r in call(key, part.asks, view, view, now.states[key])])
+
+
+def _enough(view: View, least: int) -> View:
+    """Return the view as it is, or an empty round's if fewer seats than ``least`` answered soundly."""
+    updates = view.trained
+    if len(updates) >= least:
+        return view
+    reason = f"the round had {len(updates)} sound updates, {least} are needed"
+    refused = (*view.refusals, *((int(c), reason) for c in updates.seats.client))
+    return replace(view, updates=_nothing(view.table, updates.seats), refusals=refused)
+
+
+def _nothing(table: Table, seats: Seats) -> Updates:
+    """Return the updates of nobody."""
+    none, zero = np.zeros(0, np.int64), np.zeros(0)
+    return Updates(seats.take(none), table.rows[:0], zero, zero, none)
+
+
+def _mixed(view: View) -> tuple[Table, Sequence[int]]:
+    """Apply the mix; withheld rows stay as they were. Return the table, and which of its rows are not finite now."""
+    proposed, settlement = view.mixed, view.settlement
+    if settlement is not None and settlement.withheld:
+        proposed = proposed.without(view.table, sorted(settlement.withheld), view.home)
+    W = proposed.W
+    rows = mix(W, view.trained.rows, view.table.rows)
+    table = Table(rows, proposed.owner, proposed.block, view.table.blocks)
+    copied = (np.count_nonzero(W, axis=1) == 1) & (W.max(axis=1, initial=0.0) == 1.0)  # of what is sound already
+    mixed = np.flatnonzero(~copied).tolist()
+    if not mixed:
+        return table, ()
+    # a finite sum has finite terms, and takes one pass without a copy; only where it is not, each number is looked at
+    sums = torch.stack([table.rows[row].sum() for row in mixed]).isfinite().tolist()
+    suspects = [row for row, sound in zip(mixed, sums, strict=True) if not sound]
+    return table, [row for row in suspects if not bool(table.rows[row].isfinite().all())]
+
+
+def _without(view: View, broken: Sequence[int]) -> View:
+    """Return the view with a mix that leaves these rows as they are (or all of them, if one of these is new), and with
+    the seats that made them refused.
+    """
+    makers = view.trained.seats.client[view.mixed.makers(view.table, broken)].tolist()
+    named = ", ".join(map(str, broken[:10])) + (", ..." if len(broken) > 10 else "")
+    reason = f"its update made row {named} of the table infinite or NaN: the old one stays"
+    refused = tuple((client, reason) for client in dict.fromkeys(makers))
+    kept = view.mixed.without(view.table, broken, view.home)
+    return replace(view, mix=kept, refusals=(*view.refusals, *refused))

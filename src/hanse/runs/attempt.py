@@ -1,0 +1,155 @@
+"""One round with its test and its record; and what is kept of one in which a part raises.
+
+In a simulation that ends the run with its traceback. On a network the round is undone and recorded as failed, and the
+run goes on with the next: only so many in a row end it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from hanse.base.errors import UserError
+from hanse.core.part import Deployment
+from hanse.core.port import Federation, Reply, Request, Roster, Train
+from hanse.core.table import Seats
+from hanse.federation.private import NEVER, Telling
+from hanse.rounds.round import LoopState, Played, Setup, failed_round, play_round
+from hanse.runs.config import Experiment
+from hanse.runs.records import metrics_of, seats_of
+from hanse.runs.testing import Figures, ask_tests
+
+__all__ = ["MOST_FAILED", "Done", "Watched", "attempt", "tell_owners", "telling"]
+
+log = logging.getLogger(__name__)
+
+MOST_FAILED = 3  # rounds in a row that may fail before the run ends
+LONGEST = 300  # characters of what was raised that are recorded
+
+
+@dataclass(frozen=True)
+class Done:
+    """A round that was played, with what is written of it."""
+
+    state: LoopState
+    played: Played
+    tested: Figures
+    metrics: dict[str, Any]
+    seats: list[dict[str, Any]]
+
+
+def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
+    """Play a round. On a network one in which a part raises is undone, and recorded as failed; the log has the
+    traceback.
+    """
+    if not setup.elsewhere:
+        return _round(setup, experiment, state)
+    begun, watched = time.perf_counter(), Watched(setup.federation)
+    try:
+        return _round(replace(setup, federation=watched), experiment, state)
+    except Exception as wrong:
+        if watched.down or isinstance(wrong, UserError):
+            raise
+        log.exception("round %d failed and is undone", state.round)
+        played, said = _failed(setup, state, watched, wrong)
+    metrics = metrics_of(played, {}, {"round": time.perf_counter() - begun})
+    return Done(played.state, played, Figures(), metrics | {"failed": said}, seats_of(played))
+
+
+def _round(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
+    """Play a round and test what clients hold then."""
+    begun = time.perf_counter()
+    played = play_round(telling(setup, state), state)
+    seconds = {"play": time.perf_counter() - begun}
+    tested = _test(setup, experiment, played)
+    after = played.state if tested.personal is None else replace(played.state, personal=tested.personal)
+    seconds["test"] = time.perf_counter() - begun - seconds["play"]
+    seats = seats_of(played)
+    metrics = metrics_of(played, tested.metrics, seconds | {"round": time.perf_counter() - begun})
+    return Done(after, played, tested, metrics, seats)
+
+
+def _test(setup: Setup, experiment: Experiment, played: Played) -> Figures:
+    number, state = played.state.round, played.state
+    if number % experiment.eval.every and number != experiment.run.rounds:
+        return Figures()
+    held = played.view.deployment or Deployment(state.home)
+    federation, clients, elsewhere = telling(setup, state).federation, setup.tested_clients, setup.elsewhere
+    return ask_tests(setup.engine, setup.data, federation, number, state.table, held, clients, elsewhere)
+
+
+def telling(setup: Setup, state: LoopState) -> Setup:
+    """Return what a round is played with: on a network requests say which updates of private rows were accepted.
+
+    It is said from the loop's state, so that a failed round, which leaves none, and a resumed one say what stands.
+    """
+    if not setup.elsewhere:
+        return setup
+    return replace(setup, federation=Telling.of(setup.federation, state.table.owner, state.moved))
+
+
+def tell_owners(setup: Setup, state: LoopState) -> None:
+    """Tell the owners of private rows on a network, after the last round, what became of their last updates."""
+    owners = np.unique(state.table.owner[np.flatnonzero(state.moved != NEVER)])
+    if setup.elsewhere and len(owners):
+        federation = telling(setup, state).federation
+        here = np.intersect1d(federation.present(state.round).ids, owners).tolist()
+        federation.exchange(state.round, [Request(c, ()) for c in here], None, 0)
+
+
+@dataclass
+class Watched(Federation):
+    """A federation in one round: remembers who was here, who trained from which row, and the bytes on the wire.
+
+    ``down`` says that it was the federation itself that raised: the network is lost, and no part of the mechanism has
+    failed.
+    """
+
+    federation: Federation
+    roster: Roster = field(default_factory=Roster)
+    sat: list[tuple[int, int]] = field(default_factory=list)
+    bytes_down: int = 0
+    bytes_up: int = 0
+    down: bool = False
+
+    def present(self, round: int) -> Roster:
+        """Return the clients that are here."""
+        with self._lost():
+            found = self.federation.present(round)
+        self.roster = self.roster or found
+        return found
+
+    def exchange(
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, min_replies: int
+    ) -> Sequence[Reply]:
+        """Send the requests and return the replies."""
+        self.sat += [(r.client, task.row) for r in requests for task in r.tasks if isinstance(task, Train)]
+        with self._lost():
+            replies = self.federation.exchange(round, requests, deadline_s, min_replies)
+        self.bytes_down += sum(reply.bytes_down for reply in replies)
+        self.bytes_up += sum(reply.bytes_up for reply in replies)
+        return replies
+
+    @contextmanager
+    def _lost(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self.down = True
+            raise
+
+
+def _failed(setup: Setup, state: LoopState, watched: Watched, wrong: Exception) -> tuple[Played, str]:
+    """Return the record of a round in which ``wrong`` was raised, and why it failed in one line. The state after it is
+    that before it, but for the number of the round.
+    """
+    said = " ".join(f"{type(wrong).__name__}: {wrong}".split())[:LONGEST]
+    client, start = (np.array([pair[i] for pair in watched.sat], np.int64) for i in (0, 1))
+    played = failed_round(setup, state, watched.roster, Seats.at(client, start), f"the round failed: {said}")
+    return Played(played.state, played.view, {}, watched.bytes_down, watched.bytes_up), said

@@ -1,0 +1,151 @@
+"""Checkpoints: everything that a run needs to go on, in one safetensors file with a checksum, written atomically."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from hanse.base.errors import UserError
+from hanse.base.files import write_whole
+from hanse.core.book import Book
+from hanse.core.entry import Transaction
+from hanse.core.part import State
+from hanse.core.table import Block, Table
+from hanse.rounds.round import LoopState
+
+__all__ = ["CorruptCheckpointError", "Snapshot", "load", "store"]
+
+VERSION = 3  # 2: rows without names, a state for each slot
+
+
+class CorruptCheckpointError(Exception):
+    """The file is not what was written: torn, truncated or changed."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A loop state, how many bytes of each line file belong to the rounds before it, and the transactions by round
+    that are still to be written into the ledger (those since the checkpoint before).
+    """
+
+    state: LoopState
+    lengths: Mapping[str, int]
+    pending: tuple[tuple[int, Transaction], ...] = ()
+
+
+def _digest(tensors: Mapping[str, Tensor], notes: str) -> str:
+    hasher = hashlib.blake2b(notes.encode(), digest_size=20)
+    for name in sorted(tensors):
+        array = tensors[name].numpy()
+        hasher.update(f"{name}|{array.dtype}|{array.shape}|".encode())
+        hasher.update(np.ascontiguousarray(array).data if array.size else b"")
+    return hasher.hexdigest()
+
+
+def _split(states: Mapping[str, State]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the states' arrays and tensors by "state/slot/name", and their plain values by the same names."""
+    tensors: dict[str, Tensor] = {}
+    plain: dict[str, Any] = {}
+    for slot, state in states.items():
+        for name, value in state.items():
+            key = f"state/{slot}/{name}"
+            if isinstance(value, Tensor):
+                tensors[key] = value.detach().cpu().clone()
+            elif isinstance(value, np.ndarray):
+                plain[f"numpy:{key}"] = True
+                tensors[key] = torch.tensor(value)
+            elif value is None or isinstance(value, bool | int | float | str):
+                plain[key] = value
+            else:
+                raise TypeError(
+                    f"{key}: a state holds tensors, arrays, numbers and strings, not {type(value).__name__}"
+                )
+    return tensors, plain
+
+
+def store(path: Path, snapshot: Snapshot) -> None:
+    """Write a snapshot to ``path``, whole and durably. Raises OSError."""
+    state = snapshot.state
+    tensors, plain = _split(state.states)
+    tensors["table/rows"] = state.table.rows.detach().cpu().contiguous()
+    tensors["table/owner"] = torch.tensor(state.table.owner)  # copies: owner and home may be one array
+    tensors["table/block"] = torch.tensor(state.table.block)
+    tensors["table/home"] = torch.tensor(state.home)
+    tensors["table/moved"] = torch.tensor(state.moved)
+    if state.personal is not None:
+        tensors["personal"] = torch.tensor(state.personal)
+    book = state.book
+    known = {
+        "version": VERSION,
+        "round": state.round,
+        "finished": state.finished,
+        "slots": list(state.states),
+        "blocks": [asdict(block) for block in state.table.blocks],
+        "plain": plain,
+        "lengths": dict(snapshot.lengths),
+        "book": {
+            "head": book.head,
+            "count": book.count,
+            "floor": book.floor,
+            "round": book.round,
+            "balances": dict(book.balances),
+        },
+        "pending": [[r, t.step, t.kind, t.memo, t.postings] for r, t in snapshot.pending],
+    }
+    notes = json.dumps(known, sort_keys=True)
+    blob = save(tensors, {"notes": notes, "digest": _digest(tensors, notes)})
+    write_whole(path, blob, durable=True)
+
+
+def load(path: Path, device: torch.device) -> Snapshot:
+    """Read a snapshot. Raises CorruptCheckpointError if its checksum or form is wrong, and UserError
+    if another version of hanse wrote it.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except (SafetensorError, OSError) as wrong:
+        raise CorruptCheckpointError(f"{path.name}: {wrong}") from None
+    notes = metadata.get("notes", "")
+    if metadata.get("digest") != _digest(tensors, notes):
+        raise CorruptCheckpointError(f"{path.name}: the checksum does not match")
+    known = json.loads(notes)
+    if known["version"] != VERSION:
+        raise UserError(
+            f"{path}: written by another version of hanse (format {known['version']}, this is {VERSION}): go on "
+            "with it in the version that environment.json names, or play its config.toml again with 'hanse run'"
+        )
+    states: dict[str, dict[str, Any]] = {slot: {} for slot in known["slots"]}
+    for key, value in known["plain"].items():
+        if not key.startswith("numpy:"):
+            _, slot, name = key.split("/", 2)
+            states[slot][name] = value
+    for key, tensor in tensors.items():
+        if key.startswith("state/"):
+            _, slot, name = key.split("/", 2)
+            states[slot][name] = tensor.numpy() if f"numpy:{key}" in known["plain"] else tensor.to(device)
+    blocks = tuple(Block(**block) for block in known["blocks"])
+    table = Table(
+        tensors["table/rows"].to(device), tensors["table/owner"].numpy(), tensors["table/block"].numpy(), blocks
+    )
+    personal = tensors["personal"].numpy() if "personal" in tensors else None
+    book, home = Book(**known["book"]), tensors["table/home"].numpy()
+    moved = tensors["table/moved"].numpy()
+    state = LoopState(known["round"], table, home, states, book, personal, known["finished"], moved)
+    pending = tuple((r, Transaction(step, kind, _pairs(rows), memo)) for r, step, kind, memo, rows in known["pending"])
+    return Snapshot(state, known["lengths"], pending)
+
+
+def _pairs(rows: list[list[Any]]) -> tuple[tuple[str, int], ...]:
+    return tuple((account, units) for account, units in rows)

@@ -1,0 +1,327 @@
+"""The experiment's schema: what the TOML file may say, with every default, checked all at once."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hanse.base import toml
+from hanse.base.errors import UserError, import_path, nearest
+from hanse.base.factories import defaults
+from hanse.core.part import Mechanism
+from hanse.core.recipe import Recipe
+from hanse.data.spec import DataSpec
+from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, current_names
+
+__all__ = [
+    "ClientsSection",
+    "EngineSection",
+    "EvalSection",
+    "Experiment",
+    "FederationSection",
+    "LedgerSection",
+    "RunSection",
+    "TrainSection",
+    "read_sections",
+]
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """One table of the file: unknown keys are mistakes, values are not changed after checking."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ModelSection(BaseModel):
+    """``[model]``: the model's name or import path; every other key is an option of that model."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str = "mlp"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keys beside ``name``."""
+        return dict(self.model_extra or {})
+
+
+class MechanismSection(BaseModel):
+    """``[mechanism]``: its name or import path, its options, and replaced parts by decision."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+
+    @cached_property
+    def table(self) -> dict[str, Any]:
+        """All keys as one dictionary, with the names that parts have now."""
+        return current_names({"name": self.name} | dict(self.model_extra or {}))[0]
+
+    @property
+    def notes(self) -> list[str]:
+        """A line for each part that the file calls by an old name."""
+        return current_names({"name": self.name} | dict(self.model_extra or {}))[1]
+
+    @cached_property
+    def built(self) -> Mechanism:
+        """The mechanism. Raises UserError that lists every wrong key."""
+        return build_mechanism(self.table)
+
+
+class TrainSection(Section):
+    """``[train]``: local SGD; ``batch_size`` (32 if nothing is said), ``batches_per_epoch``, or ``steps`` of
+    batches.
+    """
+
+    epochs: Positive = 1
+    batch_size: Positive | None = None
+    batches_per_epoch: Positive | None = None
+    steps: Positive | None = None
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _batches(cls, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            if given.get("optimizer") == "adamw" and given.get("momentum"):
+                raise ValueError("give momentum with optimizer = 'sgd': adamw has moments of its own")
+            if given.get("batches_per_epoch") is None and given.get("batch_size") is None:
+                return {**given, "batch_size": 32}
+            if given.get("batches_per_epoch") is not None and given.get("batch_size") is not None:
+                raise ValueError("give batch_size or batches_per_epoch, not both")
+            if given.get("batches_per_epoch") is not None and given.get("steps") is not None:
+                raise ValueError("give steps with batch_size, not with batches_per_epoch")
+        return given
+
+    @property
+    def recipe(self) -> Recipe:
+        """The same as the learning module's recipe."""
+        return Recipe(**self.model_dump())
+
+
+class ClientsSection(Section):
+    """``[clients]``: what clients decide for themselves, by name or import path, with options as a table.
+
+    With ``told`` each client learns its value after every round that it sat in, and its policy may leave on it.
+    ``profiles`` says what each client is (a role with its costs and eagerness), for mechanisms that trade. ``grant``
+    is what a new client gets, in tokens (where a mechanism pays). With ``named`` a client's statement names the others
+    that its models went to and that it traded with.
+    """
+
+    policy: str | dict[str, Any] = "loyal"
+    told: bool = False
+    profiles: str | dict[str, Any] | None = None
+    grant: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 100.0
+    named: bool = False
+
+
+class FederationSection(Section):
+    """``[federation]``: where the clients are, and how long a round waits for how many of them.
+
+    A round with fewer than ``min_replies`` sound updates is empty: the models stay. ``deadline_s`` is for engines on a
+    network; the local one waits for everybody. So is ``half_precision``, which sends models as 16-bit numbers.
+    ``refuse`` names what refuses sound updates that stand out ("norm_bound"; see :mod:`hanse.federation.bound`).
+    """
+
+    engine: Literal["local", "ray"] = "local"
+    deadline_s: Annotated[float, Field(gt=0)] | None = None
+    min_replies: Annotated[int, Field(ge=0)] = 0
+    half_precision: bool = False
+    refuse: str | dict[str, Any] | None = None
+
+
+class LedgerSection(Section):
+    """``[ledger]``: where the books are (default: ``ledger.db`` in the run directory), and the floor of every
+    account but the mint, in tokens.
+    """
+
+    url: str | None = None
+    floor: Annotated[float, Field(le=0, ge=-1e12, allow_inf_nan=False)] = 0.0
+
+
+class EngineSection(Section):
+    """``[engine]``: how the local federation trains; "auto" goes by a rule (``docs/engines.md``), and is then written
+    here. "processes", the worker processes of earlier versions, is read as "sequential" with as many threads in their
+    place: it trains the same models, bit for bit.
+
+    ``precision = "bf16"`` pays for CNNs on processors with bfloat16 instructions; their accuracy stayed within the
+    seeds' deviation on Fashion-MNIST and CIFAR-10 (``benchmarks/bf16.py``). MLPs gain nothing.
+    """
+
+    train: Literal["auto", "stacked", "vmapped", "sequential"] = "auto"
+    threads: Positive | None = None
+    workers: Positive | None = None
+    device: str = "auto"
+    precision: Literal["float32", "bf16"] = "float32"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _earlier(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("train") == "processes":
+            return {**given, "train": "sequential", "threads": 1}
+        return given
+
+
+class EvalSection(Section):
+    """``[eval]``: test every this many rounds (and after the last); how many clients test on their own test share."""
+
+    every: Positive = 1
+    clients: Annotated[int, Field(ge=0)] | Literal["all"] = "all"
+
+
+class RunSection(Section):
+    """``[run]``: rounds, the seed of everything but the split, checkpoints every this many rounds.
+
+    A run ends earlier once the server's test accuracy has reached ``target_accuracy``, or its rounds took
+    ``max_seconds`` or moved ``max_megabytes`` (10^6 bytes, both ways).
+    """
+
+    rounds: Annotated[int, Field(ge=0)] = 20
+    seed: int = 0
+    checkpoint_every: Positive = 1
+    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_seconds: Annotated[float, Field(gt=0)] | None = None
+    max_megabytes: Annotated[float, Field(gt=0)] | None = None
+
+
+class Experiment(BaseModel):
+    """A whole experiment. Every key but ``mechanism.name`` is optional.
+
+    Build it from keywords (``Experiment(mechanism={"name": "fedavg"})``), from a file (:meth:`read`) or from a nested
+    dictionary. Raises UserError with a line for each mistake.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    data: DataSpec = DataSpec()
+    model: ModelSection = ModelSection()
+    mechanism: MechanismSection
+    train: TrainSection = TrainSection()
+    clients: ClientsSection = ClientsSection()
+    behaviour: dict[str, dict[str, Any]] = {}
+    federation: FederationSection = FederationSection()
+    ledger: LedgerSection = LedgerSection()
+    engine: EngineSection = EngineSection()
+    eval: EvalSection = EvalSection()
+    run: RunSection = RunSection()
+
+    def __init__(self, **sections: Any) -> None:
+        lines: list[str] = []
+        try:
+            super().__init__(**sections)
+        except ValidationError as wrong:
+            lines += [_line(error, self) for error in wrong.errors()]
+        lines += _mechanism_lines(sections.get("mechanism") if lines else self.mechanism)
+        if lines:
+            raise UserError(*dict.fromkeys(lines))
+
+    @classmethod
+    def read(cls, path: str | Path, overrides: Sequence[str] = ()) -> Self:
+        """Read a TOML file, with ``section.key=value`` overrides on top. Raises UserError."""
+        return cls(**read_sections(path, overrides))
+
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """Return every section with every default, mechanism options included, as plain values."""
+        found: dict[str, dict[str, Any]] = self.model_dump(mode="json")
+        make = MECHANISMS.get(self.mechanism.name) or import_path(self.mechanism.name, "mechanism.name", MECHANISMS)
+        known = defaults(make)
+        if isinstance(known.get("clients_per_round"), int):
+            known["clients_per_round"] = min(known["clients_per_round"], self.data.clients)
+        given = self.mechanism.table
+        found["mechanism"] = {"name": self.mechanism.name} | known | given | self._parts()
+        return found
+
+    def _parts(self) -> dict[str, Any]:
+        """Return the parts that are named, with all their options; those of a part in several slots under the first."""
+        given, slots = self.mechanism.table, self.mechanism.built.slots()
+        found: dict[str, Any] = {}
+        for slot in SLOTS:
+            if slot not in given:
+                continue
+            name = given[slot] if isinstance(given[slot], str) else given[slot].get("name", "")
+            found[slot], part = given[slot], slots.get(slot)
+            if part is None or name not in PARTS[slot]:
+                continue
+            again = any(slots[other] is part for other in found if other != slot and other in slots)
+            options = {key: getattr(part, key) for key in defaults(PARTS[slot][name])}
+            asked = "clients_per_round" in given or "clients_per_round" in given[slot]
+            if isinstance(options.get("clients_per_round"), int) and not asked:  # a default adapts by itself
+                options["clients_per_round"] = min(options["clients_per_round"], self.data.clients)
+            found[slot] = name if again else {"name": name} | options
+        return found
+
+    def to_toml(self) -> str:
+        """Return the experiment as TOML, with every default."""
+        return toml.dumps(self.sections())
+
+
+def read_sections(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what a TOML file says, with ``section.key=value`` overrides on top, unchecked. Raises UserError."""
+    path = Path(path)
+    try:
+        sections = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a folder; an experiment is a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
+        raise UserError(f"{path}: not valid TOML: {wrong}") from None
+    for override in overrides:
+        _apply(sections, override)
+    return sections
+
+
+def _apply(sections: dict[str, Any], override: str) -> None:
+    """Set one ``a.b=value`` in nested dictionaries."""
+    name, equals, text = override.partition("=")
+    keys = [k.strip() for k in name.split(".")]
+    if not equals or not all(keys) or len(keys) < 2:
+        raise UserError(f"--set {override}: must be section.key=value, as in --set train.lr=0.1")
+    for key in keys[:-1]:
+        below = sections.setdefault(key, {})
+        if isinstance(below, str):  # a part given by name gets options: weigh.strength=0.5
+            below = sections[key] = {"name": below}
+        if not isinstance(below, dict):
+            raise UserError(f"--set {override}: '{key}' is {below!r}, not a section")
+        sections = below
+    sections[keys[-1]] = toml.parse_value(text.strip())
+
+
+def _mechanism_lines(given: Any) -> list[str]:
+    """Return what is wrong with the mechanism's options and parts."""
+    if not isinstance(given, MechanismSection):
+        if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
+            return []  # the schema has said so already
+        given = MechanismSection(**given)
+    try:
+        _ = given.built
+    except UserError as wrong:
+        return list(wrong.lines)
+    return []
+
+
+def _line(error: Any, experiment: Experiment) -> str:
+    """Return one line for one of pydantic's errors: the key, the value, what is allowed."""
+    where = [str(part) for part in error["loc"]]
+    name = ".".join(where)
+    if error["type"] == "extra_forbidden":
+        fields: Mapping[str, Any] = type(experiment).model_fields
+        for part in where[:-1]:
+            kind = fields[part].annotation
+            fields = kind.model_fields if kind is not None else {}
+        return f"{name}: no such key{nearest(where[-1], fields)}"
+    if error["type"] == "missing":
+        return f"{name}: is required"
+    if error["type"] == "value_error":
+        given = f"{error['input']!r}: " if isinstance(error["input"], str | int | float) else ""
+        return f"{name}: {given}{error['ctx']['error']}"
+    message = error["msg"]
+    return f"{name}: {error['input']!r}: {message[0].lower()}{message[1:]}"

@@ -1,0 +1,300 @@
+"""Runs an experiment: builds what it names, plays its rounds, keeps what they leave."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hanse.base.errors import MachineError, RunFailedError, UserError, library
+from hanse.base.lock import Hold
+from hanse.base.stopping import interruptible
+from hanse.core.book import Book
+from hanse.core.port import Federation
+from hanse.core.table import Table, mix
+from hanse.data.federated import FederatedData
+from hanse.data.fingerprint import fingerprint
+from hanse.learning.job import Problem
+from hanse.learning.threads import intra_op
+from hanse.rounds.round import LoopState, Played, Setup, finish, first_state
+from hanse.runs.attempt import MOST_FAILED, attempt, tell_owners, telling
+from hanse.runs.budget import Budget
+from hanse.runs.config import Experiment
+from hanse.runs.rundir import RunDir, claim
+from hanse.runs.setup import build, settle_engine
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Observer", "Run", "resume", "run"]
+
+NEEDS_RAY = "federation.engine: 'ray': needs Flower and Ray; pip install 'hanse[ray]'"
+
+
+class Observer(Protocol):
+    """Watches a run. An observer is any object that has one of these methods or more; it need not be a subclass."""
+
+    def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
+        """See the resolved experiment, the first round to be played, and what the engine said of itself."""
+
+    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
+        """See a finished round."""
+
+    def on_end(self, result: Run) -> None:
+        """See the finished run."""
+
+
+def _tell(observers: Sequence[Observer], moment: str, *given: Any) -> None:
+    for observer in observers:
+        method = getattr(observer, moment, None)
+        if method is not None:
+            method(*given)
+
+
+def _check(observers: Sequence[Observer]) -> None:
+    """Raise UserError for an observer that would never be told anything: a misspelt method, most likely."""
+    moments = ("on_start", "on_round", "on_end")
+    for observer in observers:
+        if not any(callable(getattr(observer, moment, None)) for moment in moments):
+            raise UserError(f"observers: {observer!r}: has none of the methods {', '.join(moments)}")
+
+
+@dataclass
+class Run:
+    """A finished (or interrupted) run.
+
+    ``metrics`` has a dictionary a round, ``clients`` one a seat, ``table`` the final models and ``home [N]`` each
+    client's row, ``personal [N, K]`` the weights of personal models if there are any, ``book`` the balances,
+    ``tested`` the last test of clients on their own shares (arrays by name). ``path`` is the run directory, if there
+    is one; ``over`` says why a run ended before its last round.
+    """
+
+    experiment: Experiment
+    problem: Problem
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    clients: list[dict[str, Any]] = field(default_factory=list)
+    table: Table = field(default_factory=lambda: Table.of(torch.zeros(0, 0)))
+    home: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    personal: np.ndarray | None = None
+    book: Book = field(default_factory=Book)
+    tested: Mapping[str, np.ndarray] = field(default_factory=dict)
+    path: Path | None = None
+    interrupted: bool = False
+    over: str | None = None
+
+    def model(self, client: int = 0) -> nn.Module:
+        """Return the model that a client holds at the end, as a new module."""
+        if self.personal is not None and self.personal[client].any():
+            return self.model_of(mix(self.personal[[client]], self.table.rows[:0], self.table.rows)[0])
+        return self.model_of(self.table.rows[int(self.home[client])])
+
+    def model_of(self, row: Tensor) -> nn.Module:
+        """Return a row ``[P]`` as a new module."""
+        module = copy.deepcopy(self.problem.module)
+        self.problem.layout.load(module, row.cpu())
+        return module
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the metrics as a pandas frame, indexed by round. Raises UserError if pandas is not installed."""
+        return _frame(self.metrics).set_index("round")
+
+    def clients_to_pandas(self) -> pd.DataFrame:
+        """Return the seats as a pandas frame, a row a seat."""
+        return _frame(self.clients)
+
+
+def _frame(lines: list[dict[str, Any]]) -> pd.DataFrame:
+    pandas = library("pandas", "pandas is not installed; 'pip install pandas', or use Run.metrics as it is")
+    frame: pd.DataFrame = pandas.DataFrame(lines)
+    return frame
+
+
+def run(
+    experiment: Experiment | str | Path,
+    *,
+    out: str | Path | None = None,
+    observers: Sequence[Any] = (),
+    overwrite: bool = False,
+) -> Run:
+    """Run an experiment (an :class:`Experiment`, or the path of a TOML file) and return the :class:`Run`.
+
+    With ``out`` it leaves a run directory and can be resumed; without, nothing is written. Raises UserError for what
+    cannot be run, before round 0, and MachineError for what the machine cannot do. What fails before a round is
+    finished leaves no directory.
+    """
+    _check(observers)
+    if not isinstance(experiment, Experiment):
+        experiment = Experiment.read(experiment)
+    if experiment.federation.engine != "local":
+        return _engine(experiment)(experiment, out=out, observers=observers, overwrite=overwrite)
+    if out is None:
+        return _from_the_start(*settle_engine(experiment, build(experiment)), observers)
+    with Hold(Path(out)) as hold:
+        claim(hold, overwrite=overwrite)
+        ready = settle_engine(experiment, build(experiment))
+        return _from_the_start(*ready, observers, hold, overwrite)
+
+
+def resume(path: str | Path, *, observers: Sequence[Any] = (), other_data: bool = False) -> Run:
+    """Go on with the run in a directory from its last sound checkpoint.
+
+    Raises UserError if it is no run directory, if another process plays it, or if the data are not those that it was
+    played with (``other_data`` allows that, and it is recorded), and MachineError for what the machine cannot do.
+    """
+    _check(observers)
+    path = Path(path)
+    if not (path / "config.toml").exists():
+        raise UserError(f"{path}: is not a run directory (it has no config.toml)")
+    experiment = Experiment.read(path / "config.toml")
+    if experiment.federation.engine != "local":
+        return _engine(experiment)(experiment, out=path, observers=observers, again=True, other_data=other_data)
+    with Hold(path) as hold:
+        hold.take()
+        ready = settle_engine(experiment, build(experiment))
+        return _from_a_checkpoint(*ready, observers, hold, other_data)
+
+
+def _engine(experiment: Experiment) -> Callable[..., Run]:
+    """Return what plays an experiment with clients elsewhere: engines register themselves as entry points
+    "hanse.engines", so that a run knows none of them. Raises UserError if it is not installed.
+    """
+    name = experiment.federation.engine
+    found = entry_points(group="hanse.engines", name=name)
+    if not found:
+        raise UserError(f"federation.engine: '{name}': is not installed here; reinstall hanse, or take 'local'")
+    if name == "ray":
+        library("flwr", NEEDS_RAY)
+    play: Callable[..., Run] = next(iter(found)).load()
+    return play
+
+
+def run_elsewhere(
+    experiment: Experiment,
+    data: FederatedData,
+    federation: Federation,
+    *,
+    hold: Hold,
+    observers: Sequence[Any] = (),
+    other_data: bool = False,
+) -> Run:
+    """Run an experiment with clients behind another federation (on a network), or go on with it if the directory that
+    ``hold`` is of has it.
+
+    ``data`` says what the server knows: its own sets, the shape of samples and each client's reported size.
+    ``other_data`` allows sets of the server that are not those of the rounds before.
+    """
+    ready = settle_engine(experiment, build(experiment, data), federation=federation)
+    if (hold.folder / "config.toml").exists():
+        return _from_a_checkpoint(*ready, observers, hold, other_data)
+    return _from_the_start(*ready, observers, hold)
+
+
+def _from_the_start(
+    experiment: Experiment,
+    setup: Setup,
+    said: Sequence[str],
+    observers: Sequence[Observer],
+    hold: Hold | None = None,
+    overwrite: bool = False,
+) -> Run:
+    with closing(setup.engine):
+        state = first_state(setup)
+        if hold is None:
+            return _play(experiment, setup, state, None, observers, said)
+        books, data = setup.mechanism.settle is not None, fingerprint(setup.data)
+        folder = RunDir.create(
+            hold.folder, experiment, hold, data=data, about=setup.about, overwrite=overwrite, books=books
+        )
+        with closing(folder):
+            try:
+                return _play(experiment, setup, state, folder, observers, said)
+            except MachineError:
+                raise
+            except Exception:
+                if folder.is_new:  # nothing is lost, and the next try finds the place free
+                    folder.discard()
+                raise
+
+
+def _from_a_checkpoint(
+    experiment: Experiment,
+    setup: Setup,
+    said: Sequence[str],
+    observers: Sequence[Observer],
+    hold: Hold,
+    other_data: bool,
+) -> Run:
+    hold.take()
+    with closing(setup.engine):
+        folder, snapshot, warnings = RunDir.reopen(
+            hold.folder, experiment, setup.device, data=fingerprint(setup.data), other_data=other_data
+        )
+        with closing(folder):
+            state = first_state(setup) if snapshot is None else snapshot.state
+            told = [w if "checkpoint" in w or w.startswith("warning: ") else f"warning: {w}" for w in warnings]
+            return _play(experiment, setup, state, folder, observers, [*said, *told])
+
+
+def _play(
+    experiment: Experiment,
+    setup: Setup,
+    state: LoopState,
+    folder: RunDir | None,
+    observers: Sequence[Observer],
+    said: Sequence[str],
+) -> Run:
+    """Play the rounds that are left."""
+    result = Run(experiment, setup.problem, table=state.table, home=state.home)
+    if folder is not None:
+        result.path, result.metrics, result.clients = folder.path, folder.metrics(), list(folder.clients())
+    _tell(
+        observers, "on_start", experiment, state.round, [*said, *(f"warning: {line}" for line in setup.data.warnings)]
+    )
+    limits = experiment.run
+    budget = Budget(limits.target_accuracy, limits.max_seconds, limits.max_megabytes)
+    budget.spend(result.metrics)
+    result.over, failures = budget.over(), 0
+    # engines and games bring their own threads; for what lies between, one is robust beside busy neighbours
+    with intra_op(1), interruptible(ours=not setup.elsewhere) as stop:
+        while state.round < limits.rounds and result.over is None and not stop.asked:
+            done = attempt(setup, experiment, state)
+            state, metrics = done.state, done.metrics
+            failures = failures + 1 if "failed" in metrics else 0
+            result.tested = done.tested.arrays or result.tested
+            budget.spend([metrics])
+            result.over = budget.over()
+            if folder is not None:
+                folder.append(metrics, done.seats, done.played, done.tested.arrays)
+                last = state.round == limits.rounds or result.over is not None or stop.asked or failures == MOST_FAILED
+                if state.round % limits.checkpoint_every == 0 or last:
+                    folder.checkpoint(state)
+            result.metrics.append(metrics)
+            result.clients.extend(done.seats)
+            _tell(observers, "on_round", metrics, done.played)
+            if failures == MOST_FAILED:
+                raise RunFailedError(
+                    f"{failures} rounds in a row failed; the last, round {metrics['round']}, by {metrics['failed']}"
+                )
+        result.interrupted = state.round < limits.rounds and result.over is None
+        if setup.mechanism.settle is not None and not result.interrupted and not state.finished:
+            last_word = finish(telling(setup, state), state)
+            state = last_word.state
+            if folder is not None:
+                folder.owe(state.round, last_word.view.posted)
+                folder.checkpoint(state)
+                folder.receipts(state.round, state.book, last_word.view.posted)
+        if not result.interrupted:
+            tell_owners(setup, state)
+    if folder is not None:
+        folder.close()
+    result.table, result.home, result.personal, result.book = state.table, state.home, state.personal, state.book
+    _tell(observers, "on_end", result)
+    return result

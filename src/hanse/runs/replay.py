@@ -1,0 +1,188 @@
+"""What a recorded market must have cost, computed anew from its record: the prices, the bills, who was delivered what.
+
+It needs the files in ``rounds/`` of a run directory and the transactions of its ledger, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.base.errors import UserError
+from hanse.base.files import read_arrays
+from hanse.core.entry import TOKEN, Transaction
+from hanse.core.entry import client as account
+from hanse.games.market import Market, prices
+from hanse.games.market_checks import critical_prices
+
+__all__ = [
+    "MarketRound",
+    "first_wrong",
+    "recorded_markets",
+    "unlike_books",
+    "wrong_balance",
+    "wrong_delivery",
+    "wrong_payments",
+]
+
+Arrays = Mapping[str, NDArray[Any]]
+# the arrays of a recorded market: how many axes of clients, and of what kinds of dtype
+MARKET: Mapping[str, tuple[int, str]] = {
+    "market_client": (1, "iu"),
+    "market_distance": (2, "f"),
+    "market_size": (1, "iuf"),
+    "market_cost": (1, "iuf"),
+    "market_eagerness": (1, "iuf"),
+    "market_lam": (0, "iuf"),
+    "market_graph": (2, "iub"),
+    "market_units": (2, "i"),
+    "market_paid": (1, "b"),
+    "market_pricing": (0, "U"),
+    "market_utility": (1, "f"),
+    "withheld": (1, "iu"),  # as many as were not delivered
+}
+
+
+@dataclass(frozen=True)
+class MarketRound:
+    """One recorded market: the round, the ``clients [m]``, what they declared, the graph, and who paid what (units)."""
+
+    round: int
+    clients: NDArray[np.int64]
+    market: Market
+    graph: NDArray[np.int8]
+    units: NDArray[np.int64]
+    paid: NDArray[np.bool_]
+    pricing: str
+    utility: NDArray[np.float64]  # under what is true of the clients
+    withheld: NDArray[np.int64]  # the centres that were not delivered: rows of the table
+
+    @property
+    def realised(self) -> NDArray[np.int8]:
+        """The imports that were delivered."""
+        return np.where(self.paid[:, None], self.graph, 0).astype(np.int8)
+
+    @property
+    def money(self) -> NDArray[np.int64]:
+        """What was really paid, units ``[m, m]``."""
+        return np.where(self.paid[:, None], self.units, 0)
+
+
+def recorded_markets(folder: Path) -> Iterator[MarketRound]:
+    """Yield the markets that a run directory has a record of. Raises UserError for a record that is damaged."""
+    for file in sorted((folder / "rounds").glob("*.npz")):
+        record = read_arrays(file, MARKET)
+        try:
+            found = _round(int(file.stem), record) if "market_units" in record else None
+        except (ValueError, KeyError, IndexError, TypeError) as wrong:
+            raise UserError(f"{file}: the record of the round cannot be read: {wrong}") from None
+        if found is not None:
+            yield found
+
+
+def _round(number: int, record: Arrays) -> MarketRound:
+    d, n, c, K = (record[f"market_{name}"] for name in ("distance", "size", "cost", "eagerness"))
+    for name, (axes, kinds) in MARKET.items():
+        array = record[name]
+        fits = array.ndim == axes and (name == "withheld" or array.shape == (len(n),) * axes)
+        if not fits or array.dtype.kind not in kinds:
+            raise ValueError(f"{name} is {array.dtype} {array.shape} with {len(n)} clients")
+    return MarketRound(
+        number,
+        record["market_client"],
+        Market.of(d, n, c, K, float(record["market_lam"])),
+        record["market_graph"],
+        record["market_units"],
+        record["market_paid"],
+        str(record["market_pricing"]),
+        record["market_utility"],
+        record["withheld"],
+    )
+
+
+def wrong_payments(r: MarketRound) -> str:
+    """Return the first bill that is not its price, rounded down to the unit, or is nothing for a price above 0; "" if
+    there is none.
+    """
+    due = critical_prices(r.market, r.graph) if r.pricing == "critical" else prices(r.market, r.graph)
+    apart = np.abs(np.floor(np.maximum(due, 0) * TOKEN) - r.units)
+    free = (r.graph != 0) & (due > 0) & (r.units == 0)
+    bad = np.argwhere(~(apart <= 1) | free)  # a last bit may cross a unit
+    if not len(bad):
+        return ""
+    i, j = bad[0]
+    return (
+        f"client {r.clients[i]} owed client {r.clients[j]} {due[i, j]:.6f} and was billed {r.units[i, j] / TOKEN:.6f}"
+    )
+
+
+def wrong_balance(r: MarketRound) -> str:
+    """Return what a round made or lost; "" if what was paid was received."""
+    net = r.money.sum(axis=0) - r.money.sum(axis=1)
+    return f"{int(net.sum())} units were made or lost" if net.sum() or (r.money < 0).any() else ""
+
+
+def wrong_delivery(r: MarketRound) -> str:
+    """Return who did not pay and was not withheld its centre, or the other way round; "" if there is nobody."""
+    unpaid = np.sort(r.clients[~r.paid])
+    # rows of one block lie in the order of the clients, wherever the block begins: both differ by one number
+    if len(unpaid) == len(r.withheld) and len(np.unique(np.sort(r.withheld) - unpaid)) <= 1:
+        return ""
+    who = ", ".join(map(str, unpaid[:10].tolist())) or "nobody"
+    return f"a model without payment: {len(r.withheld)} were withheld, and {len(unpaid)} were not paid (by {who})"
+
+
+def unlike_books(
+    rounds: Iterable[MarketRound], history: Iterable[tuple[int, Transaction]], through: int | None = None
+) -> str:
+    """Return the first payment in which the records and the ledger's ``history`` (round, transaction) differ, or "".
+
+    Records of rounds from ``through`` on (None: of none) are not in the ledger yet.
+    """
+    owed: dict[tuple[int, str], dict[str, int]] = {}
+    for r in rounds:
+        if through is not None and r.round >= through:
+            continue
+        clients = r.clients.tolist()
+        for buyer, bill in zip(clients, r.money.tolist(), strict=True):
+            if any(bill):
+                paid = {account(seller): units for seller, units in zip(clients, bill, strict=True) if units}
+                owed[r.round, f"market/{buyer}"] = {account(buyer): -sum(bill)} | paid
+    for number, transaction in history:
+        if transaction.kind != "market":
+            continue
+        expected = owed.pop((number, transaction.step), None)
+        payer = transaction.step.partition("/")[2]
+        if expected is None:
+            return f"round {number}: the ledger moved client {payer}'s units, and no record explains it"
+        if dict(transaction.postings) != expected:
+            units = max(0, -expected[account(int(payer))])
+            return f"round {number}: the ledger moved client {payer}'s units otherwise than the record's {units}"
+    for number, step in owed:
+        return f"round {number}: client {step.partition('/')[2]} paid by the record, and the ledger has nothing of it"
+    return ""
+
+
+def first_wrong(
+    rounds: Iterable[MarketRound], history: Iterable[tuple[int, Transaction]], through: int | None = None
+) -> tuple[int, str | None]:
+    """Return how many recorded markets were replayed, and the first thing that is wrong with what their models cost, or
+    with the payments in the ledger's ``history`` (as :func:`unlike_books`).
+    """
+    looks: tuple[Callable[[MarketRound], str], ...] = (wrong_payments, wrong_balance, wrong_delivery)
+    count, wrong = 0, list[str]()
+
+    def seen() -> Iterator[MarketRound]:
+        nonlocal count
+        for r in rounds:
+            count += 1
+            wrong.extend(f"round {r.round}: {said}" for said in (look(r) for look in looks) if said)
+            yield r
+
+    unlike = unlike_books(seen(), history, through)
+    return count, wrong[0] if wrong else unlike or None

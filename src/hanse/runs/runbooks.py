@@ -1,0 +1,77 @@
+"""The books of a run directory: its ledger, and the journal beside it from which a lost one is rebuilt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from hanse.base.errors import MachineError
+from hanse.core.book import Book
+from hanse.core.entry import JOURNAL, TOKEN, Transaction, digest
+from hanse.ledger.receipts import make_receipts, write_receipts
+from hanse.ledger.recover import Claim, line_of, open_books, rewrite_journal
+from hanse.ledger.rows import Record
+from hanse.ledger.store import Ledger
+from hanse.runs.checkpoint import Snapshot
+from hanse.runs.config import Experiment
+
+__all__ = ["RunBooks"]
+
+
+class RunBooks:
+    """An open ledger, and where its journal is: ``count`` transactions lead to ``head``."""
+
+    def __init__(self, folder: Path, ledger: Ledger, claim: Claim) -> None:
+        self._folder, self._ledger = folder, ledger
+        self._count, self._head = claim.count, claim.head
+
+    @staticmethod
+    def open(folder: Path, experiment: Experiment, snapshot: Snapshot | None) -> tuple[RunBooks, list[str]]:
+        """Open the ledger as it was at the checkpoint, see that the journal is whole, and say what had to be mended.
+
+        Raises MachineError for what cannot be mended, and LedgerError if the database cannot be opened.
+        """
+        claim = Claim()
+        if snapshot is not None:
+            book = snapshot.state.book
+            claim = Claim(f"checkpoint of round {snapshot.state.round}", book.count, book.head, snapshot.pending)
+        try:
+            name = str(json.loads((folder / "ledger.json").read_text())["book"])
+        except (ValueError, KeyError, TypeError):
+            raise MachineError(
+                f'{folder / "ledger.json"}: is damaged; it must be {{"book": NAME}}, with the name that receipts give'
+            ) from None
+        url = experiment.ledger.url or f"sqlite:///{folder / 'ledger.db'}"
+        ledger, said = open_books(url, name, round(experiment.ledger.floor * TOKEN), claim, folder)
+        journal = folder / JOURNAL
+        size = journal.stat().st_size if journal.exists() else 0
+        if snapshot is not None and size != snapshot.lengths.get(JOURNAL, -1):
+            rewrite_journal(ledger, claim.count, journal)
+            said.append(f"{JOURNAL}: was not whole, or an older hanse kept none; written again from the ledger")
+        return RunBooks(folder, ledger, claim), said
+
+    def lines(self, round: int, transactions: Sequence[Transaction]) -> str:
+        """Return the journal's lines of a round's transactions, which come next in the book."""
+        found = []
+        for transaction in transactions:
+            before, self._head = self._head, digest(self._head, round, transaction)
+            self._count += 1
+            found.append(line_of(Record(self._count, round, transaction, before, self._head)))
+        return "".join(found)
+
+    def post(self, transactions: Sequence[tuple[int, Transaction]]) -> None:
+        """Write transactions, in the order of their rounds, into the ledger. Raises LedgerError."""
+        for round, same in groupby(transactions, key=lambda one: one[0]):
+            self._ledger.post(round, [transaction for _, transaction in same])
+
+    def receipts(self, round: int, book: Book, posted: Sequence[Transaction]) -> None:
+        """Write what each participant keeps of the finished run into ``receipts/``, to hold the books against it."""
+        names = [account.partition("/") for account in book.balances]
+        clients = sorted(int(number) for kind, _, number in names if kind == "client")
+        write_receipts(self._folder / "receipts", make_receipts(self._ledger.book, round, book, posted, clients))
+
+    def close(self) -> None:
+        """Close the ledger."""
+        self._ledger.close()

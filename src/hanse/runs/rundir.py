@@ -1,0 +1,302 @@
+"""The run directory: what a run leaves on disk, and how a resumed run finds its place again.
+
+A round becomes part of the run with its checkpoint: lines and files of rounds after the last checkpoint are cut off on
+resume and made again, bit for bit. Its transactions are in the checkpoint too, and are written into the ledger right
+after it: the ledger is never ahead of the run, and a resumed run writes what a crash kept from it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import torch
+
+from hanse.base.errors import MachineError, UserError
+from hanse.base.files import write_whole
+from hanse.base.lock import LOCK, Hold
+from hanse.core.about import ABOUT, About, write_about
+from hanse.core.book import Book
+from hanse.core.entry import JOURNAL, Transaction
+from hanse.data.fingerprint import DATA, Fingerprint, compare_data, write_data
+from hanse.rounds.round import LoopState, Played
+from hanse.runs import checkpoint
+from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
+from hanse.runs.config import Experiment
+from hanse.runs.records import arrays_of, environment
+from hanse.runs.storing import making, storing
+
+if TYPE_CHECKING:
+    from hanse.runs.runbooks import RunBooks
+
+__all__ = ["RunDir", "claim", "clear", "read_lines"]
+
+LINE_FILES = ("metrics.jsonl", "clients.jsonl")
+# there before the run begins: who is in it, who plays it, what the operator ordered
+EARLIER = ("federation.json", "members.json", "members.tmp", "operator.jsonl", "letters.json", LOCK)
+STARTED = ("rounds", "checkpoints", "environment.json", "ledger.json", ABOUT, DATA)  # before config.toml makes it a run
+KEEP = 3  # checkpoints: the last one, and two to fall back on
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the complete lines of a JSON-lines file; a torn last line (a run in progress) is left out.
+
+    Raises MachineError for a line that is damaged.
+    """
+    if not path.exists():
+        return []
+    lines = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        try:
+            lines += [json.loads(line)] if line.endswith(b"\n") else []
+        except (ValueError, RecursionError):
+            raise MachineError(f"{path}: line {number} is damaged; bring back a backup of the run") from None
+    return lines
+
+
+def claim(hold: Hold, *, overwrite: bool) -> None:
+    """See that a new run can go to a directory, before anything is built for it; a run that is to be overwritten is
+    held from now on. Raises UserError.
+    """
+    path = hold.folder
+    if (path / LOCK).exists() or (overwrite and (path / "config.toml").exists()):
+        hold.take()
+    _check_free(path, overwrite=overwrite)
+
+
+def clear(path: Path, but: Collection[str] = (LOCK,)) -> None:
+    """Delete what is in a folder."""
+    for entry in path.iterdir():
+        if entry.name not in but:
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+def _check_free(path: Path, *, overwrite: bool) -> None:
+    """Raise UserError if a new run cannot go to this place: it is taken, and not to be (or must not be) overwritten."""
+    if not path.exists() or (path.is_dir() and all(map(_is_no_run, path.iterdir()))):
+        return
+    if not overwrite:
+        raise UserError(f"--out {path}: exists already; give another folder, --overwrite, or 'hanse resume {path}'")
+    if not (path / "config.toml").exists():
+        raise UserError(f"--out {path}: is not a run directory, so --overwrite will not delete it")
+
+
+def _is_no_run(path: Path) -> bool:
+    """Say whether this may lie where a run begins: members who came, or what a start that was killed left behind."""
+    return path.name in EARLIER or (path.name in STARTED and not (path.is_dir() and any(path.iterdir())))
+
+
+@dataclass
+class RunDir:
+    """An open run directory. Use :meth:`create` or :meth:`reopen`, then :meth:`append` each round, then
+    :meth:`close`. Whoever opens it holds its lock. What the machine fails to do raises MachineError.
+    """
+
+    path: Path
+    _files: dict[str, BinaryIO] = field(default_factory=dict)
+    _books: RunBooks | None = None
+    _pending: list[tuple[int, Transaction]] = field(default_factory=list)
+    _kept: int = 0  # rounds that are part of the run
+
+    @staticmethod
+    def create(
+        path: Path,
+        experiment: Experiment,
+        hold: Hold,
+        *,
+        data: Fingerprint,
+        about: About,
+        overwrite: bool = False,
+        books: bool = False,
+    ) -> RunDir:
+        """Make a new run directory for these ``data``, which says what its parts are ``about``, with a ledger if there
+        will be ``books``; ``hold`` is taken. If that fails, nothing new is left behind.
+
+        Raises UserError if it exists (unless ``overwrite``), is another process's, or cannot be written.
+        """
+        _check_free(path, overwrite=overwrite)
+        folder = RunDir(path)
+        with making(path):
+            path.mkdir(parents=True, exist_ok=True)
+            hold.take()
+            _check_free(path, overwrite=overwrite)  # again: another process may have been quicker
+            clear(path, (LOCK,) if overwrite else EARLIER)
+            try:
+                (path / "rounds").mkdir()
+                (path / "checkpoints").mkdir()
+                write_whole(path / "environment.json", json.dumps(environment(), indent=1) + "\n")
+                write_about(path, about)
+                write_data(path, 0, data)
+                if books:
+                    write_whole(path / "ledger.json", json.dumps({"book": uuid.uuid4().hex}) + "\n")
+                write_whole(path / "config.toml", experiment.to_toml())
+                folder._open(experiment, None)
+            except BaseException:
+                folder.discard()
+                raise
+        return folder
+
+    @staticmethod
+    def reopen(
+        path: Path,
+        experiment: Experiment,
+        device: torch.device,
+        *,
+        data: Fingerprint,
+        other_data: bool = False,
+    ) -> tuple[RunDir, Snapshot | None, list[str]]:
+        """Open a run directory to go on: return it, the last sound checkpoint, and what was passed over or mended.
+
+        Whatever lies after that checkpoint is cut off, and its transactions are in the ledger. Raises UserError if
+        ``data`` are not those that the run was played with, unless ``other_data`` allows it.
+        """
+        if not (path / "config.toml").exists():
+            raise UserError(f"{path}: is not a run directory (it has no config.toml)")
+        note = compare_data(path, data, allowed=other_data)
+        said = [] if note is None else [note]
+        folder = RunDir(path)
+        with folder._storing():
+            snapshot = folder._last_sound(device, said)
+            for litter in (*path.glob(".*.part"), *(path / "checkpoints").glob(".*.part")):
+                litter.unlink()
+            lengths = dict.fromkeys((*LINE_FILES, JOURNAL), 0) if snapshot is None else snapshot.lengths
+            for name, length in lengths.items():
+                if (path / name).exists() and (path / name).stat().st_size > length:
+                    os.truncate(path / name, length)
+            for record in (path / "rounds").glob("*.npz"):
+                if record.stem.isdigit() and int(record.stem) >= folder._kept:
+                    record.unlink()
+            if note is not None:
+                write_data(path, folder._kept, data, note)
+            said += folder._open(experiment, snapshot)
+        return folder, snapshot, said
+
+    def _last_sound(self, device: torch.device, said: list[str]) -> Snapshot | None:
+        """Return the last checkpoint that is whole and set those after it aside, with a line in ``said``."""
+        passed_over = False
+        for file in sorted((self.path / "checkpoints").glob("*.safetensors"), reverse=True):
+            try:
+                snapshot = _whole(self.path, checkpoint.load(file, device), file.name)
+                self._kept = snapshot.state.round
+                return snapshot
+            except CorruptCheckpointError as wrong:
+                said.append(f"corrupt checkpoint {wrong}; using the one before it")
+                file.rename(file.with_suffix(".corrupt"))
+                passed_over = True
+        if passed_over:
+            said.append("no sound checkpoint is left; starting again from round 0")
+        return None
+
+    def _open(self, experiment: Experiment, snapshot: Snapshot | None) -> list[str]:
+        """Open the books and the line files, and say what had to be mended."""
+        said, file = list[str](), self.path / "ledger.json"
+        if file.exists():
+            from hanse.runs.runbooks import RunBooks  # here: databases take a while to import, and few runs need them
+
+            self._books, said = RunBooks.open(self.path, experiment, snapshot)
+        elif snapshot is not None and snapshot.state.book.count:
+            raise MachineError(f'{file}: is gone; it must be {{"book": NAME}}, with the name that receipts give')
+        names = LINE_FILES if self._books is None else (*LINE_FILES, JOURNAL)
+        self._files = {name: (self.path / name).open("ab") for name in names}
+        return said
+
+    def append(
+        self,
+        metrics: Mapping[str, Any],
+        seats: Sequence[Mapping[str, Any]],
+        played: Played,
+        more: Mapping[str, np.ndarray],
+    ) -> None:
+        """Write one finished round's lines and arrays."""
+        arrays: dict[str, Any] = {**arrays_of(played), **more}
+        with self._storing():
+            np.savez(self.path / "rounds" / f"{played.view.round:05d}.npz", **arrays)
+            for name, lines in (("clients.jsonl", seats), ("metrics.jsonl", [metrics])):
+                self._write(name, "".join(json.dumps(line) + "\n" for line in lines))
+        self.owe(played.view.round, played.view.posted)
+
+    def _write(self, name: str, text: str) -> None:
+        self._files[name].write(text.encode())
+        self._files[name].flush()
+
+    def owe(self, round: int, transactions: Sequence[Transaction]) -> None:
+        """Keep a round's transactions for the next checkpoint."""
+        self._pending += [(round, t) for t in transactions]
+        if self._books is not None:
+            with self._storing():
+                self._write(JOURNAL, self._books.lines(round, transactions))
+
+    def checkpoint(self, state: LoopState) -> None:
+        """Make everything so far part of the run, and write the transactions since the last time into the ledger."""
+        lengths = {name: file.tell() for name, file in self._files.items()}
+        folder = self.path / "checkpoints"
+        with self._storing():
+            if self._books is not None and self._pending:
+                os.fsync(self._files[JOURNAL].fileno())
+            checkpoint.store(folder / f"{state.round:05d}.safetensors", Snapshot(state, lengths, tuple(self._pending)))
+            self._kept = state.round
+            if self._books is not None:
+                self._books.post(self._pending)
+            self._pending = []
+            for old in sorted(folder.glob("*.safetensors"))[:-KEEP]:
+                old.unlink()
+
+    def _storing(self) -> AbstractContextManager[None]:
+        return storing(self.path, lambda: self._kept)
+
+    def receipts(self, round: int, book: Book, posted: Sequence[Transaction]) -> None:
+        """Write what each participant keeps of the finished run into ``receipts/``, to hold the books against it."""
+        if self._books is not None:
+            with self._storing():
+                self._books.receipts(round, book, posted)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the rounds so far."""
+        return read_lines(self.path / "metrics.jsonl")
+
+    def clients(self) -> Iterator[dict[str, Any]]:
+        """Yield the seats so far."""
+        yield from read_lines(self.path / "clients.jsonl")
+
+    def close(self) -> None:
+        """Close the line files and the ledger."""
+        for file in self._files.values():
+            with suppress(
+                OSError
+            ):  # all lines were flushed; what could not be written was said then, and is tried again
+                file.close()
+        self._files = {}
+        if self._books is not None:
+            self._books.close()
+            self._books = None
+
+    def discard(self) -> None:
+        """Close and delete the directory, but for what was there before the run began."""
+        self.close()
+        clear(self.path, EARLIER)
+        if [entry.name for entry in self.path.iterdir()] == [LOCK]:
+            (self.path / LOCK).unlink()  # it is held until its holder lets go; who comes later makes a new one
+            self.path.rmdir()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no round was finished in it yet."""
+        return self._kept == 0 and all(file.tell() == 0 for file in self._files.values())
+
+
+def _whole(path: Path, snapshot: Snapshot, name: str) -> Snapshot:
+    """Return the snapshot if the line files are as long as it says. Raises CorruptCheckpointError otherwise."""
+    for file in LINE_FILES:  # not the journal: the ledger has what it should have
+        length = snapshot.lengths[file]
+        size = (path / file).stat().st_size if (path / file).exists() else 0
+        if size < length:
+            raise CorruptCheckpointError(f"{name}: {file} has {size} bytes of the {length} that it should have")
+    return snapshot

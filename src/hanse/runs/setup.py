@@ -1,0 +1,312 @@
+"""Builds what an experiment names: data, model, mechanism, engine and federation, and refuses what does not fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hanse.base.errors import UserError, import_path, named
+from hanse.base.factories import call
+from hanse.base.streams import stream
+from hanse.core.about import About, describe
+from hanse.core.entry import TOKEN
+from hanse.core.part import Context, Mechanism, in_slots
+from hanse.core.port import Federation
+from hanse.data import FederatedData, Samples
+from hanse.data import build as build_data
+from hanse.federation.behaviour import BEHAVIOURS, Behaviour
+from hanse.federation.bound import Bounded, build_refusal
+from hanse.federation.local import LocalFederation
+from hanse.federation.policy import POLICIES
+from hanse.federation.profiles import Profile, build_profiles
+from hanse.learning.agreement import settle
+from hanse.learning.engines import Choice as EngineChoice
+from hanse.learning.engines import choose, pick_device
+from hanse.learning.fitting import why_unfit
+from hanse.learning.head import why_no_head
+from hanse.learning.job import Engine, Problem, smallest_batch
+from hanse.learning.models import build_problem
+from hanse.learning.sequences import is_text
+from hanse.mechanisms.feedback import Feedback
+from hanse.mechanisms.registry import REASONS, unmet_needs
+from hanse.mechanisms.select import rounds_to_meet_all
+from hanse.rounds.judge import Judge
+from hanse.rounds.round import Setup
+from hanse.runs.config import Experiment
+
+__all__ = ["Blueprint", "build", "settle_engine"]
+
+_COMPARED = 64  # samples at most on which model and engine are tried before round 0
+
+# clients on a network train themselves: numbers are those of one thread
+ELSEWHERE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"])
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """Everything but the engine: data, model with its ``initial`` row ``[P]``, mechanism, and what clients are like."""
+
+    data: FederatedData
+    problem: Problem
+    initial: Tensor
+    mechanism: Mechanism
+    behaviours: tuple[Behaviour, ...]
+    policy: Any
+    profiles: Sequence[Profile]
+    refuse: Any
+    device: torch.device
+    about: About = field(default_factory=About)
+
+
+def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprint:
+    """Build data (unless it is given: clients on a network have their own), model, mechanism and behaviours.
+
+    Raises UserError that lists everything that does not fit.
+    """
+    data = build_data(experiment.data) if data is None else data
+    section = experiment.model
+    problem, initial = build_problem(
+        section.name, data.input_shape, data.num_classes, experiment.run.seed, **section.options
+    )
+    mechanism = experiment.mechanism.built
+    lines: list[str] = []
+    clients, seed = experiment.clients, experiment.run.seed
+
+    def tried(make: Callable[[], Any], section: str = "") -> Any:
+        try:
+            return make()
+        except UserError as wrong:
+            lines.extend(section + line for line in wrong.lines)
+
+    device = tried(lambda: pick_device(experiment.engine.device), "engine.")
+    unfit = _one_answer(experiment, data) or _unfit(experiment, data, problem, device or torch.device("cpu"))
+    lines += [lack.line for lack in unmet_needs(mechanism, _given(experiment, data, problem, mechanism, bool(unfit)))]
+    lines += [*_too_many(experiment.mechanism.table, data.num_clients), *unfit]
+    seats, least = getattr(mechanism.select, "clients_per_round", data.num_clients), experiment.federation.min_replies
+    if least > min(seats, data.num_clients):
+        lines.append(f"federation.min_replies: {least}: more than the {min(seats, data.num_clients)} seats of a round")
+    behaviours = [tried(partial(_behaviour, *item)) for item in experiment.behaviour.items()]
+    lines += [
+        f"behaviour.{name}.clients: {c}: there is no such client; allowed: 0 to {data.num_clients - 1}"
+        for name, behaviour in zip(experiment.behaviour, behaviours, strict=True)
+        for c in getattr(behaviour, "clients", ())
+        if isinstance(c, int) and not 0 <= c < data.num_clients
+    ]
+    policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
+    profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
+    refuse = tried(lambda: build_refusal(experiment.federation.refuse))
+    if clients.told and mechanism.value is None:
+        lines.append(f"clients.told: true: needs {REASONS['values']}")
+    if lines:
+        raise UserError(*lines)
+    acting = dict(zip(experiment.behaviour, behaviours, strict=True))
+    said = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
+    return Blueprint(data, problem, initial, mechanism, tuple(behaviours), policy, profiles, refuse, device, said)
+
+
+def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
+    make = BEHAVIOURS.get(name) or import_path(name, "behaviour", BEHAVIOURS)
+    found: Behaviour = call(make, options, f"behaviour.{name}")
+    if Behaviour not in type(found).__mro__:
+        raise UserError(f"behaviour.{name}: {type(found).__name__}: must be a class that inherits from Behaviour")
+    return found
+
+
+def _too_many(table: dict[str, Any], num_clients: int) -> list[str]:
+    """Return a line if more clients a round are asked for than there are; a default adapts by itself."""
+    select = table.get("select")
+    asked = {
+        "mechanism": table.get("clients_per_round"),
+        "mechanism.select": select.get("clients_per_round") if isinstance(select, dict) else None,
+    }
+    tiers = table.get("tiers")
+    lines = [f"mechanism.tiers: {tiers}: more than the {num_clients} clients that there are"]
+    return (lines if isinstance(tiers, int) and tiers > num_clients else []) + [
+        f"{where}.clients_per_round: {m}: more than the {num_clients} clients that there are"
+        for where, m in asked.items()
+        if isinstance(m, int) and m > num_clients
+    ]
+
+
+def _one_answer(experiment: Experiment, data: FederatedData) -> list[str]:
+    """Return a line if the model gives one answer a sample, and the samples' targets are a row each (texts)."""
+    name, tested = experiment.model.name, data.server_test or data.server_validation
+    samples = data.pool([0])[0] if tested is None else tested
+    if name not in ("logistic", "mlp") or not is_text(samples):
+        return []
+    return [
+        f"model.name: '{name}': gives one answer a sample, and data.source '{experiment.data.source}' asks for one at "
+        "each position: must be 'lstm', 'lora' or an import path"
+    ]
+
+
+def _unfit(experiment: Experiment, data: FederatedData, problem: Problem, device: torch.device) -> list[str]:
+    """Return a line if the model cannot take the samples, or its outputs are not what their labels need."""
+    few = _some(data)
+    reason = why_unfit(problem, few, data.num_classes, device) if len(few) else None
+    return [] if reason is None else [f"model.name: {experiment.model.name!r}: the model {reason}"]
+
+
+def _some(data: FederatedData) -> Samples:
+    """Return the first of the samples that this process can see: the server's, or else the largest client's."""
+    tested = data.server_validation or data.server_test
+    if not tested:
+        pool, [index] = data.pool([int(data.sizes.argmax())])
+        tested = pool.take(index[:_COMPARED])
+    return Samples(tested.x[:_COMPARED], tested.y[:_COMPARED])
+
+
+def _given(
+    experiment: Experiment, data: FederatedData, problem: Problem, mechanism: Mechanism, unfit: bool
+) -> frozenset[str]:
+    """Return the needs that the experiment meets by itself; the head of a model that is ``unfit`` is not looked for."""
+    given = set()
+    if data.server_validation is not None and len(data.server_validation):
+        given.add("validation")
+    given.add("pooled" if experiment.data.partition == "pooled" else "clients")
+    if experiment.data.client_validation > 0:
+        given.add("client_validation")
+    if (
+        any("head" in in_slots(part.needs, [slot]) for slot, part in mechanism.slots().items())
+        and data.num_classes is not None
+    ):
+        pool, _ = data.pool([0])
+        if unfit or why_no_head(problem.module, problem.layout, pool.x[:2]) is None:
+            given.add("head")
+    return frozenset(given)
+
+
+def settle_engine(
+    experiment: Experiment, blueprint: Blueprint, *, federation: Federation | None = None
+) -> tuple[Experiment, Setup, Sequence[str]]:
+    """Choose the engine (by a rule if it says "auto"), write the choice into the experiment, and make the setup.
+
+    With a ``federation`` the clients train elsewhere: the engine here only scores, one thread.
+    """
+    choice = _choose(experiment, blueprint) if federation is None else ELSEWHERE
+    compared = (blueprint.initial, _some(blueprint.data), blueprint.device, experiment.engine.precision)
+    choice, problem, engine, differs = settle(choice, blueprint.problem, *compared)
+    blueprint = replace(blueprint, problem=problem)
+    section = experiment.engine.model_copy(
+        update={
+            "train": choice.engine,
+            "threads": choice.threads,
+            "workers": choice.workers,
+            "device": str(blueprint.device),
+        }
+    )
+    experiment = experiment.model_copy(update={"engine": section})
+    mechanism = blueprint.mechanism
+    said = [
+        *experiment.mechanism.notes,
+        *choice.why,
+        *differs,
+        *_too_short(experiment, blueprint),
+        *_not_held(mechanism),
+    ]
+    return experiment, _setup(experiment, blueprint, engine, federation), said
+
+
+def _too_short(experiment: Experiment, blueprint: Blueprint) -> list[str]:
+    """Return a warning if the run ends before a selector that first meets everyone has done so."""
+    select, rounds, clients = blueprint.mechanism.select, experiment.run.rounds, blueprint.data.num_clients
+    if not getattr(select, "meets_everyone", False):
+        return []
+    seats = min(getattr(select, "clients_per_round", clients), clients)
+    needed = rounds_to_meet_all(clients, seats)
+    if rounds > needed:
+        return []
+    return [
+        f"warning: run.rounds: {rounds}: to meet all {clients} clients, {seats} a round, takes {needed} rounds; "
+        "nobody is chosen by value before that"
+    ]
+
+
+def _not_held(mechanism: Mechanism) -> list[str]:
+    """Return a warning if clients train rows to hold them, and the deploy part hands out others."""
+    made = {block.name for block in mechanism.train.blocks() if block.held}
+    if not made or mechanism.deploy is None or made & in_slots(mechanism.deploy.reads, ["deploy"]):
+        return []
+    part, rows = type(mechanism.deploy).__name__, "', '".join(sorted(made))
+    return [f"warning: mechanism.deploy: {part} hands out none of the rows '{rows}' that clients train to hold"]
+
+
+def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
+    section, data, recipe = experiment.engine, blueprint.data, experiment.train.recipe
+    pool, index = data.pool([0])
+    size = recipe.batch_size or math.ceil(float(data.sizes.mean()) / (recipe.batches_per_epoch or 1))
+    return choose(
+        blueprint.problem,
+        blueprint.initial,
+        recipe,
+        pool.take(index[0][:4]),
+        seats=min(getattr(blueprint.mechanism.select, "clients_per_round", data.num_clients), data.num_clients),
+        batch=min(size, int(data.sizes.max())),
+        train=section.train,
+        threads=section.threads,
+        workers=section.workers,
+        device=blueprint.device,
+        precision=section.precision,
+        payload=blueprint.mechanism.train.payload is not None,
+    )
+
+
+def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhere: Federation | None) -> Setup:
+    data, problem, seed = blueprint.data, blueprint.problem, experiment.run.seed
+    section = experiment.model
+
+    def initial(k: int) -> Tensor:
+        if k == 0:
+            return blueprint.initial.to(blueprint.device)
+        options: dict[str, Any] = section.options
+        _, row = build_problem(section.name, data.input_shape, data.num_classes, seed, number=k, **options)
+        return row.to(blueprint.device)
+
+    recipe = experiment.train.recipe
+    mechanism = blueprint.mechanism
+    context = Context(data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial, mechanism.slots())
+    least = smallest_batch(problem)
+    here = LocalFederation(
+        data, problem, engine, recipe, seed, blueprint.behaviours, blueprint.policy, least, blueprint.profiles
+    )
+    federation: Federation = here if elsewhere is None else elsewhere
+    if blueprint.refuse is not None:
+        federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
+    workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
+    return Setup(
+        blueprint.mechanism,
+        federation,
+        context,
+        Judge(problem, engine, data.server_validation, workers, data.num_classes),
+        data,
+        problem,
+        engine,
+        blueprint.device,
+        _tested(experiment, data, elsewhere is not None),
+        elsewhere=elsewhere is not None,
+        deadline_s=experiment.federation.deadline_s,
+        min_replies=experiment.federation.min_replies,
+        feedback=Feedback() if experiment.clients.told else None,
+        grant=round(experiment.clients.grant * TOKEN),
+        floor=round(experiment.ledger.floor * TOKEN),
+        about=blueprint.about,
+    )
+
+
+def _tested(experiment: Experiment, data: FederatedData, elsewhere: bool) -> np.ndarray:
+    """Return the ids of the clients that test on their own share: none without such a share (clients on a network have
+    or have none, whatever ``[data]`` says).
+    """
+    wanted = experiment.eval.clients
+    if (experiment.data.client_test == 0 and not elsewhere) or wanted == 0:
+        return np.zeros(0, np.int64)
+    if wanted == "all" or wanted >= data.num_clients:
+        return np.arange(data.num_clients)
+    return np.sort(stream(experiment.run.seed, "tested").choice(data.num_clients, wanted, replace=False))

@@ -1,0 +1,162 @@
+"""A round's test: the clients are asked how well what they hold does on their own data, and their replies become the
+figures ``client/test_...`` and the arrays ``tested``, ``test_...``; the server tests on its own set beside it.
+
+The names of these figures stand here alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hanse.core.part import Deployment, OwnMix
+from hanse.core.port import Federation, Mixture, Request, Roster, Test, Tested
+from hanse.core.table import SERVER, Floats, Ints, Table, mix
+from hanse.data.federated import FederatedData
+from hanse.federation.check import heard
+from hanse.learning.job import Engine, Scores
+from hanse.learning.sequences import is_text, perplexity
+from hanse.runs.held import by_distribution, personal_fit
+
+__all__ = ["Figures", "ask_tests"]
+
+Metrics = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A round's test: figures by name, and the losses and accuracies ``[n]`` of clients on their own shares."""
+
+    metrics: Metrics = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    personal: Floats | None = None  # weights [N, K] of the clients' personal models, where they are known
+
+
+def ask_tests(
+    engine: Engine,
+    data: FederatedData,
+    federation: Federation,
+    round: int,
+    table: Table,
+    held: Deployment,
+    clients: Ints,
+    elsewhere: bool,
+) -> Figures:
+    """Test what clients hold after a round: on the server's test set (a mean over clients), and by ``clients [n]``,
+    each on its own test share.
+
+    In a simulation private rows lie in the table and are tested on the server's set, too, and all ``clients`` answer,
+    whether they are present or not. With clients that are ``elsewhere``, a private row is tested by its owner alone,
+    only those that are here are asked, and what they say is checked.
+    """
+    rows = held.rows
+    public = rows[table.owner[rows] == SERVER] if elsewhere else rows
+    roster = federation.present(round) if elsewhere and len(clients) else Roster()
+    here = np.intersect1d(roster.ids, clients) if elsewhere else clients
+    requests = _requests(table, held, here, elsewhere)
+    replies = federation.exchange(round, requests, None, 0) if requests else ()
+    arrays: dict[str, NDArray[Any]] = {}
+    if elsewhere:  # what comes from this process is as sound as its engine, also where a model has diverged
+        came = heard(round, requests, replies, table.rows.shape[1], roster)
+        replies = list(came.replies.values())
+        if came.refusals:
+            arrays["test_refused"] = np.array([c for c, _ in came.refusals], np.int64)
+            arrays["test_reason"] = np.array([reason for _, reason in came.refusals], np.str_)
+    found = {r.client: one for r in replies for one in r.results if isinstance(one, Tested)}
+    tested = {c: found[c] for c in here.tolist() if c in found and (found[c].num_samples or not elsewhere)}
+    metrics = _on_server(engine, data, table, public)
+    if tested:
+        text = is_text(data.pool([], "test")[0])
+        figures = _figures(np.array(list(tested)), list(tested.values()), text)
+        # JSON has no word for infinity, which is what a participant can make of a mean
+        finite = {name: x if x is None or math.isfinite(x) else None for name, x in figures.metrics.items()}
+        metrics |= finite if elsewhere else figures.metrics
+        arrays = {**figures.arrays, **arrays}
+    metrics |= by_distribution(engine, data, table) if len(public) else {}
+    return Figures(metrics, arrays, held.weights if held.own_mix is None else _personal(table, held.own_mix, found))
+
+
+def _requests(table: Table, held: Deployment, clients: Ints, elsewhere: bool) -> list[Request]:
+    """Return a test for each of ``clients [n]``.
+
+    In a simulation clients that do not test are asked for their own mixtures as well: who runs it may look at them.
+    """
+    rows, own, share = table.rows, None, held.own_mix
+    at, private = held.rows.tolist(), (table.owner != SERVER).tolist()
+    views = {k: rows[k] for k in set(at)}
+    models = {c: views[at[c]] for c in clients.tolist()}
+    beside: Mapping[int, Tensor] = {}
+    if share is not None:
+        own = Mixture(rows[share.rows], share.share, share.normalised)
+        beside = models
+        others = () if elsewhere else range(len(at))
+        models = {c: views[at[c]] for c in sorted({*models, *others})}
+    elif held.weights is not None:
+        beside = dict(models)
+        some = clients[held.weights[clients].any(axis=1)]
+        models |= zip(some.tolist(), mix(held.weights[some], rows[:0], rows), strict=True)
+    asked = []
+    for c, model in models.items():
+        row = at[c] if private[at[c]] else None
+        if row is not None and elsewhere and table.owner[row] != c:
+            continue  # another's private row
+        asked.append(Request(c, (Test("test", model, row, own, beside.get(c), own is None or c in beside),)))
+    return asked
+
+
+def _on_server(engine: Engine, data: FederatedData, table: Table, rows: Ints) -> dict[str, float | None]:
+    """Return the figures on the server's own test set, means over the clients that hold ``rows [n]``."""
+    if data.server_test is None or not len(rows):
+        return {}
+    held, count = np.unique(rows, return_counts=True)
+    scores = engine.score(table.rows[held], data.server_test)
+    loss = float(np.average(scores.loss, weights=count))
+    found: dict[str, float | None] = {"test/loss": loss}
+    if is_text(data.server_test):
+        found["test/perplexity"] = perplexity(loss)
+    if not np.isnan(scores.accuracy).any():
+        found["test/accuracy"] = float(np.average(scores.accuracy, weights=count))
+    return found
+
+
+def _figures(clients: Ints, results: Sequence[Tested], text: bool) -> Figures:
+    """Return the figures of ``clients [n]``: plain means, means weighted by samples, and the worst. Who has no test
+    samples is listed and counts in none of them.
+    """
+    loss, accuracy, error, of_row = (
+        np.array([math.nan if x is None else x for x in column])
+        for column in zip(*((r.loss, r.accuracy, r.loss_error, r.accuracy_beside) for r in results), strict=True)
+    )
+    count = np.array([r.num_samples for r in results], np.int64)
+    arrays = {"tested": clients, "test_loss": loss, "test_accuracy": accuracy, "test_samples": count}
+    arrays["test_loss_error"] = error
+    some = count > 0
+    found: dict[str, float | None] = {"client/test_loss": float(loss[some].mean()) if some.any() else None}
+    if text and some.any():
+        arrays["test_perplexity"] = np.array([perplexity(one) for one in loss.tolist()])
+        found["client/test_perplexity"] = perplexity(np.average(loss[some], weights=count[some]))
+    if not np.isnan(accuracy[some]).any() and some.any():
+        found["client/test_accuracy"] = float(accuracy[some].mean())
+        found["client/test_accuracy_weighted"] = float(np.average(accuracy[some], weights=count[some]))
+        found["client/test_accuracy_min"] = float(accuracy[some].min())
+    found |= personal_fit(Scores(loss, accuracy, count))
+    if not np.isnan(of_row[some]).any() and some.any():  # of the row that they hold beside a personal model
+        found["client/test_accuracy_of_row"] = float(of_row[some].mean())
+    return Figures(found, arrays)
+
+
+def _personal(table: Table, own: OwnMix, found: Mapping[int, Tested]) -> Floats | None:
+    """Return the weights ``[N, K]`` of the clients' own mixtures; None where they stay with the clients."""
+    known = {c: result.weights for c, result in found.items() if result.weights is not None}
+    if not known:
+        return None
+    weights = np.zeros((max(known) + 1, table.size))
+    weights[np.ix_(np.array(list(known)), own.rows)] = torch.stack(list(known.values())).numpy()
+    return weights

@@ -1,0 +1,136 @@
+"""Trackers of a run: TensorBoard, MLflow and Weights & Biases, each optional, with the names of metrics.jsonl."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hanse.base.errors import UserError, library, nearest
+from hanse.base.toml import flat
+from hanse.rounds.round import Played
+from hanse.runs.config import Experiment
+from hanse.runs.experiment import Observer, Run
+
+__all__ = ["TRACKERS", "MLflow", "TensorBoard", "WandB", "make_trackers", "scalars"]
+
+_AT_ONCE = 100  # parameters that MLflow takes in one call
+
+
+def scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return a round's numbers under their own names; what was not measured is left out."""
+    return {name: v for name, v in metrics.items() if name != "round" and isinstance(v, int | float)}
+
+
+class TensorBoard:
+    """Writes event files into ``folder/tensorboard``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "tensorboard"
+        library("tensorboard", "--track tensorboard: is not installed; pip install 'hanse[track]'")  # torch asks for it
+        self._make = importlib.import_module("torch.utils.tensorboard").SummaryWriter
+
+    def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
+        """Open the event file; what an earlier, killed process wrote of the rounds to come no longer counts."""
+        self._writer = self._make(log_dir=str(self._folder), purge_step=first_round)
+        self._writer.add_text("experiment", f"```\n{experiment.to_toml()}\n```", first_round)
+
+    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
+        """Write the round's scalars."""
+        for name, value in scalars(metrics).items():
+            self._writer.add_scalar(name, value, metrics["round"])
+
+    def on_end(self, result: Run) -> None:
+        """Flush to disk."""
+        self._writer.close()
+
+
+class MLflow:
+    """Logs to the server that ``MLFLOW_TRACKING_URI`` names, or into ``folder/mlflow.db`` (``mlflow ui
+    --backend-store-uri sqlite:///folder/mlflow.db``); a resumed run goes on in its MLflow run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._mlflow = library("mlflow", "--track mlflow: is not installed; pip install mlflow-skinny")
+        self._entities = importlib.import_module("mlflow.entities")
+
+    def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
+        """Make or find the MLflow run, and log the experiment's settings as parameters of a new one."""
+        place = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(self._folder / 'mlflow.db').resolve()}"
+        try:
+            self._open(self._mlflow.MlflowClient(tracking_uri=place), experiment)
+        except self._mlflow.MlflowException as wrong:  # no such server, not allowed there
+            raise UserError(f"--track mlflow: {str(wrong).strip().splitlines()[0]}") from None
+
+    def _open(self, client: Any, experiment: Experiment) -> None:
+        self._client = client
+        mark = self._folder / "mlflow.run"
+        if mark.exists():
+            self._run = mark.read_text().strip()
+            self._client.update_run(self._run, status="RUNNING")
+            return
+        known = self._client.get_experiment_by_name("hanse")
+        files = None if os.environ.get("MLFLOW_TRACKING_URI") else (self._folder / "mlflow").resolve().as_uri()
+        number = self._client.create_experiment("hanse", files) if known is None else known.experiment_id
+        self._run = self._client.create_run(number, run_name=self._folder.name).info.run_id
+        mark.write_text(self._run + "\n")
+        settings = [self._entities.Param(key, str(value)[:500]) for key, value in flat(experiment.sections())]
+        for start in range(0, len(settings), _AT_ONCE):
+            self._client.log_batch(self._run, params=settings[start : start + _AT_ONCE])
+
+    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
+        """Log the round's numbers, in one call."""
+        now = int(time.time() * 1000)
+        made = [self._entities.Metric(name, float(v), now, metrics["round"]) for name, v in scalars(metrics).items()]
+        self._client.log_batch(self._run, metrics=made)
+
+    def on_end(self, result: Run) -> None:
+        """Say how the run ended."""
+        self._client.set_terminated(self._run, "KILLED" if result.interrupted else "FINISHED")
+
+
+class WandB:
+    """Logs to Weights & Biases, as ``wandb``'s own settings and variables say (``WANDB_MODE=offline`` keeps it here); a
+    resumed run goes on in its W&B run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._wandb = library("wandb", "--track wandb: is not installed; pip install wandb")
+
+    def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
+        """Open the W&B run. Raises UserError with what wandb says if it cannot."""
+        mark = self._folder / "wandb.run"
+        if not mark.exists():
+            mark.write_text(uuid.uuid4().hex[:12] + "\n")
+        try:
+            self._run = self._wandb.init(
+                project=os.environ.get("WANDB_PROJECT", "hanse"), name=self._folder.name, id=mark.read_text().strip(),
+                dir=str(self._folder), config=experiment.sections(), resume="allow",
+            )  # fmt: skip
+        except self._wandb.Error as wrong:  # not logged in, no network
+            raise UserError(f"--track wandb: {str(wrong).strip().splitlines()[0]}") from None
+
+    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
+        """Log the round's numbers."""
+        self._run.log(scalars(metrics), step=metrics["round"])
+
+    def on_end(self, result: Run) -> None:
+        """Close the W&B run."""
+        self._run.finish(exit_code=1 if result.interrupted else 0)
+
+
+TRACKERS: Mapping[str, Callable[[Path], Observer]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
+
+
+def make_trackers(names: Sequence[str], folder: Path) -> list[Observer]:
+    """Return the trackers of ``--track``. Raises UserError for a name that does not exist, or is not installed."""
+    for name in names:
+        if name not in TRACKERS:
+            raise UserError(f"--track {name}: no such tracker{nearest(name, TRACKERS)}")
+    return [TRACKERS[name](folder) for name in dict.fromkeys(names)]
