@@ -1,6 +1,12 @@
-"""How the house stands: lines, long files, repeats, and what the public docstrings say.
+"""How the house stands: rooms and what they import, lines of code and of prose, repeats, public docstrings.
 
-    python benchmarks/house.py [--missing]
+    python benchmarks/house.py [--base COMMIT] [--missing]
+
+A *room* is a folder of ``src/hanse`` with its subfolders, or a module beside them. An *arrow* says that some module of
+one room imports one of another (for typing alone is not counted). A *floor* is how many rooms stand one on the other;
+an arrow is *upward* if it runs against the order of rooms that has the fewest such arrows (found greedily); a *circle*
+is a set of modules that import each other. A line of *code* has something else than a comment or a docstring on it,
+*prose* are the lines of docstrings and comments. With ``--base`` another commit's figures stand beside these.
 
 Public is what is in ``__all__`` or has no underscore, with the public methods of public classes. A docstring *says
 shapes or units* where the signature has arrays or amounts and it (or its class) names a shape such as ``[S, P]`` or
@@ -10,14 +16,18 @@ the docstrings that say nothing are listed.
 
 from __future__ import annotations
 
+import argparse
 import ast
+import io
 import re
 import statistics
-import sys
+import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from regression import source_of
 
 SOURCE = Path(__file__).parents[1] / "src" / "hanse"
 WINDOW = 6
@@ -97,22 +107,150 @@ def repeated(folder: Path) -> tuple[int, int]:
     return marked, sum(map(len, files))
 
 
-def figures() -> dict[str, float]:
-    """Return the figures by name."""
-    paths = sorted(SOURCE.rglob("*.py"))
-    lengths = [len(p.read_text().splitlines()) for p in paths]
-    found = [f for p in paths for f in publics(ast.parse(p.read_text()), str(p.relative_to(SOURCE)))]
-    measured = [f for f in found if f.measured]
-    twice, whole = repeated(SOURCE / "mechanisms")
-    everywhere, lines = repeated(SOURCE)
+def modules(source: Path) -> dict[str, Path]:
+    """Return the package's modules by name, a package by that of its folder; the package itself is left out."""
+    found = {}
+    for path in sorted(source.rglob("*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if name:
+            found[name] = path
+    return found
+
+
+def imports(known: Mapping[str, Path]) -> dict[str, set[str]]:
+    """Return which modules each one imports, wherever in its text, but for typing alone."""
+    return {name: set(_imported(ast.parse(path.read_text()), known)) - {name} for name, path in known.items()}
+
+
+def _imported(node: ast.AST, known: Mapping[str, Path]) -> Iterator[str]:
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        return
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hanse"):
+        base = (node.module or "")[len("hanse.") :]
+        for alias in node.names:
+            full = f"{base}.{alias.name}".strip(".")
+            yield from (name for name in ([full] if full in known else [base]) if name in known)
+    for child in ast.iter_child_nodes(node):
+        yield from _imported(child, known)
+
+
+def rooms(known: Mapping[str, Path]) -> dict[str, set[str]]:
+    """Return which rooms each one imports."""
+    found: dict[str, set[str]] = {name.split(".")[0]: set() for name in known}
+    for name, others in imports(known).items():
+        room = name.split(".")[0]
+        found[room] |= {other.split(".")[0] for other in others} - {room}
+    return found
+
+
+def ordered(graph: Mapping[str, set[str]]) -> list[str]:
+    """Return the rooms, the lowest first, in an order with few upward arrows (Eades, Lin, Smyth 1993)."""
+    left = {room: set(others) for room, others in graph.items()}
+    low: list[str] = []
+    high: list[str] = []
+    while left:
+        users = {room: sum(room in others for others in left.values()) for room in left}
+        sinks = sorted(room for room, others in left.items() if not others)
+        sources = sorted(room for room in left if users[room] == 0)
+        if sinks:
+            room = sinks[0]
+            low.append(room)
+        elif sources:
+            room = sources[0]
+            high.append(room)
+        else:
+            room = max(sorted(left), key=lambda r: users[r] - len(left[r]))
+            low.append(room)
+        del left[room]
+        for others in left.values():
+            others.discard(room)
+    return low + high[::-1]
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
+    """Return the sets of modules that import each other."""
+    reach = {name: _reachable(graph, name) for name in graph}
+    found: list[set[str]] = []
+    for name in graph:
+        circle = {other for other in reach[name] if name in reach[other]}
+        if circle and not any(name in one for one in found):
+            found.append(circle | {name})
+    return found
+
+
+def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    seen, waiting = set[str](), list(graph[start])
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += graph[name]
+    return seen
+
+
+def map_figures(source: Path) -> dict[str, float]:
+    """Return the figures of rooms and imports."""
+    known = modules(source)
+    graph = rooms(known)
+    order = ordered(graph)
+    place = {room: i for i, room in enumerate(order)}
+    upward = [(a, b) for a, others in graph.items() for b in others if place[b] > place[a]]
+    floor: dict[str, int] = {}
+    for room in order:
+        floor[room] = 1 + max((floor[other] for other in graph[room] if other in floor), default=0)
     return {
-        "lines of src": sum(lengths),
+        "rooms": len(graph),
+        "floors": max(floor.values()),
+        "arrows between rooms": sum(map(len, graph.values())),
+        "upward arrows": len(upward),
+        "circles of modules": len(circles(imports(known))),
+    }
+
+
+def code_and_prose(text: str) -> tuple[int, int]:
+    """Return how many lines of a module have code on them, and how many are docstrings or comments."""
+    doc, code, comments = set[int](), set[int](), set[int]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
+                doc |= set(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    skipped = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.ENCODING}
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            comments.add(token.start[0])
+        elif token.type not in skipped:
+            code |= set(range(token.start[0], token.end[0] + 1))
+    return len(code - doc), len(doc | comments)
+
+
+def figures(source: Path = SOURCE) -> dict[str, float]:
+    """Return the figures by name."""
+    paths = sorted(source.rglob("*.py"))
+    lengths = [len(p.read_text().splitlines()) for p in paths]
+    found = [f for p in paths for f in publics(ast.parse(p.read_text()), str(p.relative_to(source)))]
+    measured = [f for f in found if f.measured]
+    twice, whole = repeated(source / "mechanisms")
+    everywhere, lines = repeated(source)
+    counted = [code_and_prose(p.read_text()) for p in paths]
+    code, prose = sum(c for c, _ in counted), sum(p for _, p in counted)
+    return {
+        **map_figures(source),
         "files": len(paths),
         "median file": statistics.median(lengths),
         "longest file": max(lengths),
         "files under 30 lines (but __init__)": sum(
             n < 30 and p.name != "__init__.py" for n, p in zip(lengths, paths, strict=True)
         ),
+        "lines": sum(lengths),
+        "lines of code": code,
+        "lines of prose": prose,
+        "prose per line of code": prose / code,
         "repeated in mechanisms, %": 100 * twice / whole,
         "repeated everywhere, %": 100 * everywhere / lines,
         "public docstrings, %": 100 * sum(bool(f.doc) for f in found) / len(found),
@@ -120,10 +258,22 @@ def figures() -> dict[str, float]:
     }
 
 
+def _written(value: float) -> str:
+    return f"{value:.10g}" if value == int(value) else f"{value:.2f}"
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", metavar="COMMIT")
+    parser.add_argument("--missing", action="store_true", help="list the docstrings that say nothing")
+    given = parser.parse_args()
+    before: Mapping[str, float] = {}
+    if given.base:
+        with source_of(given.base) as base:
+            before = figures(base / "hanse")
     for name, value in figures().items():
-        print(f"{name:60} {value:.10g}" if value == int(value) else f"{name:60} {value:.1f}")
-    if "--missing" in sys.argv:
+        print(f"{name:60} {_written(before[name]) + ' -> ' if before else ''}{_written(value)}")
+    if given.missing:
         for path in sorted(SOURCE.rglob("*.py")):
             for found in publics(ast.parse(path.read_text()), str(path.relative_to(SOURCE))):
                 if not found.doc or (found.measured and not found.says):
