@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -11,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hanse.base.errors import UserError, nearest
 
-__all__ = ["call", "defaults"]
+__all__ = ["call", "defaults", "misspelt"]
 
 
 def defaults(make: Callable[..., Any]) -> dict[str, Any]:
@@ -42,3 +43,16 @@ def call(make: Callable[..., Any], options: Mapping[str, Any], where: str, also:
     if lines:
         raise UserError(*lines)
     return make(**checked)
+
+
+def misspelt(kind: type, known: Sequence[str]) -> str | None:
+    """Return a line if a class has a public method whose name is nearly one of ``known`` methods, and not one of them:
+    nothing would ever call it.
+    """
+    for name, member in vars(kind).items():
+        if name.startswith("_") or name in known or not inspect.isfunction(member):
+            continue
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        if near:
+            return f"its method '{name}' is never called: did you mean '{near[0]}'?"
+    return None

@@ -282,6 +282,9 @@ def _main() -> None:
         if type(wrong).__module__.startswith(("click", "typer")) and hasattr(wrong, "format_message"):
             err.print(f"hanse: {_usage(wrong)}", markup=False, highlight=False, soft_wrap=True)
             sys.exit(2)
+        if type(wrong).__name__ == "PartError" and not os.environ.get("HANSE_TRACEBACK"):
+            err.print(f"hanse: {wrong}; HANSE_TRACEBACK=1 shows where", markup=False, highlight=False, soft_wrap=True)
+            sys.exit(1)
         if not is_looking() or os.environ.get("HANSE_TRACEBACK"):
             raise
         _cannot_be_read(wrong)

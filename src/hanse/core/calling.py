@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
+import numpy as np
 from torch import Tensor
 
 from hanse.core.part import Floats, Ints, Part, State, View
+from hanse.core.sound import wrong_decision, wrong_state
 
-__all__ = ["PartError", "States", "call", "decide", "method_of", "name_of"]
+__all__ = ["PartError", "States", "call", "checked_state", "decide", "method_of", "name_of"]
 
 T = TypeVar("T")
 States = Mapping[str, State]  # a part's state by the first slot that it stands in
@@ -46,19 +49,34 @@ def call(slot: str, method: Callable[..., T], view: View, *given: Any) -> T:
 
 
 def decide(
-    slot: str, method: Callable[[View, State], tuple[T, State]], view: View, states: States, key: str
+    slot: str,
+    method: Callable[[View, State], tuple[T, State]],
+    view: View,
+    states: States,
+    key: str,
+    fills: frozenset[str] = frozenset(),
 ) -> tuple[T, States]:
-    """Return what a part decides, and the states with its next one; ``key`` is where its own lies. Raises PartError for
-    what is no decision with a state.
+    """Return what a part decides, and the states with its next one; ``key`` is where its own lies, ``fills`` are the
+    blocks that it may write. Raises PartError for what is no sound decision with a state.
     """
     said: Any = call(slot, method, view, view, states[key])
-    if not (isinstance(said, tuple) and len(said) == 2 and isinstance(said[1], Mapping)):
-        name, kind = getattr(method, "__name__", "method"), type(said).__name__
-        raise PartError(
-            f"{name_of(slot, method, view)}: its {name} returned {kind}: must be a pair, the decision and the next state"
-        )
+    name, who = getattr(method, "__name__", "method"), name_of(slot, method, view)
+    if not (isinstance(said, tuple) and len(said) == 2):
+        raise PartError(f"{who}: its {name} returned {type(said).__name__}: must be the decision and the next state")
     decision, after = said
-    return decision, {**states, key: after}
+    if wrong := wrong_decision(name, decision, view, fills):
+        raise PartError(f"{who}: its {name} returned {wrong}")
+    return decision, {**states, key: checked_state(f"{who}: its {name} returned", after)}
+
+
+def checked_state(who: str, state: Any) -> State:
+    """Return a part's state, closed for writing. Raises PartError for what cannot be checkpointed."""
+    if wrong := wrong_state(state):
+        raise PartError(f"{who} the wrong state: {wrong}")
+    for value in state.values():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+    return state if isinstance(state, MappingProxyType) else MappingProxyType(dict(state))
 
 
 def name_of(slot: str, method: Callable[..., Any], view: View) -> str:

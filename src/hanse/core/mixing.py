@@ -14,8 +14,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from hanse.core.calling import PartError, States, call, decide, method_of
+from hanse.core.calling import PartError, States, call, decide, method_of, name_of
 from hanse.core.part import Aggregate, Floats, Group, Ints, Mechanism, View, Weighed, WeighPart, in_slots
+from hanse.core.sound import wrong_aggregate
 from hanse.core.table import Mix, Replace
 
 __all__ = ["proposed_mix", "writers"]
@@ -33,7 +34,9 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
 
     said: list[Weighed] = []
     for slot, part in writers(mechanism).items():
-        decision, states = decide(slot, part.weigh, view, states, mechanism.standing(part)[0])
+        standing = mechanism.standing(part)
+        fills = in_slots(part.fills, standing)
+        decision, states = decide(slot, part.weigh, view, states, standing[0], fills)
         said.append(decision)
 
     # of two parts that fill one block the first is its writer, and has the last word
@@ -85,11 +88,8 @@ def _aggregates(
     recorded: list[Aggregate] = []
     for group in groups:
         said = call("weigh", aggregate, view, group, state)
-        if not isinstance(said, Aggregate) or np.shape(said.weights) != (len(group),):
-            raise PartError(
-                f"the weigh part {type(mechanism.weigh).__name__}, round {view.round}: its aggregate must return an "
-                f"Aggregate with {len(group)} weights, one for each update of the group"
-            )
+        if wrong := wrong_aggregate(said, group):
+            raise PartError(f"{name_of('weigh', aggregate, view)}: its aggregate {wrong}")
         found.append(_row(view, group.row, group.at, said.weights, said.old))
         recorded += [said] if said.metrics else []
     if not recorded:

@@ -106,6 +106,12 @@ class Block:
     private: bool = False
     held: bool = False
 
+    def __post_init__(self) -> None:
+        if self.initial not in ("model", "different", "zero"):
+            raise ValueError(f"Block '{self.name}': initial: {self.initial!r}: must be 'model', 'different' or 'zero'")
+        if self.count != PER_CLIENT and not (isinstance(self.count, int) and self.count >= 1):
+            raise ValueError(f"Block '{self.name}': count: {self.count!r}: must be a number from 1 on, or PER_CLIENT")
+
     @property
     def per_client(self) -> bool:
         """Whether it has one row for each client."""

@@ -4,7 +4,8 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -95,7 +96,8 @@ class LocalFederation:
         for request, me in answering:
             reply = self._reply(round, request, trained, scored)
             for behaviour in self.behaviours:
-                reply = behaviour.on_reply(me, round, request, reply)
+                with _named(behaviour, "on_reply"):
+                    reply = _of(Reply, behaviour.on_reply(me, round, request, reply))
             replies.append(reply)
         return replies + self._test(tests)
 
@@ -141,7 +143,8 @@ class LocalFederation:
         taken: Request | None = request
         for behaviour in self.behaviours:
             if taken is not None:
-                taken = behaviour.on_request(me, round, taken)
+                with _named(behaviour, "on_request"):
+                    taken = _of(Request | None, behaviour.on_request(me, round, taken))
         return taken
 
     def _train(self, round: int, requests: Sequence[Request]) -> Mapping[int, Trained | str]:
@@ -153,7 +156,9 @@ class LocalFederation:
             return unable
         pool, index = self.data.pool([client for client, _ in seats])
         for behaviour in self.behaviours:
-            index = [behaviour.holds(self._me(c), round, pool.y, i) for (c, _), i in zip(seats, index, strict=True)]
+            with _named(behaviour, "holds"):
+                held = [behaviour.holds(self._me(c), round, pool.y, i) for (c, _), i in zip(seats, index, strict=True)]
+                index = [_of(Tensor, some) for some in held]
         jobs = [
             SeatJob(i, t.start, (self.seed, round, c, t.row), t.centre, t.mu, t.tilt, t.work, t.payload)
             for (c, t), i in zip(seats, index, strict=True)
@@ -195,9 +200,10 @@ class LocalFederation:
         true = pool.y.index_select(0, job.index.to(pool.y.device))
         seen = true.clone()
         for behaviour in showing:
-            seen = behaviour.sees(self._me(job.key[2]), round, seen)
-            if (wrong := _no_targets(seen, true, self.data.num_classes)) is not None:
-                raise ValueError(f"behaviour {type(behaviour).__name__}: its sees returned {wrong}")
+            with _named(behaviour, "sees"):
+                seen = _of(Tensor, behaviour.sees(self._me(job.key[2]), round, seen))
+                if (wrong := _no_targets(seen, true, self.data.num_classes)) is not None:
+                    raise ValueError(f"behaviour {type(behaviour).__name__}: its sees returned {wrong}")
         return None if torch.equal(seen, true) else seen
 
     def _extras(self, pool: Samples, job: SeatJob) -> Mapping[str, Tensor]:
@@ -276,6 +282,24 @@ def _no_targets(seen: Tensor, true: Tensor, classes: int | None) -> str | None:
         return f"{list(seen.shape)} of {seen.dtype}: must be {list(true.shape)} of {true.dtype}, as the samples have"
     strange = [] if classes is None else seen[(seen != true) & ((seen < 0) | (seen >= classes))].tolist()
     return f"class {strange[0]}: allowed: 0 to {classes - 1}" if strange and classes is not None else None
+
+
+@contextmanager
+def _named(behaviour: Behaviour, method: str) -> Iterator[None]:
+    """Say of whatever is raised which behaviour raised it."""
+    try:
+        yield
+    except Exception as wrong:
+        wrong.add_note(f"raised by the behaviour {type(behaviour).__name__}, in its {method}")
+        raise
+
+
+def _of(kind: Any, said: Any) -> Any:
+    """Return what a behaviour said. Raises TypeError if it is of another type."""
+    if not isinstance(said, kind):
+        wanted = getattr(kind, "__name__", str(kind))
+        raise TypeError(f"a behaviour returned {type(said).__name__}: must be {wanted}")
+    return said
 
 
 class _NoAnswerError(Exception):

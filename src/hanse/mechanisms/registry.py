@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from hanse.base.errors import UserError, import_path, named
-from hanse.base.factories import call, defaults
+from hanse.base.factories import call, defaults, misspelt
 from hanse.core.calling import method_of
 from hanse.core.mixing import writers
 from hanse.core.part import GROUPS, Mechanism, Part, in_slots
@@ -216,7 +216,7 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
             lines += wrong.lines
     if not lines and mechanism is not None:
         mechanism = replace(mechanism, **replaced)
-        lines += _no_method(mechanism)
+        lines += _no_part(mechanism)
     if lines or mechanism is None:
         raise UserError(*lines)
     return mechanism
@@ -267,10 +267,11 @@ METHODS = {
 }
 
 
-def _no_method(mechanism: Mechanism) -> list[str]:
-    """Return a line for each part that has not the methods of its slot."""
+def _no_part(mechanism: Mechanism) -> list[str]:
+    """Return a line for each part that has not the methods of its slot, or says of itself what no part can say."""
     lines = []
     for slot, part in mechanism.slots().items():
+        lines += [f"mechanism.{slot}: {type(part).__name__}: {wrong}" for wrong in _misdeclared(slot, part)]
         there = [name for name in METHODS[slot] if method_of(part, name) is not None]
         if len(there) == len(METHODS[slot]) or (slot == "weigh" and there):
             continue
@@ -278,6 +279,30 @@ def _no_method(mechanism: Mechanism) -> list[str]:
         old = "; its 'decide' is of hanse's first protocol: see CONTRIBUTING.md" if hasattr(part, "decide") else ""
         lines.append(f"mechanism.{slot}: {type(part).__name__} has no method '{missing}', so it cannot stand here{old}")
     return lines
+
+
+def _misdeclared(slot: str, part: Part) -> Iterator[str]:
+    """Yield what is wrong with a part's declarations: their types, slots that there are not, methods misspelt."""
+    for name in ("needs", "gives", "reads", "fills"):
+        said: Any = getattr(part, name, frozenset())
+        by_slot = said if isinstance(said, Mapping) else {slot: said}
+        for where, names in by_slot.items():
+            if where not in SLOTS:
+                yield f"{name}: there is no slot '{where}'{nearest(str(where), SLOTS)}"
+            if not isinstance(names, frozenset | set) or not all(isinstance(one, str) for one in names):
+                yield f"{name}: {names!r}: must be a set of names, as in frozenset({{'values'}}), or one for each slot"
+    if in_slots(part.fills, [slot]) and method_of(part, "weigh") is None:
+        yield "fills: needs a method 'weigh' that makes these rows"
+    known = [m for methods in METHODS.values() for m in methods]
+    if (
+        wrong := misspelt(type(part), [*known, "init", "asks", "sends", "learn", "figures", "tells", "terms"])
+    ) is not None:
+        yield wrong
+    if slot == "train" and method_of(part, "blocks") is not None:
+        try:
+            part.blocks()  # type: ignore[attr-defined]
+        except ValueError as refused:
+            yield str(refused)
 
 
 @dataclass(frozen=True)
@@ -301,12 +326,18 @@ def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
     slots = mechanism.slots()
     there = given.union(*(in_slots(part.gives, [slot]) for slot, part in slots.items()))
     found = [
-        Unmet(slot, type(part).__name__, REASONS.get(need, need))
+        Unmet(slot, type(part).__name__, _missing(need, slots))
         for slot, part in slots.items()
         for need in sorted(in_slots(part.needs, [slot]) - there)
     ]
     laid = {block.name for block in mechanism.train.blocks()}
     for slot, part in slots.items():
+        named = in_slots(part.fills, [slot]) - {GROUPS}
+        if named and not named & laid:
+            rows = "', '".join(sorted(named))
+            found.append(
+                Unmet(slot, type(part).__name__, f"rows '{rows}' to fill ({_parts_with('train', min(named))})")
+            )
         for name in sorted(in_slots(part.reads, [slot]) - laid):
             found.append(Unmet(slot, type(part).__name__, f"rows '{name}' ({_parts_with('train', name)})"))
     filled = frozenset[str]().union(*(in_slots(p.fills, mechanism.standing(p)) for p in writers(mechanism).values()))
@@ -314,6 +345,19 @@ def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
         reason = f"rows '{name}' that are made anew ({_parts_with('weigh', name)})"
         found.append(Unmet("train", type(mechanism.train).__name__, reason))
     return list({(lack.part, lack.reason): lack for lack in reversed(found)}.values())[::-1]
+
+
+GIVEN_BY = {"values": "value", "bids": "settle", "trade": "weigh", "groups": "train"}
+
+
+def _missing(need: str, slots: Mapping[str, Part]) -> str:
+    """Return what a part lacks, in words: if a part stands where it usually comes from, that this one does not say so."""
+    if need not in REASONS:
+        return f"'{need}', which nothing gives{nearest(need, REASONS)}"
+    slot = GIVEN_BY.get(need, "")
+    if slot in slots and not type(slots[slot]).__module__.startswith("hanse."):
+        return f"'{need}', and {type(slots[slot]).__name__} in mechanism.{slot} does not say that it gives it"
+    return REASONS[need]
 
 
 def _parts_with(slot: str, name: str) -> str:

@@ -11,11 +11,11 @@ import torch
 
 from hanse.core.about import About
 from hanse.core.book import Book
-from hanse.core.calling import States, call, decide
+from hanse.core.calling import States, call, checked_state, decide, name_of
 from hanse.core.entry import MINT, Transaction
 from hanse.core.entry import client as account_of
 from hanse.core.mixing import proposed_mix
-from hanse.core.part import Context, Floats, Ints, Mechanism, Part, Settlement, Stage, View
+from hanse.core.part import Context, Floats, Ints, Mechanism, Part, Settlement, Stage, State, View
 from hanse.core.port import Federation, Request, Roster
 from hanse.core.table import Mix, Seats, Table, Updates, mix
 from hanse.data.federated import FederatedData
@@ -119,7 +119,10 @@ class _Now:
 def first_state(setup: Setup) -> LoopState:
     """Return the state before round 0."""
     train, context = setup.mechanism.train, setup.context
-    states = {key: part.init(context) for key, part in setup.parts().items()}
+    states = {
+        key: checked_state(f"the {key} part {type(part).__name__}: its init returned", part.init(context))
+        for key, part in setup.parts().items()
+    }
     table = Table.laid_out(train.blocks(), context.num_clients, context.initial)
     return LoopState(0, table, train.home(table, context), states, Book(floor=setup.floor))
 
@@ -141,11 +144,20 @@ def play_round(setup: Setup, state: LoopState) -> Played:
     now = _deploy(setup, now)
 
     view = now.view
-    learned = {key: call(key, part.learn, view, view, now.states[key]) for key, part in setup.parts().items()}
+    learned = _learned(setup, now)
     personal = None if view.deployment is None else view.deployment.weights
     moved = _moved(state, view, table)
     after = LoopState(state.round + 1, table, view.mixed.home, learned, view.book, personal, moved=moved)
     return Played(after, view, now.port.seconds, now.port.down, now.port.up, _figures(setup, learned))
+
+
+def _learned(setup: Setup, now: _Now) -> dict[str, State]:
+    """Return the parts' states after the round."""
+    found = {}
+    for key, part in setup.parts().items():
+        state = call(key, part.learn, now.view, now.view, now.states[key])
+        found[key] = checked_state(f"{name_of(key, part.learn, now.view)}: its learn returned", state)
+    return found
 
 
 def _moved(state: LoopState, view: View, table: Table) -> Ints:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hanse.base.errors import UserError, import_path, named
-from hanse.base.factories import call
+from hanse.base.factories import call, misspelt
 from hanse.base.streams import stream
 from hanse.core.about import About, describe
 from hanse.core.entry import TOKEN
@@ -111,11 +111,18 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
     return Blueprint(data, problem, initial, mechanism, tuple(behaviours), policy, profiles, refuse, device, said)
 
 
+HOOKS = ("present", "holds", "sees", "on_request", "on_reply", "tells")
+
+
 def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
     make = BEHAVIOURS.get(name) or import_path(name, "behaviour", BEHAVIOURS)
     found: Behaviour = call(make, options, f"behaviour.{name}")
     if Behaviour not in type(found).__mro__:
         raise UserError(f"behaviour.{name}: {type(found).__name__}: must be a class that inherits from Behaviour")
+    if (wrong := misspelt(type(found), HOOKS)) is not None:
+        raise UserError(f"behaviour.{name}: {type(found).__name__}: {wrong}")
+    if all(getattr(type(found), hook) is getattr(Behaviour, hook) for hook in HOOKS if hook != "tells"):
+        raise UserError(f"behaviour.{name}: {type(found).__name__}: does nothing: must have one of {', '.join(HOOKS)}")
     return found
 
 
