@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from hanse.base.errors import UserError, import_path, named
+from hanse.base.errors import UserError, import_path, named, nearest
 from hanse.base.factories import call, defaults, misspelt
 from hanse.core.calling import method_of
 from hanse.core.mixing import writers
@@ -351,7 +351,7 @@ GIVEN_BY = {"values": "value", "bids": "settle", "trade": "weigh", "groups": "tr
 
 
 def _missing(need: str, slots: Mapping[str, Part]) -> str:
-    """Return what a part lacks, in words: if a part stands where it usually comes from, that this one does not say so."""
+    """Return what a part lacks, in words; of a part that stands where it would come from, that it does not say so."""
     if need not in REASONS:
         return f"'{need}', which nothing gives{nearest(need, REASONS)}"
     slot = GIVEN_BY.get(need, "")

@@ -217,6 +217,7 @@ def settle_engine(
         *differs,
         *_too_short(experiment, blueprint),
         *_not_held(mechanism),
+        *_never_asked(experiment, mechanism),
     ]
     return experiment, _setup(experiment, blueprint, engine, federation), said
 
@@ -243,6 +244,16 @@ def _not_held(mechanism: Mechanism) -> list[str]:
         return []
     part, rows = type(mechanism.deploy).__name__, "', '".join(sorted(made))
     return [f"warning: mechanism.deploy: {part} hands out none of the rows '{rows}' that clients train to hold"]
+
+
+def _never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
+    """Return a warning if a weigh part is named that only averages, where every client trains a row of its own."""
+    if "weigh" not in experiment.mechanism.table or mechanism.weigh.fills:
+        return []
+    if "groups" in in_slots(mechanism.train.gives, ["train"]):
+        return []
+    part, train = type(mechanism.weigh).__name__, type(mechanism.train).__name__
+    return [f"warning: mechanism.weigh: {part} is never asked: with {train} every client trains a row of its own"]
 
 
 def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:

@@ -112,7 +112,7 @@ class Arena:
         self.data = RemoteData.of(sizes, local.input_shape, local.num_classes, *sets)
         found = blueprint(experiment, self.data)
         _, self.world, _ = settle_engine(experiment, found, federation=self.federation)
-        self.setup = self.world.setup
+        self.setup = self.world
         self.lines: dict[str, list[str]] = {"metrics.jsonl": [], "clients.jsonl": []}  # as a run directory has them
 
     def play(self, rounds: int, see: Callable[[Played], None], times: int = 1) -> LoopState:

@@ -107,10 +107,10 @@ def test_the_last_update_is_told_also_where_nobody_tests(tmp_path: Path) -> None
 class Breaks(SettlePart):
     """Raises in round 1."""
 
-    def decide(self, view: View, state: Any) -> Settlement:
-        if view.round == 1:
+    def settle(self, view: View, state: Any) -> tuple[Settlement, Any]:
+        if view.round == 1 and view.stage == "close":
             raise ZeroDivisionError("no settlement")
-        return Settlement()
+        return Settlement(), state
 
 
 def breaking(clients_per_round: int) -> Mechanism:

@@ -185,7 +185,7 @@ def test_rounds_in_which_a_part_fails_are_said_with_who_sat_and_end_the_run(
     def breaks(*_: Any) -> Any:
         raise KeyError("a key of its own")
 
-    monkeypatch.setattr(BySamples, "decide", breaks)
+    monkeypatch.setattr(BySamples, "aggregate", breaks)
     exp = everyone(run={"rounds": 5})
     with pytest.raises(RunFailedError):
         run_with(grid_of(exp, tmp_path), exp, tmp_path / "run")
