@@ -30,19 +30,31 @@ def call(make: Callable[..., Any], options: Mapping[str, Any], where: str, also:
     # a dataclass may inherit fields from another module, whose names its own __init__ does not know
     annotated = make.__init__ if inspect.isclass(make) and not is_dataclass(make) else make
     hints = get_type_hints(annotated, include_extras=True)
-    lines, checked = [], {}
+    lines: list[str] = []
+    checked: dict[str, Any] = {}
     for name, given in options.items():
         if name not in parameters:
             lines.append(f"{where}.{name}: no such key{nearest(name, [*parameters, *also])}")
             continue
+        wanted = TypeAdapter(hints.get(name, Any))
+        if given == "none" and _allows_none(wanted):  # TOML has no word of its own for it
+            checked[name] = None
+            continue
         try:
-            checked[name] = TypeAdapter(hints.get(name, Any)).validate_python(given, strict=True)
+            checked[name] = wanted.validate_python(given, strict=True)
         except ValidationError as wrong:
             reasons = "; or ".join(dict.fromkeys(e["msg"] for e in wrong.errors()))
             lines.append(f"{where}.{name}: {given!r}: {reasons[0].lower()}{reasons[1:]}")
     if lines:
         raise UserError(*lines)
     return make(**checked)
+
+
+def _allows_none(wanted: TypeAdapter[Any]) -> bool:
+    try:
+        return wanted.validate_python(None, strict=True) is None
+    except ValidationError:
+        return False
 
 
 def misspelt(kind: type, known: Sequence[str]) -> str | None:

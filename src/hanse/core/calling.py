@@ -62,7 +62,9 @@ def decide(
     said: Any = call(slot, method, view, view, states[key])
     name, who = getattr(method, "__name__", "method"), name_of(slot, method, view)
     if not (isinstance(said, tuple) and len(said) == 2):
-        raise PartError(f"{who}: its {name} returned {type(said).__name__}: must be the decision and the next state")
+        raise PartError(
+            f"{who}: its {name} returned {type(said).__name__}: must be a pair, the decision and the next state"
+        )
     decision, after = said
     if wrong := wrong_decision(name, decision, view, fills):
         raise PartError(f"{who}: its {name} returned {wrong}")
@@ -73,10 +75,16 @@ def checked_state(who: str, state: Any) -> State:
     """Return a part's state, closed for writing. Raises PartError for what cannot be checkpointed."""
     if wrong := wrong_state(state):
         raise PartError(f"{who} the wrong state: {wrong}")
-    for value in state.values():
+    kept = {name: np.ascontiguousarray(x) if _turned(x) else x for name, x in state.items()}
+    for value in kept.values():
         if isinstance(value, np.ndarray):
             value.flags.writeable = False
-    return state if isinstance(state, MappingProxyType) else MappingProxyType(dict(state))
+    return MappingProxyType(kept)
+
+
+def _turned(value: Any) -> bool:
+    """Whether it is an array that a checkpoint cannot take as it lies, such as one that was reversed."""
+    return isinstance(value, np.ndarray) and any(stride < 0 for stride in value.strides)
 
 
 def name_of(slot: str, method: Callable[..., Any], view: View) -> str:

@@ -37,6 +37,8 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
         standing = mechanism.standing(part)
         fills = in_slots(part.fills, standing)
         decision, states = decide(slot, part.weigh, view, states, standing[0], fills)
+        if "weigh" not in standing:
+            _leaves_groups(mechanism, groups, decision, name_of(slot, part.weigh, view))
         said.append(decision)
 
     # of two parts that fill one block the first is its writer, and has the last word
@@ -53,6 +55,16 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
         refused=tuple(one for decision in said for one in decision.refused),
     )
     return mix, [value for decision in said for value in decision.found], states
+
+
+def _leaves_groups(mechanism: Mechanism, groups: Sequence[Group], said: Weighed, who: str) -> None:
+    """Raise PartError if a part in another slot makes a row that groups train: that is for the weigh slot to say."""
+    rows = {int(row) for one in said.replaced for row in one.rows}
+    if both := [group.row for group in groups if group.row in rows]:
+        raise PartError(
+            f"{who}: its weigh replaced row {both[0]}, which {type(mechanism.weigh).__name__} in the weigh slot makes: "
+            "a row has one writer"
+        )
 
 
 def writers(mechanism: Mechanism) -> dict[str, WeighPart]:

@@ -30,8 +30,9 @@ from hanse.core.part import (
 )
 from hanse.core.table import Floats, Ints, Seats
 
-__all__ = ["wrong_aggregate", "wrong_decision", "wrong_state"]
+__all__ = ["wrong_aggregate", "wrong_decision", "wrong_figures", "wrong_home", "wrong_state"]
 
+RECORDED = frozenset({"round", "client", "start", "refused", "samples", "steps", "loss", "weight", "value"})
 PLAIN = (Tensor, np.ndarray, bool, int, float, str)
 
 
@@ -46,6 +47,31 @@ def wrong_state(state: Any) -> str:
     for name, value in state.items():
         if not isinstance(name, str) or not (value is None or isinstance(value, PLAIN)):
             return f"its state {name!r} is {type(value).__name__}: must be a tensor, an array, a number or a text"
+        if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
+            return f"its state {name!r} is an array of {value.dtype}: must be of numbers or truth values"
+    return ""
+
+
+def wrong_figures(figures: Any, num_clients: int) -> str:
+    """Return what is wrong with a part's figures of each client; "" if they are sound."""
+    if not isinstance(figures, Mapping):
+        return f"{type(figures).__name__}: must be a mapping of names to arrays"
+    try:
+        for name, array in figures.items():
+            if name in RECORDED:
+                raise _WrongError(f"{name}: is recorded already under this name")
+            _shaped(str(name), array, (num_clients,), "fiub")
+    except _WrongError as wrong:
+        return str(wrong)
+    return ""
+
+
+def wrong_home(home: Any, num_clients: int, size: int) -> str:
+    """Return what is wrong with the rows that clients start from; "" if they are sound."""
+    try:
+        _rows("rows", home, (num_clients,), size)
+    except _WrongError as wrong:
+        return str(wrong)
     return ""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -91,6 +91,12 @@ class Layout:
                 tensors[name].copy_(value)
 
 
+def _close(*arrays: NDArray[Any]) -> None:
+    """Let nobody write into these arrays: everybody is shown the same ones."""
+    for array in arrays:
+        array.flags.writeable = False
+
+
 @dataclass(frozen=True)
 class Block:
     """Rows of the table under one name: ``count`` of them, or one for each client (``PER_CLIENT``).
@@ -130,6 +136,9 @@ class Table:
     owner: Ints
     block: Ints
     blocks: tuple[Block, ...]
+
+    def __post_init__(self) -> None:
+        _close(self.owner, self.block)
 
     @property
     def size(self) -> int:
@@ -319,6 +328,9 @@ class Mix:
     home: Ints
     metrics: Mapping[str, float] = field(default_factory=dict)
     refused: tuple[tuple[int, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        _close(self.W, self.owner, self.block, self.home)
 
     @staticmethod
     def keeping(table: Table, num_updates: int, home: Ints) -> Mix:

@@ -189,6 +189,10 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     adapters: Literal["factors", "products"] = "factors"
     mu: Weight | None = None
 
+    def __post_init__(self) -> None:
+        if self.mu is None:  # eq. (7): lambda / (2 eta) |theta - centre|^2
+            object.__setattr__(self, "mu", self.lam / self.eta)
+
     def init(self, context: Context) -> State:
         """All are there, and nothing has been traded. Raises UserError for products where the model is no adapter."""
         if self.adapters == "products" and not has_adapters(context.layout):
@@ -269,8 +273,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         clients = view.choice.clients
         own = view.at("model", clients)
         pull = units(view.at("centre", clients), view.table.size)
-        mu = self.lam / self.eta if self.mu is None else self.mu  # eq. (7): lambda / (2 eta) |theta - centre|^2
-        return Seats(clients, own, own, R=pull, mu=mu * state["pulled"][clients]), state
+        assert self.mu is not None
+        return Seats(clients, own, own, R=pull, mu=self.mu * state["pulled"][clients]), state
 
     # WEIGH
 

@@ -129,6 +129,8 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
     "settle": {"market": "ipfl"},
     "deploy": {"cluster": "ifca"},
 }
+# options that these parts had of their own, and that are made from others now
+FIXED: Mapping[tuple[str, str], Mapping[str, Any]] = {("train", "model_and_centre"): {"mu": 0.4}}
 
 # what a need is called when it is missing
 REASONS = {
@@ -156,7 +158,8 @@ def carried(make: Callable[..., Any], options: Mapping[str, Any], part: Callable
     """Return what a replaced part takes over from its mechanism: options of the same name that were given, and how
     many clients a round; the same name need not mean the same thing, so no other default carries over.
     """
-    known = {k: v for k, v in defaults(make).items() if k == "clients_per_round"} | dict(options)
+    standard = {k: v for k, v in defaults(make).items() if k == "clients_per_round" and v is not None}
+    known = standard | dict(options)
     return {k: known[k] for k in defaults(part) if k in known}
 
 
@@ -167,7 +170,8 @@ def current_names(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         given = found.get(slot)
         name = given.get("name") if isinstance(given, Mapping) else given
         if isinstance(name, str) and name in names:
-            found[slot] = names[name] if isinstance(given, str) else {**given, "name": names[name]}  # type: ignore[dict-item]
+            options = {} if isinstance(given, str) else {k: v for k, v in given.items() if k != "name"}  # type: ignore[union-attr]
+            found[slot] = {"name": names[name], **FIXED.get((slot, name), {}), **options}
             notes.append(f"note: mechanism.{slot}: '{name}' is called '{names[name]}' now")
     return found, notes
 
@@ -204,7 +208,7 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
     for slot in SLOTS:
         if slot in table:
             try:
-                _want(wanted, slot, table[slot], mechanism, make, options)
+                _want(wanted, slot, table, mechanism, make, options)
             except UserError as wrong:
                 lines += wrong.lines
     replaced: dict[str, Any] = {}
@@ -225,12 +229,16 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
 def _want(
     wanted: dict[Any, _Wanted | None],
     slot: str,
-    given: Any,
+    table: Mapping[str, Any],
     mechanism: Mechanism | None,
     make: Callable[..., Mechanism],
     options: Mapping[str, Any],
 ) -> None:
-    """Add what a slot's entry asks for to ``wanted``, by what makes the part (by the slot, if it is to be empty)."""
+    """Add what a slot's entry asks for to ``wanted``, by what makes the part (by the slot, if it is to be empty).
+
+    The mechanism's own part keeps the other slots that it stands in, but for those that the table names.
+    """
+    given = table[slot]
     if slot in ("value", "settle") and given in ("none", {"name": "none"}):
         wanted[slot] = None
         return
@@ -242,6 +250,8 @@ def _want(
         factory, changes = named(given, f"mechanism.{slot}", PARTS[slot])
         built_in = factory in PARTS[slot].values()
         start = carried(make, options, factory) if built_in else {}
+        if own is not None and type(own) is factory:  # what is not given stays as the mechanism has it
+            start = {f.name: getattr(own, f.name) for f in fields(own)}  # type: ignore[arg-type]
     one = wanted.setdefault(factory, _Wanted(factory, start))
     assert one is not None
     for key, option in changes.items():
@@ -254,7 +264,7 @@ def _want(
         one.options[key], one.given[key] = option, slot
     same = mechanism is not None and own is not None and type(own) is factory
     also = mechanism.standing(own) if same and mechanism is not None and own is not None else []
-    one.slots += [s for s in dict.fromkeys([slot, *also]) if s not in one.slots]
+    one.slots += [s for s in dict.fromkeys([slot, *also]) if s not in one.slots and (s == slot or s not in table)]
 
 
 METHODS = {

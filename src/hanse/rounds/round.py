@@ -11,12 +11,13 @@ import torch
 
 from hanse.core.about import About
 from hanse.core.book import Book
-from hanse.core.calling import States, call, checked_state, decide, name_of
+from hanse.core.calling import PartError, States, call, checked_state, decide, name_of
 from hanse.core.entry import MINT, Transaction
 from hanse.core.entry import client as account_of
 from hanse.core.mixing import proposed_mix
 from hanse.core.part import Context, Floats, Ints, Mechanism, Part, Settlement, Stage, State, View
 from hanse.core.port import Federation, Request, Roster
+from hanse.core.sound import wrong_figures, wrong_home
 from hanse.core.table import Mix, Seats, Table, Updates, mix
 from hanse.data.federated import FederatedData
 from hanse.federation.private import NEVER
@@ -123,8 +124,11 @@ def first_state(setup: Setup) -> LoopState:
         key: checked_state(f"the {key} part {type(part).__name__}: its init returned", part.init(context))
         for key, part in setup.parts().items()
     }
-    table = Table.laid_out(train.blocks(), context.num_clients, context.initial)
-    return LoopState(0, table, train.home(table, context), states, Book(floor=setup.floor))
+    table = Table.laid_out(tuple(train.blocks()), context.num_clients, context.initial)
+    home = train.home(table, context)
+    if wrong := wrong_home(home, context.num_clients, table.size):
+        raise PartError(f"the train part {type(train).__name__}: its home returned {wrong}")
+    return LoopState(0, table, home, states, Book(floor=setup.floor))
 
 
 def play_round(setup: Setup, state: LoopState) -> Played:
@@ -199,7 +203,13 @@ def finish(setup: Setup, state: LoopState) -> Played:
 
 def _figures(setup: Setup, states: States) -> dict[str, Floats]:
     """Return the parts' figures of each client ``[N]`` by name."""
-    return {name: x for key, part in setup.parts().items() for name, x in part.figures(states[key]).items()}
+    found: dict[str, Floats] = {}
+    for key, part in setup.parts().items():
+        figures = part.figures(states[key])
+        if wrong := wrong_figures(figures, setup.context.num_clients):
+            raise PartError(f"the {key} part {type(part).__name__}: its figures returned {wrong}")
+        found |= figures
+    return found
 
 
 def _begin(setup: Setup, state: LoopState, stage: Stage) -> _Now:

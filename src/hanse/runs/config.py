@@ -236,10 +236,10 @@ class Experiment(BaseModel):
         if isinstance(known.get("clients_per_round"), int):
             known["clients_per_round"] = min(known["clients_per_round"], self.data.clients)
         given = self.mechanism.table
-        found["mechanism"] = {"name": self.mechanism.name} | known | given | self._parts()
+        found["mechanism"] = {"name": self.mechanism.name} | known | given | self._parts({**known, **given})
         return found
 
-    def _parts(self) -> dict[str, Any]:
+    def _parts(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parts that are named, with all their options; those of a part in several slots under the first."""
         given, slots = self.mechanism.table, self.mechanism.built.slots()
         found: dict[str, Any] = {}
@@ -255,6 +255,8 @@ class Experiment(BaseModel):
             asked = "clients_per_round" in given or "clients_per_round" in given[slot]
             if isinstance(options.get("clients_per_round"), int) and not asked:  # a default adapts by itself
                 options["clients_per_round"] = min(options["clients_per_round"], self.data.clients)
+            for key in [key for key, option in options.items() if option is None and key in known]:
+                options[key] = "none"  # left out, it would be the mechanism's when the file is read
             found[slot] = name if again else {"name": name} | options
         return found
 

@@ -1,0 +1,415 @@
+"""What a part decides, declares or keeps is looked at before it is used, and the error names the part."""
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import hanse
+from hanse.core.calling import PartError
+from hanse.core.part import (
+    Aggregate,
+    AggregatePart,
+    Block,
+    Choice,
+    Deployment,
+    DeployPart,
+    Group,
+    Mechanism,
+    Named,
+    Replace,
+    SelectPart,
+    Settlement,
+    SettlePart,
+    State,
+    ValuePart,
+    Values,
+    View,
+    Weighed,
+    WeighPart,
+)
+from hanse.federation.behaviour import Behaviour
+from hanse.mechanisms.baselines import fedavg
+from hanse.mechanisms.registry import MECHANISMS, PARTS, RENAMED, build_mechanism
+from hanse.mechanisms.select import Everyone
+from hanse.mechanisms.train import SharedModel
+
+
+@dataclass(frozen=True)
+class Says:
+    """A part that says, whatever it is asked, what a test gave it."""
+
+    said: Callable[[Any], Any]
+    after: Any = None
+
+
+class Selects(Says, SelectPart):
+    def select(self, view: View, state: State) -> Any:
+        return self.said(view), state if self.after is None else self.after
+
+
+class Averages(Says, AggregatePart):
+    def aggregate(self, group: Group, state: State) -> Any:
+        return self.said(group)
+
+
+class Values_(Says, ValuePart):  # noqa: N801
+    gives: ClassVar[Named] = frozenset({"values"})
+
+    def value(self, view: View, state: State) -> Any:
+        return self.said(view), state
+
+
+class Settles(Says, SettlePart):
+    def settle(self, view: View, state: State) -> Any:
+        return self.said(view), state
+
+
+class Deploys(Says, DeployPart):
+    def deploy(self, view: View, state: State) -> Any:
+        return self.said(view), state
+
+
+class Weighs(Says, WeighPart):
+    fills: ClassVar[Named] = frozenset({"z"})
+
+    def weigh(self, view: View, state: State) -> Any:
+        return self.said(view), state
+
+
+class WithZ(SharedModel):
+    """As FedAvg, with a row "z" that somebody may fill."""
+
+    def blocks(self) -> Any:
+        return Block("server"), Block("z", initial="zero")
+
+
+@dataclass(frozen=True)
+class Learns(SelectPart):
+    learned: Any = None
+
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
+        return Choice(view.present), state
+
+    def learn(self, outcome: View, state: State) -> Any:
+        return self.learned
+
+
+MADE: dict[str, Mechanism] = {}
+
+
+def made() -> Mechanism:
+    return MADE["now"]
+
+
+def played(mechanism: Mechanism, rounds: int = 2) -> hanse.Run:
+    MADE["now"] = mechanism
+    data = {"clients": 3, "validation": 0.1}
+    return hanse.run(
+        hanse.Experiment(
+            data=data, model={"name": "logistic"}, mechanism={"name": f"{__name__}:made"}, run={"rounds": rounds}
+        )
+    )
+
+
+BASE = replace(fedavg(3), select=Everyone())
+WRONG: dict[str, tuple[Mechanism, str]] = {
+    "NaN weights": (
+        replace(BASE, weigh=Averages(lambda g: Aggregate(np.full(len(g), np.nan)))),
+        "the weigh part Averages, round 0: its aggregate returned an Aggregate: weights: has nan in it: must be finite",
+    ),
+    "too many weights": (
+        replace(BASE, weigh=Averages(lambda g: Aggregate(np.ones(len(g) + 1)))),
+        r"Averages.*weights: is float64 of shape \[4\]: must be \[3\], numbers",
+    ),
+    "no aggregate": (replace(BASE, weigh=Averages(lambda g: np.ones(3))), "its aggregate returned ndarray: must be"),
+    "a bare list": (replace(BASE, select=Selects(lambda v: [0, 1])), "Selects, round 0: its select returned list"),
+    "a client twice": (
+        replace(BASE, select=Selects(lambda v: Choice(np.array([1, 1])))),
+        "Choice: clients: client 1 is seated twice at row 0",
+    ),
+    "an absent client": (
+        replace(BASE, select=Selects(lambda v: Choice(np.array([77])))),
+        "Choice: clients: 77 is not present: must be of 0, 1, 2",
+    ),
+    "floats": (
+        replace(BASE, select=Selects(lambda v: Choice(np.array([0.0])))),
+        r"clients: is float64 of shape \[1\]: must be \[n\], whole numbers",
+    ),
+    "another row": (
+        replace(BASE, select=Selects(lambda v: Choice(np.array([0]), np.array([5])))),
+        "start: there is no row 5: must be 0 to 0",
+    ),
+    "no state": (replace(BASE, select=Selects(lambda v: Choice(v.present), 3)), "the wrong state: its state is int"),
+    "a state of objects": (
+        replace(BASE, select=Selects(lambda v: Choice(v.present), {"f": print})),
+        "its state 'f' is builtin_function_or_method: must be a tensor, an array, a number or a text",
+    ),
+    "a metric that is an array": (
+        replace(BASE, select=Selects(lambda v: Choice(v.present, metrics={"m": np.ones(2)}))),
+        "Choice: metrics: 'm' is ndarray: must be a number",
+    ),
+    "learn without return": (
+        replace(BASE, select=Learns()),
+        "the select part Learns, round 0: its learn returned the wrong state: its state is NoneType",
+    ),
+    "values of another length": (
+        replace(BASE, value=Values_(lambda v: Values(np.ones(2)))),
+        r"Values_, round 0: its value returned Values: per_seat: is float64 of shape \[2\]: must be \[3\]",
+    ),
+    "one transaction": (
+        replace(BASE, settle=Settles(lambda v: Settlement(transactions="pay"))),  # type: ignore[arg-type]
+        "Settles, round 0: its settle returned Settlement: transactions: is str: must be a tuple of Transaction",
+    ),
+    "a row to withhold that there is not": (
+        replace(BASE, settle=Settles(lambda v: Settlement(frozenset({1} if v.stage == "close" else ())))),
+        "withheld: 1 is no row of the table: must be 0 to 0",
+    ),
+    "models for too few": (
+        replace(BASE, deploy=Deploys(lambda v: Deployment(np.zeros(2, np.int64)))),
+        r"Deploys, round 0: its deploy returned Deployment: rows: is int64 of shape \[2\]: must be \[3\]",
+    ),
+    "a row that is not filled": (
+        replace(BASE, train=WithZ(), weigh=Weighs(lambda v: Weighed((Replace(np.array([0]), np.ones((1, 3))),)))),
+        "Weighs, round 0: its weigh returned Weighed: replaced: row 0 is one of 'server', which the part does not fill",
+    ),
+    "a negative row": (
+        replace(BASE, train=WithZ(), weigh=Weighs(lambda v: Weighed((Replace(np.array([-1]), np.ones((1, 3))),)))),
+        "replaced: rows: there is no row -1: must be 0 to 1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_a_part_does_wrong_is_said_with_its_name_and_round(name: str) -> None:
+    mechanism, said = WRONG[name]
+    with pytest.raises(PartError, match=said):
+        played(mechanism)
+
+
+@dataclass(frozen=True)
+class FillsServer(SharedModel, WeighPart):
+    """Fills the row that the weigh slot's part averages."""
+
+    gives: ClassVar[Named] = frozenset({"groups"})
+    fills: ClassVar[Named] = frozenset({"server"})
+
+    def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
+        return Weighed((Replace(view.at("server"), np.full((1, 3), 1 / 3)),)), state
+
+
+def test_a_row_that_groups_train_has_one_writer() -> None:
+    with pytest.raises(PartError, match="its weigh replaced row 0, which BySamples in the weigh slot makes"):
+        played(replace(BASE, train=FillsServer()))
+
+
+class WritesState(Learns):
+    def init(self, context: Any) -> State:
+        return {"n": 0, "x": np.zeros(2)}
+
+    def learn(self, outcome: View, state: Any) -> State:
+        if self.learned == "array":
+            state["x"][0] = 1.0
+        else:
+            state["n"] += 1
+        return state
+
+
+@pytest.mark.parametrize(("what", "said"), [("array", "read-only"), ("number", "does not support item assignment")])
+def test_nobody_writes_into_a_state_in_place(what: str, said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said) as caught:
+        played(replace(BASE, select=WritesState(what)))
+    assert caught.value.__notes__ == ["raised by the select part WritesState, round 0"]
+
+
+class Reversed(Learns):
+    def init(self, context: Any) -> State:
+        return {"order": np.arange(3)[::-1]}
+
+    def learn(self, outcome: View, state: State) -> State:
+        return {"order": state["order"][::-1]}
+
+
+def test_an_array_that_was_reversed_goes_into_a_checkpoint(tmp_path: Path) -> None:
+    MADE["now"] = replace(BASE, select=Reversed())
+    exp = hanse.Experiment(
+        data={"clients": 3}, model={"name": "logistic"}, mechanism={"name": f"{__name__}:made"}, run={"rounds": 1}
+    )
+    hanse.run(exp, out=tmp_path / "run")
+    assert len(hanse.resume(tmp_path / "run").metrics) == 1
+
+
+class Figures(Learns):
+    def learn(self, outcome: View, state: State) -> State:
+        return state
+
+    def figures(self, state: State) -> Any:
+        return self.learned
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        ({"client": np.ones(3)}, "client: is recorded already"),
+        ({"mine": np.ones(2)}, r"mine: is float64 of shape \[2\]"),
+    ],
+)
+def test_figures_of_clients_are_looked_at(figures: Any, said: str) -> None:
+    with pytest.raises(PartError, match=f"the select part Figures: its figures returned {said}"):
+        played(replace(BASE, select=Figures(figures)))
+
+
+@dataclass(frozen=True)
+class Declares(SharedModel):
+    """A train part whose declarations a test gives."""
+
+
+def declared(**said: Any) -> Mechanism:
+    return replace(BASE, train=type("Declares", (Declares,), said)())
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ({"needs": "values"}, "mechanism.train: Declares: needs: 'values': must be a set of names"),
+        ({"gives": {"trian": frozenset({"groups"})}}, "gives: there is no slot 'trian'; did you mean 'train'?"),
+        ({"fills": frozenset({"server"})}, "fills: needs a method 'weigh' that makes these rows"),
+        ({"needs": frozenset({"valeus"})}, "needs 'valeus', which nothing gives; did you mean 'values'?"),
+        ({"lern": lambda self, outcome, state: state}, "its method 'lern' is never called: did you mean 'learn'?"),
+        (
+            {"blocks": lambda self: (Block("server", initial="zeros"),)},
+            "initial: 'zeros': must be",
+        ),  # type: ignore[arg-type]
+        ({"blocks": lambda self: (Block("server", -2),)}, "count: -2: must be a number from 1 on, or PER_CLIENT"),
+    ],
+)
+def test_what_a_part_says_of_itself_is_looked_at_before_round_0(said: dict[str, Any], line: str) -> None:
+    with pytest.raises(hanse.UserError) as caught:
+        played(declared(**said))
+    assert any(line in one for one in caught.value.lines)
+
+
+class NoGives(ValuePart):
+    def value(self, view: View, state: State) -> tuple[Values, State]:
+        return Values(np.zeros(len(view.trained))), state
+
+
+def test_a_part_that_does_not_say_what_it_gives_is_named() -> None:
+    wanting = type("Wants", (Everyone,), {"needs": frozenset({"values"})})()
+    with pytest.raises(hanse.UserError, match=r"and NoGives in mechanism[.]value does not say that it gives it"):
+        played(replace(BASE, select=wanting, value=NoGives()))
+
+
+def test_rows_to_fill_must_be_there() -> None:
+    with pytest.raises(hanse.UserError, match=r"mechanism[.]weigh: Weighs needs rows 'z' to fill"):
+        played(replace(BASE, weigh=Weighs(lambda v: Weighed())))
+
+
+class Silent(Behaviour):
+    """Has none of a behaviour's methods."""
+
+
+class Misspelt(Behaviour):
+    def on_repply(self, *_: Any) -> None:
+        """Never called."""
+
+
+class SaysNothing(Behaviour):
+    def on_reply(self, me: Any, round: int, request: Any, reply: Any) -> Any:
+        return None
+
+
+class Raises(Behaviour):
+    def on_request(self, me: Any, round: int, request: Any) -> Any:
+        raise ZeroDivisionError("boom")
+
+
+def behaving(name: str) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": 3},
+        model={"name": "logistic"},
+        mechanism={"name": "fedavg"},
+        behaviour={f"{__name__}:{name}": {}},
+        run={"rounds": 1},
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Silent", "does nothing: must have one of present, holds"),
+        ("Misspelt", "'on_repply' is never called: did you mean"),
+    ],
+)
+def test_a_behaviour_that_would_do_nothing_is_refused(name: str, said: str) -> None:
+    with pytest.raises(hanse.UserError, match=said):
+        hanse.run(behaving(name))
+
+
+@pytest.mark.parametrize(("name", "method"), [("SaysNothing", "on_reply"), ("Raises", "on_request")])
+def test_what_a_behaviour_raises_names_it(name: str, method: str) -> None:
+    with pytest.raises((TypeError, ZeroDivisionError)) as caught:
+        hanse.run(behaving(name))
+    assert caught.value.__notes__ == [f"raised by the behaviour {name}, in its {method}"]
+
+
+@pytest.mark.parametrize(
+    ("table", "slot", "kind"),
+    [
+        ({"name": "ipfl", "select": "everyone", "weigh": {"lam": 1.0}}, "select", "Everyone"),
+        (
+            {"name": "ipfl", "select": "uniform", "settle": {"name": "market", "pricing": "critical"}},
+            "select",
+            "Uniform",
+        ),
+        ({"name": "ifca", "train": "shared", "deploy": "server"}, "train", "SharedModel"),
+        ({"name": "scaffold", "weigh": "gtflat", "train": {"global_lr": 0.5}}, "weigh", "GTFLAT"),
+    ],
+)
+def test_a_slot_that_is_given_to_another_part_stays_with_it(table: dict[str, Any], slot: str, kind: str) -> None:
+    assert type(build_mechanism(table).slots()[slot]).__name__ == kind
+
+
+@pytest.mark.parametrize(
+    ("table", "mu"),
+    [
+        ({"name": "ipfl", "weigh": {"lam": 1.0}}, 0.4),
+        ({"name": "ipfl", "weigh": {"name": "imports", "lam": 1.0}}, 0.4),
+        ({"name": "ipfl", "lam": 1.0, "train": "model_and_centre"}, 0.4),
+        ({"name": "fedamp", "lam": 0.5, "train": "model_and_centre"}, 0.4),
+        ({"name": "ipfl", "lam": 1.0}, 0.2),
+        ({"name": "ipfl", "train": {"name": "model_and_centre", "mu": 0.3}}, 0.3),
+    ],
+)
+def test_the_pull_of_old_files_is_what_it_was(table: dict[str, Any], mu: float) -> None:
+    assert build_mechanism(table).train.mu == mu  # type: ignore[attr-defined]
+
+
+def same(a: Mechanism, b: Mechanism) -> bool:
+    return a.name == b.name and all(x == y for x, y in zip(a.slots().values(), b.slots().values(), strict=True))
+
+
+def test_what_a_run_writes_reads_as_the_same_mechanism() -> None:
+    checked = 0
+    for name in MECHANISMS:
+        for slot in PARTS:
+            for part in [*PARTS[slot], *RENAMED.get(slot, ())]:
+                experiment = hanse.Experiment(mechanism={"name": name, slot: part})
+                again = hanse.Experiment(**tomllib.loads(experiment.to_toml()))
+                assert same(experiment.mechanism.built, again.mechanism.built), (name, slot, part)
+                checked += 1
+    assert checked == 26 * (sum(map(len, PARTS.values())) + sum(map(len, RENAMED.values())))
+
+
+def test_options_that_are_none_are_kept_beside_the_mechanisms() -> None:
+    experiment = hanse.Experiment(
+        mechanism={"name": "pifl", "select": {"name": "power_of_choice", "score_samples": "none"}}
+    )
+    assert experiment.mechanism.built.select.score_samples is None  # type: ignore[attr-defined]
+    again = hanse.Experiment(**tomllib.loads(experiment.to_toml()))
+    assert again.mechanism.built.select.score_samples is None  # type: ignore[attr-defined]
+    assert {f.name for f in fields(again.mechanism.built.select)} >= {"score_samples", "decay"}  # type: ignore[arg-type]
