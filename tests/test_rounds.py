@@ -440,7 +440,6 @@ class Forgets(SelectPart, SettlePart, AggregatePart):
     [
         (Choice(np.arange(2)), "Choice"),
         (None, "NoneType"),
-        ((Choice(np.arange(2)), None), "tuple"),
         ((1, {}, 2), "tuple"),
     ],
 )
@@ -450,6 +449,15 @@ def test_a_decision_without_a_state_is_refused_by_name(slot: str, said: Any, kin
         play(replace(fedavg(), **changed), Scripted())
     assert str(refused.value) == (
         f"the {slot} part Forgets, round 0: its {slot} returned {kind}: must be a pair, the decision and the next state"
+    )
+
+
+def test_a_state_that_is_none_is_refused_by_name() -> None:
+    with pytest.raises(PartError) as refused:
+        play(replace(fedavg(), select=Forgets((Choice(np.arange(2)), None))), Scripted())
+    assert str(refused.value) == (
+        "the select part Forgets, round 0: its select returned the wrong state: its state is NoneType: must be a "
+        "mapping of names to values"
     )
 
 

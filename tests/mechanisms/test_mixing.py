@@ -99,6 +99,11 @@ class FillsGroups(Fills):
 
 
 @dataclass(frozen=True)
+class FillsBoth(Fills):
+    fills: ClassVar[Named] = frozenset({"control", GROUPS})
+
+
+@dataclass(frozen=True)
 class AveragesAndFills(BySamples, Fills):
     """Aggregates the groups, and fills "own" over what clients trained."""
 
@@ -198,7 +203,7 @@ def test_metrics_of_aggregates_are_means_over_the_groups_that_have_some() -> Non
 
 
 def test_the_part_in_the_weigh_slot_replaces_the_declarer_of_a_block_that_it_fills() -> None:
-    weigh = Fills(rows=(4, 0))  # it answers for the group, too
+    weigh = FillsBoth(rows=(4, 0))  # it answers for the group, too
     assert list(writers(mechanism(weigh))) == ["weigh"]
     mix, found, states = mixed(weigh)
     assert mix.W[4].tolist() == of(0, 0, 0, 1)
@@ -209,7 +214,7 @@ def test_the_part_in_the_weigh_slot_replaces_the_declarer_of_a_block_that_it_fil
 
 
 def test_of_a_block_that_both_fill_the_part_in_the_weigh_slot_is_the_writer() -> None:
-    weigh = Fills(rows=(4, 0), home=np.array([1, 1]))
+    weigh = FillsBoth(rows=(4, 0), home=np.array([1, 1]))
     assert list(writers(mechanism(weigh, LaysAndFillsMore()))) == ["weigh", "train"]
     mix, found, states = mixed(weigh, LaysAndFillsMore())
     assert mix.W[4].tolist() == of(0, 0, 0, 1)
@@ -218,7 +223,7 @@ def test_of_a_block_that_both_fill_the_part_in_the_weigh_slot_is_the_writer() ->
     assert mix.metrics == {"weigh": 2.0, "train": 1.0}
     assert list(found) == [2, "train"]
     assert (states["train"], states["weigh"]) == ({"asked": 1}, {"asked": 10})
-    assert mixed(Fills(rows=(0,)), LaysAndFillsMore())[0].home.tolist() == [5, 5]
+    assert mixed(FillsBoth(rows=(0,)), LaysAndFillsMore())[0].home.tolist() == [5, 5]
 
 
 def test_what_fills_has_the_word_after_what_clients_trained() -> None:
@@ -261,11 +266,16 @@ def test_a_group_of_which_nobody_says_what_becomes_is_an_error() -> None:
     mixed(Fills(), view=view_of((2, 3, 2, 3)))  # where nobody trains a group there is nothing to say
 
 
-@pytest.mark.parametrize("said", [Aggregate(np.ones(4)), Aggregate(np.ones((2, 1))), np.ones(2), None])
-def test_an_aggregate_of_another_form_is_an_error(said: Any) -> None:
+@pytest.mark.parametrize(
+    ("said", "wrong_with"),
+    [
+        (Aggregate(np.ones(4)), "an Aggregate: weights: is float64 of shape [4]: must be [2], numbers"),
+        (Aggregate(np.ones((2, 1))), "an Aggregate: weights: is float64 of shape [2, 1]: must be [2], numbers"),
+        (np.ones(2), "ndarray: must be an Aggregate"),
+        (None, "NoneType: must be an Aggregate"),
+    ],
+)
+def test_an_aggregate_of_another_form_is_an_error(said: Any, wrong_with: str) -> None:
     with pytest.raises(PartError) as wrong:
         mixed(Says(said))
-    assert str(wrong.value) == (
-        "the weigh part Says, round 3: its aggregate must return an Aggregate with 2 weights, one for each update of "
-        "the group"
-    )
+    assert str(wrong.value) == f"the weigh part Says, round 3: its aggregate returned {wrong_with}"

@@ -171,7 +171,8 @@ def current_names(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         name = given.get("name") if isinstance(given, Mapping) else given
         if isinstance(name, str) and name in names:
             options = {} if isinstance(given, str) else {k: v for k, v in given.items() if k != "name"}  # type: ignore[union-attr]
-            found[slot] = {"name": names[name], **FIXED.get((slot, name), {}), **options}
+            options = {**FIXED.get((slot, name), {}), **options}
+            found[slot] = {"name": names[name], **options} if options else names[name]
             notes.append(f"note: mechanism.{slot}: '{name}' is called '{names[name]}' now")
     return found, notes
 
@@ -301,7 +302,7 @@ def _misdeclared(slot: str, part: Part) -> Iterator[str]:
                 yield f"{name}: there is no slot '{where}'{nearest(str(where), SLOTS)}"
             if not isinstance(names, frozenset | set) or not all(isinstance(one, str) for one in names):
                 yield f"{name}: {names!r}: must be a set of names, as in frozenset({{'values'}}), or one for each slot"
-    if in_slots(part.fills, [slot]) and method_of(part, "weigh") is None:
+    if in_slots(getattr(part, "fills", frozenset()), [slot]) and method_of(part, "weigh") is None:
         yield "fills: needs a method 'weigh' that makes these rows"
     known = [m for methods in METHODS.values() for m in methods]
     if (
@@ -342,7 +343,7 @@ def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
     ]
     laid = {block.name for block in mechanism.train.blocks()}
     for slot, part in slots.items():
-        named = in_slots(part.fills, [slot]) - {GROUPS}
+        named = in_slots(part.fills, [slot]) - {GROUPS} - in_slots(part.reads, [slot])
         if named and not named & laid:
             rows = "', '".join(sorted(named))
             found.append(
