@@ -1,6 +1,6 @@
 """Times whole rounds of five mechanisms with 100 clients, side by side with another commit's.
 
-    HANSE_DATA=folder python benchmarks/rounds.py --base COMMIT [--pairs 7] [--rounds 6]
+    HANSE_DATA=folder python benchmarks/rounds.py --base COMMIT [--pairs 7] [--rounds 6] [--only NAME ...]
 
 MNIST among 100 clients (Dirichlet 0.5), MLP 784-50-25-10, one thread. The two source trees run in turn, each run in a
 process of its own; a run's figure is the median of the processor seconds from round to round, which busy neighbours
@@ -74,10 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--base", required=True, metavar="COMMIT")
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--only", nargs="*", metavar="NAME")
     given = parser.parse_args(arguments)
     there = (Path(os.environ.get("HANSE_DATA", "")) / "mnist.npz").exists()
     with source_of(given.base) as base:
         for name, job in _jobs("mnist" if there else "digits", given.rounds).items():
+            if given.only and name not in given.only:
+                continue
             pairs = [(round_seconds(base, job), round_seconds(ROOT / "src", job)) for _ in range(given.pairs)]
             old, new = (statistics.median(pair[i] for pair in pairs) for i in (0, 1))
             ratio = statistics.median(after / before for before, after in pairs)
