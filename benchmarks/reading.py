@@ -3,9 +3,8 @@
     python benchmarks/reading.py --base COMMIT
 
 For each system: the files of ``hanse.mechanisms`` that its file needs, itself included, and their lines: what it
-imports from there, and what these import, without the protocol that all share (the parts' types, the calls, the mix,
-the registry). And for one update on its way: the files of the package of which a line runs in one round of FedAvg in a
-simulation, from the call of ``play_round`` to its end.
+imports from there, and what these import, without the protocol that all share. And for one update on its way: the files
+of the package of which a line runs in one round of FedAvg in a simulation, from the call of ``play_round`` to its end.
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ from regression import ROOT, source_of
 
 SYSTEMS = ("greedyfed", "gtfedavg", "scaffold", "ditto", "fedamp", "pfedgraph", "fedfomo", "cfl", "ifca", "fedsoft",
            "fedgen", "pifl", "ipfl")  # fmt: skip
-SHARED = {"__init__", "part", "calling", "mixing", "registry", "telling"}
+SHARED = {"__init__", "part", "calling", "registry"}
 
 CHILD = """
 import json, sys
 from pathlib import Path
 import hanse
-from hanse.rounds.round import round as rounds
 from hanse.mechanisms.registry import MECHANISMS
 ran, src = set(), str(Path(hanse.__file__).parent)
 def trace(frame, event, argument):
@@ -37,7 +35,7 @@ def trace(frame, event, argument):
     if name.startswith(src):
         ran.add(name[len(src) + 1:])
     return None
-import hanse.runs.attempt as attempt
+attempt = __import__("importlib").import_module(sys.argv[1])
 play = attempt.play_round
 def traced(*given):
     sys.setprofile(trace)
@@ -79,7 +77,8 @@ def _needed(source: Path, starts: Sequence[str]) -> set[Path]:
 def counts(source: Path) -> Mapping[str, tuple[int, int]]:
     """Return files and lines by system, and of one update on its way."""
     environment = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
-    line = [sys.executable, "-c", CHILD]
+    moved = (source / "hanse" / "runs").exists()
+    line = [sys.executable, "-c", CHILD, "hanse.runs.attempt" if moved else "hanse.attempt"]
     said = json.loads(subprocess.run(line, capture_output=True, text=True, check=True, env=environment).stdout)
     found = {}
     for name in SYSTEMS:
