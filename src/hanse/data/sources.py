@@ -8,8 +8,8 @@ published.
 from __future__ import annotations
 
 import inspect
+import io
 import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, import_path
+from hanse.base.files import write_whole
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, image_samples, stratified_split
 from hanse.data.download import fetch
@@ -265,17 +266,10 @@ def _read_npz(path: Path, facts: _Images) -> dict[str, NDArray[np.uint8]]:
 
 
 def _write_npz(path: Path, arrays: Mapping[str, NDArray[np.uint8]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # written beside and renamed: another process sees the whole file or none
-    handle, part = tempfile.mkstemp(dir=path.parent, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(file, x_train=arrays["x_train"], y_train=arrays["y_train"],
-                                x_test=arrays["x_test"], y_test=arrays["y_test"])  # fmt: skip
-        os.replace(part, path)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
+    packed = io.BytesIO()
+    names = ("x_train", "y_train", "x_test", "y_test")
+    np.savez_compressed(packed, **{name: arrays[name] for name in names})  # type: ignore[arg-type]
+    write_whole(path, packed.getvalue())
 
 
 SOURCES: Mapping[str, Loader] = {

@@ -4,6 +4,7 @@ and never sent.
 
 from __future__ import annotations
 
+import io
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
+from hanse.base.files import write_whole
 
 __all__ = ["FILE", "own_secret", "private_arrays", "private_file", "private_folder"]
 
@@ -46,12 +48,9 @@ def private_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
 
 def private_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays into an npz file, whole and durably, which only this user can read. Raises OSError."""
-    temporary = path.with_suffix(".tmp.npz")
-    with private_file(temporary) as file:
-        np.savez(file, **dict(arrays))  # type: ignore[arg-type]
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    packed = io.BytesIO()
+    np.savez(packed, **dict(arrays))  # type: ignore[arg-type]
+    write_whole(path, packed.getvalue(), durable=True, private=True)
 
 
 def own_secret(folder: Path) -> bytes:
