@@ -164,7 +164,8 @@ def test_an_import_path_may_name_a_module_of_the_folder(folder: Path) -> None:
 def test_ctrl_c_keeps_the_round_and_prints_how_to_go_on(folder: Path) -> None:
     script = (
         "import os, signal\n"
-        "from hanse import attempt, cli\n"
+        "from hanse import cli\n"
+        "from hanse.runs import attempt\n"
         "real = attempt.play_round\n"
         "def play(setup, state):\n"
         "    if state.round == 2: os.kill(os.getpid(), signal.SIGINT)\n"

@@ -343,8 +343,9 @@ def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
     ]
     laid = {block.name for block in mechanism.train.blocks()}
     for slot, part in slots.items():
-        named = in_slots(part.fills, [slot]) - {GROUPS} - in_slots(part.reads, [slot])
-        if named and not named & laid:
+        named = in_slots(part.fills, [slot]) - {GROUPS}
+        if named - in_slots(part.reads, [slot]) and not named & laid:
+            named -= in_slots(part.reads, [slot])
             rows = "', '".join(sorted(named))
             found.append(
                 Unmet(slot, type(part).__name__, f"rows '{rows}' to fill ({_parts_with('train', min(named))})")
