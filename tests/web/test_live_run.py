@@ -9,7 +9,8 @@ import pytest
 from web_cases import Growing
 
 from hanse.core.entry import MINT, TOKEN
-from hanse.web.books import Books, flows_of, net_of
+from hanse.ledger.totals import flows_of, net_of
+from hanse.web.books import LiveBooks
 from hanse.web.run import LiveRun, encode, state_of
 from hanse.web.runs import find_runs, latest_line, summary
 from hanse.web.series import Series
@@ -229,19 +230,19 @@ def test_who_paid_whom(postings: tuple[tuple[str, int], ...], flows: list[tuple[
 def test_books_are_followed_from_where_they_were_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hanse.web.books.CHUNK", 3)
     run = Growing(tmp_path / "run", money=True)
-    books = Books(run.folder)
+    books = LiveBooks(run.folder)
     while books.read():
         pass
-    assert books.count == 4
+    assert books.totals.count == 4
     run.round()
     while books.read():
         pass
-    assert (books.count, books.round) == (8, 0)
+    assert (books.totals.count, books.totals.round) == (8, 0)
     assert run.ledger is not None
-    assert books.balances == run.ledger.balances()
-    assert sum(books.balances.values()) == 0
-    assert books.biggest(2) == [("client/3", "client/0", 4 * TOKEN), ("client/2", "client/3", 3 * TOKEN)]
-    assert books.traded["client/3"] == (4 * TOKEN, 3 * TOKEN)
+    assert books.totals.balances == run.ledger.balances()
+    assert sum(books.totals.balances.values()) == 0
+    assert books.totals.biggest(2) == [("client/3", "client/0", 4 * TOKEN), ("client/2", "client/3", 3 * TOKEN)]
+    assert books.totals.traded["client/3"] == (4 * TOKEN, 3 * TOKEN)
     books.close()
 
 

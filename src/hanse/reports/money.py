@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.load import Group, LoadedRun
 
-if TYPE_CHECKING:
-    from hanse.ledger.store import Ledger
-
 __all__ = ["Books", "books_of", "read_books"]
-
-_OWNER = re.compile(r"(?:client|escrow)/(\d+)")
 
 
 @dataclass(frozen=True)
@@ -58,127 +51,36 @@ def read_books(run: LoadedRun) -> Books | None:
         return None
     from hanse.core.entry import TOKEN
     from hanse.ledger.place import reading
+    from hanse.ledger.totals import Totals
 
+    totals, rounds, rows = Totals(), list[int](), list[Floats]()
+    row = np.full(run.num_clients, np.nan)
     with reading(run.path, run.ledger_url) as ledger:
-        names, rows = _rows(ledger)
-        kinds = _kinds(ledger)
-    if not len(rows):
+        for round, records in groupby(ledger.history(), key=lambda record: record.round):
+            for record in records:
+                totals.add(record)
+            for account in totals.moved:
+                kind, _, number = account.partition("/")
+                if kind in ("client", "escrow") and int(number) < len(row):
+                    row[int(number)] = sum(totals.balances.get(f"{of}/{number}", 0) for of in ("client", "escrow"))
+            totals.moved.clear()
+            rounds.append(round)
+            rows.append(row.copy())
+        opened = list(ledger.balances())
+    if not rounds:
         return None
-    # a client and its escrow are one place: a bid is not a payment
-    owner = [int(m[1]) if (m := _OWNER.fullmatch(name)) else None for name in names]
-    pools = tuple(name for name, who in zip(names, owner, strict=True) if who is None and name != "mint")
-    n = run.num_clients
-    place = np.array([who if who is not None else n + pools.index(name) if name != "mint" else -1
-                      for name, who in zip(names, owner, strict=True)], np.int64)  # fmt: skip
-    transaction, round_, account, units = rows.T
-    where = place[account]
-    rounds, held = _held(round_, where, units, n)
-    size = n + len(pools)
-    flow = _flow(transaction, where, units, size) / TOKEN
-    used = np.flatnonzero(flow.any(axis=0) | flow.any(axis=1))
+    used = {name for pair in totals.flows for name in pair}
+    clients = sorted(int(name.removeprefix("client/")) for name in used if name.startswith("client/"))
+    pools = [name for name in opened if name in used and name.startswith("pool/")]
+    places = {name: i for i, name in enumerate([*(f"client/{c}" for c in clients), *pools])}
+    flow = np.zeros((len(places), len(places)))
+    for (source, target), units in totals.flows.items():
+        flow[places[source], places[target]] = units
     return Books(
-        rounds,
-        held / TOKEN,
-        tuple(int(i) for i in used if i < n),
-        tuple(pools[i - n].removeprefix("pool/") for i in used if i >= n),
-        flow[np.ix_(used, used)],
-        tuple((kind, units / TOKEN) for kind, units in kinds),
+        np.array(rounds, np.int64),
+        np.stack(rows) / TOKEN,
+        tuple(clients),
+        tuple(name.removeprefix("pool/") for name in pools),
+        flow / TOKEN,
+        tuple((kind, units / TOKEN) for kind, units in totals.kinds.items()),
     )
-
-
-def _rows(ledger: Ledger) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the names of accounts, and for every posting its transaction's number and round, its account's place in
-    the names, and its units, ``[P, 4]``.
-    """
-    from sqlalchemy import select
-
-    from hanse.ledger.tables import accounts, postings, transactions
-
-    a, t, p = accounts.c, transactions.c, postings.c
-    with ledger.begin() as connection:
-        named = connection.execute(select(a.id, a.name).where(a.book_id == ledger.id).order_by(a.id)).all()
-        wanted = (
-            select(t.number, t.round, p.account_id, p.amount)
-            .join_from(postings, transactions, t.id == p.transaction_id)
-            .where(t.book_id == ledger.id)
-            .order_by(t.number)
-        )
-        flat = (number for row in connection.execute(wanted) for number in row)
-        rows = np.fromiter(flat, np.int64).reshape(-1, 4)
-    ids = np.array([id_ for id_, _ in named], np.int64)
-    rows[:, 2] = np.searchsorted(ids, rows[:, 2])
-    return [name for _, name in named], rows
-
-
-def _kinds(ledger: Ledger) -> list[tuple[str, int]]:
-    """Return the kinds of transactions in order of appearance, with the units that came to accounts by them; those in
-    which the mint takes part are left out.
-    """
-    from sqlalchemy import func, select
-
-    from hanse.core.entry import MINT
-    from hanse.ledger.tables import accounts, postings, transactions
-
-    a, t, p = accounts.c, transactions.c, postings.c
-    wanted = (
-        select(t.kind, func.sum(p.amount))
-        .join_from(postings, transactions, t.id == p.transaction_id)
-        .where(t.book_id == ledger.id, p.amount > 0)
-        .group_by(t.kind)
-        .order_by(func.min(t.number))
-    )
-    minted = (
-        select(t.kind)
-        .join_from(postings, transactions, t.id == p.transaction_id)
-        .join(accounts, a.id == p.account_id)
-        .where(t.book_id == ledger.id, a.name == MINT)
-        .distinct()
-    )
-    with ledger.begin() as connection:
-        grants = set(connection.execute(minted).scalars())
-        return [(kind, int(units)) for kind, units in connection.execute(wanted) if kind not in grants]
-
-
-def _held(round_: Ints, where: Ints, units: Ints, n: int) -> tuple[Ints, Floats]:
-    rounds, at = np.unique(round_, return_inverse=True)
-    moved = np.zeros((len(rounds), n))
-    ours = (where >= 0) & (where < n)
-    np.add.at(moved, (at[ours], where[ours]), units[ours])
-    first = np.full(n, len(rounds))
-    np.minimum.at(first, where[ours], at[ours])
-    held: Floats = moved.cumsum(axis=0)
-    held[np.arange(len(rounds))[:, None] < first] = np.nan
-    return rounds.astype(np.int64), held
-
-
-def _flow(transaction: Ints, where: Ints, units: Ints, size: int) -> Floats:
-    """Return how many units went from place to place, ``[size, size]``; the mint's transactions are left out.
-
-    In a transaction with one payer or one payee it is plain who paid whom; in one with several of both, each payee is
-    taken to be paid by all payers in proportion.
-    """
-    minted = np.unique(transaction[where < 0])
-    kept = ~np.isin(transaction, minted)
-    key, at = np.unique(transaction[kept] * size + where[kept], return_inverse=True)
-    net = np.zeros(len(key), np.int64)
-    np.add.at(net, at, units[kept])
-    key, net = key[net != 0], net[net != 0]
-    number, node = key // size, key % size
-    _, group = np.unique(number, return_inverse=True)
-    flow = np.zeros((size, size))
-    count = int(group.max(initial=-1)) + 1
-    payers, payees = (np.bincount(group[sign], minlength=count) for sign in (net < 0, net > 0))
-    for many, one in ((net > 0, payers == 1), (net < 0, (payees == 1) & (payers > 1))):
-        simple = one[group]
-        single = np.zeros(count, np.int64)
-        lonely = simple & ~many
-        single[group[lonely]] = node[lonely]
-        rest = simple & many
-        source, target = single[group[rest]], node[rest]
-        pair = (source, target) if bool((net[rest] > 0).all()) else (target, source)
-        np.add.at(flow, pair, np.abs(net[rest]))
-    for g in np.flatnonzero((payers > 1) & (payees > 1)).tolist():
-        here = group == g
-        out, into = here & (net < 0), here & (net > 0)
-        flow[np.ix_(node[out], node[into])] += np.outer(-net[out], net[into]) / net[into].sum()
-    return flow

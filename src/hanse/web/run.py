@@ -16,7 +16,7 @@ from hanse.base.files import is_count, read_json, read_toml, table
 from hanse.core.about import About, read_about
 from hanse.core.telling import matched
 from hanse.reports.load import is_number
-from hanse.web.books import Books
+from hanse.web.books import LiveBooks
 from hanse.web.seats import Seats
 from hanse.web.series import Series
 from hanse.web.tail import LineTail
@@ -74,7 +74,7 @@ class LiveRun:
 
     def __init__(self, folder: Path, name: str, ledger_url: str | None = None) -> None:
         self.folder, self.name = folder, name
-        self._read, self._books = _Read.of(folder), Books(folder, ledger_url)
+        self._read, self._books = _Read.of(folder), LiveBooks(folder, ledger_url)
         self._config: dict[str, Any] = {}
         self._about = About()
         self._unsaid: str | None = None  # why it is not known what the parts say of themselves
@@ -137,7 +137,7 @@ class LiveRun:
             "clients": [found.row(c) for c, found in sorted(read.seats.clients.items())],
             "utility": list(read.utility.items()),
             "names": list((self._members[1] | read.seats.names).items()),
-            "books": self._account(whole=True) if self._books.count or self._books.trouble else None,
+            "books": self._account(whole=True) if self._books.totals.count or self._books.trouble else None,
             **self._recent(),
         }
 
@@ -291,17 +291,17 @@ class LiveRun:
         }
 
     def _account(self, *, whole: bool) -> Message:
-        books = self._books
-        accounts = sorted(books.balances.keys() | books.traded.keys()) if whole else sorted(books.moved)
-        books.moved.clear()
+        totals = self._books.totals
+        accounts = sorted(totals.balances.keys() | totals.traded.keys()) if whole else sorted(totals.moved)
+        totals.moved.clear()
         return {
-            "accounts": books.rows(accounts),
-            "flows": books.biggest(EDGES),
-            "pairs": len(books.flows),
-            "kinds": dict(books.kinds),
-            "count": books.count,
-            "round": books.round,
-            "trouble": books.trouble,
+            "accounts": totals.rows(accounts),
+            "flows": totals.biggest(EDGES),
+            "pairs": len(totals.flows),
+            "kinds": dict(totals.kinds),
+            "count": totals.count,
+            "round": totals.round,
+            "trouble": self._books.trouble,
         }
 
 
