@@ -11,8 +11,9 @@ from hanse.reports.classmap import class_chart, data_facts
 from hanse.reports.contributions import contribution, contribution_charts
 from hanse.reports.costs import stage_seconds
 from hanse.reports.figures import figures, to_matplotlib, to_plotly
-from hanse.reports.load import Group, group_runs, load_runs
+from hanse.reports.groups import Group, group_runs
 from hanse.reports.participation import participation_charts, selection
+from hanse.runs.record import load_runs
 
 
 def group(*paths: Path) -> Group:

@@ -13,9 +13,10 @@ from hanse.reports.chart import Lines
 from hanse.reports.compare import compare_runs, difference_rows
 from hanse.reports.compare_text import compare_tables
 from hanse.reports.curves import curve_charts
-from hanse.reports.load import group_runs, load_runs
+from hanse.reports.groups import group_runs
 from hanse.reports.summary import results, summary, warnings
 from hanse.reports.tables import experiments_table, runs_table
+from hanse.runs.record import load_runs
 
 
 def test_final_best_time_bytes_refusals(tmp_path: Path) -> None:

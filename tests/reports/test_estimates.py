@@ -8,7 +8,8 @@ import hanse
 from hanse.reports.chart import Lines
 from hanse.reports.estimates import estimate_charts
 from hanse.reports.figures import figures
-from hanse.reports.load import group_runs, load_runs
+from hanse.reports.groups import group_runs
+from hanse.runs.record import load_runs
 
 
 def run(folder: Path, check: bool) -> Path:

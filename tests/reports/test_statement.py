@@ -15,7 +15,6 @@ from hanse.cli import app
 from hanse.core.entry import TOKEN, Transaction, client, escrow, pool
 from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Ledger
-from hanse.reports.load import load_run
 from hanse.reports.statement import client_of, render, statement
 from hanse.reports.statement_accuracy import Fit
 from hanse.reports.statement_gave import contributed
@@ -23,6 +22,7 @@ from hanse.reports.statement_models import Models, models_of
 from hanse.reports.statement_money import money_of
 from hanse.reports.statement_page import POLICY, STYLE
 from hanse.reports.statement_verdict import verdict_of
+from hanse.runs.record import load_run
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 DATA = {"source": "digits", "partition": "mixture", "clients": 6, "client_test": 0.2, "client_validation": 0.1}

@@ -10,9 +10,10 @@ from web_cases import Growing
 
 from hanse.core.entry import MINT, TOKEN
 from hanse.ledger.totals import flows_of, net_of
+from hanse.runs.record import last_line
 from hanse.web.books import LiveBooks
 from hanse.web.run import LiveRun, encode, state_of
-from hanse.web.runs import find_runs, latest_line, summary
+from hanse.web.runs import find_runs, summary
 from hanse.web.series import Series
 
 
@@ -276,8 +277,8 @@ def test_runs_are_found_and_summed_up(tmp_path: Path) -> None:
 
 def test_the_last_line_is_the_last_whole_one(tmp_path: Path) -> None:
     file = tmp_path / "lines"
-    assert latest_line(file) == {}
+    assert last_line(file) == {}
     file.write_text('{"round": 0}\n{"round": 1}\n{"rou')
-    assert latest_line(file) == {"round": 1}
+    assert last_line(file) == {"round": 1}
     file.write_text("3\n")
-    assert latest_line(file) == {}
+    assert last_line(file) == {}

@@ -189,7 +189,8 @@ def compare(
     """
     from hanse.reports.compare import compare_runs, difference_rows
     from hanse.reports.compare_text import compare_tables
-    from hanse.reports.load import group_runs, load_runs
+    from hanse.reports.groups import group_runs
+    from hanse.runs.record import load_runs
 
     rows = compare_runs(dirs, epsilon)
     differences = difference_rows(group_runs(load_runs(dirs)))

@@ -100,9 +100,9 @@ def _page(
     train_alone: bool,
     ledger_url: str | None,
 ) -> None:
-    from hanse.reports.load import load_run
     from hanse.reports.statement import client_of, render
     from hanse.reports.statement import statement as make
+    from hanse.runs.record import load_run
 
     number = client_of(load_run(folder), client)
     # first of all, so that a mistake is told before anything is trained
@@ -161,9 +161,9 @@ def _told(found: Prospect) -> Sequence[str]:
 
 
 def _check(folder: Path, client: str, receipts: Path, as_json: bool, ledger_url: str | None) -> None:
-    from hanse.reports.load import load_run
     from hanse.reports.statement import client_of
     from hanse.reports.statement_receipts import replay
+    from hanse.runs.record import load_run
 
     run = load_run(folder)
     number = client_of(run, client)

@@ -14,7 +14,7 @@ import numpy as np
 
 from hanse.games.jackknife import jackknife_errors
 from hanse.reports.chart import Floats, Ints
-from hanse.reports.load import LoadedRun
+from hanse.runs.record import RunRecord
 
 __all__ = ["SURE", "Errors", "errors_of", "shown"]
 
@@ -38,7 +38,7 @@ class Errors:
         return np.where(unknown, np.nan, both)
 
 
-def errors_of(run: LoadedRun, groups: Sequence[Ints], ends: Ints) -> Errors:
+def errors_of(run: RunRecord, groups: Sequence[Ints], ends: Ints) -> Errors:
     """Return the errors ``[n, C]`` of the sum of values of each group of clients until each of the rounds ``ends [C]``
     (0-based, ascending); a client is in one group at most.
     """
@@ -48,7 +48,7 @@ def errors_of(run: LoadedRun, groups: Sequence[Ints], ends: Ints) -> Errors:
     return Errors(_sampling(run, group_of, len(groups), ends), _drawn(run, group_of, len(groups), ends))
 
 
-def _sampling(run: LoadedRun, group_of: Ints, count: int, ends: Ints) -> Floats:
+def _sampling(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
     seats = run.seats
     ours = (group_of[seats.client] >= 0) & np.isfinite(seats.value) & (seats.round <= ends[-1])
     some = ours & np.isfinite(seats.error)
@@ -59,7 +59,7 @@ def _sampling(run: LoadedRun, group_of: Ints, count: int, ends: Ints) -> Floats:
     return np.where(known[:, None], np.sqrt(squares.cumsum(axis=1)), np.nan)
 
 
-def _drawn(run: LoadedRun, group_of: Ints, count: int, ends: Ints) -> Floats:
+def _drawn(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
     """Return NaN from the first round on whose values without blocks are not recorded."""
     blocks = max((without.shape[1] for _, without in run.without_block.values()), default=0)
     sums, known = np.zeros((count, len(ends), blocks)), np.ones((count, len(ends)), bool)

@@ -11,9 +11,10 @@ import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.reports.effective import EPSILON, effective_round, improvement
+from hanse.reports.groups import Group, group_runs
 from hanse.reports.honesty import own_accuracy
-from hanse.reports.load import Group, LoadedRun, group_runs, load_runs
 from hanse.reports.paired import paired
+from hanse.runs.record import RunRecord, load_runs
 
 __all__ = ["compare_runs", "difference_rows", "group_rows", "run_row"]
 
@@ -95,7 +96,7 @@ def _holm(p: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _effective(run: LoadedRun, base: LoadedRun, epsilon: float) -> dict[str, float | None]:
+def _effective(run: RunRecord, base: RunRecord, epsilon: float) -> dict[str, float | None]:
     """Return a run's effective round for the base run's best accuracy, and the improvement ratio."""
     played, theirs = base.series("test/accuracy")
     rounds, ours = run.series("test/accuracy")
@@ -107,7 +108,7 @@ def _effective(run: LoadedRun, base: LoadedRun, epsilon: float) -> dict[str, flo
     return dict(zip(EFFECTIVE, (reached, improvement(reached, needed)), strict=True))
 
 
-def run_row(run: LoadedRun) -> dict[str, Any]:
+def run_row(run: RunRecord) -> dict[str, Any]:
     """Return one run's row."""
     accuracy = run.series("test/accuracy")[1]
     loss = _last(run.series("test/loss")[1])

@@ -10,7 +10,8 @@ import numpy as np
 
 from hanse.reports.certainty import Errors, errors_of, shown
 from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Series, even
-from hanse.reports.load import Group, LoadedRun
+from hanse.reports.groups import Group
+from hanse.runs.record import RunRecord
 
 __all__ = ["Contribution", "contribution", "contribution_charts", "slug"]
 
@@ -90,7 +91,7 @@ def _ends_of_bins(played: int, most: int) -> Ints:
     return ends if len(ends) and ends[-1] == played - 1 else np.append(ends, played - 1)
 
 
-def _running(run: LoadedRun, clients: Ints, ends: Ints) -> Floats:
+def _running(run: RunRecord, clients: Ints, ends: Ints) -> Floats:
     """Return the sum of values until the round ``ends [C]``, ``[n, C]``."""
     seats = run.seats
     some = np.isfinite(seats.value) & (seats.round <= ends[-1])
@@ -100,7 +101,7 @@ def _running(run: LoadedRun, clients: Ints, ends: Ints) -> Floats:
     return added.cumsum(axis=1)
 
 
-def _valued_seats(run: LoadedRun, clients: Ints) -> Ints:
+def _valued_seats(run: RunRecord, clients: Ints) -> Ints:
     """Return how many updates of each client were valued, ``[n]``."""
     valued = run.seats.client[np.isfinite(run.seats.value)]
     return np.asarray(np.bincount(valued, minlength=int(clients.max()) + 1)[clients])
@@ -217,7 +218,7 @@ def _scores(group: Group, name: str) -> list[Chart]:
     return [Chart(f"contribution-score-{name}", _SECTION, title, caption, "rounds played", "cumulative value", marks)]
 
 
-def _score_error(run: LoadedRun) -> str:
+def _score_error(run: RunRecord) -> str:
     """Say how sure the values are that the scores are made of."""
     seats = run.seats
     if not np.isfinite(seats.error).any() and not np.isfinite(seats.drawn).any():

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even
+from hanse.reports.groups import Group
 from hanse.reports.honesty import own_accuracy
-from hanse.reports.load import Group, LoadedRun
+from hanse.runs.record import RunRecord
 
 __all__ = ["curve_charts"]
 
@@ -68,7 +69,7 @@ def _line(group: Group, key: str, factor: float, look: int) -> Line | None:
     return Line(f"{group.label} ({len(group.runs)} seeds)", x, mean, low, high, look)
 
 
-def _read(run: LoadedRun, key: str) -> tuple[Ints, Floats]:
+def _read(run: RunRecord, key: str) -> tuple[Ints, Floats]:
     return own_accuracy(run, MOST_READ) if key == "client/test_accuracy" else run.series(key)
 
 

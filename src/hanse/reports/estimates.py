@@ -8,7 +8,7 @@ import numpy as np
 
 from hanse.reports.chart import Chart, Line, Lines, even
 from hanse.reports.contributions import slug
-from hanse.reports.load import Group
+from hanse.reports.groups import Group
 
 __all__ = ["estimate_charts"]
 

@@ -13,8 +13,8 @@ from hanse.reports.curves import curve_charts
 from hanse.reports.draw_matplotlib import to_matplotlib
 from hanse.reports.draw_plotly import to_plotly
 from hanse.reports.estimates import estimate_charts
+from hanse.reports.groups import Group
 from hanse.reports.honesty import honesty_charts
-from hanse.reports.load import Group
 from hanse.reports.market import market_charts
 from hanse.reports.money import Books, books_of
 from hanse.reports.own import own_charts

@@ -9,11 +9,12 @@ import numpy as np
 
 from hanse.core.entry import TOKEN
 from hanse.games.market import learn_graph
-from hanse.reports.audit import MarketRound, load_market
+from hanse.reports.audit import load_market
 from hanse.reports.chart import Bars, Chart, Floats, Heat, Line, Lines, Series
 from hanse.reports.contributions import slug
-from hanse.reports.load import Group, LoadedRun
+from hanse.reports.groups import Group
 from hanse.reports.who import roles_of
+from hanse.runs.record import MarketRound, RunRecord
 
 __all__ = ["Trades", "load_trades", "market_charts", "sweep_chart"]
 
@@ -37,7 +38,7 @@ class Trades:
     last: MarketRound
 
 
-def load_trades(run: LoadedRun) -> Trades | None:
+def load_trades(run: RunRecord) -> Trades | None:
     """Return what was traded in a run, or None if nothing ever was at a market."""
     if not any("market/money" in line for line in run.metrics):
         return None

@@ -10,7 +10,8 @@ import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.reports.chart import Floats, Ints
-from hanse.reports.load import Group, LoadedRun
+from hanse.reports.groups import Group
+from hanse.runs.record import RunRecord
 
 __all__ = ["Books", "books_of", "read_books"]
 
@@ -45,7 +46,7 @@ def books_of(groups: Sequence[Group]) -> tuple[dict[str, Books], list[str]]:
     return found, notes
 
 
-def read_books(run: LoadedRun) -> Books | None:
+def read_books(run: RunRecord) -> Books | None:
     """Return a run's books; None if nobody pays in it. Raises UserError if they cannot be read."""
     if not (run.path / "ledger.json").exists():
         return None

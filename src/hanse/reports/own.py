@@ -8,10 +8,11 @@ import numpy as np
 
 from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even
 from hanse.reports.contributions import slug
-from hanse.reports.load import Group, LoadedRun
+from hanse.reports.groups import Group
 from hanse.reports.market import MOST
 from hanse.reports.money import Books
 from hanse.reports.who import roles_of
+from hanse.runs.record import RunRecord
 
 __all__ = ["last_tested", "own_charts", "utilities"]
 
@@ -26,19 +27,17 @@ def own_charts(groups: Sequence[Group], books: Mapping[str, Books]) -> list[Char
     return [*([] if cdf is None else [cdf]), *earned]
 
 
-def last_tested(run: LoadedRun) -> tuple[Ints, Floats] | None:
+def last_tested(run: RunRecord) -> tuple[Ints, Floats] | None:
     """Return the clients ``[n]`` of the last test on own data with an accuracy ``[n]``; None if there was no such."""
     tested = [line["round"] for line in run.metrics if line.get("client/test_accuracy") is not None]
-    record = run.arrays(tested[-1]) if tested else {}
-    if "test_accuracy" not in record:
+    tests = run.own_tests(tested[-1]) if tested else None
+    if tests is None:
         return None
-    known = np.isfinite(record["test_accuracy"])
-    accuracy: Floats = record["test_accuracy"][known]
-    clients = record["tested"][known] if "tested" in record else np.flatnonzero(known)
-    return (clients.astype(np.int64), accuracy) if len(accuracy) else None
+    known = np.isfinite(tests.accuracy)
+    return (tests.clients[known], tests.accuracy[known]) if known.any() else None
 
 
-def utilities(run: LoadedRun) -> Floats | None:
+def utilities(run: RunRecord) -> Floats | None:
     """Return each client's utility over a run with a market, ``[N]`` tokens; None if there was no market."""
     if not any("utility/mean" in line for line in run.metrics):
         return None

@@ -20,11 +20,12 @@ from hanse.reports.chart_csv import to_csv
 from hanse.reports.classmap import data_facts
 from hanse.reports.draw_matplotlib import save
 from hanse.reports.figures import figures, to_plotly
-from hanse.reports.load import Group, group_runs, load_runs
+from hanse.reports.groups import Group, group_runs
 from hanse.reports.money import books_of
 from hanse.reports.summary import summary, warnings
 from hanse.reports.tables import differences_tables, experiments_table, runs_table
 from hanse.reports.who import unknown_roles
+from hanse.runs.record import load_runs
 
 __all__ = ["write_report"]
 

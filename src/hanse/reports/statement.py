@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
-from hanse.reports.load import LoadedRun, load_run
 from hanse.reports.statement_accuracy import Fit, fit_of
 from hanse.reports.statement_gave import Contributed, contributed
 from hanse.reports.statement_models import Models, models_of
 from hanse.reports.statement_money import Money, money_of
 from hanse.reports.statement_page import render
 from hanse.reports.statement_verdict import Verdict, verdict_of
+from hanse.runs.record import RunRecord, load_run
 
 __all__ = ["Statement", "client_of", "render", "statement"]
 
@@ -86,7 +86,7 @@ def statement(
     )
 
 
-def client_of(run: LoadedRun, said: str) -> int:
+def client_of(run: RunRecord, said: str) -> int:
     """Return the number of the client that a person means: a number, or the name of exactly one. Raises UserError."""
     if said.isdecimal():
         return int(said)

@@ -12,12 +12,11 @@ import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_toml, table
-from hanse.reports.load import LoadedRun, load_run
+from hanse.runs.record import RunRecord, load_run
 
 __all__ = ["Fit", "find_alone", "fit_of"]
 
 HERE = "alone"  # the folder inside a run directory where --train-alone leaves its run
-_TEST = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error")
 _SAME = ("data", "model", "train")  # what both runs must share, or the difference is not that of joining
 
 
@@ -63,7 +62,7 @@ class Fit:
         return math.sqrt(sum(p * (1 - p) for p in (self.last, self.alone_accuracy)) / self.samples)
 
 
-def fit_of(run: LoadedRun, client: int, alone: Path | None = None) -> Fit:
+def fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
     """Return a client's tests in a run, beside those of ``alone`` (or of a run that :func:`find_alone` finds).
 
     Raises UserError for an ``alone`` that is no run of single clients on the same data with the same training.
@@ -88,19 +87,18 @@ def fit_of(run: LoadedRun, client: int, alone: Path | None = None) -> Fit:
     return Fit(rounds, accuracy, loss, known, other.name, alone_accuracy, alone_loss, rounds_alone, loss_error=error)
 
 
-def _tests(run: LoadedRun, client: int) -> list[tuple[int, float | None, float | None, int | None, float | None]]:
+def _tests(run: RunRecord, client: int) -> list[tuple[int, float | None, float | None, int | None, float | None]]:
     """Return (round, loss, accuracy, samples, error of the loss) of every test of the client on its own share."""
     found = []
     for line in run.metrics:
         if line.get("client/test_loss") is None:
             continue
-        record = run.arrays(int(line["round"]), only=_TEST)
-        at = np.flatnonzero(record["tested"] == client) if "tested" in record else np.zeros(0, np.int64)
-        if not len(at):
+        tests = run.own_tests(int(line["round"]))
+        at = [] if tests is None else np.flatnonzero(tests.clients == client).tolist()
+        if tests is None or not at:
             continue
-        loss, accuracy = (_finite(record[name][at[0]]) for name in ("test_loss", "test_accuracy"))
-        samples = int(record["test_samples"][at[0]]) if "test_samples" in record else None
-        error = _finite(record["test_loss_error"][at[0]]) if "test_loss_error" in record else None
+        loss, accuracy, error = (_finite(values[at[0]]) for values in (tests.loss, tests.accuracy, tests.error))
+        samples = None if tests.samples is None else int(tests.samples[at[0]])
         if loss is not None or accuracy is not None:
             found.append((int(line["round"]), loss, accuracy, samples, error))
     return found
@@ -110,7 +108,7 @@ def _finite(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def find_alone(run: LoadedRun) -> LoadedRun | None:
+def find_alone(run: RunRecord) -> RunRecord | None:
     """Return a finished run of the same clients by themselves: in the run directory's folder "alone", or beside it.
 
     It must have the same data, model and training, and at least one finished round; of several the first by name.
@@ -130,7 +128,7 @@ def find_alone(run: LoadedRun) -> LoadedRun | None:
     return None
 
 
-def _checked(run: LoadedRun, other: LoadedRun) -> LoadedRun:
+def _checked(run: RunRecord, other: RunRecord) -> RunRecord:
     if other.mechanism != "local":
         raise UserError(
             f"--alone {other.path}: its mechanism is '{other.mechanism}'; it must be 'local', every client by itself"
@@ -150,13 +148,13 @@ def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str
     return found
 
 
-def _why_untested(run: LoadedRun) -> str:
+def _why_untested(run: RunRecord) -> str:
     if run.config.get("data", {}).get("client_test", 0) == 0:
         return "clients keep no test data of their own in this run: [data] client_test is 0"
     return "the run has not tested this client on its own data: [eval] clients says how many are tested"
 
 
-def _how(run: LoadedRun, client: int) -> str:
+def _how(run: RunRecord, client: int) -> str:
     """Return how to learn what the client would have reached alone."""
     if run.mechanism == "local":
         return "in this run everyone is alone"

@@ -9,7 +9,7 @@ import numpy as np
 
 from hanse.reports.certainty import SURE, Errors, errors_of
 from hanse.reports.chart import Floats
-from hanse.reports.load import LoadedRun
+from hanse.runs.record import RunRecord
 
 __all__ = ["Contributed", "Round", "contributed"]
 
@@ -61,7 +61,7 @@ class Contributed:
         return self.value is not None and self.error is not None and abs(self.value) > SURE * self.error
 
 
-def contributed(run: LoadedRun, client: int) -> Contributed:
+def contributed(run: RunRecord, client: int) -> Contributed:
     """Return what a client gave to the run. Values are as the mechanism measured them."""
     seats = run.seats
     some = np.isfinite(seats.value)
@@ -97,7 +97,7 @@ def _known(number: float) -> float | None:
     return float(number) if np.isfinite(number) else None
 
 
-def _positive_by_round(run: LoadedRun, some: np.ndarray, played: int) -> Floats:
+def _positive_by_round(run: RunRecord, some: np.ndarray, played: int) -> Floats:
     """Return, for each round, the sum of the clients' values above zero, ``[R]``; a client's seats count together."""
     seats = run.seats
     width = run.num_clients
@@ -114,13 +114,13 @@ def _sum(numbers: Floats) -> Floats:
     return np.asarray(known.sum() if len(known) else np.nan)
 
 
-def _round(run: LoadedRun, number: int, at: list[int], total: float, positive: float) -> Round:
+def _round(run: RunRecord, number: int, at: list[int], total: float, positive: float) -> Round:
     seats = run.seats
     values = seats.value[at]
     # of several seats in one round the errors of the draw may add up: they share the validation samples
     errors = Errors(np.sqrt(_sum(seats.error[at] ** 2)), _sum(seats.drawn[at])).total
-    weights = [w for i in at if isinstance(w := run.clients[i].get("weight"), int | float)]
-    reasons = [str(run.clients[i]["refused"]) for i in at if run.clients[i].get("refused")]
+    weights = [w for i in at if (w := run.clients[i].weight) is not None]
+    reasons = [reason for i in at if (reason := run.clients[i].refused)]
     known = np.isfinite(values)
     value = float(values[known].sum()) if known.any() else None
     share = None if value is None or positive <= 0 else max(value, 0.0) / positive

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.reports.chart import Ints
-from hanse.reports.load import LoadedRun
+from hanse.runs.record import RunRecord
 
 __all__ = ["Models", "models_of"]
 
@@ -40,7 +40,7 @@ class Models:
     utility: float | None = None
 
 
-def models_of(run: LoadedRun, client: int, *, names: bool = False) -> Models:
+def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
     """Return what the rounds' records say of a client's models."""
     home: Ints = np.zeros(0, np.int64)
     answered, used = 0, 0
@@ -73,7 +73,7 @@ def models_of(run: LoadedRun, client: int, *, names: bool = False) -> Models:
         got.update(before)
         waiting = np.zeros(0, np.int64) if "market_graph" in record else rows.astype(np.int64)
     named = tuple((run.client_label(c), n) for c, n in sorted(got.items(), key=lambda item: (-item[1], item[0])))
-    asked = len({int(c["round"]) for c in run.clients if c["client"] == client})
+    asked = len({seat.round for seat in run.clients if seat.client == client})
     return Models(
         asked,
         answered,

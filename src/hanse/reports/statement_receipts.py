@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hanse.base.errors import UserError
 from hanse.base.files import read_arrays
 from hanse.core.entry import GENESIS
@@ -18,10 +16,9 @@ from hanse.ledger.receipts import Comparison, Difference, Receipt, foreign, read
 from hanse.ledger.rows import Record
 from hanse.ledger.store import Ledger
 from hanse.ledger.verify import verify
+from hanse.runs.record import MARKET, market_of, rounds_of
 
 __all__ = ["Dispute", "Replay", "replay"]
-
-_ASKED = ("market_client", "market_paid", "market_units", "balances")
 
 
 @dataclass(frozen=True)
@@ -120,21 +117,16 @@ def _records(folder: Path, ledger: Ledger, client: int) -> tuple[int, list[Dispu
     balance, moved = _by_round(ledger.history(account), account)
     checked, found = 0, []
     latest = 0
-    for file in sorted((folder / "rounds").glob("*.npz")):
-        if not file.stem.isdecimal():
-            raise UserError(f"{file}: is not the record of a round: its name is no number")
-        number = int(file.stem)
+    for number, file in rounds_of(folder):
         latest = balance.get(number, latest)
-        record = read_arrays(file, _ASKED)
-        try:
-            expected = _market_units(record, client) if "market_units" in record else None
-        except (KeyError, IndexError, ValueError) as wrong:
-            raise UserError(f"{file}: is not the record of a market: {wrong}") from None
+        record = read_arrays(file, (*MARKET, "balances"))
+        market = market_of(number, file, record)
         noted = record.get("balances")
         who = f"record of round {number}"
-        if expected is not None:
+        if market is not None:
             checked += 1
-            posted = moved.get(number, 0)
+            net = market.money.sum(axis=0) - market.money.sum(axis=1)
+            expected, posted = int(net[market.clients == client].sum()), moved.get(number, 0)
             if posted != expected:
                 found.append(Dispute(who, "market, sales less bills (units)", str(expected), str(posted)))
         if noted is not None and client < len(noted):
@@ -154,14 +146,3 @@ def _by_round(records: Iterator[Record], account: str) -> tuple[dict[int, int], 
         if record.transaction.kind == "market":
             market[record.round] = market.get(record.round, 0) + units
     return balance, market
-
-
-def _market_units(record: Any, client: int) -> int:
-    """Return what the recorded market moves into a client's account, net: who did not pay got nothing and owes
-    nothing.
-    """
-    at = np.flatnonzero(record["market_client"] == client)
-    if not len(at):
-        return 0
-    money = np.where(record["market_paid"][:, None], record["market_units"], 0)
-    return int(money[:, at[0]].sum() - money[at[0]].sum())

@@ -11,9 +11,10 @@ import numpy as np
 from hanse.reports.certainty import SURE, shown
 from hanse.reports.compare import run_row
 from hanse.reports.contributions import Contribution, contribution
-from hanse.reports.load import Group, LoadedRun
+from hanse.reports.groups import Group
 from hanse.reports.participation import refusal_counts
 from hanse.reports.who import honest_of
+from hanse.runs.record import RunRecord
 
 __all__ = ["Result", "results", "summary", "warnings"]
 
@@ -161,7 +162,7 @@ def _refused(groups: Sequence[Group]) -> list[str]:
     return [f"Updates refused: {_list(told)}, most often because: {reasons.most_common(1)[0][0]}."]
 
 
-def warnings(groups: Sequence[Group], runs: Sequence[LoadedRun]) -> list[str]:
+def warnings(groups: Sequence[Group], runs: Sequence[RunRecord]) -> list[str]:
     """Return what a reader must know of the runs themselves: unfinished ones, and repeats that do not count."""
     told = [
         f"{run.name} has {len(run.metrics)} of {run.rounds_planned} rounds: it is not finished."

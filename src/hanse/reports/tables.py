@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hanse.reports.compare import difference_rows, group_rows, run_row
-from hanse.reports.load import Group, LoadedRun
+from hanse.reports.groups import Group
+from hanse.runs.record import RunRecord
 
 __all__ = ["TextTable", "differences_tables", "experiments_table", "runs_table"]
 
@@ -47,7 +48,7 @@ def experiments_table(groups: Sequence[Group]) -> TextTable:
     return TextTable(("experiment", "seeds", *(heading for _, heading, _, _ in shown)), tuple(body))
 
 
-def runs_table(runs: Sequence[LoadedRun]) -> TextTable:
+def runs_table(runs: Sequence[RunRecord]) -> TextTable:
     """Return a row a run."""
     rows = [run_row(run) for run in runs]
     shown = _shown(rows)

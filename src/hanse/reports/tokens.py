@@ -11,10 +11,11 @@ from hanse.core.entry import TOKEN
 from hanse.core.telling import Plot
 from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even
 from hanse.reports.contributions import slug
-from hanse.reports.load import Group, LoadedRun
+from hanse.reports.groups import Group
 from hanse.reports.money import Books, read_books
 from hanse.reports.told import plotted
 from hanse.reports.who import kinds_of
+from hanse.runs.record import RunRecord
 
 __all__ = ["balances", "token_charts"]
 
@@ -40,7 +41,7 @@ def token_charts(groups: Sequence[Group], books: Mapping[str, Books] | None = No
     return charts
 
 
-def balances(run: LoadedRun) -> tuple[Ints, Floats] | None:
+def balances(run: RunRecord) -> tuple[Ints, Floats] | None:
     """Return rounds ``[n]`` and every client's tokens after them ``[n, N]``: as the payment rule recorded them, or else
     by the books. None if there are no such, or if a market's utilities say it better.
     """
@@ -53,7 +54,7 @@ def balances(run: LoadedRun) -> tuple[Ints, Floats] | None:
     return np.array([r for r, _ in kept], np.int64), np.stack([held for _, held in kept]) / TOKEN
 
 
-def _by_the_books(run: LoadedRun) -> tuple[Ints, Floats] | None:
+def _by_the_books(run: RunRecord) -> tuple[Ints, Floats] | None:
     if any("utility/mean" in line for line in run.metrics):
         return None
     try:

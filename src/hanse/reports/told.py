@@ -10,7 +10,7 @@ import numpy as np
 from hanse.core.telling import Plot, matched
 from hanse.reports.chart import Bars, Chart, Line, Lines, Series, even
 from hanse.reports.contributions import slug
-from hanse.reports.load import Curve, Group
+from hanse.reports.groups import Curve, Group
 
 __all__ = ["plotted", "told_charts"]
 

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from hanse.reports.chart import Bars, Chart, Floats, Graph, Series
 from hanse.reports.contributions import slug
 from hanse.reports.draw_matplotlib import to_matplotlib
-from hanse.reports.load import LoadedRun
 from hanse.reports.market import SECTION, Trades
 from hanse.reports.money import Books
 from hanse.reports.who import roles_of
+from hanse.runs.record import RunRecord
 
 __all__ = ["draw_transactions", "flow_chart", "kinds_chart"]
 
@@ -29,7 +29,7 @@ def draw_transactions(trades: Trades, title: str) -> Figure:
     return to_matplotlib(_chart(title, names, trades.roles, trades.money, "", "transactions"))
 
 
-def flow_chart(run: LoadedRun, books: Books, label: str) -> Chart | None:
+def flow_chart(run: RunRecord, books: Books, label: str) -> Chart | None:
     """Return who paid whom by the books, pools among them; None if nobody paid anybody."""
     if not books.flow.any():
         return None
@@ -48,7 +48,7 @@ def flow_chart(run: LoadedRun, books: Books, label: str) -> Chart | None:
     return _chart(f"Who paid whom: {label}", names, kinds, weight, more, f"transactions-{slug(label)}")
 
 
-def kinds_chart(run: LoadedRun, books: Books, label: str) -> Chart | None:
+def kinds_chart(run: RunRecord, books: Books, label: str) -> Chart | None:
     """Return how many tokens each kind of transaction moved, by what the parts call them; None if nothing moved."""
     if not books.kinds:
         return None

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
-from hanse.base.files import is_count, read_json, read_toml, table
+from hanse.base.files import read_toml, table
 from hanse.core.about import About, read_about
 from hanse.core.telling import matched
-from hanse.reports.load import is_number
+from hanse.runs.record import MEMBERS, METRICS, SEATS, LineTail, Seat, is_number, read_members
 from hanse.web.books import LiveBooks
-from hanse.web.seats import Seats
+from hanse.web.seats import Contributors
 from hanse.web.series import Series
-from hanse.web.tail import LineTail
 
 __all__ = ["LiveRun", "encode", "state_of"]
 
@@ -55,7 +54,7 @@ class _Read:
     metrics: LineTail
     clients: LineTail
     series: dict[str, Series] = field(default_factory=dict)
-    seats: Seats = field(default_factory=Seats)
+    seats: Contributors = field(default_factory=Contributors)
     utility: dict[int, float] = field(default_factory=dict)
     pace: deque[float] = field(default_factory=lambda: deque(maxlen=20))
     last: Mapping[str, Any] = field(default_factory=dict)
@@ -64,7 +63,7 @@ class _Read:
 
     @staticmethod
     def of(folder: Path) -> _Read:
-        return _Read(LineTail(folder / "metrics.jsonl"), LineTail(folder / "clients.jsonl"))
+        return _Read(LineTail(folder / METRICS, ("round",)), LineTail(folder / SEATS, ("round", "client")))
 
 
 class LiveRun:
@@ -155,10 +154,7 @@ class LiveRun:
         return len(grown.lines)
 
     def _metric(self, line: Mapping[str, Any], points: dict[str, list[tuple[int, float]]]) -> None:
-        read, round = self._read, line.get("round")
-        if not is_count(round, "round"):
-            read.metrics.damaged += 1
-            return
+        read, round = self._read, line["round"]
         for key, value in line.items():
             if key == "round" or not is_number(value):
                 continue
@@ -191,11 +187,9 @@ class LiveRun:
             touched.clear()
             return  # the next look reads both files from their beginnings
         for line in grown.lines:
-            client = self._read.seats.add(line)
-            if client is None:
-                self._read.clients.damaged += 1
-            else:
-                touched.add(client)
+            seat = Seat.of(line)
+            self._read.seats.add(seat)
+            touched.add(seat.client)
         self._read.left = max(self._read.left, grown.left)
 
     def _begin_again(self) -> None:
@@ -210,7 +204,7 @@ class LiveRun:
         try:
             said = read_about(self.folder)
             if said is None:
-                from hanse.reports.older import older  # here: the parts take a while to import, and few runs need them
+                from hanse.runs.older import older  # here: the parts take a while to import, and few runs need them
 
                 said = older(self._config, 0, 0)
             self._about, self._unsaid = said, None
@@ -219,15 +213,15 @@ class LiveRun:
 
     def _register(self) -> bool:
         """Read the names that participants on a network gave themselves; say whether they changed."""
-        file = self.folder / "members.json"
+        file = self.folder / MEMBERS
         try:
             stamp = file.stat().st_mtime
             if stamp == self._members[0]:
                 return False
-            found = {m["id"]: str(m["name"])[:80] for m in read_json(file) if m.get("name")}
+            found = {c: str(m["name"])[:80] for c, m in read_members(file).items() if m.get("name")}
         except FileNotFoundError:
             return False
-        except (OSError, UserError, KeyError, TypeError, AttributeError):  # numbers do instead of names
+        except (OSError, UserError):  # numbers do instead of names
             stamp, found = self._members[0], {}
         changed = found != self._members[1]
         self._members = (stamp, found)
@@ -242,7 +236,7 @@ class LiveRun:
         rounds = int(read.last["round"]) + 1 if read.last else 0
         pace = sum(read.pace) / len(read.pace) if read.pace else None
         try:
-            age = max(0.0, time.time() - (self.folder / "metrics.jsonl").stat().st_mtime) if rounds else None
+            age = max(0.0, time.time() - (self.folder / METRICS).stat().st_mtime) if rounds else None
         except OSError:
             age = None
         return {

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hanse.base.files import is_count
-from hanse.reports.load import is_number
+from hanse.runs.record import Seat
 
-__all__ = ["Contributor", "Seats"]
+__all__ = ["Contributor", "Contributors"]
 
 REFUSALS = 20  # the last ones are shown
 
@@ -45,7 +43,7 @@ class Contributor:
 
 
 @dataclass
-class Seats:
+class Contributors:
     """All clients that ever had a seat, and the latest refusals as (round, client, reason)."""
 
     clients: dict[int, Contributor] = field(default_factory=dict)
@@ -54,40 +52,28 @@ class Seats:
     round: int = -1
     latest: list[list[Any]] = field(default_factory=list)  # the last round's seats: client, value, error, reason
 
-    def add(self, line: Mapping[str, Any]) -> int | None:
-        """Take in one line of ``clients.jsonl`` and return its client; None if it is none."""
-        round, client = line.get("round"), line.get("client")
-        if not is_count(round, "round") or not is_count(client, "client"):
-            return None
-        if round != self.round:
-            self.round, self.latest = round, []
-        found = self.clients.setdefault(client, Contributor())
-        found.last_round = round
-        reason = line.get("refused")
-        value, error, drawn = line.get("value"), line.get("value_error"), line.get("value_draw_error")
+    def add(self, seat: Seat) -> None:
+        """Take in the next seat."""
+        if seat.round != self.round:
+            self.round, self.latest = seat.round, []
+        found = self.clients.setdefault(seat.client, Contributor())
+        found.last_round = seat.round
+        reason, error = None if seat.refused is None else seat.refused[:200], seat.error
         if reason is not None:
             found.refused += 1
-            self.refusals.append((round, client, str(reason)[:200]))
+            self.refusals.append((seat.round, seat.client, reason))
         else:
             found.trained += 1
-        if is_number(value):
-            found.worth += value
+        if seat.value is not None:
+            found.worth += seat.value
             found.valued += 1
-            known = [e for e in (error, drawn) if is_number(e)]
-            found.squares += error * error if is_number(error) else 0.0
-            found.drawn += abs(drawn) if is_number(drawn) else 0.0
+            known = [e for e in (seat.error, seat.drawn) if e is not None]
+            found.squares += (seat.error or 0.0) ** 2
+            found.drawn += abs(seat.drawn or 0.0)
             found.known += bool(known)
             error = math.hypot(*known) if known else None
-        if is_number(line.get("cumulative_value")):
-            found.score = line["cumulative_value"]
-        if line.get("name"):
-            self.names[client] = str(line["name"])[:80]
-        self.latest.append(
-            [
-                client,
-                value if is_number(value) else None,
-                error if is_number(error) else None,
-                None if reason is None else str(reason)[:200],
-            ]
-        )
-        return client
+        if seat.score is not None:
+            found.score = seat.score
+        if seat.name:
+            self.names[seat.client] = seat.name[:80]
+        self.latest.append([seat.client, seat.value, error, reason])
