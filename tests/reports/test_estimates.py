@@ -6,9 +6,9 @@ import numpy as np
 
 import hanse
 from hanse.reports.chart import Lines
-from hanse.reports.estimates import estimate_charts
-from hanse.reports.figures import figures
+from hanse.reports.contributions import estimate_charts
 from hanse.reports.groups import group_runs
+from hanse.reports.report import figures
 from hanse.runs.record import load_runs
 
 

@@ -25,11 +25,11 @@ from hanse.federation.behaviour.basic import Behaviour, Me, OfSome
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import MECHANISMS, PARTS
 from hanse.reports.chart import Bars, Lines
-from hanse.reports.figures import figures
 from hanse.reports.groups import group_runs
+from hanse.reports.part_charts import part_charts, plotted
+from hanse.reports.prospect import prospect
+from hanse.reports.report import figures
 from hanse.reports.statement import statement
-from hanse.reports.statement_before import prospect
-from hanse.reports.told import plotted, told_charts
 from hanse.reports.who import honest_of, kinds_of, roles_of
 from hanse.runs.older import older
 from hanse.runs.record import load_run, load_runs
@@ -272,7 +272,7 @@ def test_a_chart_of_seeds_has_a_band_and_lines_in_natural_order(tmp_path: Path) 
         lines = [metric(r, **{f"t {k}/x": 0.1 * r + rise for k in (10, 2)}) for r in range(3)]
         paths.append(write_run(tmp_path / str(s), lines, (), {"run": {"seed": s}}))
         write_about(paths[-1], said)
-    (chart,) = told_charts(group_runs(load_runs(paths)))
+    (chart,) = part_charts(group_runs(load_runs(paths)))
     marks = chart.marks
     assert isinstance(marks, Lines)
     assert [line.name for line in marks.lines] == ["tier 2", "tier 10"]

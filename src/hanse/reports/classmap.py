@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.looking import is_looking
-from hanse.reports.chart import Chart, Floats, Heat, even
-from hanse.reports.contributions import slug
+from hanse.reports.chart import Chart, Floats, Heat, even, slug
 from hanse.reports.groups import Group
 from hanse.runs.record import RunRecord
 

@@ -1,19 +1,29 @@
-"""The books of a run as arrays: what everyone held after each round, and who paid whom."""
+"""The books of a run as arrays, and charts of them: balances over the rounds, who earns, what tiers tell apart."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 
 from hanse.base.errors import UserError
-from hanse.reports.chart import Floats, Ints
+from hanse.core.entry import TOKEN
+from hanse.core.telling import Plot
+from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even, slug
 from hanse.reports.groups import Group
+from hanse.reports.part_charts import plotted
+from hanse.reports.who import kinds_of
 from hanse.runs.record import RunRecord
 
-__all__ = ["Books", "books_of", "read_books"]
+__all__ = [
+    "Books",
+    "balances",
+    "books_of",
+    "read_books",
+    "token_charts",
+]
 
 
 @dataclass(frozen=True)
@@ -85,3 +95,105 @@ def read_books(run: RunRecord) -> Books | None:
         flow / TOKEN,
         tuple((kind, units / TOKEN) for kind, units in totals.kinds.items()),
     )
+
+
+# ---- charts
+
+
+SECTION = "Tokens and tiers"
+MOST_ROUNDS = 200
+MOST_LINES = 12  # clients with a line each
+TIERS = Plot(  # of every mechanism: the loop tests server rows on distributions
+    "Each tier on each distribution",
+    "test/tier */distribution *",
+    "accuracy",
+    "tier * on distribution *",
+    "Held-out data of each distribution; tier d is the one that serves distribution d best.",
+)
+
+
+def token_charts(groups: Sequence[Group], books: Mapping[str, Books] | None = None) -> list[Chart]:
+    """Return the charts of the experiments that kept books (``books`` by label), and of tiers of models."""
+    charts: list[Chart] = []
+    for group in groups:
+        held = (books or {}).get(group.label)
+        found = (None if held is None else _balance_chart(group, held), _riders_chart(group), _tier_chart(group))
+        charts += [chart for chart in found if chart is not None]
+    return charts
+
+
+def balances(run: RunRecord) -> tuple[Ints, Floats] | None:
+    """Return rounds ``[n]`` and every client's tokens after them ``[n, N]``: as the payment rule recorded them, or else
+    by the books. None if there are no such, or if a market's utilities say it better.
+    """
+    if "balances" not in run.arrays(int(run.metrics[-1]["round"]), only=("balances",)):
+        return _by_the_books(run)
+    played = np.array([line["round"] for line in run.metrics], np.int64)
+    played = played[even(len(played), MOST_ROUNDS)]
+    found = [(r, run.arrays(int(r), only=("balances",)).get("balances")) for r in played]
+    kept = [(r, held) for r, held in found if held is not None]
+    return np.array([r for r, _ in kept], np.int64), np.stack([held for _, held in kept]) / TOKEN
+
+
+def _by_the_books(run: RunRecord) -> tuple[Ints, Floats] | None:
+    if any("utility/mean" in line for line in run.metrics):
+        return None
+    try:
+        books = read_books(run)
+    except UserError:  # the report says why
+        return None
+    if books is None:
+        return None
+    kept = even(len(books.rounds), MOST_ROUNDS)
+    return books.rounds[kept], books.held[kept]
+
+
+def _balance_chart(group: Group, books: Books) -> Chart | None:
+    run, kept = group.runs[0], even(len(books.rounds), MOST_ROUNDS)
+    x, held = 1.0 + books.rounds[kept].astype(np.float64), books.held[kept]
+    known = np.flatnonzero(np.isfinite(held[-1]))
+    if not len(known):
+        return None
+    if len(known) <= MOST_LINES:
+        lines = [Line(f"client {run.client_label(c)}", x, held[:, c]) for c in known.tolist()]
+        what = "A line a client: what its account and its escrow hold together."
+    else:
+        names = (("richest", 1.0), ("upper tenth", 0.9), ("median", 0.5), ("lower tenth", 0.1), ("poorest", 0.0))
+        lines = [Line(name, x, np.nanquantile(held, q, axis=1)) for name, q in names]
+        what = (
+            f"Of the {len(known)} clients the richest, the poorest, and those between, by what account and escrow "
+            "hold together; a line is not always the same client."
+        )
+    caption = f"{what} A line that rises earns; lines that spread apart: the federation makes some rich. "
+    return Chart(
+        f"balances-{slug(group.label)}", SECTION, f"Token balances over the rounds: {group.label}",
+        caption + f"Seed {run.seeds[0]}.", "rounds played", "tokens", Lines(tuple(lines), steps=True),
+    )  # fmt: skip
+
+
+def _riders_chart(group: Group) -> Chart | None:
+    """Return the mean balance of those who do not cheat beside that of each kind of those who do."""
+    lines, labels = [], dict[str, None]()
+    for run in group.runs:
+        kinds = kinds_of(run, cheats=True)
+        found = balances(run) if kinds else None
+        if found is None:
+            continue
+        rounds, held = found
+        for look, (name, clients) in enumerate(kinds.items()):
+            label = f"{name}, seed {run.seeds[0]}"
+            lines.append(Line(label, 1.0 + rounds.astype(np.float64), np.nanmean(held[:, clients], axis=1), look=look))
+        labels |= dict.fromkeys(list(kinds)[1:])
+    if not lines:
+        return None
+    who = " and ".join(labels)
+    told = " ".join(c.sentence for c in group.runs[0].about.conducts if c.label in labels)
+    return Chart(
+        f"riders-{slug(group.label)}", SECTION, f"What {who} lose: {group.label}",
+        f"Mean balance of honest clients, and of {who}; every seed by itself. {told}".strip(),
+        "rounds played", "tokens", Lines(tuple(lines)),
+    )  # fmt: skip
+
+
+def _tier_chart(group: Group) -> Chart | None:
+    return plotted(group, TIERS, SECTION, "tiers")

@@ -17,7 +17,8 @@ __all__ = ["main"]
 
 def main(arguments: list[str]) -> int:
     """Print a statement; 2 and a line on standard error if there is none."""
-    from hanse.reports.statement import render, statement
+    from hanse.reports.statement import statement
+    from hanse.reports.statement_page import render
 
     folder, client, form, ledger_url = arguments
     try:
