@@ -35,7 +35,7 @@ from hanse.reports.report import _page as real_page
 from hanse.reports.report import save as real_save
 from hanse.reports.report import write_report
 from hanse.runs.record import last_line, load_run
-from hanse.web.run import LiveRun
+from hanse.web.live_run import LiveRun
 from hanse.web.runs import Found, find_runs, summary
 from hanse.web.statements import Statements
 

@@ -33,7 +33,7 @@ from hanse.reports.statement import statement
 from hanse.reports.who import honest_of, kinds_of, roles_of
 from hanse.runs.older import older
 from hanse.runs.record import load_run, load_runs
-from hanse.web.run import LiveRun, encode
+from hanse.web.live_run import LiveRun, encode
 
 FEE = 2 * TOKEN
 

@@ -12,9 +12,8 @@ from hanse.core.entry import MINT, TOKEN
 from hanse.ledger.totals import flows_of, net_of
 from hanse.runs.record import last_line
 from hanse.web.books import LiveBooks
-from hanse.web.run import LiveRun, encode, state_of
+from hanse.web.live_run import LiveRun, Series, encode, state_of
 from hanse.web.runs import find_runs, summary
-from hanse.web.series import Series
 
 
 def taken(messages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -92,7 +91,7 @@ def test_a_state_that_changes_by_itself_is_told_once(tmp_path: Path, monkeypatch
     run.round()
     live.look()
     changed = (run.folder / "metrics.jsonl").stat().st_mtime
-    monkeypatch.setattr("hanse.web.run.time.time", lambda: changed + 3600)
+    monkeypatch.setattr("hanse.web.live_run.time.time", lambda: changed + 3600)
     assert live.look()["progress"]["state"] == "quiet"
     assert live.look() is None
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hanse.runs import record
 from hanse.runs.record import LineTail
-from hanse.web.series import Series
+from hanse.web.live_run import Series
 
 
 def test_a_torn_line_waits_until_it_is_whole(tmp_path: Path) -> None:

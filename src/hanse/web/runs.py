@@ -12,7 +12,7 @@ from typing import Any
 from hanse.base.errors import UserError
 from hanse.base.files import read_toml, table
 from hanse.runs.record import METRICS, last_line
-from hanse.web.run import state_of
+from hanse.web.live_run import state_of
 
 __all__ = ["Found", "find_runs", "summary"]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
+from array import array
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,10 +19,118 @@ from hanse.core.about import About, read_about
 from hanse.core.telling import matched
 from hanse.runs.record import MEMBERS, METRICS, SEATS, LineTail, Seat, is_number, read_members
 from hanse.web.books import LiveBooks
-from hanse.web.seats import Contributors
-from hanse.web.series import Series
 
-__all__ = ["LiveRun", "encode", "state_of"]
+__all__ = ["Contributor", "Contributors", "LiveRun", "Series", "encode", "state_of"]
+
+MOST_POINTS = 1024  # points; more than a screen can show
+
+
+@dataclass
+class Series:
+    """At most ``most`` of the observations, evenly spread, and the last one.
+
+    Every ``stride``-th observation is kept; when they become too many, every second is dropped and the stride doubles.
+    So what is shown are observations as they were made, never averages. The page's script does the same.
+    """
+
+    most: int = MOST_POINTS
+    stride: int = 1
+    seen: int = 0
+    last: tuple[int, float] | None = None
+    _x: array[int] = field(default_factory=lambda: array("q"))
+    _y: array[float] = field(default_factory=lambda: array("d"))
+
+    def add(self, x: int, y: float) -> None:
+        """Add the observation ``y`` of round ``x``."""
+        if self.seen % self.stride == 0:
+            if len(self._x) == self.most:
+                self._x, self._y = self._x[::2], self._y[::2]
+                self.stride *= 2
+            if self.seen % self.stride == 0:
+                self._x.append(x)
+                self._y.append(y)
+        self.seen += 1
+        self.last = (x, y)
+
+    def points(self) -> list[tuple[int, float]]:
+        """Return what is kept, in order, the last observation included."""
+        found = list(zip(self._x, self._y, strict=True))
+        return found if self.last is None or found[-1] == self.last else [*found, self.last]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the state as the page's script takes it up."""
+        return {
+            "x": self._x.tolist(), "y": self._y.tolist(), "stride": self.stride, "seen": self.seen, "last": self.last,
+        }  # fmt: skip
+
+
+REFUSALS = 20  # the last ones are shown
+
+
+@dataclass
+class Contributor:
+    """One client so far: what its updates were worth in sum, how sure that is, the seats it trained in, those that were
+    refused, its last round. ``score`` is the cumulative value as the mechanism keeps it, if it does.
+
+    ``squares`` adds up the variances from sampling, which is independent from round to round, and ``drawn`` the errors
+    from the draw of the validation samples, which are the same in every round: at most the error of their sum.
+    """
+
+    worth: float = 0.0
+    valued: int = 0
+    squares: float = 0.0
+    drawn: float = 0.0
+    known: int = 0  # values that came with a standard error
+    trained: int = 0
+    refused: int = 0
+    last_round: int = -1
+    score: float | None = None
+
+    def row(self, client: int) -> list[int | float | None]:
+        """Return the client as the page's script takes it: number, sum of values, its standard error at most (of those
+        values that have one), the mechanism's score, seats trained in, seats refused, last round.
+        """
+        worth = self.worth if self.valued else None
+        error = math.hypot(math.sqrt(self.squares), self.drawn) if self.known else None
+        return [client, worth, error, self.score, self.trained, self.refused, self.last_round]
+
+
+@dataclass
+class Contributors:
+    """All clients that ever had a seat, and the latest refusals as (round, client, reason)."""
+
+    clients: dict[int, Contributor] = field(default_factory=dict)
+    refusals: deque[tuple[int, int, str]] = field(default_factory=lambda: deque(maxlen=REFUSALS))
+    names: dict[int, str] = field(default_factory=dict)
+    round: int = -1
+    latest: list[list[Any]] = field(default_factory=list)  # the last round's seats: client, value, error, reason
+
+    def add(self, seat: Seat) -> None:
+        """Take in the next seat."""
+        if seat.round != self.round:
+            self.round, self.latest = seat.round, []
+        found = self.clients.setdefault(seat.client, Contributor())
+        found.last_round = seat.round
+        reason, error = None if seat.refused is None else seat.refused[:200], seat.error
+        if reason is not None:
+            found.refused += 1
+            self.refusals.append((seat.round, seat.client, reason))
+        else:
+            found.trained += 1
+        if seat.value is not None:
+            found.worth += seat.value
+            found.valued += 1
+            known = [e for e in (seat.error, seat.drawn) if e is not None]
+            found.squares += (seat.error or 0.0) ** 2
+            found.drawn += abs(seat.drawn or 0.0)
+            found.known += bool(known)
+            error = math.hypot(*known) if known else None
+        if seat.score is not None:
+            found.score = seat.score
+        if seat.name:
+            self.names[seat.client] = seat.name[:80]
+        self.latest.append([seat.client, seat.value, error, reason])
+
 
 MANY = 100  # new rounds in one look: the whole state is shorter than what changed
 FIGURES = 256  # metrics of a run; more than that are not kept
