@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Statement:
     """What a run did for one client and the client for it. Rounds are numbered from 0, as in the records; money is in
     units (1 token = 1,000,000), None where nobody pays.
@@ -105,21 +105,21 @@ def statement(
     money = money_of(run.path, client, kinds=run.about.kinds, names=names, ledger_url=ledger_url)
     models = models_of(run, client, names=names)
     return Statement(
-        run.name,
-        run.mechanism,
-        run.seeds[0],
-        client,
-        run.client_label(client),
-        len(run.metrics),
-        run.rounds_planned,
-        run.num_clients,
-        names,
-        verdict_of(fit, money, models),
-        fit,
-        given,
-        money,
-        models,
-        run.about.told_to(client),
+        run=run.name,
+        mechanism=run.mechanism,
+        seed=run.seeds[0],
+        client=client,
+        label=run.client_label(client),
+        rounds=len(run.metrics),
+        planned=run.rounds_planned,
+        num_clients=run.num_clients,
+        names=names,
+        verdict=verdict_of(fit, money, models),
+        fit=fit,
+        contributed=given,
+        money=money,
+        models=models,
+        told=run.about.told_to(client),
     )
 
 
@@ -298,7 +298,7 @@ def _how(run: RunRecord, client: int) -> str:
 # ---- what its updates were worth
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Round:
     """A round in which the client was to train. ``value`` is what its update was worth (the sum over its seats), with
     its standard ``error`` from sampling and from the validation samples together, where known; ``of`` the sum of
@@ -316,7 +316,7 @@ class Round:
     refused: str | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Contributed:
     """The rounds, and their sums: ``value`` with its standard error from the ``sampling`` of coalitions and that from
     the draw of the validation samples (``drawn``), ``share`` of the sums above zero of all clients, and the client's
@@ -359,21 +359,21 @@ def contributed(run: RunRecord, client: int) -> Contributed:
     mine = some & (seats.client == client)
     valued, updates = np.unique(seats.client[some], return_counts=True)
     if not mine.any():
-        return Contributed(rounds, valued=len(valued))
+        return Contributed(rounds=rounds, valued=len(valued))
     totals = np.bincount(seats.client[some], weights=seats.value[some])[valued]
     own = float(totals[np.searchsorted(valued, client)])
     above = float(np.maximum(totals, 0.0).sum())
     errors = errors_of(run, [np.array([client])], np.array([played - 1]))
     ranked = updates > 1
     return Contributed(
-        rounds,
-        own,
-        _known(errors.sampling[0, 0]),
-        _known(errors.drawn[0, 0]),
-        max(own, 0.0) / above if above > 0 else None,
-        1 + int((totals[ranked] > own).sum()) if ranked[np.searchsorted(valued, client)] else None,
-        int(ranked.sum()),
-        len(valued),
+        rounds=rounds,
+        value=own,
+        sampling=_known(errors.sampling[0, 0]),
+        drawn=_known(errors.drawn[0, 0]),
+        share=max(own, 0.0) / above if above > 0 else None,
+        place=1 + int((totals[ranked] > own).sum()) if ranked[np.searchsorted(valued, client)] else None,
+        ranked=int(ranked.sum()),
+        valued=len(valued),
     )
 
 
@@ -409,13 +409,13 @@ def _round(run: RunRecord, number: int, at: list[int], total: float, positive: f
     value = float(values[known].sum()) if known.any() else None
     share = None if value is None or positive <= 0 else max(value, 0.0) / positive
     return Round(
-        number,
-        value,
-        None if value is None else _known(float(errors)),
-        total if value is not None else None,
-        share,
-        float(sum(weights)) if weights else None,
-        reasons[0] if reasons and len(reasons) == len(at) else None,
+        round=number,
+        value=value,
+        error=None if value is None else _known(float(errors)),
+        of=total if value is not None else None,
+        share=share,
+        weight=float(sum(weights)) if weights else None,
+        refused=reasons[0] if reasons and len(reasons) == len(at) else None,
     )
 
 
@@ -443,6 +443,7 @@ class Models:
     used: int
     reached: int
     deliveries: int
+    _: KW_ONLY
     names: tuple[tuple[str, int], ...] | None = None
     imported: int | None = None
     withheld: int | None = None
@@ -489,10 +490,10 @@ def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
         used,
         len(got),
         got.total(),
-        named if names else None,
-        imported if traded else None,
-        withheld if traded else None,
-        utility if traded else None,
+        names=named if names else None,
+        imported=imported if traded else None,
+        withheld=withheld if traded else None,
+        utility=utility if traded else None,
     )
 
 
@@ -521,7 +522,7 @@ def _market(record: dict[str, NDArray[np.generic]], client: int) -> tuple[Ints, 
 # ---- what it was granted, paid and earned
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Posting:
     """One posting of the client's account or escrow. ``number`` is the transaction's in the ledger, ``round`` counts
     from 0, ``units`` are signed, ``holds`` is what both accounts hold together after the transaction. ``others`` names
@@ -553,7 +554,7 @@ class PostingSum:
     within: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Money:
     """A participant's books, in units: what it was ``granted``, what it ``received`` and ``paid`` beside that, what its
     account and its escrow hold now. ``head`` is the hash of the book's last transaction of ``count``.
@@ -600,17 +601,17 @@ def money_of(
     figures = _figures(lines, kinds or {})
     outside = [f for f in figures if not f.within and f.kind != "grant"]
     return Money(
-        ledger.book,
-        book.count,
-        book.head,
-        book.floor,
-        sum(f.received - f.paid for f in figures if f.kind == "grant"),
-        sum(f.received for f in outside),
-        sum(f.paid for f in outside),
-        book.balance(mine),
-        book.balance(kept),
-        figures,
-        lines,
+        book=ledger.book,
+        count=book.count,
+        head=book.head,
+        floor=book.floor,
+        granted=sum(f.received - f.paid for f in figures if f.kind == "grant"),
+        received=sum(f.received for f in outside),
+        paid=sum(f.paid for f in outside),
+        balance=book.balance(mine),
+        escrow=book.balance(kept),
+        figures=figures,
+        lines=lines,
     )
 
 
@@ -621,11 +622,18 @@ def own_lines(records: Iterable[Record], client: int, *, names: bool = False) ->
     holds = accumulate(units for _, _, units in found)
     return tuple(
         Posting(
-            r.number, r.round, r.transaction.step, r.transaction.kind, r.transaction.memo, name, units, held,
-            _others(r, own) if names else (),
+            number=r.number,
+            round=r.round,
+            step=r.transaction.step,
+            kind=r.transaction.kind,
+            memo=r.transaction.memo,
+            account=name,
+            units=units,
+            holds=held,
+            others=_others(r, own) if names else (),
         )
         for (r, name, units), held in zip(found, holds, strict=True)
-    )  # fmt: skip
+    )
 
 
 def _others(record: Record, own: Sequence[str]) -> tuple[str, ...]:

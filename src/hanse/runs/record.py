@@ -336,7 +336,7 @@ MARKET: Mapping[str, tuple[int, str]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MarketRound:
     """One recorded market: the round, the ``clients [m]``, what they declared, the graph, and who paid what (units)."""
 
@@ -379,15 +379,15 @@ def _checked_market(number: int, record: Arrays) -> MarketRound:
         if not fits or array.dtype.kind not in kinds:
             raise ValueError(f"{name} is {array.dtype} {array.shape} with {len(n)} clients")
     return MarketRound(
-        number,
-        record["market_client"],
-        Market.of(d, n, c, K, float(record["market_lam"])),
-        record["market_graph"],
-        record["market_units"],
-        record["market_paid"],
-        str(record["market_pricing"]),
-        record["market_utility"],
-        record["withheld"],
+        round=number,
+        clients=record["market_client"],
+        market=Market.of(d, n, c, K, float(record["market_lam"])),
+        graph=record["market_graph"],
+        units=record["market_units"],
+        paid=record["market_paid"],
+        pricing=str(record["market_pricing"]),
+        utility=record["market_utility"],
+        withheld=record["withheld"],
     )
 
 
@@ -419,7 +419,6 @@ class RunRecord:
 
     path: Path
     name: str
-    label: str
     config: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]]
     clients: Sequence[Seat]
@@ -429,6 +428,11 @@ class RunRecord:
     def mechanism(self) -> str:
         """The mechanism's name, or the last word of its import path."""
         return str(table(self.config, "mechanism").get("name", "?")).rpartition(":")[2]
+
+    @property
+    def label(self) -> str:
+        """The mechanism and the seed in words."""
+        return f"{self.mechanism}, seed {self.seeds[0]}"
 
     @property
     def seeds(self) -> tuple[Any, ...]:
@@ -571,9 +575,7 @@ def load_run(path: str | Path, ledger_url: str | None = None) -> RunRecord:
         raise UserError(f"{path}: has no finished rounds yet; let it run, or go on with 'hanse resume {path}'")
     clients = [Seat.of(line) for line in json_lines(path / SEATS, ("round", "client"))]
     name = path.name or path.resolve().name
-    run = RunRecord(path, name, "", config, metrics, clients)
-    label = f"{run.mechanism}, seed {run.seeds[0]}"
-    return RunRecord(path, name, label, config, metrics, clients, ledger_url)
+    return RunRecord(path, name, config, metrics, clients, ledger_url)
 
 
 def load_runs(paths: Sequence[str | Path], ledger_url: str | None = None) -> list[RunRecord]:
