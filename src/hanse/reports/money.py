@@ -9,7 +9,7 @@ from itertools import groupby
 import numpy as np
 
 from hanse.base.errors import UserError
-from hanse.core.entry import TOKEN
+from hanse.core.entry import TOKEN, is_account
 from hanse.core.telling import Plot
 from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even, slug
 from hanse.reports.groups import Group
@@ -71,9 +71,9 @@ def read_books(run: RunRecord) -> Books | None:
             for record in records:
                 totals.add(record)
             for account in totals.moved:
-                kind, _, number = account.partition("/")
-                if kind in ("client", "escrow") and int(number) < len(row):
-                    row[int(number)] = sum(totals.balances.get(f"{of}/{number}", 0) for of in ("client", "escrow"))
+                owner = _client_of(account)
+                if owner is not None and owner < len(row):
+                    row[owner] = sum(totals.balances.get(f"{of}/{owner}", 0) for of in ("client", "escrow"))
             totals.moved.clear()
             rounds.append(round)
             rows.append(row.copy())
@@ -81,8 +81,9 @@ def read_books(run: RunRecord) -> Books | None:
     if not rounds:
         return None
     used = {name for pair in totals.flows for name in pair}
-    clients = sorted(int(name.removeprefix("client/")) for name in used if name.startswith("client/"))
-    pools = [name for name in opened if name in used and name.startswith("pool/")]
+    clients = sorted(owner for name in used if (owner := _client_of(name)) is not None)
+    others = used - {f"client/{c}" for c in clients}
+    pools = [name for name in dict.fromkeys([*opened, *sorted(used)]) if name in others]
     places = {name: i for i, name in enumerate([*(f"client/{c}" for c in clients), *pools])}
     flow = np.zeros((len(places), len(places)))
     for (source, target), units in totals.flows.items():
@@ -95,6 +96,12 @@ def read_books(run: RunRecord) -> Books | None:
         flow / TOKEN,
         tuple((kind, units / TOKEN) for kind, units in totals.kinds.items()),
     )
+
+
+def _client_of(account: str) -> int | None:
+    """Return whose account or escrow this is; None for any other name that a stranger's ledger may have."""
+    kind, _, number = account.partition("/")
+    return int(number) if kind in ("client", "escrow") and is_account(account) and len(number) < 19 else None
 
 
 # ---- charts
