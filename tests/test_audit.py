@@ -17,10 +17,11 @@ from hanse.cli import app
 from hanse.cli.demo_market import market_experiment, scene
 from hanse.federation.profiles import TABLE_5
 from hanse.reports.audit import audit_run, load_market
-from hanse.reports.figures import figures
+from hanse.reports.groups import group_runs
 from hanse.reports.lies import Counterfactual, Outcome, counterfactuals, verdict
-from hanse.reports.load import group_runs, load_run, load_runs
 from hanse.reports.market import load_trades, market_charts, sweep_chart
+from hanse.reports.report import figures
+from hanse.runs.record import load_run, load_runs
 
 
 def small(rounds: int = 3, **mechanism: object) -> hanse.Experiment:

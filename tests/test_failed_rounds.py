@@ -41,11 +41,11 @@ from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.weigh.average import BySamples, sample_shares
 from hanse.reports.audit import audit_run
-from hanse.reports.load import load_run
 from hanse.rounds.round import Setup, first_state, play_round
 from hanse.runs.experiment import run_elsewhere
+from hanse.runs.record import load_run
 from hanse.runs.setup import build, settle_engine
-from hanse.web.run import LiveRun, encode
+from hanse.web.live_run import LiveRun, encode
 
 N = 4
 PROBLEM, INITIAL = build_problem("logistic", (2,), 3, 0)

@@ -30,12 +30,13 @@ from hanse.core.book import LedgerError
 from hanse.ledger import archive
 from hanse.ledger.store import Ledger
 from hanse.reports.classmap import data_facts
-from hanse.reports.load import group_runs, load_run
+from hanse.reports.groups import group_runs
 from hanse.reports.report import _page as real_page
 from hanse.reports.report import save as real_save
 from hanse.reports.report import write_report
-from hanse.web.run import LiveRun
-from hanse.web.runs import Found, find_runs, latest_line, summary
+from hanse.runs.record import last_line, load_run
+from hanse.web.live_run import LiveRun
+from hanse.web.runs import Found, find_runs, summary
 from hanse.web.statements import Statements
 
 Hanse = Callable[..., tuple[int, str, str]]
@@ -427,7 +428,7 @@ def test_settings_of_the_current_folder_do_not_change_the_figures(folder: Path, 
 def test_the_last_line_of_a_link_is_not_read(folder: Path) -> None:
     link("metrics.jsonl")(folder)
     (folder.parent / "victim" / "file.txt").write_text('{"round": 7}\n')
-    assert latest_line(folder / "metrics.jsonl") == {}
+    assert last_line(folder / "metrics.jsonl") == {}
 
 
 def test_a_ledger_with_a_view_in_it_is_no_ledger(tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ from hanse.mechanisms.pfedgraph import pfedgraph
 from hanse.mechanisms.registry import MECHANISMS, build_mechanism
 from hanse.mechanisms.scaffold import scaffold
 from hanse.rounds.round import LoopState, Played, Setup, first_state, play_round
-from hanse.runs.records import seats_of
+from hanse.runs.record import RoundRecord
+from hanse.runs.testing import Figures
 
 N = 4
 PROBLEM, INITIAL = build_problem("logistic", (2,), 3, 0)
@@ -130,7 +131,7 @@ def test_ditto_sits_twice_and_keeps_one_of_both_to_itself() -> None:
 def test_both_of_a_clients_seats_are_recorded_as_they_were() -> None:
     federation = Scripted(move=lambda c, t: t.start + t.row)
     played = World(ditto(), federation).play()
-    lines = seats_of(played)
+    lines = RoundRecord.of(played, Figures(), {}).seats
     sat = [(line["client"], line["start"]) for line in lines]
     assert sat == [
         *((c, N) for c in range(N)),

@@ -13,15 +13,12 @@ from torch import nn
 import hanse
 from hanse.data import build
 from hanse.federation.behaviour import FreeRider
-from hanse.reports.certainty import errors_of
-from hanse.reports.contributions import contribution_charts
-from hanse.reports.load import group_runs, load_run, load_runs
-from hanse.reports.statement_accuracy import Fit
-from hanse.reports.statement_gave import contributed
-from hanse.reports.statement_models import Models
-from hanse.reports.statement_verdict import verdict_of
-from hanse.reports.summary import summary
+from hanse.reports.contributions import contribution_charts, errors_of
+from hanse.reports.groups import group_runs
+from hanse.reports.report import summary
+from hanse.reports.statement import Fit, Models, contributed, verdict_of
 from hanse.reports.who import kinds_of
+from hanse.runs.record import load_run, load_runs
 
 
 def drawn_run(path: Path, values: dict[int, float], spread: float, rounds: int = 4) -> Path:

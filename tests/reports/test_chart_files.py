@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hanse.reports.chart import Bars, Chart, Graph, Heat, Line, Lines, Series
-from hanse.reports.chart_csv import to_csv
+from hanse.reports.chart import Bars, Chart, Graph, Heat, Line, Lines, Series, to_csv
 from hanse.reports.draw_matplotlib import save, to_matplotlib
-from hanse.reports.figures import to_plotly
+from hanse.reports.draw_plotly import to_plotly
 
 BAD = "=1+1 <b>$x$</b>"
 X = np.array([1.0, 2.0])

@@ -10,9 +10,12 @@ from hanse.reports.chart import Bars, Chart, Heat, Lines, even, ticks
 from hanse.reports.classmap import class_chart, data_facts
 from hanse.reports.contributions import contribution, contribution_charts
 from hanse.reports.costs import stage_seconds
-from hanse.reports.figures import figures, to_matplotlib, to_plotly
-from hanse.reports.load import Group, group_runs, load_runs
+from hanse.reports.draw_matplotlib import to_matplotlib
+from hanse.reports.draw_plotly import to_plotly
+from hanse.reports.groups import Group, group_runs
 from hanse.reports.participation import participation_charts, selection
+from hanse.reports.report import figures
+from hanse.runs.record import load_runs
 
 
 def group(*paths: Path) -> Group:

@@ -9,13 +9,12 @@ from reports_cases import accuracies, metric, seat, write_run
 from rich.console import Console
 
 from hanse.base.errors import UserError
+from hanse.reports.accuracy import curve_charts
 from hanse.reports.chart import Lines
-from hanse.reports.compare import compare_runs, difference_rows
-from hanse.reports.compare_text import compare_tables
-from hanse.reports.curves import curve_charts
-from hanse.reports.load import group_runs, load_runs
-from hanse.reports.summary import results, summary, warnings
-from hanse.reports.tables import experiments_table, runs_table
+from hanse.reports.compare import compare_runs, compare_tables, difference_rows, experiments_table, runs_table
+from hanse.reports.groups import group_runs
+from hanse.reports.report import results, summary, warnings
+from hanse.runs.record import load_runs
 
 
 def test_final_best_time_bytes_refusals(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ import numpy as np
 
 import hanse
 from hanse.reports.chart import Lines
-from hanse.reports.estimates import estimate_charts
-from hanse.reports.figures import figures
-from hanse.reports.load import group_runs, load_runs
+from hanse.reports.contributions import estimate_charts
+from hanse.reports.groups import group_runs
+from hanse.reports.report import figures
+from hanse.runs.record import load_runs
 
 
 def run(folder: Path, check: bool) -> Path:

@@ -7,7 +7,8 @@ import pytest
 from reports_cases import accuracies, metric, seat, write_run
 
 from hanse.base.errors import UserError
-from hanse.reports.load import group_runs, load_run, load_runs
+from hanse.reports.groups import group_runs
+from hanse.runs.record import load_run, load_runs
 
 
 def test_reads_a_run(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from hanse.cli import app
-from hanse.reports.compare import _holm, difference_rows
-from hanse.reports.load import group_runs, load_runs
+from hanse.reports.compare import _holm, difference_rows, differences_tables
+from hanse.reports.groups import group_runs
 from hanse.reports.paired import interval, paired
-from hanse.reports.tables import differences_tables
+from hanse.runs.record import load_runs
 
 numbers = st.floats(-100, 100).map(lambda x: round(x, 3))
 

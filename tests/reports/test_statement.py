@@ -15,14 +15,9 @@ from hanse.cli import app
 from hanse.core.entry import TOKEN, Transaction, client, escrow, pool
 from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Ledger
-from hanse.reports.load import load_run
-from hanse.reports.statement import client_of, render, statement
-from hanse.reports.statement_accuracy import Fit
-from hanse.reports.statement_gave import contributed
-from hanse.reports.statement_models import Models, models_of
-from hanse.reports.statement_money import money_of
-from hanse.reports.statement_page import POLICY, STYLE
-from hanse.reports.statement_verdict import verdict_of
+from hanse.reports.statement import Fit, Models, client_of, contributed, models_of, money_of, statement, verdict_of
+from hanse.reports.statement_page import POLICY, STYLE, render
+from hanse.runs.record import load_run
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 DATA = {"source": "digits", "partition": "mixture", "clients": 6, "client_test": 0.2, "client_validation": 0.1}
@@ -195,7 +190,7 @@ def test_a_market_counts_what_was_delivered(market: Path) -> None:
 
 
 def test_alone_is_the_same_experiment_with_everyone_by_itself(market: Path) -> None:
-    from hanse.reports.statement_alone import alone_experiment, train_alone
+    from hanse.reports.statement import alone_experiment, train_alone
 
     before = statement(market, 1)
     assert before.fit.alone_accuracy is None

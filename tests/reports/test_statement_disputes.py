@@ -19,8 +19,8 @@ from hanse.core.part import Mechanism, Settlement, SettlePart, State, View
 from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import Receipt, read_receipts
 from hanse.mechanisms.baselines import fedavg
-from hanse.reports.statement_before import prospect
-from hanse.reports.statement_receipts import replay
+from hanse.reports.disputes import replay
+from hanse.reports.prospect import prospect
 
 PIFL = {
     "data": {"source": "digits", "partition": "mixture", "clients": 6, "client_test": 0.2, "client_validation": 0.1},

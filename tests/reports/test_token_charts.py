@@ -7,17 +7,19 @@ import pytest
 from reports_cases import metric, seat, write_run
 
 import hanse
-from hanse.core.entry import TOKEN, client, escrow
+from hanse.core.entry import MINT, TOKEN, Transaction, client, escrow
 from hanse.federation.behaviour.basic import Me, place
 from hanse.ledger.place import open_ledger
+from hanse.ledger.rows import Record
+from hanse.ledger.totals import Totals
+from hanse.reports.accuracy import own_charts
 from hanse.reports.chart import Bars, Graph, Lines
+from hanse.reports.groups import group_runs
 from hanse.reports.honesty import honesty_charts
-from hanse.reports.load import group_runs, load_run, load_runs
-from hanse.reports.money import _flow, books_of, read_books
-from hanse.reports.own import own_charts
-from hanse.reports.tokens import balances, token_charts
-from hanse.reports.transactions import flow_chart
+from hanse.reports.market import flow_chart
+from hanse.reports.money import balances, books_of, read_books, token_charts
 from hanse.reports.who import kinds_of
+from hanse.runs.record import load_run, load_runs
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +117,13 @@ def test_who_paid_whom_is_what_the_ledger_moved(folder: Path) -> None:
 
 def test_flows_of_every_shape() -> None:
     def flow(*transactions: dict[int, int]) -> list[list[float]]:
-        rows = [(n, place, u) for n, moved in enumerate(transactions) for place, u in moved.items()]
-        number, where, units = np.array(rows).T
-        return _flow(number, where, units, 4).tolist()
+        totals, found = Totals(), np.zeros((4, 4))
+        for n, moved in enumerate(transactions, 1):
+            postings = tuple((f"client/{place}" if place >= 0 else MINT, units) for place, units in moved.items())
+            totals.add(Record(n, 0, Transaction(f"{n}", "pay", postings), "", ""))
+        for (source, target), units in totals.flows.items():
+            found[int(source.removeprefix("client/")), int(target.removeprefix("client/"))] = units
+        return found.tolist()
 
     none = [0.0] * 4
     assert flow({0: -3, 1: 3}) == [[0, 3, 0, 0], none, none, none]

@@ -25,14 +25,15 @@ from hanse.federation.behaviour.basic import Behaviour, Me, OfSome
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import MECHANISMS, PARTS
 from hanse.reports.chart import Bars, Lines
-from hanse.reports.figures import figures
-from hanse.reports.load import group_runs, load_run, load_runs
-from hanse.reports.older import older
+from hanse.reports.groups import group_runs
+from hanse.reports.part_charts import part_charts, plotted
+from hanse.reports.prospect import prospect
+from hanse.reports.report import figures
 from hanse.reports.statement import statement
-from hanse.reports.statement_before import prospect
-from hanse.reports.told import plotted, told_charts
 from hanse.reports.who import honest_of, kinds_of, roles_of
-from hanse.web.run import LiveRun, encode
+from hanse.runs.older import older
+from hanse.runs.record import load_run, load_runs
+from hanse.web.live_run import LiveRun, encode
 
 FEE = 2 * TOKEN
 
@@ -141,7 +142,7 @@ def test_their_charts_have_the_recorded_numbers(folder: Path) -> None:
     lost = charts["riders"].marks
     assert isinstance(lost, Lines)
     assert [line.name for line in lost.lines] == ["honest, seed 2", "sleepers, seed 2"]
-    honest = [100.0 - 2.0 * sum(c["client"] == i for c in run.clients) for i in (0, 2, 3, 5)]
+    honest = [100.0 - 2.0 * sum(c.client == i for c in run.clients) for i in (0, 2, 3, 5)]
     assert lost.lines[0].y[-1] == pytest.approx(np.mean(honest))
     assert {kind: ids.tolist() for kind, ids in kinds_of(run).items()} == {"honest": [0, 2, 3, 5], "sleepers": [1, 4]}
     honest_ids = honest_of(run)
@@ -163,7 +164,7 @@ def test_a_statement_has_their_words(folder: Path) -> None:
         assert "tolls at the bridge" in page
     other = statement(folder, 0)  # nobody is told what others do
     assert other.told == ("You pay 2 tokens at the bridge whenever you train.",)
-    paid = sum(2 * TOKEN for c in load_run(folder).clients if c["client"] == 0)
+    paid = sum(2 * TOKEN for c in load_run(folder).clients if c.client == 0)
     assert other.money is not None
     assert {f.what: f.paid for f in other.money.figures}.get("tolls at the bridge", 0) == paid
 
@@ -271,7 +272,7 @@ def test_a_chart_of_seeds_has_a_band_and_lines_in_natural_order(tmp_path: Path) 
         lines = [metric(r, **{f"t {k}/x": 0.1 * r + rise for k in (10, 2)}) for r in range(3)]
         paths.append(write_run(tmp_path / str(s), lines, (), {"run": {"seed": s}}))
         write_about(paths[-1], said)
-    (chart,) = told_charts(group_runs(load_runs(paths)))
+    (chart,) = part_charts(group_runs(load_runs(paths)))
     marks = chart.marks
     assert isinstance(marks, Lines)
     assert [line.name for line in marks.lines] == ["tier 2", "tier 10"]

@@ -9,10 +9,11 @@ import pytest
 from web_cases import Growing
 
 from hanse.core.entry import MINT, TOKEN
-from hanse.web.books import Books, flows_of, net_of
-from hanse.web.run import LiveRun, encode, state_of
-from hanse.web.runs import find_runs, latest_line, summary
-from hanse.web.series import Series
+from hanse.ledger.totals import flows_of, net_of
+from hanse.runs.record import last_line
+from hanse.web.books import LiveBooks
+from hanse.web.live_run import LiveRun, Series, encode, state_of
+from hanse.web.runs import find_runs, summary
 
 
 def taken(messages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def test_a_state_that_changes_by_itself_is_told_once(tmp_path: Path, monkeypatch
     run.round()
     live.look()
     changed = (run.folder / "metrics.jsonl").stat().st_mtime
-    monkeypatch.setattr("hanse.web.run.time.time", lambda: changed + 3600)
+    monkeypatch.setattr("hanse.web.live_run.time.time", lambda: changed + 3600)
     assert live.look()["progress"]["state"] == "quiet"
     assert live.look() is None
 
@@ -229,19 +230,19 @@ def test_who_paid_whom(postings: tuple[tuple[str, int], ...], flows: list[tuple[
 def test_books_are_followed_from_where_they_were_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hanse.web.books.CHUNK", 3)
     run = Growing(tmp_path / "run", money=True)
-    books = Books(run.folder)
+    books = LiveBooks(run.folder)
     while books.read():
         pass
-    assert books.count == 4
+    assert books.totals.count == 4
     run.round()
     while books.read():
         pass
-    assert (books.count, books.round) == (8, 0)
+    assert (books.totals.count, books.totals.round) == (8, 0)
     assert run.ledger is not None
-    assert books.balances == run.ledger.balances()
-    assert sum(books.balances.values()) == 0
-    assert books.biggest(2) == [("client/3", "client/0", 4 * TOKEN), ("client/2", "client/3", 3 * TOKEN)]
-    assert books.traded["client/3"] == (4 * TOKEN, 3 * TOKEN)
+    assert books.totals.balances == run.ledger.balances()
+    assert sum(books.totals.balances.values()) == 0
+    assert books.totals.biggest(2) == [("client/3", "client/0", 4 * TOKEN), ("client/2", "client/3", 3 * TOKEN)]
+    assert books.totals.traded["client/3"] == (4 * TOKEN, 3 * TOKEN)
     books.close()
 
 
@@ -275,8 +276,8 @@ def test_runs_are_found_and_summed_up(tmp_path: Path) -> None:
 
 def test_the_last_line_is_the_last_whole_one(tmp_path: Path) -> None:
     file = tmp_path / "lines"
-    assert latest_line(file) == {}
+    assert last_line(file) == {}
     file.write_text('{"round": 0}\n{"round": 1}\n{"rou')
-    assert latest_line(file) == {"round": 1}
+    assert last_line(file) == {"round": 1}
     file.write_text("3\n")
-    assert latest_line(file) == {}
+    assert last_line(file) == {}

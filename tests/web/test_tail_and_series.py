@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hanse.web import tail
-from hanse.web.series import Series
-from hanse.web.tail import LineTail
+from hanse.runs import record
+from hanse.runs.record import LineTail
+from hanse.web.live_run import Series
 
 
 def test_a_torn_line_waits_until_it_is_whole(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_damaged_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "LONGEST", 4096)
+    monkeypatch.setattr(record, "LONGEST", 4096)
     file = tmp_path / "lines"
     file.write_bytes(b"x" * 10_000)
     place = LineTail(file)

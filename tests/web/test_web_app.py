@@ -13,7 +13,8 @@ from starlette.testclient import TestClient
 from web_cases import Growing
 
 from hanse.base.errors import UserError
-from hanse.reports.statement import render, statement
+from hanse.reports.statement import statement
+from hanse.reports.statement_page import render
 from hanse.web import app as app_module
 from hanse.web.app import Page, make_app
 from hanse.web.doors import Doors

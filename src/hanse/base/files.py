@@ -26,9 +26,11 @@ from hanse.base.errors import UserError
 
 __all__ = [
     "CLIENTS",
+    "LONGEST",
     "is_count",
     "json_lines",
     "opened",
+    "parse_line",
     "read_arrays",
     "read_json",
     "read_toml",
@@ -127,11 +129,22 @@ def read_json(file: Path) -> Any:
         raise UserError(f"{file}: cannot be read: {_said(wrong)}") from None
 
 
-def json_lines(file: Path, whole: Sequence[str] = (), until: int | None = None) -> Iterator[dict[str, Any]]:
+def parse_line(text: bytes, whole: Sequence[str] = ()) -> dict[str, Any] | None:
+    """Return the JSON object on a line; None if it is none, or if a key of ``whole`` does not hold a count."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return line if isinstance(line, dict) and all(is_count(line.get(key), key) for key in whole) else None
+
+
+def json_lines(
+    file: Path, whole: Sequence[str] = (), until: int | None = None, remedy: str | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield the complete lines of a JSON-lines file; a torn last line (a run in progress) is left out, a file that is
     not there is an empty one. ``whole``: keys that hold counts; ``until``: only the lines before this byte.
 
-    Raises UserError with the number of the line that is damaged.
+    Raises UserError with the number of the line that is damaged and the ``remedy``.
     """
     if not file.exists():
         return
@@ -145,14 +158,10 @@ def json_lines(file: Path, whole: Sequence[str] = (), until: int | None = None) 
             number += 1
             if (until is not None and lines.tell() > until) or (not text.endswith(b"\n") and len(text) < LONGEST):
                 return
-            try:
-                line = json.loads(text)
-            except (ValueError, RecursionError):
-                line = None
-            if not isinstance(line, dict) or not all(is_count(line.get(key), key) for key in whole):
-                raise UserError(
-                    f"{file}: line {number} is damaged; 'hanse resume {file.parent}' cuts off what cannot be used"
-                )
+            line = parse_line(text, whole)
+            if line is None:
+                cut = remedy or f"'hanse resume {file.parent}' cuts off what cannot be used"
+                raise UserError(f"{file}: line {number} is damaged; {cut}")
             yield line
 
 

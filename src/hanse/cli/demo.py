@@ -14,11 +14,12 @@ from rich.table import Table as RichTable
 from hanse.base.errors import UserError
 from hanse.cli import demo_market as market
 from hanse.reports.contributions import contribution
-from hanse.reports.load import group_runs, load_run
+from hanse.reports.groups import group_runs
 from hanse.reports.report import write_report
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run, run
 from hanse.runs.progress import ProgressBar
+from hanse.runs.record import load_run
 
 __all__ = ["demo_experiments", "run_demo"]
 

@@ -12,11 +12,10 @@ from rich.table import Table as RichTable
 
 from hanse.federation.profiles import TABLE_5
 from hanse.reports.audit import Audit, audit_run
-from hanse.reports.load import load_run
-from hanse.reports.market import load_trades
-from hanse.reports.transactions import draw_transactions
+from hanse.reports.market import draw_transactions, load_trades
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, run
+from hanse.runs.record import load_run
 
 __all__ = ["LEAD", "Scene", "market_experiment", "scene"]
 

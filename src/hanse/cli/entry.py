@@ -187,9 +187,9 @@ def compare(
     Final and best accuracy, rounds to be as good as the first experiment, time a round, megabytes; then the differences
     from the first experiment over the seeds that both have.
     """
-    from hanse.reports.compare import compare_runs, difference_rows
-    from hanse.reports.compare_text import compare_tables
-    from hanse.reports.load import group_runs, load_runs
+    from hanse.reports.compare import compare_runs, compare_tables, difference_rows
+    from hanse.reports.groups import group_runs
+    from hanse.runs.record import load_runs
 
     rows = compare_runs(dirs, epsilon)
     differences = difference_rows(group_runs(load_runs(dirs)))

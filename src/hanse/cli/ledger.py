@@ -104,7 +104,8 @@ def verify(
     from hanse.ledger.place import heads_said, place_of, rounds_written
     from hanse.ledger.receipts import read_receipts
     from hanse.ledger.store import Ledger
-    from hanse.runs.replay import first_wrong, recorded_markets
+    from hanse.runs.record import recorded_markets
+    from hanse.runs.replay import first_wrong
 
     markets = 0
     told = [] if receipts is None else list(read_receipts(receipts))

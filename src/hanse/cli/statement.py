@@ -17,8 +17,8 @@ from hanse.base.looking import looking, own_modules
 from hanse.cli.options import LedgerUrl, Trust
 
 if TYPE_CHECKING:
-    from hanse.reports.statement_before import Prospect
-    from hanse.reports.statement_receipts import Replay
+    from hanse.reports.disputes import Replay
+    from hanse.reports.prospect import Prospect
 
 __all__ = ["EPILOG", "statement"]
 
@@ -100,15 +100,16 @@ def _page(
     train_alone: bool,
     ledger_url: str | None,
 ) -> None:
-    from hanse.reports.load import load_run
-    from hanse.reports.statement import client_of, render
+    from hanse.reports.statement import client_of
     from hanse.reports.statement import statement as make
+    from hanse.reports.statement_page import render
+    from hanse.runs.record import load_run
 
     number = client_of(load_run(folder), client)
     # first of all, so that a mistake is told before anything is trained
     found = make(folder, number, alone=alone, ledger_url=ledger_url)
     if train_alone:
-        from hanse.reports.statement_alone import train_alone as play
+        from hanse.reports.statement import train_alone as play
         from hanse.runs.progress import ProgressBar
 
         found = make(folder, number, alone=play(folder, [ProgressBar(err, "alone")]), ledger_url=ledger_url)
@@ -127,7 +128,7 @@ def _page(
 
 
 def _before(file: Path, client: str, as_json: bool) -> None:
-    from hanse.reports.statement_before import prospect
+    from hanse.reports.prospect import prospect
     from hanse.runs.config import Experiment
 
     if file.is_dir():
@@ -161,9 +162,9 @@ def _told(found: Prospect) -> Sequence[str]:
 
 
 def _check(folder: Path, client: str, receipts: Path, as_json: bool, ledger_url: str | None) -> None:
-    from hanse.reports.load import load_run
+    from hanse.reports.disputes import replay
     from hanse.reports.statement import client_of
-    from hanse.reports.statement_receipts import replay
+    from hanse.runs.record import load_run
 
     run = load_run(folder)
     number = client_of(run, client)

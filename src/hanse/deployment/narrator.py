@@ -19,7 +19,7 @@ from hanse.federation.check import one_line
 from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run
-from hanse.runs.records import figure_of
+from hanse.runs.record import figure_of
 
 __all__ = ["Narrator", "speak"]
 

@@ -78,22 +78,22 @@ def gains(run: Path, alone: Path) -> np.ndarray:
 
     Raises UserError if the runs did not test the same clients on their own shares.
     """
-    from hanse.reports.load import load_run
+    from hanse.runs.record import load_run
 
     found = []
     for path in (run, alone):
         loaded = load_run(path)
         rounds = [line["round"] for line in loaded.metrics if line.get("client/test_loss") is not None]
-        arrays = loaded.arrays(rounds[-1]) if rounds else {}
-        if "tested" not in arrays:
+        tests = loaded.own_tests(rounds[-1]) if rounds else None
+        if tests is None:
             raise UserError(f"{path}: no client tested on its own share (data.client_test and eval.clients above 0)")
-        found.append((loaded, arrays))
+        found.append((loaded, tests))
     (first, mine), (second, theirs) = found
-    if not np.array_equal(mine["tested"], theirs["tested"]) or first.config.get("data") != second.config.get("data"):
+    if not np.array_equal(mine.clients, theirs.clients) or first.config.get("data") != second.config.get("data"):
         raise UserError(f"{run} and {alone}: the runs have different clients; give them the same [data]")
-    if np.isnan(mine["test_accuracy"]).all():
-        return np.asarray(theirs["test_loss"] - mine["test_loss"])
-    return np.asarray(mine["test_accuracy"] - theirs["test_accuracy"])
+    if np.isnan(mine.accuracy).all():
+        return np.asarray(theirs.loss - mine.loss)
+    return np.asarray(mine.accuracy - theirs.accuracy)
 
 
 def theory(

@@ -21,7 +21,16 @@ from hanse.core.entry import Transaction, client, escrow
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["Receipt", "load_key", "make_receipts", "read_receipts", "write_receipts"]
+__all__ = [
+    "Comparison",
+    "Difference",
+    "Receipt",
+    "foreign",
+    "load_key",
+    "make_receipts",
+    "read_receipts",
+    "write_receipts",
+]
 
 
 @dataclass(frozen=True)
@@ -140,6 +149,67 @@ def _parse(fields: Any) -> Receipt:
 
 
 _NUMBERS: Sequence[str] = ("round", "client", "count", "balance", "escrow")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A ``field`` of a receipt in which the receipt (``said``) and the book (``found``) differ."""
+
+    receipt: Receipt
+    field: str
+    said: Any
+    found: Any
+
+
+def foreign(receipt: Receipt, book: str) -> list[Difference]:
+    """Return what makes a receipt none of this book's: another book's name, a wrong signature."""
+    found = [] if receipt.book == book else [Difference(receipt, "book", receipt.book, book)]
+    if not receipt.genuine():
+        found.append(Difference(receipt, "signature", "signed by its key", "the signature is wrong"))
+    return found
+
+
+class Comparison:
+    """Holds receipts of one book against it. It is told of every transaction in order (:meth:`reached`), and compares
+    each receipt at the place in the chain that the receipt names.
+    """
+
+    def __init__(self, receipts: Iterable[Receipt]) -> None:
+        self._waiting: dict[int, list[Receipt]] = {}  # by the number of transactions that they saw
+        self._held: dict[str, int] = {}  # units of the accounts that the receipts are of
+        self._lines: dict[int, list[tuple[str, str, int]]] = {}  # of the round, by client
+        self._round = -1
+        for receipt in receipts:
+            self._waiting.setdefault(receipt.count, []).append(receipt)
+            self._held |= {client(receipt.client): 0, escrow(receipt.client): 0}
+
+    def reached(
+        self, number: int, round: int, head: str, step: str = "", postings: Iterable[tuple[str, int]] = ()
+    ) -> list[Difference]:
+        """Take in transaction ``number`` (0: the beginning) with its ``postings`` (account, units), and return where
+        receipts that saw so many transactions differ from the book.
+        """
+        if round != self._round:
+            self._round, self._lines = round, {}
+        for account, units in postings:
+            if account in self._held:
+                self._held[account] += units
+                self._lines.setdefault(int(account.partition("/")[2]), []).append((step, account, units))
+        return [difference for r in self._waiting.pop(number, ()) for difference in self._compared(r, head)]
+
+    def _compared(self, receipt: Receipt, head: str) -> list[Difference]:
+        there = {
+            "head": head,
+            "balance": self._held[client(receipt.client)],
+            "escrow": self._held[escrow(receipt.client)],
+            "postings": tuple(self._lines.get(receipt.client, ())) if receipt.round == self._round else (),
+        }
+        said = {name: getattr(receipt, name) for name in there}
+        return [Difference(receipt, name, said[name], there[name]) for name in there if said[name] != there[name]]
+
+    def unmet(self) -> list[Receipt]:
+        """Return the receipts that saw more transactions than were reached."""
+        return [receipt for receipts in self._waiting.values() for receipt in receipts]
 
 
 def load_key(path: Path) -> Ed25519PrivateKey:

@@ -6,7 +6,7 @@ written whole or not at all, on the disk when the call returns, and each transac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -195,10 +195,13 @@ class Ledger:
             balances = balances_of(connection, self.id)
             return Book(balances, tail.hash, tail.number, self.floor, tail.round, frozenset(steps))
 
-    def history(self, account: str | None = None, *, round: int | None = None) -> Iterator[Record]:
-        """Yield the book's transactions in order: all, or those that touch an account, or those of a round.
+    def history(
+        self, account: str | None = None, *, round: int | None = None, after: int = 0, chunk: int = CHUNK
+    ) -> Generator[Record, None, None]:
+        """Yield the book's transactions in order: all, or those that touch an account, or those of a round; only those
+        with a higher number than ``after``.
 
-        They are read in one database transaction, a chunk at a time, so that memory stays constant and a writer does
+        They are read in one database transaction, ``chunk`` at a time, so that memory stays constant and a writer does
         not disturb what is seen. Close the iterator (or exhaust it) to end that transaction.
         """
         a, t, p = accounts.c, transactions.c, postings.c
@@ -209,13 +212,12 @@ class Ledger:
             touching = select(p.transaction_id).join(accounts, a.id == p.account_id)
             wanted.append(t.id.in_(touching.where(a.book_id == self.id, a.name == account)))
         with self.begin() as connection:
-            after = 0
             while True:
                 rows = connection.execute(
                     select(t.id, t.number, t.round, t.step, t.kind, t.memo, t.previous, t.hash)
                     .where(*wanted, t.number > after)
                     .order_by(t.number)
-                    .limit(CHUNK)
+                    .limit(chunk)
                 ).all()
                 if not rows:
                     return

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import DatabaseError
 
-from hanse.core.entry import GENESIS, MINT, Transaction, client, digest, escrow, is_account
-from hanse.ledger.receipts import Receipt
+from hanse.core.entry import GENESIS, MINT, Transaction, digest, is_account
+from hanse.ledger.receipts import Comparison, Receipt, foreign
 from hanse.ledger.tables import accounts, postings, transactions
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ class _Walk:
     head: str = GENESIS
     round: int = 0
     held: dict[int, int] = field(default_factory=dict)  # by account's id: one entry an account, whatever the history
-    name: dict[int, str] = field(default_factory=dict)
 
 
 def verify(ledger: Ledger, receipts: Iterable[Receipt] = (), heads: Mapping[str, str] | None = None) -> Verdict:
@@ -62,14 +61,14 @@ def verify(ledger: Ledger, receipts: Iterable[Receipt] = (), heads: Mapping[str,
     ``receipts`` and ``heads`` (a head of the chain, and who says so) must agree with the book; they show a tail that
     was cut off, or books that were written anew. Memory grows with the accounts and the receipts, not with the history.
     """
-    held_against = _Claims(receipts, heads or {}, ledger.book)
+    claims = _Claims(receipts, heads or {}, ledger.book)
     with ledger.begin() as connection:
         walk = _Walk(ledger.floor)
         wrong = None
         try:
-            _walk(connection, ledger.id, walk, held_against)
+            _walk(connection, ledger.id, walk, claims)
             _accounts(connection, ledger.id, walk)
-            held_against.left(walk)
+            claims.left(walk)
             _strays(connection)
             _database(connection)
         except _WrongError as first:
@@ -84,7 +83,7 @@ def verify(ledger: Ledger, receipts: Iterable[Receipt] = (), heads: Mapping[str,
 def _walk(connection: Connection, book: int, walk: _Walk, claims: _Claims) -> None:
     t = transactions.c
     total = connection.execute(select(func.count()).select_from(transactions).where(t.book_id == book)).scalar_one()
-    claims.reached(walk, [])
+    claims.reached(walk)
     while walk.number < total:
         first = walk.number + 1
         for (id_, *_), rows in groupby(_chunk(connection, book, first), key=lambda row: (row[0], row[1])):
@@ -139,7 +138,6 @@ def _one(book: int, walk: _Walk, id_: int, rows: list[_Line], claims: _Claims) -
         if type(amount) is not int:
             raise _WrongError(f"{where}: posting {i}: amount {_shown(amount)} is not an integer")
         lines.append((name, amount))
-        walk.name[account_id] = name
         walk.held[account_id] = walk.held.get(account_id, 0) + amount
     total = sum(amount for _, amount in lines)
     if total:
@@ -161,7 +159,7 @@ def _one(book: int, walk: _Walk, id_: int, rows: list[_Line], claims: _Claims) -
             )
     walk.number, walk.head, walk.round = number, right, round_
     walk.postings += len(lines)
-    claims.reached(walk, [(step, account, units) for account, units in lines])
+    claims.reached(walk, step, lines)
 
 
 def _accounts(connection: Connection, book: int, walk: _Walk) -> None:
@@ -212,70 +210,42 @@ def _database(connection: Connection) -> None:
 
 
 class _Claims:
-    """What others say of the book: receipts by the number of transactions they saw, and heads of the chain."""
+    """What others say of the book: their receipts, and heads of the chain by who names them."""
 
     def __init__(self, receipts: Iterable[Receipt], heads: Mapping[str, str], book: str) -> None:
-        self.receipts: dict[int, list[Receipt]] = {}
         self.heads = {head: who for head, who in heads.items() if head != GENESIS}
         self.wrong: str | None = None
-        self.followed: set[str] = set()
-        self.lines: dict[str, list[tuple[str, str, int]]] = {}
-        self.round = -1
+        ours = []
         for receipt in receipts:
-            if receipt.book != book:
-                self.wrong = self.wrong or f"{_named(receipt)}: is of another book, '{receipt.book}'"
-            elif not receipt.genuine():
-                self.wrong = self.wrong or f"{_named(receipt)}: its signature is wrong"
-            else:
-                self.receipts.setdefault(receipt.count, []).append(receipt)
-                self.followed |= {client(receipt.client), escrow(receipt.client)}
+            if not (strange := foreign(receipt, book)):
+                ours.append(receipt)
+            elif self.wrong is None:
+                what = (
+                    f"is of another book, '{receipt.book}'" if strange[0].field == "book" else "its signature is wrong"
+                )
+                self.wrong = f"{_named(receipt)}: {what}"
+        self.receipts = Comparison(ours)
 
-    def reached(self, walk: _Walk, lines: list[tuple[str, str, int]]) -> None:
+    def reached(self, walk: _Walk, step: str = "", lines: Sequence[tuple[str, int]] = ()) -> None:
         """Compare what is said of this place in the chain with what is there. Raises _WrongError."""
         self.heads.pop(walk.head, None)
-        if not self.followed:
-            return
-        if walk.round != self.round:
-            self.round, self.lines = walk.round, {}
-        for line in lines:
-            if line[1] in self.followed:
-                self.lines.setdefault(_owner(line[1]), []).append(line)
-        if walk.number not in self.receipts:
-            return
-        held = {walk.name[id_]: units for id_, units in walk.held.items() if walk.name[id_] in self.followed}
-        for receipt in self.receipts.pop(walk.number):
-            mine, kept = client(receipt.client), escrow(receipt.client)
-            there = replace(
-                receipt,
-                head=walk.head,
-                balance=held.get(mine, 0),
-                escrow=held.get(kept, 0),
-                postings=tuple(self.lines.get(mine, ())) if receipt.round == walk.round else (),
+        for d in self.receipts.reached(walk.number, walk.round, walk.head, step, lines):
+            raise _WrongError(
+                f"{_named(d.receipt)}: {d.field} after transaction {walk.number}: it says {d.said}, the book "
+                f"{d.found}: the book was written anew"
             )
-            for name in ("head", "balance", "escrow", "postings"):
-                said, found = getattr(receipt, name), getattr(there, name)
-                if said != found:
-                    raise _WrongError(
-                        f"{_named(receipt)}: {name} after transaction {walk.number}: it says {said}, the book {found}: "
-                        "the book was written anew"
-                    )
 
     def left(self, walk: _Walk) -> None:
         """Raise _WrongError if something is said of what the book does not have."""
         if self.wrong is not None:
             raise _WrongError(self.wrong)
-        if self.receipts:
-            count = min(self.receipts)
+        if unmet := self.receipts.unmet():
+            first = min(unmet, key=lambda receipt: receipt.count)
             raise _WrongError(
-                f"{_named(self.receipts[count][0])}: saw {count} transactions, the book has {walk.number}: "
-                "its tail is cut"
+                f"{_named(first)}: saw {first.count} transactions, the book has {walk.number}: its tail is cut"
             )
         for head, who in self.heads.items():
             raise _WrongError(f"{who}: head {head} is not in the book: its tail is cut, or it was written anew")
-
-
-def _owner(account: str) -> str:
-    return "client/" + account.partition("/")[2]
 
 
 def _named(receipt: Receipt) -> str:

@@ -18,16 +18,10 @@ from hanse.base.files import run_folder
 from hanse.core.entry import TOKEN
 from hanse.games.market import best_imports, utilities_of
 from hanse.games.market_checks import local_optimality
-from hanse.runs.replay import (
-    MarketRound,
-    recorded_markets,
-    unlike_books,
-    wrong_balance,
-    wrong_delivery,
-    wrong_payments,
-)
+from hanse.runs.record import MarketRound, recorded_markets
+from hanse.runs.replay import unlike_books, wrong_balance, wrong_delivery, wrong_payments
 
-__all__ = ["Audit", "Check", "MarketRound", "audit_run", "load_market"]
+__all__ = ["Audit", "Check", "audit_run", "load_market"]
 
 SLACK = 1e-6  # tokens that a rounded edge may differ by
 MOST = 1 << 32  # bytes of all markets of a run, which are held at once

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +26,9 @@ __all__ = [
     "Series",
     "even",
     "looks",
+    "slug",
     "ticks",
+    "to_csv",
 ]
 
 LEAST_SHARE = 0.01  # of the largest arrow of a graph: thinner ones are left out
@@ -215,3 +221,51 @@ def ticks(labels: Sequence[str], most: int) -> list[int]:
                 return found
             break
     return [int(i) for i in even(len(labels), min(most, 8))]
+
+
+def slug(text: str) -> str:
+    """Return the text as a part of a file name: at most 60 lower-case letters, digits, dots and dashes."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")[:60] or "x"
+
+
+# ---- a chart's numbers
+
+
+def to_csv(chart: Chart) -> str:
+    """Return the numbers of a chart, with a header; what is not known is empty."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    for row in _rows(chart):
+        writer.writerow([_cell(value) for value in row])
+    return out.getvalue()
+
+
+def _rows(chart: Chart) -> Iterator[list[Any]]:
+    marks = chart.marks
+    if isinstance(marks, Lines):
+        yield ["series", chart.x or "x", chart.y or "y", "low", "high"]
+        for line in marks.lines:
+            none = np.full(len(line.x), np.nan)
+            low, high = (none if band is None else band for band in (line.low, line.high))
+            yield from ([line.name, *row] for row in zip(line.x, line.y, low, high, strict=True))
+    elif isinstance(marks, Bars):
+        label, value = (chart.x, chart.y) if marks.upright else (chart.y, chart.x)
+        yield ["series", label or "label", value or "value", "error"]
+        for series in marks.series:
+            errors = np.full(len(series.values), np.nan) if series.errors is None else series.errors
+            yield from ([series.name, *row] for row in zip(marks.labels, series.values, errors, strict=True))
+    elif isinstance(marks, Graph):
+        yield ["from", "to", marks.unit]
+        for i, j in np.argwhere(marks.weight > 0):
+            yield [marks.names[i], marks.names[j], marks.weight[i, j]]
+    else:
+        yield [chart.y or "row", chart.x or "column", marks.scale]
+        for name, numbers in zip(marks.rows, marks.numbers, strict=True):
+            yield from ([name, column, number] for column, number in zip(marks.columns, numbers, strict=True))
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float | np.floating):
+        return f"{value:.6g}" if np.isfinite(value) else ""
+    # a spreadsheet would run what begins like a formula
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

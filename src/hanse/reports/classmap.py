@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.looking import is_looking
-from hanse.reports.chart import Chart, Floats, Heat, even
-from hanse.reports.contributions import slug
-from hanse.reports.load import Group, LoadedRun
+from hanse.reports.chart import Chart, Floats, Heat, even, slug
+from hanse.reports.groups import Group
+from hanse.runs.record import RunRecord
 
 __all__ = ["DataFacts", "class_chart", "data_facts"]
 
@@ -53,7 +53,7 @@ def data_facts(groups: Sequence[Group]) -> list[DataFacts]:
     return found
 
 
-def _facts(run: LoadedRun, groups: tuple[str, ...], *, build: bool) -> DataFacts:
+def _facts(run: RunRecord, groups: tuple[str, ...], *, build: bool) -> DataFacts:
     table = dict(run.config.get("data", {}))
     name = f"{table.get('source', 'digits')}, {table.get('partition', 'dirichlet')}"
     name += f", split seed {table.get('seed', 0)}"

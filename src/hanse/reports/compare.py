@@ -1,21 +1,34 @@
-"""Runs side by side, as plain rows: what ``hanse compare`` prints and the report's first table shows."""
+"""Runs side by side: as plain rows, as tables on a terminal, and as the tables of a report."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
 from hanse.base.errors import UserError
+from hanse.reports.accuracy import own_accuracy
 from hanse.reports.effective import EPSILON, effective_round, improvement
-from hanse.reports.honesty import own_accuracy
-from hanse.reports.load import Group, LoadedRun, group_runs, load_runs
+from hanse.reports.groups import Group, group_runs
 from hanse.reports.paired import paired
+from hanse.runs.record import RunRecord, load_runs
 
-__all__ = ["compare_runs", "difference_rows", "group_rows", "run_row"]
+__all__ = [
+    "TextTable",
+    "compare_runs",
+    "compare_tables",
+    "difference_rows",
+    "differences_tables",
+    "experiments_table",
+    "group_rows",
+    "run_row",
+    "runs_table",
+]
 
 NUMBERS = (
     "test_accuracy",
@@ -95,7 +108,7 @@ def _holm(p: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _effective(run: LoadedRun, base: LoadedRun, epsilon: float) -> dict[str, float | None]:
+def _effective(run: RunRecord, base: RunRecord, epsilon: float) -> dict[str, float | None]:
     """Return a run's effective round for the base run's best accuracy, and the improvement ratio."""
     played, theirs = base.series("test/accuracy")
     rounds, ours = run.series("test/accuracy")
@@ -107,7 +120,7 @@ def _effective(run: LoadedRun, base: LoadedRun, epsilon: float) -> dict[str, flo
     return dict(zip(EFFECTIVE, (reached, improvement(reached, needed)), strict=True))
 
 
-def run_row(run: LoadedRun) -> dict[str, Any]:
+def run_row(run: RunRecord) -> dict[str, Any]:
     """Return one run's row."""
     accuracy = run.series("test/accuracy")[1]
     loss = _last(run.series("test/loss")[1])
@@ -156,3 +169,159 @@ def _sd(values: Sequence[float]) -> float:
 
 def _last(values: np.ndarray) -> float | None:
     return float(values[-1]) if len(values) else None
+
+
+# ---- on a terminal: tables that fit into 80 columns
+
+
+# key of a row, heading, factor, digits
+_LEARNED = (
+    ("test_accuracy", "test %", 100.0, 2),
+    ("best_accuracy", "best %", 100.0, 2),
+    ("client_accuracy", "own %", 100.0, 2),
+    ("test_loss", "loss", 1.0, 4),
+    ("test_mse", "MSE", 1.0, 4),
+    ("effective_round", "as good after", 1.0, 0),
+    ("effective_round_improvement", "fewer %", 1.0, 1),
+)
+_COST = (
+    ("rounds", "rounds", 1.0, 0),
+    ("seconds_per_round", "seconds a round", 1.0, 3),
+    ("mb", "MB in all", 1.0, 1),
+    ("refused", "refused", 1.0, 0),
+)
+
+
+def compare_tables(rows: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """Return the tables of :func:`hanse.reports.compare.compare_runs` and of its difference rows: what was learned,
+    what it cost, and the differences if there are any.
+    """
+    learned = _table("What was learned", _LEARNED, rows)
+    if any(row["client_accuracy"] is not None for row in rows):
+        learned.caption = "own %: the honest clients' accuracy on their own test data."
+    tables = [learned, _table("What it cost", _COST, rows)]
+    return [*tables, _differences(differences)] if differences else tables
+
+
+def _table(title: str, columns: Sequence[tuple[str, str, float, int]], rows: Sequence[Mapping[str, Any]]) -> Table:
+    shown = [column for column in columns if any(row[column[0]] is not None for row in rows)]
+    table = _empty(title, "run", *(heading for _, heading, _, _ in shown))
+    for before, row in zip([None, *rows], rows, strict=False):
+        if row["kind"] == "mean" and before is not None and before["kind"] == "run":
+            table.add_section()
+        single, deviation = row["kind"] == "run", row["kind"] == "sd"
+        numbers = [None if deviation and key == "rounds" else row[key] for key, _, _, _ in shown]
+        # a mean of counts is not a count
+        cells = (_cell(n, f, d if single else max(d, 1)) for n, (_, _, f, d) in zip(numbers, shown, strict=True))
+        table.add_row("  ± deviation" if deviation else row["run"], *cells)
+    return table
+
+
+def _differences(differences: Sequence[Mapping[str, Any]]) -> Table:
+    title = f"Differences from {differences[0]['base']} over the same seeds"
+    table = _empty(title, "run", "seeds", "mean", "95 % interval", "p", "Holm", "flips")
+    figure = None
+    for row in differences:
+        key, heading, factor, digits = next(column for column in _LEARNED if column[0] == row["figure"])
+        if figure is not None and key != figure:
+            table.add_section()
+        figure = key
+        mean, low, high = (f"{factor * row[k]:+,.{digits}f}" for k in ("mean", "low", "high"))
+        p = ("-" if row[k] is None else f"{row[k]:.2g}" for k in ("p", "p_holm", "p_sign_flip"))
+        table.add_row(f"{row['run']}: {heading}", str(row["pairs"]), mean, f"{low} to {high}", *p)
+    table.caption = "p: paired t test; Holm: corrected for all experiments; flips: exact sign-flip test."
+    return table
+
+
+def _empty(title: str, name: str, *numbers: str) -> Table:
+    """Return a table whose names fold where the terminal is narrow, and whose numbers do not."""
+    table = Table(title=title, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(name, overflow="fold", min_width=14)
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _cell(value: float | None, factor: float, digits: int) -> str:
+    return "-" if value is None else f"{value * factor:,.{digits}f}"
+
+
+# ---- in a report: numbers with the digits that they deserve
+
+
+# key of a row, heading, factor, digits
+_COLUMNS = (
+    ("rounds", "rounds", 1.0, 0),
+    ("test_accuracy", "test accuracy %", 100.0, 2),
+    ("best_accuracy", "best round %", 100.0, 2),
+    ("test_loss", "test loss", 1.0, 3),
+    ("test_mse", "test MSE", 1.0, 4),
+    ("client_accuracy", "at the clients %", 100.0, 2),
+    ("seconds_per_round", "seconds a round", 1.0, 3),
+    ("mb", "MB in all", 1.0, 1),
+    ("refused", "refused", 1.0, 0),
+)
+_SURE = ("rounds", "mb", "seconds_per_round")  # their deviation over seeds says nothing of the mechanism
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Headings ``[n]`` and rows of ``[n]`` texts; the first column is a name, the others are numbers."""
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def experiments_table(groups: Sequence[Group]) -> TextTable:
+    """Return a row an experiment: mean ± sample standard deviation over its seeds. Empty columns are left out."""
+    found = [(group.label, [run_row(run) for run in group.runs]) for group in groups]
+    rows = [group_rows(label, each) or each for label, each in found]
+    shown = _shown([row for pair in rows for row in pair])
+    body = []
+    for group, pair in zip(groups, rows, strict=True):
+        deviation = pair[1] if len(pair) > 1 else {}
+        cells = [_text_cell(pair[0].get(k), None if k in _SURE else deviation.get(k), f, d) for k, _, f, d in shown]
+        body.append((group.label, str(len(group.runs)), *cells))
+    return TextTable(("experiment", "seeds", *(heading for _, heading, _, _ in shown)), tuple(body))
+
+
+def runs_table(runs: Sequence[RunRecord]) -> TextTable:
+    """Return a row a run."""
+    rows = [run_row(run) for run in runs]
+    shown = _shown(rows)
+    body = [
+        (row["run"], row["mechanism"], str(row["seed"]), *(_text_cell(row[k], None, f, d) for k, _, f, d in shown))
+        for row in rows
+    ]
+    return TextTable(("run", "mechanism", "seed", *(heading for _, heading, _, _ in shown)), tuple(body))
+
+
+def differences_tables(groups: Sequence[Group]) -> list[TextTable]:
+    """Return how each experiment differs from the first over the seeds that they share, a table a figure, the most
+    telling one first; none if they share too few.
+    """
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    for row in difference_rows(groups):
+        _, heading, factor, digits = next(column for column in _COLUMNS if column[0] == row["figure"])
+        mean, low, high = (f"{factor * row[k]:+,.{digits}f}" for k in ("mean", "low", "high"))
+        flip = "–" if row["p_sign_flip"] is None else f"{row['p_sign_flip']:.3g}"
+        name = f"{row['run']} – {row['base']}: {heading}"
+        p = (f"{row[k]:.2g}" for k in ("p", "p_holm"))
+        cells = (name, str(row["pairs"]), mean, f"{low} to {high}", *p, flip)
+        rows.setdefault(row["figure"], []).append(cells)
+    headings = ("difference", "seeds", "mean", "95 % interval", "p (t test)", "p (Holm)", "p (sign flips)")
+    return [TextTable(headings, tuple(found)) for found in rows.values()]
+
+
+def _shown(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, float, int]]:
+    found = [column for column in _COLUMNS if any(row[column[0]] is not None for row in rows)]
+    return [column for column in found if column[0] != "refused" or any(row["refused"] for row in rows)]
+
+
+def _text_cell(value: float | None, deviation: float | None, factor: float, digits: int) -> str:
+    if value is None:
+        return "–"
+    if deviation is None:
+        return f"{value * factor:,.{digits}f}"
+    digits = max(digits, 1)  # a mean of counts is not a count
+    return f"{value * factor:,.{digits}f} ± {deviation * factor:,.{digits}f}"

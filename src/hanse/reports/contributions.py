@@ -1,18 +1,108 @@
-"""Charts of what each client's updates were worth: over the rounds, in all, and as the mechanism scores them."""
+"""What each client's updates were worth: over the rounds, in all, as the mechanism scores them, and how sure that is.
+
+Of a sum of values two errors are known. Sampling of coalitions is independent from round to round, so that its
+variances add. The validation samples are the same ones in every round, so that their errors do not: what a sum would
+have been without each block of them is added up round by round, and the jackknife is taken of the sums.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hanse.reports.certainty import Errors, errors_of, shown
-from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Series, even
-from hanse.reports.load import Group, LoadedRun
+from hanse.games.jackknife import jackknife_errors
+from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Series, even, slug
+from hanse.reports.groups import Group
+from hanse.runs.record import RunRecord
 
-__all__ = ["Contribution", "contribution", "contribution_charts", "slug"]
+__all__ = [
+    "SURE",
+    "Contribution",
+    "Errors",
+    "contribution",
+    "contribution_charts",
+    "errors_of",
+    "estimate_charts",
+    "shown",
+]
+
+# ---- how sure sums of values are
+
+
+SURE = 1.96  # standard errors on either side: a 95 % interval
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Standard errors of sums of values, ``[...]`` each: ``sampling`` of coalitions (NaN: exact, or not known) and
+    ``drawn``, of the draw of the validation samples (NaN: not recorded).
+    """
+
+    sampling: Floats
+    drawn: Floats
+
+    @property
+    def total(self) -> Floats:
+        """Both together, ``[...]``; of one that is not known the other alone; NaN if neither is."""
+        unknown = np.isnan(self.sampling) & np.isnan(self.drawn)
+        both = np.sqrt(np.nan_to_num(self.sampling) ** 2 + np.nan_to_num(self.drawn) ** 2)
+        return np.where(unknown, np.nan, both)
+
+
+def errors_of(run: RunRecord, groups: Sequence[Ints], ends: Ints) -> Errors:
+    """Return the errors ``[n, C]`` of the sum of values of each group of clients until each of the rounds ``ends [C]``
+    (0-based, ascending); a client is in one group at most.
+    """
+    group_of = np.full(run.num_clients, -1, np.int64)
+    for g, clients in enumerate(groups):
+        group_of[clients] = g
+    return Errors(_sampling(run, group_of, len(groups), ends), _drawn(run, group_of, len(groups), ends))
+
+
+def _sampling(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
+    seats = run.seats
+    ours = (group_of[seats.client] >= 0) & np.isfinite(seats.value) & (seats.round <= ends[-1])
+    some = ours & np.isfinite(seats.error)
+    squares, known = np.zeros((count, len(ends))), np.zeros(count, bool)
+    group = group_of[seats.client[some]]
+    np.add.at(squares, (group, np.searchsorted(ends, seats.round[some])), seats.error[some] ** 2)
+    known[group] = True
+    return np.where(known[:, None], np.sqrt(squares.cumsum(axis=1)), np.nan)
+
+
+def _drawn(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
+    """Return NaN from the first round on whose values without blocks are not recorded."""
+    blocks = max((without.shape[1] for _, without in run.without_block.values()), default=0)
+    sums, known = np.zeros((count, len(ends), blocks)), np.ones((count, len(ends)), bool)
+    seats = run.seats
+    valued = np.unique(seats.round[np.isfinite(seats.value) & (seats.round <= ends[-1])])
+    for round in valued.tolist():
+        column = int(np.searchsorted(ends, round))  # the first of ``ends`` that has this round in it
+        clients, without = run.without_block.get(round, (np.zeros(0, np.int64), np.zeros((0, 0))))
+        if without.shape[1] != blocks or blocks < 2:
+            known[:, column:] = False
+            continue
+        group = group_of[clients]
+        np.add.at(sums[:, column], group[group >= 0], np.nan_to_num(without[group >= 0]))
+    if blocks < 2:
+        return np.full((count, len(ends)), np.nan)
+    return np.where(known, jackknife_errors(sums.cumsum(axis=1)), np.nan)
+
+
+def shown(errors: Errors) -> str:
+    """Return which errors are shown and how large they are at the median, as the end of a sentence."""
+    found = []
+    for name, numbers in (("the sampling of coalitions", errors.sampling), ("the validation samples", errors.drawn)):
+        known = numbers[np.isfinite(numbers)]
+        if len(known):
+            found.append(f"from {name} ({np.median(known):.2g} at the median)")
+    return f"one standard error, {' and '.join(found)}" if found else "one standard error, which is not known here"
+
+
+# ---- sums and charts of values
+
 
 MOST_CLIENTS = 300  # rows of the heat map
 MOST_CELLS = 60_000
@@ -90,7 +180,7 @@ def _ends_of_bins(played: int, most: int) -> Ints:
     return ends if len(ends) and ends[-1] == played - 1 else np.append(ends, played - 1)
 
 
-def _running(run: LoadedRun, clients: Ints, ends: Ints) -> Floats:
+def _running(run: RunRecord, clients: Ints, ends: Ints) -> Floats:
     """Return the sum of values until the round ``ends [C]``, ``[n, C]``."""
     seats = run.seats
     some = np.isfinite(seats.value) & (seats.round <= ends[-1])
@@ -100,7 +190,7 @@ def _running(run: LoadedRun, clients: Ints, ends: Ints) -> Floats:
     return added.cumsum(axis=1)
 
 
-def _valued_seats(run: LoadedRun, clients: Ints) -> Ints:
+def _valued_seats(run: RunRecord, clients: Ints) -> Ints:
     """Return how many updates of each client were valued, ``[n]``."""
     valued = run.seats.client[np.isfinite(run.seats.value)]
     return np.asarray(np.bincount(valued, minlength=int(clients.max()) + 1)[clients])
@@ -217,7 +307,7 @@ def _scores(group: Group, name: str) -> list[Chart]:
     return [Chart(f"contribution-score-{name}", _SECTION, title, caption, "rounds played", "cumulative value", marks)]
 
 
-def _score_error(run: LoadedRun) -> str:
+def _score_error(run: RunRecord) -> str:
     """Say how sure the values are that the scores are made of."""
     seats = run.seats
     if not np.isfinite(seats.error).any() and not np.isfinite(seats.drawn).any():
@@ -231,6 +321,46 @@ def _ends(count: int, first: int, last: int) -> list[int]:
     return [*range(first), *range(count - last, count)]
 
 
-def slug(text: str) -> str:
-    """Return the text as a part of a file name: at most 60 lower-case letters, digits, dots and dashes."""
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")[:60] or "x"
+# ---- estimates beside exact values, for runs that computed both (``mechanism.value.check``)
+
+
+MOST_POINTS = 2000
+
+
+def estimate_charts(groups: Sequence[Group]) -> list[Chart]:
+    """Return one chart for each experiment that has exact values beside its estimates."""
+    charts = []
+    for group in groups:
+        exact = np.concatenate([run.seats.exact for run in group.runs])
+        value = np.concatenate([run.seats.value for run in group.runs])
+        some = np.isfinite(exact) & np.isfinite(value)
+        if some.any():
+            error = np.concatenate([run.seats.error for run in group.runs])
+            charts.append(_chart(group, exact[some], value[some], error[some]))
+    return charts
+
+
+def _chart(group: Group, exact: np.ndarray, value: np.ndarray, error: np.ndarray) -> Chart:
+    apart = np.abs(value - exact)
+    scale = float(np.abs(exact).mean())
+    order = np.argsort(exact, kind="stable")
+    kept = order[even(len(order), MOST_POINTS)]
+    ends = np.array([exact.min(), exact.max()])
+    caption = (
+        "Every dot is one client in one round: its exact Shapley value across, the estimate up. On the line both "
+        f"agree. Mean distance {apart.mean():.2g}, largest {apart.max():.2g}, where values are {scale:.2g} on average "
+        "(by size)."
+    )
+    known = np.isfinite(error)
+    if known.any():
+        inside = 100 * float((apart[known] <= 2 * error[known]).mean())
+        caption += (
+            f" The estimates' own standard errors are {np.median(error[known]):.2g} at the median; {inside:.0f} % of "
+            "the estimates are within two of them of the exact value."
+        )
+    dots = Line("estimate", exact[kept], value[kept], dots=True)
+    marks = Lines((dots, Line("exact", ends, ends)), whole=False)
+    title = f"Estimated and exact values: {group.label}"
+    return Chart(
+        f"estimates-{slug(group.label)}", "Who contributed", title, caption, "exact Shapley value", "estimate", marks
+    )

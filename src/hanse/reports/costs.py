@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hanse.reports.chart import Bars, Chart, Series
-from hanse.reports.load import Group
+from hanse.reports.groups import Group
 
 __all__ = ["cost_charts", "mean_of", "stage_seconds"]
 

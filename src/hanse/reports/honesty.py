@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hanse.core.telling import HONEST
-from hanse.reports.certainty import errors_of
-from hanse.reports.chart import Bars, Chart, Floats, Ints, Series, even
-from hanse.reports.contributions import slug
-from hanse.reports.load import Group, LoadedRun
-from hanse.reports.own import last_tested, utilities
+from hanse.reports.accuracy import last_tested, utilities
+from hanse.reports.chart import Bars, Chart, Floats, Series, slug
+from hanse.reports.contributions import errors_of
+from hanse.reports.groups import Group
+from hanse.reports.money import balances
 from hanse.reports.paired import paired
-from hanse.reports.tokens import balances
-from hanse.reports.who import honest_of, kinds_of
+from hanse.reports.who import kinds_of
+from hanse.runs.record import RunRecord
 
-__all__ = ["honesty_charts", "outcomes", "own_accuracy"]
+__all__ = ["honesty_charts", "outcomes"]
 
 _SECTION = "Honest and dishonest"
 MOST_SEEDS = 20
@@ -31,26 +31,7 @@ _FIGURES = (
 )
 
 
-def own_accuracy(run: LoadedRun, most: int | None = None) -> tuple[Ints, Floats]:
-    """Return the rounds (0-based) ``[n]`` in which clients tested on their own data, and their mean accuracy ``[n]``.
-
-    Clients that the experiment makes cheat are left out: an attacker is tested on what it sends. Then at most ``most``
-    rounds, evenly spread, are read.
-    """
-    rounds, values = run.series("client/test_accuracy")
-    honest = honest_of(run)
-    if honest is None or not len(rounds):
-        return rounds, values
-    found = []
-    for r in rounds[even(len(rounds), most or len(rounds))].tolist():
-        stored = run.arrays(r, only=("tested", "test_accuracy"))
-        if "tested" in stored:
-            found.append((r, float(stored["test_accuracy"][np.isin(stored["tested"], honest)].mean())))
-    kept, means = (np.array(column) for column in zip(*found, strict=True)) if found else (rounds[:0], values[:0])
-    return kept.astype(np.int64), means.astype(np.float64)
-
-
-def outcomes(run: LoadedRun) -> dict[str, Floats]:
+def outcomes(run: RunRecord) -> dict[str, Floats]:
     """Return what became of each client, ``[N]`` by figure (NaN: not known), of the figures that the run has."""
     n, found = run.num_clients, dict[str, Floats]()
     seats = run.seats

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from hanse.core.entry import TOKEN
 from hanse.games.market import learn_graph
-from hanse.reports.audit import MarketRound, load_market
-from hanse.reports.chart import Bars, Chart, Floats, Heat, Line, Lines, Series
-from hanse.reports.contributions import slug
-from hanse.reports.load import Group, LoadedRun
+from hanse.reports.audit import load_market
+from hanse.reports.chart import Bars, Chart, Floats, Graph, Heat, Line, Lines, Series, slug
+from hanse.reports.draw_matplotlib import to_matplotlib
+from hanse.reports.groups import Group
+from hanse.reports.money import Books
 from hanse.reports.who import roles_of
+from hanse.runs.record import MarketRound, RunRecord
 
-__all__ = ["Trades", "load_trades", "market_charts", "sweep_chart"]
+__all__ = [
+    "Trades",
+    "draw_transactions",
+    "flow_chart",
+    "kinds_chart",
+    "load_trades",
+    "market_charts",
+    "sweep_chart",
+]
 
 SECTION = "The market"
 MOST = 40  # clients of a chart that shows them all
@@ -37,7 +49,7 @@ class Trades:
     last: MarketRound
 
 
-def load_trades(run: LoadedRun) -> Trades | None:
+def load_trades(run: RunRecord) -> Trades | None:
     """Return what was traded in a run, or None if nothing ever was at a market."""
     if not any("market/money" in line for line in run.metrics):
         return None
@@ -145,3 +157,64 @@ def _scatter(groups: Sequence[Group]) -> list[Chart]:
     x_axis, y_axis = "accuracy on own data, %", "mean utility, tokens"
     marks = Lines(tuple(lines), zero=True, whole=False)
     return [Chart("market-utility", SECTION, "Utility and accuracy", caption, x_axis, y_axis, marks)]
+
+
+# ---- who paid whom, as a graph: clients on a circle, arrows as wide as the money
+
+
+MOST_NODES = 40
+MOST_KINDS = 30
+
+
+def draw_transactions(trades: Trades, title: str) -> Figure:
+    """Return the transaction graph of a market: an arrow goes from the buyer to the seller; beside each client stands
+    its net payment, in tokens.
+    """
+    names = [str(c) for c in trades.clients]
+    return to_matplotlib(_flow_graph(title, names, trades.roles, trades.money, "", "transactions"))
+
+
+def flow_chart(run: RunRecord, books: Books, label: str) -> Chart | None:
+    """Return who paid whom by the books, pools among them; None if nobody paid anybody."""
+    if not books.flow.any():
+        return None
+    roles = roles_of(run)
+    names = [run.client_label(c) for c in books.clients] + list(books.pools)
+    kinds = [roles.get(c, "client") for c in books.clients] + ["pool"] * len(books.pools)
+    weight, dropped = books.flow, 0
+    if len(names) > MOST_NODES:  # pools stay, and the clients that moved most
+        moved = weight.sum(axis=0) + weight.sum(axis=1)
+        moved[len(books.clients) :] = np.inf
+        kept = np.sort(np.argsort(-moved, kind="stable")[:MOST_NODES])
+        dropped = len(names) - len(kept)
+        names, kinds = [names[i] for i in kept], [kinds[i] for i in kept]
+        weight = weight[np.ix_(kept, kept)]
+    more = f" The {MOST_NODES} that moved most; {dropped} others are left out." if dropped else ""
+    return _flow_graph(f"Who paid whom: {label}", names, kinds, weight, more, f"transactions-{slug(label)}")
+
+
+def kinds_chart(run: RunRecord, books: Books, label: str) -> Chart | None:
+    """Return how many tokens each kind of transaction moved, by what the parts call them; None if nothing moved."""
+    if not books.kinds:
+        return None
+    kinds = books.kinds[:MOST_KINDS]
+    names = tuple(run.about.kinds.get(kind, kind)[:80] for kind, _ in kinds)
+    called = Counter(names)
+    labels = tuple(n if called[n] == 1 else f"{n} ({kind})" for n, (kind, _) in zip(names, kinds, strict=True))
+    marks = Bars(labels, (Series("moved", np.array([tokens for _, tokens in kinds])),))
+    caption = "All tokens that came to an account by each kind of transaction, over the whole run; grants are left out."
+    title = f"What tokens moved for: {label}"
+    return Chart(f"kinds-{slug(label)}", SECTION, title, caption, "tokens", "", marks)
+
+
+def _flow_graph(
+    title: str, names: list[str], kinds: tuple[str, ...] | list[str], weight: Floats, more: str, key: str
+) -> Chart:
+    net = weight.sum(axis=0) - weight.sum(axis=1)
+    marks = Graph(tuple(names), tuple(kinds), weight, tuple(f"{x:+.2f}" for x in net), "tokens", kinds.count("pool"))
+    caption = (
+        "An arrow goes from who pays to who is paid, over the whole run; the wider and darker, the more tokens. Beside "
+        "each stands what it got less what it paid. Colour and shape tell the roles. Arrows below a hundredth of the "
+        "largest are not drawn; grants and bids that came back are no payments." + more
+    )
+    return Chart(key, SECTION, title, caption, "", "", marks)

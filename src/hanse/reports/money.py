@@ -1,25 +1,29 @@
-"""The books of a run as arrays: what everyone held after each round, and who paid whom."""
+"""The books of a run as arrays, and charts of them: balances over the rounds, who earns, what tiers tell apart."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
-from hanse.reports.chart import Floats, Ints
-from hanse.reports.load import Group, LoadedRun
+from hanse.core.entry import TOKEN, is_account
+from hanse.core.telling import Plot
+from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even, slug
+from hanse.reports.groups import Group
+from hanse.reports.part_charts import plotted
+from hanse.reports.who import kinds_of
+from hanse.runs.record import RunRecord
 
-if TYPE_CHECKING:
-    from hanse.ledger.store import Ledger
-
-__all__ = ["Books", "books_of", "read_books"]
-
-_OWNER = re.compile(r"(?:client|escrow)/(\d+)")
+__all__ = [
+    "Books",
+    "balances",
+    "books_of",
+    "read_books",
+    "token_charts",
+]
 
 
 @dataclass(frozen=True)
@@ -52,133 +56,151 @@ def books_of(groups: Sequence[Group]) -> tuple[dict[str, Books], list[str]]:
     return found, notes
 
 
-def read_books(run: LoadedRun) -> Books | None:
+def read_books(run: RunRecord) -> Books | None:
     """Return a run's books; None if nobody pays in it. Raises UserError if they cannot be read."""
     if not (run.path / "ledger.json").exists():
         return None
     from hanse.core.entry import TOKEN
     from hanse.ledger.place import reading
+    from hanse.ledger.totals import Totals
 
+    totals, rounds, rows = Totals(), list[int](), list[Floats]()
+    row = np.full(run.num_clients, np.nan)
     with reading(run.path, run.ledger_url) as ledger:
-        names, rows = _rows(ledger)
-        kinds = _kinds(ledger)
-    if not len(rows):
+        for round, records in groupby(ledger.history(), key=lambda record: record.round):
+            for record in records:
+                totals.add(record)
+            for account in totals.moved:
+                owner = _client_of(account)
+                if owner is not None and owner < len(row):
+                    row[owner] = sum(totals.balances.get(f"{of}/{owner}", 0) for of in ("client", "escrow"))
+            totals.moved.clear()
+            rounds.append(round)
+            rows.append(row.copy())
+        opened = list(ledger.balances())
+    if not rounds:
         return None
-    # a client and its escrow are one place: a bid is not a payment
-    owner = [int(m[1]) if (m := _OWNER.fullmatch(name)) else None for name in names]
-    pools = tuple(name for name, who in zip(names, owner, strict=True) if who is None and name != "mint")
-    n = run.num_clients
-    place = np.array([who if who is not None else n + pools.index(name) if name != "mint" else -1
-                      for name, who in zip(names, owner, strict=True)], np.int64)  # fmt: skip
-    transaction, round_, account, units = rows.T
-    where = place[account]
-    rounds, held = _held(round_, where, units, n)
-    size = n + len(pools)
-    flow = _flow(transaction, where, units, size) / TOKEN
-    used = np.flatnonzero(flow.any(axis=0) | flow.any(axis=1))
+    used = {name for pair in totals.flows for name in pair}
+    clients = sorted(owner for name in used if (owner := _client_of(name)) is not None)
+    others = used - {f"client/{c}" for c in clients}
+    pools = [name for name in dict.fromkeys([*opened, *sorted(used)]) if name in others]
+    places = {name: i for i, name in enumerate([*(f"client/{c}" for c in clients), *pools])}
+    flow = np.zeros((len(places), len(places)))
+    for (source, target), units in totals.flows.items():
+        flow[places[source], places[target]] = units
     return Books(
-        rounds,
-        held / TOKEN,
-        tuple(int(i) for i in used if i < n),
-        tuple(pools[i - n].removeprefix("pool/") for i in used if i >= n),
-        flow[np.ix_(used, used)],
-        tuple((kind, units / TOKEN) for kind, units in kinds),
+        np.array(rounds, np.int64),
+        np.stack(rows) / TOKEN,
+        tuple(clients),
+        tuple(name.removeprefix("pool/") for name in pools),
+        flow / TOKEN,
+        tuple((kind, units / TOKEN) for kind, units in totals.kinds.items()),
     )
 
 
-def _rows(ledger: Ledger) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the names of accounts, and for every posting its transaction's number and round, its account's place in
-    the names, and its units, ``[P, 4]``.
+def _client_of(account: str) -> int | None:
+    """Return whose account or escrow this is; None for any other name that a stranger's ledger may have."""
+    kind, _, number = account.partition("/")
+    return int(number) if kind in ("client", "escrow") and is_account(account) and len(number) < 19 else None
+
+
+# ---- charts
+
+
+SECTION = "Tokens and tiers"
+MOST_ROUNDS = 200
+MOST_LINES = 12  # clients with a line each
+TIERS = Plot(  # of every mechanism: the loop tests server rows on distributions
+    "Each tier on each distribution",
+    "test/tier */distribution *",
+    "accuracy",
+    "tier * on distribution *",
+    "Held-out data of each distribution; tier d is the one that serves distribution d best.",
+)
+
+
+def token_charts(groups: Sequence[Group], books: Mapping[str, Books] | None = None) -> list[Chart]:
+    """Return the charts of the experiments that kept books (``books`` by label), and of tiers of models."""
+    charts: list[Chart] = []
+    for group in groups:
+        held = (books or {}).get(group.label)
+        found = (None if held is None else _balance_chart(group, held), _riders_chart(group), _tier_chart(group))
+        charts += [chart for chart in found if chart is not None]
+    return charts
+
+
+def balances(run: RunRecord) -> tuple[Ints, Floats] | None:
+    """Return rounds ``[n]`` and every client's tokens after them ``[n, N]``: as the payment rule recorded them, or else
+    by the books. None if there are no such, or if a market's utilities say it better.
     """
-    from sqlalchemy import select
+    if "balances" not in run.arrays(int(run.metrics[-1]["round"]), only=("balances",)):
+        return _by_the_books(run)
+    played = np.array([line["round"] for line in run.metrics], np.int64)
+    played = played[even(len(played), MOST_ROUNDS)]
+    found = [(r, run.arrays(int(r), only=("balances",)).get("balances")) for r in played]
+    kept = [(r, held) for r, held in found if held is not None]
+    return np.array([r for r, _ in kept], np.int64), np.stack([held for _, held in kept]) / TOKEN
 
-    from hanse.ledger.tables import accounts, postings, transactions
 
-    a, t, p = accounts.c, transactions.c, postings.c
-    with ledger.begin() as connection:
-        named = connection.execute(select(a.id, a.name).where(a.book_id == ledger.id).order_by(a.id)).all()
-        wanted = (
-            select(t.number, t.round, p.account_id, p.amount)
-            .join_from(postings, transactions, t.id == p.transaction_id)
-            .where(t.book_id == ledger.id)
-            .order_by(t.number)
+def _by_the_books(run: RunRecord) -> tuple[Ints, Floats] | None:
+    if any("utility/mean" in line for line in run.metrics):
+        return None
+    try:
+        books = read_books(run)
+    except UserError:  # the report says why
+        return None
+    if books is None:
+        return None
+    kept = even(len(books.rounds), MOST_ROUNDS)
+    return books.rounds[kept], books.held[kept]
+
+
+def _balance_chart(group: Group, books: Books) -> Chart | None:
+    run, kept = group.runs[0], even(len(books.rounds), MOST_ROUNDS)
+    x, held = 1.0 + books.rounds[kept].astype(np.float64), books.held[kept]
+    known = np.flatnonzero(np.isfinite(held[-1]))
+    if not len(known):
+        return None
+    if len(known) <= MOST_LINES:
+        lines = [Line(f"client {run.client_label(c)}", x, held[:, c]) for c in known.tolist()]
+        what = "A line a client: what its account and its escrow hold together."
+    else:
+        names = (("richest", 1.0), ("upper tenth", 0.9), ("median", 0.5), ("lower tenth", 0.1), ("poorest", 0.0))
+        lines = [Line(name, x, np.nanquantile(held, q, axis=1)) for name, q in names]
+        what = (
+            f"Of the {len(known)} clients the richest, the poorest, and those between, by what account and escrow "
+            "hold together; a line is not always the same client."
         )
-        flat = (number for row in connection.execute(wanted) for number in row)
-        rows = np.fromiter(flat, np.int64).reshape(-1, 4)
-    ids = np.array([id_ for id_, _ in named], np.int64)
-    rows[:, 2] = np.searchsorted(ids, rows[:, 2])
-    return [name for _, name in named], rows
+    caption = f"{what} A line that rises earns; lines that spread apart: the federation makes some rich. "
+    return Chart(
+        f"balances-{slug(group.label)}", SECTION, f"Token balances over the rounds: {group.label}",
+        caption + f"Seed {run.seeds[0]}.", "rounds played", "tokens", Lines(tuple(lines), steps=True),
+    )  # fmt: skip
 
 
-def _kinds(ledger: Ledger) -> list[tuple[str, int]]:
-    """Return the kinds of transactions in order of appearance, with the units that came to accounts by them; those in
-    which the mint takes part are left out.
-    """
-    from sqlalchemy import func, select
-
-    from hanse.core.entry import MINT
-    from hanse.ledger.tables import accounts, postings, transactions
-
-    a, t, p = accounts.c, transactions.c, postings.c
-    wanted = (
-        select(t.kind, func.sum(p.amount))
-        .join_from(postings, transactions, t.id == p.transaction_id)
-        .where(t.book_id == ledger.id, p.amount > 0)
-        .group_by(t.kind)
-        .order_by(func.min(t.number))
-    )
-    minted = (
-        select(t.kind)
-        .join_from(postings, transactions, t.id == p.transaction_id)
-        .join(accounts, a.id == p.account_id)
-        .where(t.book_id == ledger.id, a.name == MINT)
-        .distinct()
-    )
-    with ledger.begin() as connection:
-        grants = set(connection.execute(minted).scalars())
-        return [(kind, int(units)) for kind, units in connection.execute(wanted) if kind not in grants]
+def _riders_chart(group: Group) -> Chart | None:
+    """Return the mean balance of those who do not cheat beside that of each kind of those who do."""
+    lines, labels = [], dict[str, None]()
+    for run in group.runs:
+        kinds = kinds_of(run, cheats=True)
+        found = balances(run) if kinds else None
+        if found is None:
+            continue
+        rounds, held = found
+        for look, (name, clients) in enumerate(kinds.items()):
+            label = f"{name}, seed {run.seeds[0]}"
+            lines.append(Line(label, 1.0 + rounds.astype(np.float64), np.nanmean(held[:, clients], axis=1), look=look))
+        labels |= dict.fromkeys(list(kinds)[1:])
+    if not lines:
+        return None
+    who = " and ".join(labels)
+    told = " ".join(c.sentence for c in group.runs[0].about.conducts if c.label in labels)
+    return Chart(
+        f"riders-{slug(group.label)}", SECTION, f"What {who} lose: {group.label}",
+        f"Mean balance of honest clients, and of {who}; every seed by itself. {told}".strip(),
+        "rounds played", "tokens", Lines(tuple(lines)),
+    )  # fmt: skip
 
 
-def _held(round_: Ints, where: Ints, units: Ints, n: int) -> tuple[Ints, Floats]:
-    rounds, at = np.unique(round_, return_inverse=True)
-    moved = np.zeros((len(rounds), n))
-    ours = (where >= 0) & (where < n)
-    np.add.at(moved, (at[ours], where[ours]), units[ours])
-    first = np.full(n, len(rounds))
-    np.minimum.at(first, where[ours], at[ours])
-    held: Floats = moved.cumsum(axis=0)
-    held[np.arange(len(rounds))[:, None] < first] = np.nan
-    return rounds.astype(np.int64), held
-
-
-def _flow(transaction: Ints, where: Ints, units: Ints, size: int) -> Floats:
-    """Return how many units went from place to place, ``[size, size]``; the mint's transactions are left out.
-
-    In a transaction with one payer or one payee it is plain who paid whom; in one with several of both, each payee is
-    taken to be paid by all payers in proportion.
-    """
-    minted = np.unique(transaction[where < 0])
-    kept = ~np.isin(transaction, minted)
-    key, at = np.unique(transaction[kept] * size + where[kept], return_inverse=True)
-    net = np.zeros(len(key), np.int64)
-    np.add.at(net, at, units[kept])
-    key, net = key[net != 0], net[net != 0]
-    number, node = key // size, key % size
-    _, group = np.unique(number, return_inverse=True)
-    flow = np.zeros((size, size))
-    count = int(group.max(initial=-1)) + 1
-    payers, payees = (np.bincount(group[sign], minlength=count) for sign in (net < 0, net > 0))
-    for many, one in ((net > 0, payers == 1), (net < 0, (payees == 1) & (payers > 1))):
-        simple = one[group]
-        single = np.zeros(count, np.int64)
-        lonely = simple & ~many
-        single[group[lonely]] = node[lonely]
-        rest = simple & many
-        source, target = single[group[rest]], node[rest]
-        pair = (source, target) if bool((net[rest] > 0).all()) else (target, source)
-        np.add.at(flow, pair, np.abs(net[rest]))
-    for g in np.flatnonzero((payers > 1) & (payees > 1)).tolist():
-        here = group == g
-        out, into = here & (net < 0), here & (net > 0)
-        flow[np.ix_(node[out], node[into])] += np.outer(-net[out], net[into]) / net[into].sum()
-    return flow
+def _tier_chart(group: Group) -> Chart | None:
+    return plotted(group, TIERS, SECTION, "tiers")

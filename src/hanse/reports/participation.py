@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from hanse.reports.chart import Bars, Chart, Floats, Heat, Line, Lines, Series, even
-from hanse.reports.load import Group, LoadedRun
+from hanse.reports.groups import Group
+from hanse.runs.record import RunRecord
 
 __all__ = ["participation_charts", "refusal_counts", "selection"]
 
@@ -24,7 +25,7 @@ def selection(group: Group) -> Floats:
     return np.asarray(np.mean([_one(run, most) for run in runs], axis=0))
 
 
-def _one(run: LoadedRun, clients: int) -> Floats:
+def _one(run: RunRecord, clients: int) -> Floats:
     # a client may hold several seats in a round, and was still selected once
     pairs = np.unique(np.stack([run.seats.round, run.seats.client]), axis=1)
     return np.bincount(pairs[1], minlength=clients)[:clients] / len(run.metrics)

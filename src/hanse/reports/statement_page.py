@@ -8,14 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hanse.ledger.export import tokens
-
-if TYPE_CHECKING:
-    from hanse.reports.statement import Statement
+from hanse.reports.statement import Statement
 
 __all__ = ["POLICY", "STYLE", "render"]
 

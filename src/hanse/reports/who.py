@@ -11,14 +11,15 @@ from hanse.base.files import table
 from hanse.core.telling import HONEST
 from hanse.federation.profiles import build_profiles
 from hanse.reports.chart import Ints
-from hanse.reports.load import Group, LoadedRun
+from hanse.reports.groups import Group
+from hanse.runs.record import RunRecord
 
 __all__ = ["honest_of", "kinds_of", "roles_of", "unknown_roles"]
 
 OTHERS = "the others"
 
 
-def kinds_of(run: LoadedRun, *, cheats: bool = False) -> dict[str, Ints]:
+def kinds_of(run: RunRecord, *, cheats: bool = False) -> dict[str, Ints]:
     """Return the ids of clients ``[n]`` by what the run's behaviours and policy make of them, the rest first: "honest"
     if somebody cheats, unless a behaviour calls it otherwise. Empty if all are alike.
 
@@ -41,7 +42,7 @@ def kinds_of(run: LoadedRun, *, cheats: bool = False) -> dict[str, Ints]:
     return {next((c.rest for c in told if c.rest and c.rest != HONEST), usual): rest} | kinds
 
 
-def honest_of(run: LoadedRun) -> Ints | None:
+def honest_of(run: RunRecord) -> Ints | None:
     """Return the ids ``[n]`` of the clients that do not cheat; None if nobody does, or if it is not known who."""
     kinds = kinds_of(run)
     if HONEST not in kinds:
@@ -50,7 +51,7 @@ def honest_of(run: LoadedRun) -> Ints | None:
     return np.sort(np.concatenate([ids for name, ids in kinds.items() if name not in cheating]))
 
 
-def roles_of(run: LoadedRun) -> Mapping[int, str]:
+def roles_of(run: RunRecord) -> Mapping[int, str]:
     """Return the clients' roles, as the run's profiles name them; "client" where they name none."""
     try:
         return _roles(run)
@@ -69,7 +70,7 @@ def unknown_roles(groups: Sequence[Group]) -> list[str]:
     return found
 
 
-def _roles(run: LoadedRun) -> dict[int, str]:
+def _roles(run: RunRecord) -> dict[int, str]:
     n, said = run.num_clients, run.about.roles
     if said is not None:
         return dict.fromkeys(range(n), "client") | {c: role.name for role in said for c in role.clients if c < n}

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from hanse.core.table import Seats
 from hanse.federation.private import NEVER, Telling
 from hanse.rounds.round import LoopState, Played, Setup, failed_round, play_round
 from hanse.runs.config import Experiment
-from hanse.runs.records import metrics_of, seats_of
+from hanse.runs.record import RoundRecord
 from hanse.runs.testing import Figures, ask_tests
 
 __all__ = ["MOST_FAILED", "Done", "Watched", "attempt", "tell_owners", "telling"]
@@ -38,10 +37,7 @@ class Done:
     """A round that was played, with what is written of it."""
 
     state: LoopState
-    played: Played
-    tested: Figures
-    metrics: dict[str, Any]
-    seats: list[dict[str, Any]]
+    record: RoundRecord
 
 
 def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
@@ -58,8 +54,9 @@ def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
             raise
         log.exception("round %d failed and is undone", state.round)
         played, said = _failed(setup, state, watched, wrong)
-    metrics = metrics_of(played, {}, {"round": time.perf_counter() - begun})
-    return Done(played.state, played, Figures(), metrics | {"failed": said}, seats_of(played))
+    record = RoundRecord.of(played, Figures(), {"round": time.perf_counter() - begun})
+    record.metrics["failed"] = said
+    return Done(played.state, record)
 
 
 def _round(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
@@ -70,9 +67,7 @@ def _round(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
     tested = _test(setup, experiment, played)
     after = played.state if tested.personal is None else replace(played.state, personal=tested.personal)
     seconds["test"] = time.perf_counter() - begun - seconds["play"]
-    seats = seats_of(played)
-    metrics = metrics_of(played, tested.metrics, seconds | {"round": time.perf_counter() - begun})
-    return Done(after, played, tested, metrics, seats)
+    return Done(after, RoundRecord.of(played, tested, seconds | {"round": time.perf_counter() - begun}))
 
 
 def _test(setup: Setup, experiment: Experiment, played: Played) -> Figures:

@@ -254,7 +254,7 @@ def _play(
     """Play the rounds that are left."""
     result = Run(experiment, setup.problem, table=state.table, home=state.home)
     if folder is not None:
-        result.path, result.metrics, result.clients = folder.path, folder.metrics(), list(folder.clients())
+        result.path, result.metrics, result.clients = folder.path, folder.metrics(), folder.clients()
     _tell(
         observers, "on_start", experiment, state.round, [*said, *(f"warning: {line}" for line in setup.data.warnings)]
     )
@@ -266,19 +266,19 @@ def _play(
     with intra_op(1), interruptible(ours=not setup.elsewhere) as stop:
         while state.round < limits.rounds and result.over is None and not stop.asked:
             done = attempt(setup, experiment, state)
-            state, metrics = done.state, done.metrics
+            state, record, metrics = done.state, done.record, done.record.metrics
             failures = failures + 1 if "failed" in metrics else 0
-            result.tested = done.tested.arrays or result.tested
+            result.tested = record.tested.arrays or result.tested
             budget.spend([metrics])
             result.over = budget.over()
             if folder is not None:
-                folder.append(metrics, done.seats, done.played, done.tested.arrays)
+                folder.append(record)
                 last = state.round == limits.rounds or result.over is not None or stop.asked or failures == MOST_FAILED
                 if state.round % limits.checkpoint_every == 0 or last:
                     folder.checkpoint(state)
             result.metrics.append(metrics)
-            result.clients.extend(done.seats)
-            _tell(observers, "on_round", metrics, done.played)
+            result.clients.extend(record.seats)
+            _tell(observers, "on_round", metrics, record.played)
             if failures == MOST_FAILED:
                 raise RunFailedError(
                     f"{failures} rounds in a row failed; the last, round {metrics['round']}, by {metrics['failed']}"

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run
-from hanse.runs.records import figure_of
+from hanse.runs.record import figure_of
 
 __all__ = ["ProgressBar", "mostly_refused"]
 

@@ -5,104 +5,23 @@ It needs the files in ``rounds/`` of a run directory and the transactions of its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hanse.base.errors import UserError
-from hanse.base.files import read_arrays
 from hanse.core.entry import TOKEN, Transaction
 from hanse.core.entry import client as account
-from hanse.games.market import Market, prices
+from hanse.games.market import prices
 from hanse.games.market_checks import critical_prices
+from hanse.runs.record import MarketRound
 
 __all__ = [
-    "MarketRound",
     "first_wrong",
-    "recorded_markets",
     "unlike_books",
     "wrong_balance",
     "wrong_delivery",
     "wrong_payments",
 ]
-
-Arrays = Mapping[str, NDArray[Any]]
-# the arrays of a recorded market: how many axes of clients, and of what kinds of dtype
-MARKET: Mapping[str, tuple[int, str]] = {
-    "market_client": (1, "iu"),
-    "market_distance": (2, "f"),
-    "market_size": (1, "iuf"),
-    "market_cost": (1, "iuf"),
-    "market_eagerness": (1, "iuf"),
-    "market_lam": (0, "iuf"),
-    "market_graph": (2, "iub"),
-    "market_units": (2, "i"),
-    "market_paid": (1, "b"),
-    "market_pricing": (0, "U"),
-    "market_utility": (1, "f"),
-    "withheld": (1, "iu"),  # as many as were not delivered
-}
-
-
-@dataclass(frozen=True)
-class MarketRound:
-    """One recorded market: the round, the ``clients [m]``, what they declared, the graph, and who paid what (units)."""
-
-    round: int
-    clients: NDArray[np.int64]
-    market: Market
-    graph: NDArray[np.int8]
-    units: NDArray[np.int64]
-    paid: NDArray[np.bool_]
-    pricing: str
-    utility: NDArray[np.float64]  # under what is true of the clients
-    withheld: NDArray[np.int64]  # the centres that were not delivered: rows of the table
-
-    @property
-    def realised(self) -> NDArray[np.int8]:
-        """The imports that were delivered."""
-        return np.where(self.paid[:, None], self.graph, 0).astype(np.int8)
-
-    @property
-    def money(self) -> NDArray[np.int64]:
-        """What was really paid, units ``[m, m]``."""
-        return np.where(self.paid[:, None], self.units, 0)
-
-
-def recorded_markets(folder: Path) -> Iterator[MarketRound]:
-    """Yield the markets that a run directory has a record of. Raises UserError for a record that is damaged."""
-    for file in sorted((folder / "rounds").glob("*.npz")):
-        record = read_arrays(file, MARKET)
-        try:
-            found = _round(int(file.stem), record) if "market_units" in record else None
-        except (ValueError, KeyError, IndexError, TypeError) as wrong:
-            raise UserError(f"{file}: the record of the round cannot be read: {wrong}") from None
-        if found is not None:
-            yield found
-
-
-def _round(number: int, record: Arrays) -> MarketRound:
-    d, n, c, K = (record[f"market_{name}"] for name in ("distance", "size", "cost", "eagerness"))
-    for name, (axes, kinds) in MARKET.items():
-        array = record[name]
-        fits = array.ndim == axes and (name == "withheld" or array.shape == (len(n),) * axes)
-        if not fits or array.dtype.kind not in kinds:
-            raise ValueError(f"{name} is {array.dtype} {array.shape} with {len(n)} clients")
-    return MarketRound(
-        number,
-        record["market_client"],
-        Market.of(d, n, c, K, float(record["market_lam"])),
-        record["market_graph"],
-        record["market_units"],
-        record["market_paid"],
-        str(record["market_pricing"]),
-        record["market_utility"],
-        record["withheld"],
-    )
 
 
 def wrong_payments(r: MarketRound) -> str:

@@ -7,59 +7,45 @@ after it: the ledger is never ahead of the run, and a resumed run writes what a 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import platform
 import shutil
+import sys
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import numpy as np
 import torch
 
 from hanse.base.errors import MachineError, UserError
 from hanse.base.files import write_whole
 from hanse.base.lock import LOCK, Hold
 from hanse.core.about import ABOUT, About, write_about
-from hanse.core.book import Book
+from hanse.core.book import Book, LedgerError
 from hanse.core.entry import JOURNAL, Transaction
 from hanse.data.fingerprint import DATA, Fingerprint, compare_data, write_data
-from hanse.rounds.round import LoopState, Played
+from hanse.rounds.round import LoopState
 from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.config import Experiment
-from hanse.runs.records import arrays_of, environment
-from hanse.runs.storing import making, storing
+from hanse.runs.record import LINES, MEMBERS, METRICS, ROUNDS, SEATS, RoundRecord, played_lines
 
 if TYPE_CHECKING:
     from hanse.runs.runbooks import RunBooks
 
-__all__ = ["RunDir", "claim", "clear", "read_lines"]
+__all__ = ["RunDir", "claim", "clear"]
 
-LINE_FILES = ("metrics.jsonl", "clients.jsonl")
 # there before the run begins: who is in it, who plays it, what the operator ordered
-EARLIER = ("federation.json", "members.json", "members.tmp", "operator.jsonl", "letters.json", LOCK)
-STARTED = ("rounds", "checkpoints", "environment.json", "ledger.json", ABOUT, DATA)  # before config.toml makes it a run
+EARLIER = ("federation.json", MEMBERS, "members.tmp", "operator.jsonl", "letters.json", LOCK)
+STARTED = (ROUNDS, "checkpoints", "environment.json", "ledger.json", ABOUT, DATA)  # before config.toml makes it a run
+FULL = (errno.ENOSPC, errno.EDQUOT)
 KEEP = 3  # checkpoints: the last one, and two to fall back on
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the complete lines of a JSON-lines file; a torn last line (a run in progress) is left out.
-
-    Raises MachineError for a line that is damaged.
-    """
-    if not path.exists():
-        return []
-    lines = []
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
-        try:
-            lines += [json.loads(line)] if line.endswith(b"\n") else []
-        except (ValueError, RecursionError):
-            raise MachineError(f"{path}: line {number} is damaged; bring back a backup of the run") from None
-    return lines
 
 
 def claim(hold: Hold, *, overwrite: bool) -> None:
@@ -124,15 +110,15 @@ class RunDir:
         """
         _check_free(path, overwrite=overwrite)
         folder = RunDir(path)
-        with making(path):
+        with _making(path):
             path.mkdir(parents=True, exist_ok=True)
             hold.take()
             _check_free(path, overwrite=overwrite)  # again: another process may have been quicker
             clear(path, (LOCK,) if overwrite else EARLIER)
             try:
-                (path / "rounds").mkdir()
+                (path / ROUNDS).mkdir()
                 (path / "checkpoints").mkdir()
-                write_whole(path / "environment.json", json.dumps(environment(), indent=1) + "\n")
+                write_whole(path / "environment.json", json.dumps(_environment(), indent=1) + "\n")
                 write_about(path, about)
                 write_data(path, 0, data)
                 if books:
@@ -167,11 +153,11 @@ class RunDir:
             snapshot = folder._last_sound(device, said)
             for litter in (*path.glob(".*.part"), *(path / "checkpoints").glob(".*.part")):
                 litter.unlink()
-            lengths = dict.fromkeys((*LINE_FILES, JOURNAL), 0) if snapshot is None else snapshot.lengths
+            lengths = dict.fromkeys((*LINES, JOURNAL), 0) if snapshot is None else snapshot.lengths
             for name, length in lengths.items():
                 if (path / name).exists() and (path / name).stat().st_size > length:
                     os.truncate(path / name, length)
-            for record in (path / "rounds").glob("*.npz"):
+            for record in (path / ROUNDS).glob("*.npz"):
                 if record.stem.isdigit() and int(record.stem) >= folder._kept:
                     record.unlink()
             if note is not None:
@@ -204,24 +190,18 @@ class RunDir:
             self._books, said = RunBooks.open(self.path, experiment, snapshot)
         elif snapshot is not None and snapshot.state.book.count:
             raise MachineError(f'{file}: is gone; it must be {{"book": NAME}}, with the name that receipts give')
-        names = LINE_FILES if self._books is None else (*LINE_FILES, JOURNAL)
+        names = LINES if self._books is None else (*LINES, JOURNAL)
         self._files = {name: (self.path / name).open("ab") for name in names}
         return said
 
-    def append(
-        self,
-        metrics: Mapping[str, Any],
-        seats: Sequence[Mapping[str, Any]],
-        played: Played,
-        more: Mapping[str, np.ndarray],
-    ) -> None:
+    def append(self, record: RoundRecord) -> None:
         """Write one finished round's lines and arrays."""
-        arrays: dict[str, Any] = {**arrays_of(played), **more}
+        view = record.played.view
         with self._storing():
-            np.savez(self.path / "rounds" / f"{played.view.round:05d}.npz", **arrays)
-            for name, lines in (("clients.jsonl", seats), ("metrics.jsonl", [metrics])):
+            record.write_arrays(self.path)
+            for name, lines in ((SEATS, record.seats), (METRICS, [record.metrics])):
                 self._write(name, "".join(json.dumps(line) + "\n" for line in lines))
-        self.owe(played.view.round, played.view.posted)
+        self.owe(view.round, view.posted)
 
     def _write(self, name: str, text: str) -> None:
         self._files[name].write(text.encode())
@@ -250,7 +230,7 @@ class RunDir:
                 old.unlink()
 
     def _storing(self) -> AbstractContextManager[None]:
-        return storing(self.path, lambda: self._kept)
+        return _storing(self.path, lambda: self._kept)
 
     def receipts(self, round: int, book: Book, posted: Sequence[Transaction]) -> None:
         """Write what each participant keeps of the finished run into ``receipts/``, to hold the books against it."""
@@ -260,11 +240,11 @@ class RunDir:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the rounds so far."""
-        return read_lines(self.path / "metrics.jsonl")
+        return played_lines(self.path, METRICS)
 
-    def clients(self) -> Iterator[dict[str, Any]]:
-        """Yield the seats so far."""
-        yield from read_lines(self.path / "clients.jsonl")
+    def clients(self) -> list[dict[str, Any]]:
+        """Return the seats so far."""
+        return played_lines(self.path, SEATS)
 
     def close(self) -> None:
         """Close the line files and the ledger."""
@@ -294,9 +274,54 @@ class RunDir:
 
 def _whole(path: Path, snapshot: Snapshot, name: str) -> Snapshot:
     """Return the snapshot if the line files are as long as it says. Raises CorruptCheckpointError otherwise."""
-    for file in LINE_FILES:  # not the journal: the ledger has what it should have
+    for file in LINES:  # not the journal: the ledger has what it should have
         length = snapshot.lengths[file]
         size = (path / file).stat().st_size if (path / file).exists() else 0
         if size < length:
             raise CorruptCheckpointError(f"{name}: {file} has {size} bytes of the {length} that it should have")
     return snapshot
+
+
+def _environment() -> dict[str, Any]:
+    """Return what a run directory says of the machine and the packages that its run was played with."""
+    packages = ("hanse", "torch", "numpy", "scipy", "scikit-learn", "pydantic", "sqlalchemy", "safetensors")
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "packages": {name: version(name) for name in packages},
+    }
+
+
+@contextmanager
+def _making(path: Path) -> Iterator[None]:
+    """Turn what keeps a directory from being made into a UserError (a place that cannot be written, a database that
+    cannot be opened) or a MachineError (no space).
+    """
+    try:
+        yield
+    except LedgerError as wrong:
+        raise UserError(str(wrong)) from None
+    except OSError as wrong:
+        if wrong.errno in FULL:
+            raise MachineError(f"--out {path}: disk full: {wrong.strerror}; free some space") from None
+        raise UserError(f"--out {path}: cannot be written: {wrong.strerror}") from None
+
+
+@contextmanager
+def _storing(path: Path, kept: Callable[[], int]) -> Iterator[None]:
+    """Turn what the machine cannot do for a run into a MachineError that says how many rounds are ``kept`` and how to
+    go on.
+    """
+    try:
+        yield
+    except (OSError, LedgerError) as wrong:
+        what = (wrong.strerror if isinstance(wrong, OSError) else None) or str(wrong)
+        full = getattr(wrong, "errno", None) in FULL or "disk is full" in what
+        where = f"{getattr(wrong, 'filename', None) or path}: " if isinstance(wrong, OSError) else ""
+        raise MachineError(
+            f"{where}{'disk full: ' if full else ''}{what}; {kept()} rounds of the run are kept; "
+            f"{'free some space' if full else 'mend that'}, then 'hanse resume {path}'"
+        ) from wrong

@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from hanse.web.run import LiveRun, encode
+from hanse.web.live_run import LiveRun, encode
 from hanse.web.runs import Found
 
 __all__ = ["Hub"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
-from hanse.base.files import opened, read_toml, table
-from hanse.web.run import state_of
+from hanse.base.files import read_toml, table
+from hanse.runs.record import METRICS, last_line
+from hanse.web.live_run import state_of
 
-__all__ = ["Found", "find_runs", "latest_line", "summary"]
+__all__ = ["Found", "find_runs", "summary"]
 
 DEPTH = 5
 MOST = 2000
-TAIL = 1 << 16  # bytes in which the last line is looked for
 
 
 @dataclass(frozen=True)
@@ -51,30 +50,17 @@ def find_runs(root: Path) -> dict[str, Found]:
     return dict(sorted(found.items(), key=lambda item: item[1].name))
 
 
-def latest_line(file: Path) -> Mapping[str, Any]:
-    """Return the last complete line of a JSON-lines file; empty if it has none."""
-    try:
-        with opened(file) as lines:
-            size = lines.seek(0, os.SEEK_END)
-            lines.seek(max(0, size - TAIL))
-            whole = lines.read().split(b"\n")[:-1]
-        line = json.loads(whole[-1])
-    except (OSError, ValueError, IndexError, RecursionError):
-        return {}
-    return line if isinstance(line, dict) else {}
-
-
 def summary(found: Found, now: float) -> dict[str, Any]:
     """Return a run in a line: mechanism, rounds done and planned, clients, last accuracy, state, age in seconds."""
     try:
         config = read_toml(found.folder / "config.toml")
     except UserError:
         config = {}
-    line = latest_line(found.folder / "metrics.jsonl")
+    line = last_line(found.folder / METRICS)
     round = line.get("round")
     rounds = round + 1 if type(round) is int else 0
     try:
-        age = max(0.0, now - (found.folder / "metrics.jsonl").stat().st_mtime) if rounds else None
+        age = max(0.0, now - (found.folder / METRICS).stat().st_mtime) if rounds else None
     except OSError:
         age = None
     accuracy = line.get("test/accuracy", line.get("client/test_accuracy"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
 import time
@@ -10,9 +11,11 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hanse.base.errors import UserError
+from hanse.base.looking import looking
 from hanse.web.runs import Found
 
-__all__ = ["NoStatementError", "Statements"]
+__all__ = ["NoStatementError", "Statements", "main"]
 
 log = logging.getLogger("hanse.web")
 
@@ -67,7 +70,7 @@ def _stamp(folder: Path) -> tuple[int, int]:
 async def _make(folder: Path, client: int, form: str, ledger_url: str | None) -> bytes:
     process = await asyncio.create_subprocess_exec(
         # -P: Python would put the current folder, which may be a stranger's, before its own modules
-        sys.executable, "-P", "-m", "hanse.web.statement_job", str(folder), str(client), form, ledger_url or "",
+        sys.executable, "-P", "-m", "hanse.web.statements", str(folder), str(client), form, ledger_url or "",
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -84,3 +87,28 @@ async def _make(folder: Path, client: int, form: str, ledger_url: str | None) ->
         log.error("a statement of %r failed: %s", str(folder), said.decode(errors="replace").strip())
         raise NoStatementError("it could not be made; the server's log says why")
     return text
+
+
+def main(arguments: list[str]) -> int:
+    """Print a statement (``FOLDER CLIENT html|json LEDGER_URL``); 2 and a line on standard error if there is none.
+
+    A statement reads the whole run. In a process of its own, which runs this, it neither holds up the live page nor
+    leaves its memory behind.
+    """
+    from hanse.reports.statement import statement
+    from hanse.reports.statement_page import render
+
+    folder, client, form, ledger_url = arguments
+    try:
+        with looking():
+            made = statement(Path(folder), int(client), ledger_url=ledger_url or None)
+        text = render(made) if form == "html" else json.dumps(made.as_json(), indent=1, allow_nan=False)
+    except UserError as wrong:
+        print(*wrong.lines, sep="\n", file=sys.stderr)
+        return 2
+    sys.stdout.buffer.write(text.encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -25,7 +25,7 @@ from hanse.deployment.message import from_records, to_records
 from hanse.federation.node import ClientData, Job, Node, hello
 from hanse.rounds.round import LoopState, Played, finish, first_state, play_round
 from hanse.runs.attempt import telling
-from hanse.runs.records import arrays_of, metrics_of, seats_of
+from hanse.runs.record import METRICS, SEATS, RoundRecord
 from hanse.runs.setup import build as blueprint
 from hanse.runs.setup import settle_engine
 from hanse.runs.testing import ask_tests
@@ -113,7 +113,7 @@ class Arena:
         found = blueprint(experiment, self.data)
         _, self.world, _ = settle_engine(experiment, found, federation=self.federation)
         self.setup = self.world
-        self.lines: dict[str, list[str]] = {"metrics.jsonl": [], "clients.jsonl": []}  # as a run directory has them
+        self.lines: dict[str, list[str]] = {METRICS: [], SEATS: []}  # as a run directory has them
 
     def play(self, rounds: int, see: Callable[[Played], None], times: int = 1) -> LoopState:
         """Play a run of so many rounds with its tests and records, each round so many ``times`` from the same state: a
@@ -132,9 +132,10 @@ class Arena:
                 played.state.table, played.view.deployment or Deployment(played.state.home), self.world.tested_clients,
                 True,
             )  # fmt: skip
-            self.lines["metrics.jsonl"].append(json.dumps(metrics_of(played, tested.metrics, {})))
-            self.lines["clients.jsonl"] += [json.dumps(line) for line in seats_of(played)]
-            np.savez(io.BytesIO(), **arrays_of(played), **tested.arrays)  # type: ignore[arg-type]
+            record = RoundRecord.of(played, tested, {})
+            self.lines[METRICS].append(json.dumps(record.metrics))
+            self.lines[SEATS] += [json.dumps(line) for line in record.seats]
+            np.savez(io.BytesIO(), **record.arrays)  # type: ignore[arg-type]
             see(played)
         return finish(telling(self.world, after), after).state if self.setup.mechanism.settle is not None else after
 

@@ -14,7 +14,7 @@ from hanse.deployment.loopback import Loopback
 from hanse.ledger.place import open_ledger
 from hanse.rounds.round import LoopState
 from hanse.runs import checkpoint
-from hanse.runs.rundir import read_lines
+from hanse.runs.record import METRICS, SEATS, played_lines
 
 APP = Path(__file__).parent / "app"
 MECHANISMS: dict[str, dict[str, Any]] = {
@@ -77,11 +77,11 @@ def final(run: Path) -> LoopState:
 
 
 def clients(run: Path) -> list[dict[str, Any]]:
-    return read_lines(run / "clients.jsonl")
+    return played_lines(run, SEATS)
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    return read_lines(run / "metrics.jsonl")
+    return played_lines(run, METRICS)
 
 
 def kinds(run: Path, books: str | None = None) -> set[str]:

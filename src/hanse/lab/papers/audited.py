@@ -48,17 +48,14 @@ def _settles(job: Job) -> bool:
 
 
 def _audit(folder: Path) -> dict[str, Any]:
-    import numpy as np
-
     from hanse.ledger.place import open_ledger
     from hanse.reports.audit import audit_run
+    from hanse.runs.record import recorded_markets
 
     with open_ledger(folder) as ledger:
         verdict = ledger.verify()
-    found: dict[str, Any] = {LEDGER: {"holds": verdict.ok, "said": verdict.wrong or ""}, "rounds": 0}
-    for file in (folder / "rounds").glob("*.npz"):
-        with np.load(file) as record:
-            found["rounds"] += "market_units" in record
+    found: dict[str, Any] = {LEDGER: {"holds": verdict.ok, "said": verdict.wrong or ""}}
+    found["rounds"] = sum(1 for _ in recorded_markets(folder))
     if found["rounds"]:
         found |= {check.name: {"holds": check.holds, "said": check.said} for check in audit_run(folder).checks}
     return found

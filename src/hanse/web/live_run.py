@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
+from array import array
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,16 +14,123 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
-from hanse.base.files import is_count, read_json, read_toml, table
+from hanse.base.files import read_toml, table
 from hanse.core.about import About, read_about
 from hanse.core.telling import matched
-from hanse.reports.load import is_number
-from hanse.web.books import Books
-from hanse.web.seats import Seats
-from hanse.web.series import Series
-from hanse.web.tail import LineTail
+from hanse.runs.record import MEMBERS, METRICS, SEATS, LineTail, Seat, is_number, read_members
+from hanse.web.books import LiveBooks
 
-__all__ = ["LiveRun", "encode", "state_of"]
+__all__ = ["Contributor", "Contributors", "LiveRun", "Series", "encode", "state_of"]
+
+MOST_POINTS = 1024  # points; more than a screen can show
+
+
+@dataclass
+class Series:
+    """At most ``most`` of the observations, evenly spread, and the last one.
+
+    Every ``stride``-th observation is kept; when they become too many, every second is dropped and the stride doubles.
+    So what is shown are observations as they were made, never averages. The page's script does the same.
+    """
+
+    most: int = MOST_POINTS
+    stride: int = 1
+    seen: int = 0
+    last: tuple[int, float] | None = None
+    _x: array[int] = field(default_factory=lambda: array("q"))
+    _y: array[float] = field(default_factory=lambda: array("d"))
+
+    def add(self, x: int, y: float) -> None:
+        """Add the observation ``y`` of round ``x``."""
+        if self.seen % self.stride == 0:
+            if len(self._x) == self.most:
+                self._x, self._y = self._x[::2], self._y[::2]
+                self.stride *= 2
+            if self.seen % self.stride == 0:
+                self._x.append(x)
+                self._y.append(y)
+        self.seen += 1
+        self.last = (x, y)
+
+    def points(self) -> list[tuple[int, float]]:
+        """Return what is kept, in order, the last observation included."""
+        found = list(zip(self._x, self._y, strict=True))
+        return found if self.last is None or found[-1] == self.last else [*found, self.last]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the state as the page's script takes it up."""
+        return {
+            "x": self._x.tolist(), "y": self._y.tolist(), "stride": self.stride, "seen": self.seen, "last": self.last,
+        }  # fmt: skip
+
+
+REFUSALS = 20  # the last ones are shown
+
+
+@dataclass
+class Contributor:
+    """One client so far: what its updates were worth in sum, how sure that is, the seats it trained in, those that were
+    refused, its last round. ``score`` is the cumulative value as the mechanism keeps it, if it does.
+
+    ``squares`` adds up the variances from sampling, which is independent from round to round, and ``drawn`` the errors
+    from the draw of the validation samples, which are the same in every round: at most the error of their sum.
+    """
+
+    worth: float = 0.0
+    valued: int = 0
+    squares: float = 0.0
+    drawn: float = 0.0
+    known: int = 0  # values that came with a standard error
+    trained: int = 0
+    refused: int = 0
+    last_round: int = -1
+    score: float | None = None
+
+    def row(self, client: int) -> list[int | float | None]:
+        """Return the client as the page's script takes it: number, sum of values, its standard error at most (of those
+        values that have one), the mechanism's score, seats trained in, seats refused, last round.
+        """
+        worth = self.worth if self.valued else None
+        error = math.hypot(math.sqrt(self.squares), self.drawn) if self.known else None
+        return [client, worth, error, self.score, self.trained, self.refused, self.last_round]
+
+
+@dataclass
+class Contributors:
+    """All clients that ever had a seat, and the latest refusals as (round, client, reason)."""
+
+    clients: dict[int, Contributor] = field(default_factory=dict)
+    refusals: deque[tuple[int, int, str]] = field(default_factory=lambda: deque(maxlen=REFUSALS))
+    names: dict[int, str] = field(default_factory=dict)
+    round: int = -1
+    latest: list[list[Any]] = field(default_factory=list)  # the last round's seats: client, value, error, reason
+
+    def add(self, seat: Seat) -> None:
+        """Take in the next seat."""
+        if seat.round != self.round:
+            self.round, self.latest = seat.round, []
+        found = self.clients.setdefault(seat.client, Contributor())
+        found.last_round = seat.round
+        reason, error = None if seat.refused is None else seat.refused[:200], seat.error
+        if reason is not None:
+            found.refused += 1
+            self.refusals.append((seat.round, seat.client, reason))
+        else:
+            found.trained += 1
+        if seat.value is not None:
+            found.worth += seat.value
+            found.valued += 1
+            known = [e for e in (seat.error, seat.drawn) if e is not None]
+            found.squares += (seat.error or 0.0) ** 2
+            found.drawn += abs(seat.drawn or 0.0)
+            found.known += bool(known)
+            error = math.hypot(*known) if known else None
+        if seat.score is not None:
+            found.score = seat.score
+        if seat.name:
+            self.names[seat.client] = seat.name[:80]
+        self.latest.append([seat.client, seat.value, error, reason])
+
 
 MANY = 100  # new rounds in one look: the whole state is shorter than what changed
 FIGURES = 256  # metrics of a run; more than that are not kept
@@ -55,7 +164,7 @@ class _Read:
     metrics: LineTail
     clients: LineTail
     series: dict[str, Series] = field(default_factory=dict)
-    seats: Seats = field(default_factory=Seats)
+    seats: Contributors = field(default_factory=Contributors)
     utility: dict[int, float] = field(default_factory=dict)
     pace: deque[float] = field(default_factory=lambda: deque(maxlen=20))
     last: Mapping[str, Any] = field(default_factory=dict)
@@ -64,7 +173,7 @@ class _Read:
 
     @staticmethod
     def of(folder: Path) -> _Read:
-        return _Read(LineTail(folder / "metrics.jsonl"), LineTail(folder / "clients.jsonl"))
+        return _Read(LineTail(folder / METRICS, ("round",)), LineTail(folder / SEATS, ("round", "client")))
 
 
 class LiveRun:
@@ -74,7 +183,7 @@ class LiveRun:
 
     def __init__(self, folder: Path, name: str, ledger_url: str | None = None) -> None:
         self.folder, self.name = folder, name
-        self._read, self._books = _Read.of(folder), Books(folder, ledger_url)
+        self._read, self._books = _Read.of(folder), LiveBooks(folder, ledger_url)
         self._config: dict[str, Any] = {}
         self._about = About()
         self._unsaid: str | None = None  # why it is not known what the parts say of themselves
@@ -137,7 +246,7 @@ class LiveRun:
             "clients": [found.row(c) for c, found in sorted(read.seats.clients.items())],
             "utility": list(read.utility.items()),
             "names": list((self._members[1] | read.seats.names).items()),
-            "books": self._account(whole=True) if self._books.count or self._books.trouble else None,
+            "books": self._account(whole=True) if self._books.totals.count or self._books.trouble else None,
             **self._recent(),
         }
 
@@ -155,10 +264,7 @@ class LiveRun:
         return len(grown.lines)
 
     def _metric(self, line: Mapping[str, Any], points: dict[str, list[tuple[int, float]]]) -> None:
-        read, round = self._read, line.get("round")
-        if not is_count(round, "round"):
-            read.metrics.damaged += 1
-            return
+        read, round = self._read, line["round"]
         for key, value in line.items():
             if key == "round" or not is_number(value):
                 continue
@@ -191,11 +297,9 @@ class LiveRun:
             touched.clear()
             return  # the next look reads both files from their beginnings
         for line in grown.lines:
-            client = self._read.seats.add(line)
-            if client is None:
-                self._read.clients.damaged += 1
-            else:
-                touched.add(client)
+            seat = Seat.of(line)
+            self._read.seats.add(seat)
+            touched.add(seat.client)
         self._read.left = max(self._read.left, grown.left)
 
     def _begin_again(self) -> None:
@@ -210,7 +314,7 @@ class LiveRun:
         try:
             said = read_about(self.folder)
             if said is None:
-                from hanse.reports.older import older  # here: the parts take a while to import, and few runs need them
+                from hanse.runs.older import older  # here: the parts take a while to import, and few runs need them
 
                 said = older(self._config, 0, 0)
             self._about, self._unsaid = said, None
@@ -219,15 +323,15 @@ class LiveRun:
 
     def _register(self) -> bool:
         """Read the names that participants on a network gave themselves; say whether they changed."""
-        file = self.folder / "members.json"
+        file = self.folder / MEMBERS
         try:
             stamp = file.stat().st_mtime
             if stamp == self._members[0]:
                 return False
-            found = {m["id"]: str(m["name"])[:80] for m in read_json(file) if m.get("name")}
+            found = {c: str(m["name"])[:80] for c, m in read_members(file).items() if m.get("name")}
         except FileNotFoundError:
             return False
-        except (OSError, UserError, KeyError, TypeError, AttributeError):  # numbers do instead of names
+        except (OSError, UserError):  # numbers do instead of names
             stamp, found = self._members[0], {}
         changed = found != self._members[1]
         self._members = (stamp, found)
@@ -242,7 +346,7 @@ class LiveRun:
         rounds = int(read.last["round"]) + 1 if read.last else 0
         pace = sum(read.pace) / len(read.pace) if read.pace else None
         try:
-            age = max(0.0, time.time() - (self.folder / "metrics.jsonl").stat().st_mtime) if rounds else None
+            age = max(0.0, time.time() - (self.folder / METRICS).stat().st_mtime) if rounds else None
         except OSError:
             age = None
         return {
@@ -291,17 +395,17 @@ class LiveRun:
         }
 
     def _account(self, *, whole: bool) -> Message:
-        books = self._books
-        accounts = sorted(books.balances.keys() | books.traded.keys()) if whole else sorted(books.moved)
-        books.moved.clear()
+        totals = self._books.totals
+        accounts = sorted(totals.balances.keys() | totals.traded.keys()) if whole else sorted(totals.moved)
+        totals.moved.clear()
         return {
-            "accounts": books.rows(accounts),
-            "flows": books.biggest(EDGES),
-            "pairs": len(books.flows),
-            "kinds": dict(books.kinds),
-            "count": books.count,
-            "round": books.round,
-            "trouble": books.trouble,
+            "accounts": totals.rows(accounts),
+            "flows": totals.biggest(EDGES),
+            "pairs": len(totals.flows),
+            "kinds": dict(totals.kinds),
+            "count": totals.count,
+            "round": totals.round,
+            "trouble": self._books.trouble,
         }
 
 

@@ -7,22 +7,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hanse.base.errors import UserError
 from hanse.base.files import read_arrays
-from hanse.core.entry import GENESIS, escrow
+from hanse.core.entry import GENESIS
 from hanse.core.entry import client as account_of
 from hanse.ledger.place import heads_said, place_of, reading
-from hanse.ledger.receipts import Receipt, read_receipts
+from hanse.ledger.receipts import Comparison, Difference, Receipt, foreign, read_receipts
 from hanse.ledger.rows import Record
 from hanse.ledger.store import Ledger
 from hanse.ledger.verify import verify
+from hanse.runs.record import MARKET, market_of, rounds_of
 
 __all__ = ["Dispute", "Replay", "replay"]
-
-Lines = list[tuple[str, str, int]]
-_ASKED = ("market_client", "market_paid", "market_units", "balances")
 
 
 @dataclass(frozen=True)
@@ -72,57 +68,38 @@ def replay(folder: Path, client: int, receipts: Path, ledger_url: str | None = N
         raise UserError(f"--receipts {receipts}: has no receipt of client {client}")
     with reading(folder, ledger_url) as ledger:
         wrong = verify(ledger, (), heads_said(folder, ledger)).wrong or ""
-        disputes = [*_foreign(mine, ledger), *_walked(ledger, client, mine)]
+        disputes = list(_walked(ledger, mine))
         records, against = _records(folder, ledger, client)
     return Replay(len(mine), sum(bool(r.signature) for r in mine), records, wrong, (*disputes, *against))
 
 
-def _foreign(receipts: Sequence[Receipt], ledger: Ledger) -> Iterator[Dispute]:
-    for r in receipts:
-        if r.book != ledger.book:
-            yield Dispute(_named(r), "book", r.book, ledger.book)
-        if not r.genuine():
-            yield Dispute(_named(r), "signature", "signed by its key", "the signature is wrong")
+_NAMES = {"head": "head of the chain", "balance": "balance (units)", "escrow": "escrow (units)"}
 
 
-def _walked(ledger: Ledger, client: int, receipts: Sequence[Receipt]) -> Iterator[Dispute]:
+def _walked(ledger: Ledger, receipts: Sequence[Receipt]) -> Iterator[Dispute]:
     """Walk along the book and yield where it differs from what a receipt saw at that place."""
-    wanted: dict[int, list[Receipt]] = {}
-    for r in receipts:
-        if r.book == ledger.book:
-            wanted.setdefault(r.count, []).append(r)
-    own = (account_of(client), escrow(client))
-    held, lines, round_, head, number = dict.fromkeys(own, 0), list[tuple[str, str, int]](), -1, GENESIS, 0
-    for r in wanted.pop(0, []):
-        yield from _compared(r, head, held, [], own)
+    for d in (d for receipt in receipts for d in foreign(receipt, ledger.book)):
+        yield Dispute(_named(d.receipt), d.field, d.said, d.found)
+    comparison, number = Comparison(r for r in receipts if r.book == ledger.book), 0
+    found = comparison.reached(0, -1, GENESIS)
     for record in ledger.history():
-        if record.round != round_:
-            round_, lines = record.round, []
-        for name, units in record.transaction.postings:
-            if name in held:
-                held[name] += units
-                lines.append((record.transaction.step, name, units))
-        head, number = record.hash, record.number
-        for r in wanted.pop(number, []):
-            yield from _compared(r, head, held, lines if r.round == round_ else [], own)
-    for r in (r for left in wanted.values() for r in left):
+        number, transaction = record.number, record.transaction
+        found += comparison.reached(number, record.round, record.hash, transaction.step, transaction.postings)
+    for d in found:
+        yield from _disputed(d)
+    for r in comparison.unmet():
         yield Dispute(_named(r), "number of transactions", str(r.count), f"{number}: the book's end was cut off")
 
 
-def _compared(r: Receipt, head: str, held: dict[str, int], lines: Lines, own: tuple[str, str]) -> Iterator[Dispute]:
-    account, kept = own
-    for what, said, found in (
-        ("head of the chain", r.head, head),
-        ("balance (units)", str(r.balance), str(held[account])),
-        ("escrow (units)", str(r.escrow), str(held[kept])),
-    ):
-        if said != found:
-            yield Dispute(_named(r), what, said, found)
-    ours, theirs = list(r.postings), list(lines)
-    for line in [line for line in ours if line not in theirs]:
-        yield Dispute(_named(r), "posting", _told(line), "not in the book")
-    for line in [line for line in theirs if line not in ours]:
-        yield Dispute(_named(r), "posting", "not on the receipt", _told(line))
+def _disputed(d: Difference) -> Iterator[Dispute]:
+    who = _named(d.receipt)
+    if d.field in _NAMES:
+        yield Dispute(who, _NAMES[d.field], str(d.said), str(d.found))
+        return
+    for line in (line for line in d.said if line not in d.found):
+        yield Dispute(who, "posting", _told(line), "not in the book")
+    for line in (line for line in d.found if line not in d.said):
+        yield Dispute(who, "posting", "not on the receipt", _told(line))
 
 
 def _told(line: tuple[str, str, int]) -> str:
@@ -140,21 +117,16 @@ def _records(folder: Path, ledger: Ledger, client: int) -> tuple[int, list[Dispu
     balance, moved = _by_round(ledger.history(account), account)
     checked, found = 0, []
     latest = 0
-    for file in sorted((folder / "rounds").glob("*.npz")):
-        if not file.stem.isdecimal():
-            raise UserError(f"{file}: is not the record of a round: its name is no number")
-        number = int(file.stem)
+    for number, file in rounds_of(folder):
         latest = balance.get(number, latest)
-        record = read_arrays(file, _ASKED)
-        try:
-            expected = _market_units(record, client) if "market_units" in record else None
-        except (KeyError, IndexError, ValueError) as wrong:
-            raise UserError(f"{file}: is not the record of a market: {wrong}") from None
+        record = read_arrays(file, (*MARKET, "balances"))
+        market = market_of(number, file, record)
         noted = record.get("balances")
         who = f"record of round {number}"
-        if expected is not None:
+        if market is not None:
             checked += 1
-            posted = moved.get(number, 0)
+            net = market.money.sum(axis=0) - market.money.sum(axis=1)
+            expected, posted = int(net[market.clients == client].sum()), moved.get(number, 0)
             if posted != expected:
                 found.append(Dispute(who, "market, sales less bills (units)", str(expected), str(posted)))
         if noted is not None and client < len(noted):
@@ -174,14 +146,3 @@ def _by_round(records: Iterator[Record], account: str) -> tuple[dict[int, int], 
         if record.transaction.kind == "market":
             market[record.round] = market.get(record.round, 0) + units
     return balance, market
-
-
-def _market_units(record: Any, client: int) -> int:
-    """Return what the recorded market moves into a client's account, net: who did not pay got nothing and owes
-    nothing.
-    """
-    at = np.flatnonzero(record["market_client"] == client)
-    if not len(at):
-        return 0
-    money = np.where(record["market_paid"][:, None], record["market_units"], 0)
-    return int(money[:, at[0]].sum() - money[at[0]].sum())

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from hanse.core.telling import Plot, matched
-from hanse.reports.chart import Bars, Chart, Line, Lines, Series, even
-from hanse.reports.contributions import slug
-from hanse.reports.load import Curve, Group
+from hanse.reports.chart import Bars, Chart, Line, Lines, Series, even, slug
+from hanse.reports.groups import Curve, Group
 
-__all__ = ["plotted", "told_charts"]
+__all__ = ["part_charts", "plotted"]
 
 SECTION = "What the parts recorded"
 MOST_LINES = 256
@@ -20,7 +19,7 @@ MOST_POINTS = 1000
 _DIGITS = re.compile(r"(\d+)")
 
 
-def told_charts(groups: Sequence[Group]) -> list[Chart]:
+def part_charts(groups: Sequence[Group]) -> list[Chart]:
     """Return the charts that the parts of each experiment want, if the experiment recorded any of their metrics."""
     charts = []
     for group in groups:

@@ -1,0 +1,200 @@
+"""Charts of how good the models are: round by round, from client to client, and beside what clients earned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even, slug
+from hanse.reports.groups import Group
+from hanse.reports.market import MOST
+from hanse.reports.money import Books
+from hanse.reports.who import honest_of, roles_of
+from hanse.runs.record import RunRecord
+
+__all__ = [
+    "curve_charts",
+    "last_tested",
+    "own_accuracy",
+    "own_charts",
+    "utilities",
+]
+
+MOST_ON_CURVE = 400
+MOST_READ = 200  # rounds whose file has to be opened
+
+# key, title, axis, factor
+_CURVES = (
+    ("test/accuracy", "Test accuracy", "accuracy on the test set (%)", 100.0),
+    ("test/loss", "Test loss", "loss on the test set", 1.0),
+    ("client/test_accuracy", "Accuracy at the clients", "mean accuracy on own test data (%)", 100.0),
+    ("client/test_loss", "Loss at the clients", "mean loss on own test data", 1.0),
+    ("train/loss", "Training loss", "mean loss of those who trained", 1.0),
+)
+_MEANING = {
+    "test/accuracy": "The share of the server's test samples that the deployed models get right.",
+    "test/loss": "The loss of the deployed models on the server's test samples; lower is better.",
+    "client/test_accuracy": "Each client tests the model that it holds on its own test samples; mean over clients, "
+    "without those that the experiment makes cheat.",
+    "client/test_loss": "Each client tests the model that it holds on its own test samples; lower is better.",
+    "train/loss": "What the clients that trained reported, averaged. It depends on who was selected.",
+}
+
+
+def curve_charts(groups: Sequence[Group]) -> list[Chart]:
+    """Return a chart for each figure that any experiment recorded; a round counts once it is over (1, 2, ...).
+
+    Losses on a test set are left out where there is an accuracy of the same name, but the server's own is kept.
+    """
+    charts = []
+    for key, title, axis, factor in _CURVES:
+        lines = [line for i, group in enumerate(groups) if (line := _line(group, key, factor, i)) is not None]
+        accurate = any(len(run.series("client/test_accuracy")[0]) for group in groups for run in group.runs)
+        if not lines or (key == "client/test_loss" and accurate):
+            continue
+        caption = f"{_MEANING[key]} {_band(groups, lines)}"
+        name = key.replace("/", "-").replace("_", "-")
+        charts.append(Chart(name, "How well it learned", title, caption, "rounds played", axis, Lines(tuple(lines))))
+    return charts
+
+
+def _line(group: Group, key: str, factor: float, look: int) -> Line | None:
+    curve = group.curve(key, _read)
+    if curve is None:
+        return None
+    kept = even(len(curve.rounds), MOST_ON_CURVE)
+    x: Floats = curve.rounds[kept].astype(np.float64) + 1
+    mean = curve.mean[kept] * factor
+    if curve.sd is None:
+        return Line(group.label, x, mean, look=look)
+    sd = curve.sd[kept] * factor
+    low, high = mean - sd, mean + sd
+    if key.endswith("accuracy"):
+        low, high = low.clip(0.0, 100.0), high.clip(0.0, 100.0)
+    elif curve.mean.min() >= 0:
+        low = low.clip(0.0)
+    return Line(f"{group.label} ({len(group.runs)} seeds)", x, mean, low, high, look)
+
+
+def _read(run: RunRecord, key: str) -> tuple[Ints, Floats]:
+    return own_accuracy(run, MOST_READ) if key == "client/test_accuracy" else run.series(key)
+
+
+def _band(groups: Sequence[Group], lines: Sequence[Line]) -> str:
+    alone = " A single marker is a single tested round." if any(len(line.x) == 1 for line in lines) else ""
+    if all(line.low is None for line in lines):
+        return f"One run a line: how much a different seed would change is not known.{alone}"
+    single = " A line without a band is a single run." if any(len(group.runs) == 1 for group in groups) else ""
+    return f"A line is the mean over seeds, its band one standard deviation up and down.{single}{alone}"
+
+
+# ---- clients on their own data
+
+
+_SECTION = "How well it learned"
+MOST_POINTS = 2000
+
+
+def own_charts(groups: Sequence[Group], books: Mapping[str, Books]) -> list[Chart]:
+    """Return the charts of the experiments whose clients tested on their own data."""
+    cdf = _cdf(groups)
+    earned = [chart for group in groups if (chart := _earned(group, books.get(group.label))) is not None]
+    return [*([] if cdf is None else [cdf]), *earned]
+
+
+def own_accuracy(run: RunRecord, most: int | None = None) -> tuple[Ints, Floats]:
+    """Return the rounds (0-based) ``[n]`` in which clients tested on their own data, and their mean accuracy ``[n]``.
+
+    Clients that the experiment makes cheat are left out: an attacker is tested on what it sends. Then at most ``most``
+    rounds, evenly spread, are read.
+    """
+    rounds, values = run.series("client/test_accuracy")
+    honest = honest_of(run)
+    if honest is None or not len(rounds):
+        return rounds, values
+    found = []
+    for r in rounds[even(len(rounds), most or len(rounds))].tolist():
+        tests = run.own_tests(r)
+        if tests is not None:
+            found.append((r, float(tests.accuracy[np.isin(tests.clients, honest)].mean())))
+    kept, means = (np.array(column) for column in zip(*found, strict=True)) if found else (rounds[:0], values[:0])
+    return kept.astype(np.int64), means.astype(np.float64)
+
+
+def last_tested(run: RunRecord) -> tuple[Ints, Floats] | None:
+    """Return the clients ``[n]`` of the last test on own data with an accuracy ``[n]``; None if there was no such."""
+    tested = [line["round"] for line in run.metrics if line.get("client/test_accuracy") is not None]
+    tests = run.own_tests(tested[-1]) if tested else None
+    if tests is None:
+        return None
+    known = np.isfinite(tests.accuracy)
+    return (tests.clients[known], tests.accuracy[known]) if known.any() else None
+
+
+def utilities(run: RunRecord) -> Floats | None:
+    """Return each client's utility over a run with a market, ``[N]`` tokens; None if there was no market."""
+    if not any("utility/mean" in line for line in run.metrics):
+        return None
+    total = np.zeros(run.num_clients)
+    for line in run.metrics:
+        record = run.arrays(int(line["round"]), only=("market_utility", "market_client"))
+        if "market_utility" in record:
+            total[record["market_client"]] += record["market_utility"]
+    return total
+
+
+def _cdf(groups: Sequence[Group]) -> Chart | None:
+    lines = []
+    for i, group in enumerate(groups):
+        own = [found[1] for run in group.runs if (found := last_tested(run)) is not None]
+        if own:
+            values = np.sort(np.concatenate(own))
+            share = np.arange(1, len(values) + 1) / len(values)
+            # from where nobody is below, so that the first step has a foot
+            x, y = np.concatenate([values[:1], values]), np.concatenate([[0.0], share])
+            kept = even(len(x), MOST_POINTS)
+            lines.append(Line(group.label, 100.0 * x[kept], 100.0 * y[kept], look=i))
+    if not lines:
+        return None
+    return Chart(
+        "own-accuracy-cdf", _SECTION, "How clients fare on their own test data",
+        "For each accuracy across, how many clients got at most that after the last round, all seeds together. A curve "
+        "further right is better; a steep one treats everyone alike; a long foot on the left are clients left behind.",
+        "accuracy on own test data (%)", "clients (%)", Lines(tuple(lines), steps=True, whole=False),
+    )  # fmt: skip
+
+
+def _earned(group: Group, books: Books | None) -> Chart | None:
+    """Return utility (in a market) or tokens (elsewhere) against accuracy, a dot a client of the first run."""
+    run = group.runs[0]
+    tested, utility = last_tested(run), utilities(run)
+    if tested is None or len(tested[0]) < 2:
+        return None
+    if utility is not None:
+        worth, what, axis = utility, "Utility against accuracy", "utility over the run (tokens)"
+        told = "its utility up: what the market brought it, less what sharing and the net payments cost"
+    elif books is not None:
+        worth, what, axis = books.held[-1] - run.grant, "Tokens earned against accuracy", "tokens earned or lost"
+        told = "what it holds beyond its grant up"
+    else:
+        return None
+    clients, accuracy = tested
+    kept = even(len(clients), MOST_POINTS)
+    clients, accuracy = clients[kept], accuracy[kept]
+    roles = roles_of(run)
+    kinds = [roles.get(c, "client") for c in clients.tolist()]
+    lines = []
+    for kind in dict.fromkeys(kinds):
+        here = np.array([k == kind for k in kinds])
+        x, y = 100.0 * accuracy[here], worth[clients[here]]
+        few = len(clients) <= MOST
+        names = tuple(f"client {run.client_label(c)}" for c in clients[here].tolist()) if few else ()
+        lines.append(Line(kind, x, y, dots=True, names=names))
+    caption = (
+        f"Every dot is one client: its accuracy on its own test data across, {told}. Right and up: it has both a good "
+        f"model and a gain. Seed {run.seeds[0]}."
+    )
+    marks = Lines(tuple(lines), zero=True, whole=False)
+    title = f"{what}: {group.label}"
+    return Chart(f"earned-{slug(group.label)}", _SECTION, title, caption, "accuracy on own test data (%)", axis, marks)

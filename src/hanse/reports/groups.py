@@ -1,0 +1,107 @@
+"""The seeds of one experiment gathered into a group, with the mean and the deviation of its figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hanse.base.toml import flat
+from hanse.reports.chart import Floats, Ints
+from hanse.runs.record import SEEDS, RunRecord
+
+__all__ = ["Curve", "Group", "group_runs"]
+
+# what may differ between two runs of one experiment: the seeds, and how (not what) it computes
+_APART = (*SEEDS, ("run", "checkpoint_every"), ("data", "path"), ("data", "download"), ("clients", "named"))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A figure over rounds: ``rounds [n]`` (0-based), ``mean [n]``, and the sample standard deviation over the seeds
+    ``sd [n]``, None for a single run.
+    """
+
+    rounds: Ints
+    mean: Floats
+    sd: Floats | None
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The runs of one experiment, a seed each."""
+
+    label: str
+    runs: tuple[RunRecord, ...]
+
+    def curve(self, key: str, read: Callable[[RunRecord, str], tuple[Ints, Floats]] = RunRecord.series) -> Curve | None:
+        """Return mean and deviation over the rounds that all runs recorded; None if there is no such round.
+
+        ``read`` gives a run's rounds ``[n]`` and figures ``[n]``.
+        """
+        series = [read(run, key) for run in self.runs]
+        series = [s for s in series if len(s[0])]
+        if not series:
+            return None
+        rounds = series[0][0]
+        for other, _ in series[1:]:
+            rounds = np.intersect1d(rounds, other)
+        if not len(rounds):
+            return None
+        values = np.stack([v[np.searchsorted(r, rounds)] for r, v in series])
+        sd = values.std(axis=0, ddof=1) if len(series) > 1 else None
+        return Curve(rounds, values.mean(axis=0), sd)
+
+    @property
+    def same_clients(self) -> tuple[RunRecord, ...]:
+        """The runs whose client 7 is the same client: all if the split has one seed, else only the first."""
+        splits = {run.seeds[1] for run in self.runs}
+        return self.runs if len(splits) == 1 else self.runs[:1]
+
+    @property
+    def seeds_text(self) -> str:
+        """Which seeds a figure by client shows: ", mean of 3 seeds", or ", seed 0" of several splits; else nothing."""
+        many = len(self.same_clients)
+        if many > 1:
+            return f", mean of {many} seeds"
+        return f", seed {self.runs[0].seeds[0]}" if len(self.runs) > 1 else ""
+
+
+def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
+    """Gather runs that differ only in their seeds, in order of appearance, and label the groups apart.
+
+    Of runs that agree even in their seeds only the longest counts: it says the same thing, and counting it twice would
+    make the deviation too small.
+    """
+    found: dict[str, dict[tuple[Any, ...], RunRecord]] = {}
+    for run in runs:
+        seeds = found.setdefault(json.dumps(_without_seeds(run.config), sort_keys=True, default=str), {})
+        if run.seeds not in seeds or len(run.metrics) > len(seeds[run.seeds].metrics):
+            seeds[run.seeds] = run
+    groups = [tuple(seeds.values()) for seeds in found.values()]
+    labels = _labels([g[0] for g in groups])
+    return [Group(label, runs) for label, runs in zip(labels, groups, strict=True)]
+
+
+def _labels(firsts: Sequence[RunRecord]) -> list[str]:
+    """Return a label for each group's first run: its mechanism, and what sets it apart from others of the same name."""
+    labels = []
+    for run in firsts:
+        rivals = [dict(flat(_without_seeds(r.config))) for r in firsts if r.mechanism == run.mechanism]
+        mine = dict(flat(_without_seeds(run.config)))
+        keys = [k for k in sorted(set().union(*rivals)) if len({repr(r.get(k)) for r in rivals}) > 1]
+        told = [f"{k.removeprefix('mechanism.')}={mine.get(k, 'default')}" for k in keys[:3]]
+        labels.append(" ".join([run.mechanism, *told]))
+    twice = {label for label in labels if labels.count(label) > 1}
+    return [f"{x} ({run.name})" if x in twice else x for x, run in zip(labels, firsts, strict=True)]
+
+
+def _without_seeds(config: Mapping[str, Any]) -> dict[str, Any]:
+    sections = {k: dict(v) if isinstance(v, Mapping) else v for k, v in config.items() if k != "engine"}
+    for section, key in _APART:
+        if isinstance(sections.get(section), dict):
+            sections[section].pop(key, None)
+    return sections

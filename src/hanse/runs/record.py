@@ -1,0 +1,691 @@
+"""The record of a run: what its rounds leave in the run directory. It is written here and read here, nowhere else.
+
+A round leaves a line of ``metrics.jsonl``, a line a seat of ``clients.jsonl``, and its arrays in ``rounds/NNNNN.npz``
+(:class:`RoundRecord`). Names of metrics are paths, which parts add to. Everything under ``time/`` and ``memory/`` is
+wall clock and memory; all else is deterministic.
+
+What is read may have been written by a stranger: it is bounded, nothing of it is imported or unpickled, no link in it
+is followed, and what is wrong becomes one line that names the file (:mod:`hanse.base.files`). A whole run is read by
+:func:`load_run`, one that goes on is followed with :class:`LineTail`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.base.errors import MachineError, UserError
+from hanse.base.files import (
+    CLIENTS,
+    LONGEST,
+    is_count,
+    json_lines,
+    opened,
+    parse_line,
+    read_arrays,
+    read_json,
+    read_toml,
+    run_folder,
+    table,
+)
+from hanse.core.about import About, read_about
+from hanse.games.market import Market
+from hanse.runs.config import ClientsSection
+
+if TYPE_CHECKING:
+    from hanse.core.part import View
+    from hanse.rounds.round import Played
+    from hanse.runs.testing import Figures
+
+__all__ = [
+    "LINES",
+    "MARKET",
+    "MEMBERS",
+    "METRICS",
+    "ROUNDS",
+    "SEATS",
+    "SEEDS",
+    "Grown",
+    "LineTail",
+    "MarketRound",
+    "OwnTests",
+    "RoundRecord",
+    "RunRecord",
+    "Seat",
+    "SeatColumns",
+    "figure_of",
+    "is_number",
+    "last_line",
+    "load_run",
+    "load_runs",
+    "market_of",
+    "played_lines",
+    "read_members",
+    "recorded_markets",
+    "round_file",
+    "rounds_of",
+]  # fmt: skip
+
+METRICS, SEATS, ROUNDS = "metrics.jsonl", "clients.jsonl", "rounds"
+LINES = (METRICS, SEATS)
+MEMBERS = "members.json"  # who takes part in a federation on a network
+SEEDS = (("run", "seed"), ("data", "seed"))  # of the run, and of the split
+OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error")
+CHUNK = 1 << 20  # bytes of a growing file that are read at a time
+REMEMBER = 64  # bytes before the place reached, to see whether they are still the same
+END = 1 << 16  # bytes in which a file's last line is looked for
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Arrays = Mapping[str, NDArray[Any]]
+
+# ---- what a round leaves
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What is kept of a round: its line of ``metrics`` (counts, test figures, what the parts recorded, bytes, time,
+    memory), a line for each of its ``seats`` (its value, or the reason of its refusal), and :attr:`arrays`.
+    """
+
+    metrics: dict[str, Any]
+    seats: list[dict[str, Any]]
+    played: Played
+    tested: Figures
+
+    @staticmethod
+    def of(played: Played, tested: Figures, seconds: Mapping[str, float]) -> RoundRecord:
+        """Return the record of a round that took so many ``seconds`` beside those of its stages."""
+        return RoundRecord(_metrics_of(played, tested.metrics, seconds), _seats_of(played), played, tested)
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Seats, W in coordinates, home if it changed, values, refusals, and the clients' tests, by name."""
+        return {**_arrays_of(self.played), **self.tested.arrays}
+
+    def write_arrays(self, folder: Path) -> None:
+        """Write the arrays into a run directory. Raises OSError."""
+        arrays: dict[str, Any] = self.arrays
+        np.savez(round_file(folder, self.played.view.round), **arrays)
+
+
+def round_file(folder: Path, round: int) -> Path:
+    """Return where a run directory has the arrays of a round (0-based)."""
+    return folder / ROUNDS / f"{round:05d}.npz"
+
+
+def _mean(values: Floats) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Mapping[str, float]) -> dict[str, Any]:
+    """Return a round's line of ``metrics.jsonl``: counts, test figures, what the parts recorded, bytes, time,
+    memory.
+    """
+    view = played.view
+    updates = view.trained
+    decisions = (view.choice, view.mix, view.values, view.settlement, view.deployment)
+    recorded = {k: v for d in decisions if d is not None for k, v in d.metrics.items()}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1024)
+    return {
+        "round": view.round,
+        "present": len(view.roster),
+        "seats": 0 if view.seats is None else len(view.seats),
+        "answered": len(updates),
+        "refused": len(view.refusals),
+        "samples": float(updates.num_samples.sum()),
+        "train/loss": _mean(updates.loss),
+        **tested,
+        **recorded,
+        "bytes/down": played.bytes_down,
+        "bytes/up": played.bytes_up,
+        **({"ledger/head": view.book.head} if view.book.count else {}),
+        **{f"time/{name}_s": spent for name, spent in {**played.seconds, **seconds}.items()},
+        "memory/peak_mb": round(peak, 1),
+    }
+
+
+def _seats_of(played: Played) -> list[dict[str, Any]]:
+    """Return a round's lines of ``clients.jsonl``: one for each seat, with its value or the reason of its refusal."""
+    view = played.view
+    if view.seats is None:
+        return []
+    figures = played.figures
+    reasons = dict(view.refusals)
+    answered = view.trained.seats
+    place = {seat: s for s, seat in enumerate(zip(answered.client.tolist(), answered.start.tolist(), strict=True))}
+    lines = []
+    for client, start in zip(view.seats.client.tolist(), view.seats.start.tolist(), strict=True):
+        line: dict[str, Any] = {"round": view.round, "client": client, "start": start}
+        s = place.get((client, start))
+        if s is None:
+            line["refused"] = reasons.get(client, "no reply")
+        else:
+            line |= _line_of(view, s)
+        line |= {name: float(of_client[client]) for name, of_client in figures.items()}
+        lines.append(line)
+    return lines
+
+
+def _line_of(view: View, s: int) -> dict[str, Any]:
+    updates = view.trained
+    row = int(updates.seats.target[s])
+    line: dict[str, Any] = {
+        "samples": float(updates.num_samples[s]),
+        "steps": int(updates.steps[s]),
+        "loss": float(updates.loss[s]),
+        "weight": float(view.mixed.W[row, s]),
+    }
+    if view.values is not None:
+        line["value"] = float(view.values.per_seat[s])
+        if view.values.exact is not None:
+            line["value_exact"] = float(view.values.exact[s])
+        if view.values.standard_errors is not None:
+            error = float(view.values.standard_errors[s])
+            line["value_error"] = None if np.isnan(error) else error
+        if view.values.draw_errors is not None:
+            drawn = float(view.values.draw_errors[s])
+            line["value_draw_error"] = None if np.isnan(drawn) else drawn
+    return line
+
+
+def _arrays_of(played: Played) -> dict[str, np.ndarray]:
+    """Return what ``rounds/NNNNN.npz`` holds: seats, W in coordinates, home if it changed, values, refusals."""
+    view = played.view
+    seats, updates, mixed = view.seats, view.trained, view.mixed
+    row, column = np.nonzero(mixed.W)
+    arrays = {
+        "client": np.zeros(0, np.int64) if seats is None else seats.client,
+        "start": np.zeros(0, np.int64) if seats is None else seats.start,
+        "answered": updates.seats.client,
+        "num_samples": updates.num_samples,
+        "loss": updates.loss,
+        "steps": updates.steps,
+        "W_row": row,
+        "W_column": column,
+        "W_weight": mixed.W[row, column],
+        "W_shape": np.array(mixed.W.shape),
+        "refused": np.array([c for c, _ in view.refusals], np.int64),
+        "reason": np.array([r for _, r in view.refusals], np.str_),
+    }
+    if view.values is not None:
+        arrays["value"] = view.values.per_seat
+        if view.values.standard_errors is not None:
+            arrays["value_error"] = view.values.standard_errors
+        if view.values.without_block is not None:
+            arrays["value_without_block"] = view.values.without_block
+    if view.settlement is not None:
+        arrays |= view.settlement.arrays
+        arrays["withheld"] = np.array(sorted(view.settlement.withheld), np.int64)
+    if not np.array_equal(mixed.home, view.home) or view.round == 0:
+        arrays["home"] = mixed.home
+    return arrays
+
+
+def figure_of(metrics: Mapping[str, Any]) -> str:
+    """Return the accuracy of a round in words, at the clients or else the server's; the loss if there is none, and
+    nothing if nothing was tested.
+    """
+    own = metrics.get("client/test_accuracy")
+    if own is not None:  # the clients' own data come first where they test: it is what they asked for
+        return f"own accuracy {own:.3f}"
+    if metrics.get("test/accuracy") is not None:
+        return f"test accuracy {metrics['test/accuracy']:.3f}"
+    return f"test loss {metrics['test/loss']:.4g}" if metrics.get("test/loss") is not None else ""
+
+
+# ---- one line, one round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A line of ``clients.jsonl``; what is not a finite number there is None. ``value`` has the standard errors
+    ``error`` from the sampling of coalitions and ``drawn`` from the draw of the validation samples, ``exact`` is the
+    exact value where the run computed it beside an estimate, ``score`` the client's cumulative value after the round as
+    the mechanism keeps it, ``weight`` that of the update in the model that it trained, ``refused`` why there is none.
+    """
+
+    round: int
+    client: int
+    value: float | None
+    error: float | None
+    drawn: float | None
+    exact: float | None
+    score: float | None
+    weight: float | None
+    refused: str | None
+    name: str
+
+    @staticmethod
+    def of(line: Mapping[str, Any]) -> Seat:
+        """Return the seat that a line describes, whose ``round`` and ``client`` are counts."""
+
+        def number(key: str) -> float | None:
+            return value if is_number(value := line.get(key)) else None
+
+        refused = line.get("refused")
+        return Seat(
+            round=line["round"],
+            client=line["client"],
+            value=number("value"),
+            error=number("value_error"),
+            drawn=number("value_draw_error"),
+            exact=number("value_exact"),
+            score=number("cumulative_value"),
+            weight=number("weight"),
+            refused=None if refused is None else str(refused),
+            name=str(line.get("name") or ""),
+        )
+
+
+@dataclass(frozen=True)
+class SeatColumns:
+    """All seats of a run, a column each, ``[S]`` in order of rounds: ``value`` and its standard errors are NaN where
+    there is none, ``error`` from the sampling of coalitions and ``drawn`` from the draw of the validation samples,
+    ``exact`` the exact value where the run computed it beside an estimate, ``score`` is the client's cumulative value
+    after the round as the mechanism keeps it.
+    """
+
+    round: Ints
+    client: Ints
+    value: Floats
+    error: Floats
+    drawn: Floats
+    exact: Floats
+    score: Floats
+
+
+@dataclass(frozen=True)
+class OwnTests:
+    """What clients found on their own shares after a round, ``[n]`` each: ``loss``, ``accuracy`` (NaN: none), how many
+    ``samples`` (None: not recorded) and the standard ``error`` of the loss (NaN: not recorded).
+    """
+
+    clients: Ints
+    loss: Floats
+    accuracy: Floats
+    samples: Ints | None
+    error: Floats
+
+
+# the arrays of a recorded market: how many axes of clients, and of what kinds of dtype
+MARKET: Mapping[str, tuple[int, str]] = {
+    "market_client": (1, "iu"),
+    "market_distance": (2, "f"),
+    "market_size": (1, "iuf"),
+    "market_cost": (1, "iuf"),
+    "market_eagerness": (1, "iuf"),
+    "market_lam": (0, "iuf"),
+    "market_graph": (2, "iub"),
+    "market_units": (2, "i"),
+    "market_paid": (1, "b"),
+    "market_pricing": (0, "U"),
+    "market_utility": (1, "f"),
+    "withheld": (1, "iu"),  # as many as were not delivered
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarketRound:
+    """One recorded market: the round, the ``clients [m]``, what they declared, the graph, and who paid what (units)."""
+
+    round: int
+    clients: NDArray[np.int64]
+    market: Market
+    graph: NDArray[np.int8]
+    units: NDArray[np.int64]
+    paid: NDArray[np.bool_]
+    pricing: str
+    utility: NDArray[np.float64]  # under what is true of the clients
+    withheld: NDArray[np.int64]  # the centres that were not delivered: rows of the table
+
+    @property
+    def realised(self) -> NDArray[np.int8]:
+        """The imports that were delivered."""
+        return np.where(self.paid[:, None], self.graph, 0).astype(np.int8)
+
+    @property
+    def money(self) -> NDArray[np.int64]:
+        """What was really paid, units ``[m, m]``."""
+        return np.where(self.paid[:, None], self.units, 0)
+
+
+def market_of(number: int, file: Path, record: Arrays) -> MarketRound | None:
+    """Return the market of round ``number`` from the arrays of its ``file`` (those that ``MARKET`` names); None if it
+    had none. Raises UserError if they do not fit each other.
+    """
+    try:
+        return _checked_market(number, record) if "market_units" in record else None
+    except (ValueError, KeyError, IndexError, TypeError) as wrong:
+        raise UserError(f"{file}: the record of the round cannot be read: {wrong}") from None
+
+
+def _checked_market(number: int, record: Arrays) -> MarketRound:
+    d, n, c, K = (record[f"market_{name}"] for name in ("distance", "size", "cost", "eagerness"))
+    for name, (axes, kinds) in MARKET.items():
+        array = record[name]
+        fits = array.ndim == axes and (name == "withheld" or array.shape == (len(n),) * axes)
+        if not fits or array.dtype.kind not in kinds:
+            raise ValueError(f"{name} is {array.dtype} {array.shape} with {len(n)} clients")
+    return MarketRound(
+        round=number,
+        clients=record["market_client"],
+        market=Market.of(d, n, c, K, float(record["market_lam"])),
+        graph=record["market_graph"],
+        units=record["market_units"],
+        paid=record["market_paid"],
+        pricing=str(record["market_pricing"]),
+        utility=record["market_utility"],
+        withheld=record["withheld"],
+    )
+
+
+def rounds_of(folder: Path) -> Iterator[tuple[int, Path]]:
+    """Yield the rounds of which a run directory has arrays, in order, with their files. Raises UserError."""
+    for file in sorted((folder / ROUNDS).glob("*.npz")):
+        if not file.stem.isdecimal():
+            raise UserError(f"{file}: is not the record of a round: its name is no number")
+        yield int(file.stem), file
+
+
+def recorded_markets(folder: Path) -> Iterator[MarketRound]:
+    """Yield the markets that a run directory has a record of. Raises UserError for a record that is damaged."""
+    for number, file in rounds_of(folder):
+        found = market_of(number, file, read_arrays(file, MARKET))
+        if found is not None:
+            yield found
+
+
+# ---- a whole run
+
+
+@dataclass(frozen=True, eq=False)
+class RunRecord:
+    """A run directory in memory: ``metrics`` has a round's line each (its ``round`` is a number, all else is as it was
+    written), ``clients`` a seat each; arrays are read when they are asked for. ``ledger_url`` is where the user says
+    that its books are; None: in the directory.
+    """
+
+    path: Path
+    name: str
+    config: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, Any]]
+    clients: Sequence[Seat]
+    ledger_url: str | None = None
+
+    @property
+    def mechanism(self) -> str:
+        """The mechanism's name, or the last word of its import path."""
+        return str(table(self.config, "mechanism").get("name", "?")).rpartition(":")[2]
+
+    @property
+    def label(self) -> str:
+        """The mechanism and the seed in words."""
+        return f"{self.mechanism}, seed {self.seeds[0]}"
+
+    @property
+    def seeds(self) -> tuple[Any, ...]:
+        """The seed of the run and the seed of the split."""
+        return tuple(table(self.config, section).get(key, 0) for section, key in SEEDS)
+
+    @property
+    def rounds_planned(self) -> int:
+        """The number of rounds that the experiment asked for."""
+        rounds = table(self.config, "run").get("rounds")
+        return rounds if isinstance(rounds, int) else len(self.metrics)
+
+    @property
+    def grant(self) -> float:
+        """What a new client got, in tokens."""
+        given = table(self.config, "clients").get("grant")
+        return float(given) if is_number(given) else ClientsSection().grant
+
+    @property
+    def num_clients(self) -> int:
+        """The number of registered clients; at least as many as ever had a seat."""
+        data = table(self.config, "data")
+        registered = 1 if data.get("partition") == "pooled" else len(self.members) or data.get("clients")
+        return max(registered if isinstance(registered, int) else 0, int(self.seats.client.max(initial=-1)) + 1)
+
+    @cached_property
+    def members(self) -> Mapping[int, Mapping[str, Any]]:
+        """The register of a federation on a network, by client; empty for a simulation. Raises UserError."""
+        file = self.path / MEMBERS
+        return read_members(file) if file.is_file() else {}
+
+    @cached_property
+    def about(self) -> About:
+        """What the run's parts and behaviours say of themselves, as recorded; what built-in ones would have said, of a
+        run from before they did. Raises UserError.
+        """
+        said = read_about(self.path)
+        if said is None:
+            from hanse.runs.older import older  # here: the parts take a while to import, and few runs need them
+
+            said = older(self.config, self.num_clients, self.seeds[0])
+        return said
+
+    def series(self, key: str) -> tuple[Ints, Floats]:
+        """Return the rounds (0-based) that recorded a number under ``key``, ``[n]``, and the numbers, ``[n]``."""
+        found = [(line["round"], line[key]) for line in self.metrics if is_number(line.get(key))]
+        rounds = np.array([r for r, _ in found], np.int64)
+        return rounds, np.array([v for _, v in found], np.float64)
+
+    @cached_property
+    def seats(self) -> SeatColumns:
+        """The seats as arrays."""
+
+        def column(name: str) -> Floats:
+            values = (getattr(seat, name) for seat in self.clients)
+            return np.array([np.nan if value is None else value for value in values], np.float64)
+
+        return SeatColumns(
+            round=np.array([seat.round for seat in self.clients], np.int64),
+            client=np.array([seat.client for seat in self.clients], np.int64),
+            **{name: column(name) for name in ("value", "error", "drawn", "exact", "score")},
+        )
+
+    def client_label(self, client: int) -> str:
+        """Return what to call a client: its name if the run gives it one, else its number."""
+        return self._names.get(client, str(client))
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        given = {seat.client: seat.name for seat in self.clients if seat.name}
+        return given | {i: str(member["name"]) for i, member in self.members.items() if member.get("name")}
+
+    def arrays(self, round: int, only: Collection[str] = ()) -> dict[str, NDArray[Any]]:
+        """Read the arrays of one round (0-based), all or ``only`` those named of them; empty if its file is not there.
+
+        ``[S]`` by seat, ``[n]`` by those tested or refused, ``[N]`` by client (balances).
+
+        Raises UserError if it is broken.
+        """
+        file = round_file(self.path, round)
+        return read_arrays(file, only) if file.exists() else {}
+
+    def own_tests(self, round: int) -> OwnTests | None:
+        """Return what the clients that tested on their own shares after a round found; None if nobody did.
+
+        Raises UserError if the arrays do not fit each other.
+        """
+        record = self.arrays(round, only=OWN_TESTS)
+        if "test_accuracy" not in record:
+            return None
+        count = len(record["test_accuracy"])
+        unknown = np.full(count, np.nan)
+        clients = record.get("tested", np.arange(count))
+        loss, samples = record.get("test_loss", unknown), record.get("test_samples")
+        error = record.get("test_loss_error", unknown)
+        if any(array is not None and array.shape != (count,) for array in (clients, loss, samples, error)):
+            raise UserError(f"{round_file(self.path, round)}: its tests of clients do not fit each other")
+        return OwnTests(clients.astype(np.int64), loss, record["test_accuracy"], samples, error)
+
+    @cached_property
+    def without_block(self) -> Mapping[int, tuple[Ints, Floats]]:
+        """By round, of those that recorded it: the clients ``[S]`` whose updates were valued, and their values without
+        each block of the validation samples ``[S, B]``.
+        """
+        found = {}
+        for line in self.metrics:
+            stored = self.arrays(line["round"], only=("answered", "value_without_block"))
+            clients, without = stored.get("answered"), stored.get("value_without_block")
+            if clients is not None and without is not None and without.ndim == 2 and len(clients) == len(without):
+                found[int(line["round"])] = (clients, without)
+        return found
+
+    def refusals(self) -> Iterator[tuple[int, int, str]]:
+        """Yield (round, client, reason) of every refusal; only rounds that had one are opened."""
+        for line in self.metrics:
+            if not line.get("refused"):
+                continue
+            stored = self.arrays(line["round"], only=("refused", "reason"))
+            if "reason" in stored:
+                pairs = zip(stored["refused"].tolist(), stored["reason"].tolist(), strict=False)
+                yield from ((line["round"], int(client), str(reason)) for client, reason in pairs)
+            else:
+                mine = (s for s in self.clients if s.round == line["round"] and s.refused is not None)
+                yield from ((s.round, s.client, s.refused or "") for s in mine)
+
+
+def load_run(path: str | Path, ledger_url: str | None = None) -> RunRecord:
+    """Read a run directory, which may be a stranger's: nothing of it is imported, and no link in it is followed.
+
+    ``ledger_url``: where its books are, if not in the directory. Raises UserError with one line: it is not a run
+    directory, holds links, has no finished round yet, or is damaged.
+    """
+    path = run_folder(Path(path))
+    config = read_toml(path / "config.toml")
+    registered = table(config, "data").get("clients")
+    if isinstance(registered, int) and registered > CLIENTS:
+        raise UserError(f"{path / 'config.toml'}: data.clients: {str(registered)[:40]}: must be at most {CLIENTS}")
+    metrics = list(json_lines(path / METRICS, ("round",)))
+    if not metrics:
+        raise UserError(f"{path}: has no finished rounds yet; let it run, or go on with 'hanse resume {path}'")
+    clients = [Seat.of(line) for line in json_lines(path / SEATS, ("round", "client"))]
+    name = path.name or path.resolve().name
+    return RunRecord(path, name, config, metrics, clients, ledger_url)
+
+
+def load_runs(paths: Sequence[str | Path], ledger_url: str | None = None) -> list[RunRecord]:
+    """Read run directories; one that is given twice is read once. Raises UserError."""
+    if not paths:
+        raise UserError("no run directory was given")
+    once = {Path(path).resolve(): Path(path) for path in reversed(paths)}
+    return [load_run(path, ledger_url) for path in reversed(once.values())]
+
+
+def read_members(file: Path) -> dict[int, Mapping[str, Any]]:
+    """Return the register of a federation on a network, by client. Raises UserError."""
+    listed = read_json(file)
+    whole = isinstance(listed, list) and all(isinstance(m, dict) and is_count(m.get("id"), "client") for m in listed)
+    if not whole:
+        raise UserError(f"{file}: cannot be read: must be a list of members, each with its number as 'id'")
+    return {member["id"]: member for member in listed}
+
+
+def played_lines(folder: Path, name: str) -> list[dict[str, Any]]:
+    """Return the lines of a line file of a run that is to go on. Raises MachineError for a line that is damaged."""
+    try:
+        return list(json_lines(folder / name, remedy="bring back a backup of the run"))
+    except UserError as wrong:
+        raise MachineError(*wrong.lines) from None
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Say whether this is a finite number that a page can show."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else -(2**63) <= value < 2**63
+
+
+# ---- a run that goes on
+
+
+@dataclass(frozen=True)
+class Grown:
+    """What one look found: new ``lines``; ``cut`` if everything that was read before no longer counts (the lines are
+    from the beginning then); ``left`` bytes that were not looked at yet.
+    """
+
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    cut: bool = False
+    left: int = 0
+
+
+@dataclass
+class LineTail:
+    """A place in a growing file. ``damaged`` counts lines that are not JSON objects, or have no counts under the keys
+    ``whole``; they are passed over.
+    """
+
+    path: Path
+    whole: Sequence[str] = ()
+    place: int = 0
+    damaged: int = 0
+    _before: bytes = b""
+    _file: tuple[int, int] | None = None  # device and inode
+
+    def read(self, most: int = CHUNK) -> Grown:
+        """Return the complete lines after the place reached, about ``most`` bytes of them; a torn last line waits.
+
+        A file that is shorter than the place reached, is another file, or has other bytes before that place was cut
+        by a resumed run or made anew: it is read from its beginning. A file that is not there is an empty one.
+        """
+        try:
+            file = opened(self.path)
+        except FileNotFoundError:  # none yet, or a link
+            cut, self._file = self.place > 0, None
+            self._rewind()
+            return Grown(cut=cut)
+        with file:
+            status = os.fstat(file.fileno())
+            same = self._file in (None, (status.st_dev, status.st_ino)) and status.st_size >= self.place
+            if same and self._before:
+                file.seek(self.place - len(self._before))
+                same = file.read(len(self._before)) == self._before
+            cut = not same
+            if cut:
+                self._rewind()
+            self._file = (status.st_dev, status.st_ino)
+            file.seek(self.place)
+            data = file.read(most)
+            while b"\n" not in data and len(data) < LONGEST and (more := file.read(most)):
+                data += more
+        end = data.rfind(b"\n") + 1
+        texts = data[:end].split(b"\n")[:-1]
+        if not end and len(data) >= LONGEST:
+            self.damaged += 1
+            end = len(data)
+        self.place += end
+        self._before = (self._before + data[:end])[-REMEMBER:]
+        lines = [line for text in texts if (line := parse_line(text, self.whole)) is not None]
+        self.damaged += len(texts) - len(lines)
+        return Grown(lines, cut, max(0, status.st_size - self.place) if end else 0)
+
+    def _rewind(self) -> None:
+        self.place, self.damaged, self._before = 0, 0, b""
+
+
+def last_line(file: Path) -> Mapping[str, Any]:
+    """Return the last complete line of a JSON-lines file; empty if it has none."""
+    try:
+        with opened(file) as lines:
+            size = lines.seek(0, os.SEEK_END)
+            lines.seek(max(0, size - END))
+            whole = lines.read().split(b"\n")[:-1]
+        line = json.loads(whole[-1])
+    except (OSError, ValueError, IndexError, RecursionError):
+        return {}
+    return line if isinstance(line, dict) else {}
