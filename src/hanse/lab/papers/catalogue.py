@@ -6,14 +6,15 @@ from collections.abc import Mapping
 
 from hanse.base.errors import UserError, nearest
 from hanse.lab.papers.frame import SCALES, Paper, PaperTable
-from hanse.lab.papers.gtflat import GTFLAT_PAPER
 from hanse.lab.papers.ipfl import IPFL
 from hanse.lab.papers.pifl import PIFL
 from hanse.lab.papers.tables import load_paper
 
 __all__ = ["PAPERS", "find_table"]
 
-PAPERS: Mapping[str, Paper] = {paper.name: paper for paper in (load_paper("greedyfed"), GTFLAT_PAPER, IPFL, PIFL)}
+PAPERS: Mapping[str, Paper] = {
+    paper.name: paper for paper in (load_paper("greedyfed"), load_paper("gtflat"), IPFL, PIFL)
+}
 
 
 def find_table(paper: str, table: str, scale: str) -> PaperTable:

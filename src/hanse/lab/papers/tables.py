@@ -1,8 +1,8 @@
 """A paper's tables as files: ``<paper>/paper.toml`` has what they share, ``<paper>/<table>.toml`` is one of them.
 
-A table is a grid: ``groups`` (the blocks of the printed table), ``columns`` and ``rows``, each a list of entries; a cell
-is one of each. An entry is a table with a ``name``, or a name that ``[group.NAME]``, ``[column.NAME]`` or ``[row.NAME]``
-explains, or a table that is ``like`` such a name but for what it says itself. It may have:
+A table is a grid: ``groups`` (the blocks of the printed table), ``columns`` and ``rows``, each a list of entries; a
+cell is one of each. An entry is a table with a ``name``, or a name that ``[group.NAME]``, ``[column.NAME]`` or
+``[row.NAME]`` explains, or a table that is ``like`` such a name but for what it says itself. It may have:
 
 * ``experiment``: settings of the cell's experiment. They are laid over one another in the order file, group, column,
   row, variant; ``without`` lists keys (``"data.alpha"``) that are taken away first.
@@ -17,9 +17,9 @@ explains, or a table that is ``like`` such a name but for what it says itself. I
 ``[published.GROUP]`` has a list a row, in the order of the group's printed columns: a number, ``[mean, sd]``, or "-".
 ``published_over`` divides what is printed.
 
-Anything may be written ``{ paper = 400, small = 40, smoke = 6 }``: a scale that is not named has the paper's; if that is
-not named either, the entry is not there. ``like = "table2"`` starts from another file. A list of ``notes`` or ``changes``
-may hold ``"..."``, which stands for those that it replaces. ``computed`` names the function that gives the cells'
+Anything may be written ``{ paper = 400, small = 40, smoke = 6 }``: a scale that is not named has the paper's; if that
+is not named either, the entry is not there. ``like = "table2"`` starts from another file. A list of ``notes`` or
+``changes`` may hold ``"..."``, which stands for the paper's. ``computed`` names the function that gives the cells'
 numbers where no experiment is needed (:mod:`hanse.lab.papers.computed`).
 """
 
@@ -54,14 +54,13 @@ def _file(paper: str, name: str) -> Document:
 def read_table(paper: str, name: str, scale: Scale) -> Document:
     """Return a table's file as it reads at a scale, with what it takes over from other files."""
     own: Document = _at_scale(_file(paper, name), scale)
-    below = read_table(paper, own["like"], scale) if "like" in own else _at_scale(_file(paper, "paper"), scale)
+    shared: Document = _at_scale(_file(paper, "paper"), scale)
+    below = read_table(paper, own["like"], scale) if "like" in own else shared
     merged = below | own
     for key in ("experiment", "values", "group", "column", "row"):
         merged[key] = _laid(below.get(key, {}), own.get(key, {}))
     for key in ("notes", "changes"):
-        merged[key] = [
-            line for text in merged.get(key, ()) for line in (below.get(key, ()) if text == "..." else (text,))
-        ]
+        merged[key] = [line for text in merged[key] for line in (shared[key] if text == "..." else (text,))]
     return merged
 
 
@@ -183,18 +182,18 @@ def _cells(document: Document, group: Document, scale: Scale) -> Iterator[Cell]:
 def _cell(document: Document, place: Sequence[Document], number: Any, scale: Scale) -> Cell:
     group, column, row = place
     values, said = _values(document, *place), _laid(_laid(group, column), row)
-    variants = [variant for variant in row.get("variants", [{"name": ""}]) if _stands(variant, scale)]
+    tried = [] if "computed" in document else row.get("variants", [{"name": ""}])
     against = None
     if "against" in said:
         base = {**document["row"][said["against"]], "name": said["against"]}
         against = _experiment(document, (group, column, base))
     factor = said.get("factor") if "over" not in said else 1.0 / said["over"]
     metric = _filled(said.get("metric", ""), values)
-    runs = tuple(Variant(v["name"], _experiment(document, (*place, v)), against) for v in variants)
-    rounds = runs[0].sections.get("run", {}).get("rounds", 0) if runs else 0
+    runs = tuple(Variant(v["name"], _experiment(document, (*place, v)), against) for v in tried if _stands(v, scale))
+    rounds = runs[0].sections["run"]["rounds"] if runs else 0
     return Cell(
         *(_filled(entry["name"], values) for entry in place),
-        () if "computed" in document else runs,
+        runs,
         _filled(said.get("at", document.get("at", rounds)), values),
         _published(number, said.get("published_over", 1)),
         all(entry.get("ranked", True) for entry in (document, *place)),
