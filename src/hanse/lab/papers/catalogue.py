@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from hanse.base.errors import UserError, nearest
 from hanse.lab.papers.frame import SCALES, Paper, PaperTable
 from hanse.lab.papers.ipfl import IPFL
-from hanse.lab.papers.pifl import PIFL
 from hanse.lab.papers.tables import load_paper
 
 __all__ = ["PAPERS", "find_table"]
 
 PAPERS: Mapping[str, Paper] = {
-    paper.name: paper for paper in (load_paper("greedyfed"), load_paper("gtflat"), IPFL, PIFL)
+    paper.name: paper for paper in (load_paper("greedyfed"), load_paper("gtflat"), IPFL, load_paper("pifl"))
 }
 
 

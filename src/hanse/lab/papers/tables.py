@@ -113,12 +113,13 @@ def build_table(paper: str, name: str, scale: Scale) -> PaperTable:
 def _entries(document: Document, kind: str) -> list[Document]:
     """Return the entries of the list of groups, columns or rows, with what they take from the named ones."""
     named = document[kind]
-    found = []
-    for item in document[f"{kind}s"]:
-        entry = {"like": item} if isinstance(item, str) else item
-        below = {"name": entry["like"], **named[entry["like"]]} if "like" in entry else {}
-        found.append(_laid(below, entry))
-    return found
+
+    def whole(item: str | Document) -> Document:
+        if isinstance(item, str):
+            return whole({"name": item, **named[item]})
+        return _laid(whole(item["like"]), item) if "like" in item else item
+
+    return [whole(item) for item in document[f"{kind}s"]]
 
 
 def _stands(entry: Document, scale: Scale) -> bool:
@@ -185,7 +186,7 @@ def _cell(document: Document, place: Sequence[Document], number: Any, scale: Sca
     tried = [] if "computed" in document else row.get("variants", [{"name": ""}])
     against = None
     if "against" in said:
-        base = {**document["row"][said["against"]], "name": said["against"]}
+        [base] = _entries({**document, "rows": [said["against"]]}, "row")
         against = _experiment(document, (group, column, base))
     factor = said.get("factor") if "over" not in said else 1.0 / said["over"]
     metric = _filled(said.get("metric", ""), values)
