@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ import numpy as np
 from hanse.data.sources import is_here
 from hanse.games import replicator
 from hanse.lab.papers.frame import Cell
+from hanse.lab.papers.tables import Computed, read_table
 
 __all__ = ["COMPUTED", "fit"]
-
-Document = Mapping[str, Any]
 
 
 def fit(accuracies: Mapping[int, float]) -> dict[str, float]:
@@ -30,9 +28,9 @@ def fit(accuracies: Mapping[int, float]) -> dict[str, float]:
     return {"p1": float(p1), "p2": float(p2), "R2": r2, "RMSE": math.sqrt(float((residual**2).mean()))}
 
 
-def _example1(document: Document, cells: Iterable[Cell]) -> list[Cell]:
-    """Fill in Example 1: the final state, the weights, and the payoffs of pure profiles."""
-    phi = document["values"]["payoffs"]
+def _example1(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
+    """Return Example 1's numbers: the final state, the weights, and the payoffs of pure profiles."""
+    phi = values["payoffs"]
     states = {"integers": replicator.equilibrium(phi, population=100), "closed form": replicator.equilibrium(phi)}
 
     def number(cell: Cell) -> float:
@@ -46,38 +44,34 @@ def _example1(document: Document, cells: Iterable[Cell]) -> list[Cell]:
         chosen[np.arange(3), profile] = 1.0
         return float(replicator.expected_payoffs(phi, chosen)[at[0], profile[at[0]]])
 
-    return [replace(cell, computed=number(cell)) for cell in cells]
+    return [number(cell) for cell in cells]
 
 
-def _fit(document: Document, cells: Iterable[Cell]) -> list[Cell]:
-    samples = {int(count): accuracy for count, accuracy in document["values"]["table7"]}
-    found = fit(samples)
-    return [replace(cell, computed=found[cell.column]) for cell in cells]
+def _fit(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
+    """Return the fit of the printed Table 7."""
+    table7 = read_table("ipfl", "table7", "paper")
+    samples = [int(column["name"].removesuffix(" samples")) for column in table7["columns"]]
+    found = fit(dict(zip(samples, table7["published"]["CIFAR-10"]["local"], strict=True)))
+    return [found[cell.column] for cell in cells]
 
 
-def _class_counts(document: Document, cells: Iterable[Cell]) -> list[Cell]:
-    """Fill in how many samples each client has, and its largest class's share; nothing if the data are not here: the
+def _class_counts(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
+    """Return each client's number of samples, or its largest class's share; nothing if the data are not here: the
     counts need the data set's file, and a table is laid out before anything is loaded.
     """
     from hanse.data import DataSpec, build
 
-    data = document["experiment"]["data"]
-    if data["source"] != "digits" and not is_here(data["source"]):
-        return []
-    counts = build(DataSpec(**data)).class_counts()
+    data = cells[0].variants[0].sections["data"]
+    counts = build(DataSpec(**data)).class_counts() if data["source"] == "digits" or is_here(data["source"]) else None
     if counts is None:
         return []
-    filled = []
+    found = []
     for cell in cells:
         own = counts[int(cell.algorithm.removeprefix("client ")) - 1]
         share = 100.0 * float(own.max() / max(1, own.sum()))
-        filled.append(replace(cell, computed=float(own.sum()) if cell.column == "samples" else share))
-    return filled
+        found.append(float(own.sum()) if cell.column == "samples" else share)
+    return found
 
 
-COMPUTED: Mapping[str, Callable[[Document, Iterable[Cell]], list[Cell]]] = {
-    "example1": _example1,
-    "fit": _fit,
-    "class_counts": _class_counts,
-}
-"""What a file names as ``computed``: the file and its cells to the cells with their numbers."""
+COMPUTED: Mapping[str, Computed] = {"example1": _example1, "fit": _fit, "class_counts": _class_counts}
+"""What a file names as ``computed``."""

@@ -1,6 +1,6 @@
 """What a paper's table is: cells, each with the published number and the experiments that it is made of.
 
-A table is data. A cell names one algorithm in one setting; its variants are the hyper-parameters that the paper tried,
+A table is data, read from a file (:mod:`hanse.lab.papers.tables`). A cell names one algorithm in one setting; its variants are the hyper-parameters that the paper tried,
 of which it reports the best. A variant is an experiment as nested plain values, without seeds.
 """
 
@@ -51,7 +51,7 @@ class Variant:
     against: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cell:
     """One algorithm in one setting: ``group`` is the block of the printed table (a data set), ``column`` its column.
 
@@ -81,7 +81,7 @@ class Cell:
         return f"{self.group}, {self.column}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PaperTable:
     """A table at one scale.
 

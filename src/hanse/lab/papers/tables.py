@@ -15,7 +15,8 @@ cell is one of each. An entry is a table with a ``name``, or a name that ``[grou
 * ``variants`` (rows): the hyper-parameters that were tried, entries themselves.
 
 ``[published.GROUP]`` has a list a row, in the order of the group's printed columns: a number, ``[mean, sd]``, or "-".
-``published_over`` divides what is printed.
+``published_over`` divides what is printed. A whole file may have ``without``, ``metric``, ``factor``, ``measure``, ``at``
+and ``ranked``, too.
 
 Anything may be written ``{ paper = 400, small = 40, smoke = 6 }``: a scale that is not named has the paper's; if that
 is not named either, the entry is not there. ``like = "table2"`` starts from another file. A list of ``notes`` or
@@ -26,24 +27,27 @@ numbers where no experiment is needed (:mod:`hanse.lab.papers.computed`).
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
 from hanse.data.sources import is_here
-from hanse.lab.papers.computed import COMPUTED
 from hanse.lab.papers.frame import SCALES, Cell, Paper, PaperTable, Published, Scale, Variant
 
-__all__ = ["build_table", "load_paper", "read_table"]
+__all__ = ["Computed", "build_table", "load_paper", "read_table"]
 
 Document = dict[str, Any]
+Computed = Callable[[Sequence[Cell], Mapping[str, Any]], Sequence[float]]
+"""From a table's cells and its file's ``values`` to the cells' numbers; none if they cannot be had here."""
 
 
-def load_paper(name: str) -> Paper:
-    """Return a paper that has a folder beside this module."""
+def load_paper(name: str, computed: Mapping[str, Computed]) -> Paper:
+    """Return a paper that has a folder beside this module, and ``computed`` by the names that its files use."""
     shared = _file(name, "paper")
-    return Paper(name, shared["citation"], {table: partial(build_table, name, table) for table in shared["tables"]})
+    tables = {table: partial(build_table, name, table, computed=computed) for table in shared["tables"]}
+    return Paper(name, shared["citation"], tables)
 
 
 @cache
@@ -56,6 +60,8 @@ def read_table(paper: str, name: str, scale: Scale) -> Document:
     own: Document = _at_scale(_file(paper, name), scale)
     shared: Document = _at_scale(_file(paper, "paper"), scale)
     below = read_table(paper, own["like"], scale) if "like" in own else shared
+    for key in own.get("without", ()):
+        below = below | {"experiment": _without(below["experiment"], key.split("."))}
     merged = below | own
     for key in ("experiment", "values", "group", "column", "row"):
         merged[key] = _laid(below.get(key, {}), own.get(key, {}))
@@ -84,27 +90,30 @@ def _laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> Document:
     return both
 
 
-def build_table(paper: str, name: str, scale: Scale) -> PaperTable:
+def build_table(paper: str, name: str, scale: Scale, *, computed: Mapping[str, Computed]) -> PaperTable:
     """Return a table at a scale."""
     document = read_table(paper, name, scale)
     every = _entries(document, "group")
     groups = [group for group in every if _stands(group, scale)]
     cells = tuple(cell for group in groups for cell in _cells(document, group, scale))
     if "computed" in document:
-        cells = tuple(COMPUTED[document["computed"]](document, cells))
+        numbers = computed[document["computed"]](cells, document.get("values", {}))
+        cells = tuple(
+            replace(cell, computed=number, variants=(), at=0) for cell, number in zip(cells, numbers, strict=False)
+        )
     absent = {word: why for g in every if (why := _left_out(g, scale)) is not None for word in _words(document, g)}
     said = [*document["changes"], *(line for group in groups for line in group.get("changes", ()))]
     said += [group["missing"] for group in every if group.get("missing") in absent.values()]
     options = {key: document[key] for key in ("metric", "factor", "unit", "curves") if key in document}
     return PaperTable(
-        paper,
-        name,
-        document["title"],
-        scale,
-        cells,
-        document["seeds"],
-        tuple(dict.fromkeys(said)),
-        tuple(document["notes"]),
+        paper=paper,
+        name=name,
+        title=document["title"],
+        scale=scale,
+        cells=cells,
+        seeds=document["seeds"],
+        changes=tuple(dict.fromkeys(said)),
+        notes=tuple(document["notes"]),
         absent=document.get("absent", {}) | absent,
         **options,
     )
@@ -183,23 +192,28 @@ def _cells(document: Document, group: Document, scale: Scale) -> Iterator[Cell]:
 def _cell(document: Document, place: Sequence[Document], number: Any, scale: Scale) -> Cell:
     group, column, row = place
     values, said = _values(document, *place), _laid(_laid(group, column), row)
-    tried = [] if "computed" in document else row.get("variants", [{"name": ""}])
     against = None
     if "against" in said:
         [base] = _entries({**document, "rows": [said["against"]]}, "row")
         against = _experiment(document, (group, column, base))
     factor = said.get("factor") if "over" not in said else 1.0 / said["over"]
     metric = _filled(said.get("metric", ""), values)
-    runs = tuple(Variant(v["name"], _experiment(document, (*place, v)), against) for v in tried if _stands(v, scale))
-    rounds = runs[0].sections["run"]["rounds"] if runs else 0
+    runs = tuple(
+        Variant(v["name"], _experiment(document, (*place, v)), against)
+        for v in row.get("variants", [{"name": ""}])
+        if _stands(v, scale)
+    )
+    rounds = runs[0].sections["run"]["rounds"]
     return Cell(
-        *(_filled(entry["name"], values) for entry in place),
-        runs,
-        _filled(said.get("at", document.get("at", rounds)), values),
-        _published(number, said.get("published_over", 1)),
-        all(entry.get("ranked", True) for entry in (document, *place)),
-        _words(document, *place),
-        said.get("measure", document.get("measure", "at")),
+        group=_filled(group["name"], values),
+        column=_filled(column["name"], values),
+        algorithm=_filled(row["name"], values),
+        variants=runs,
+        at=_filled(said.get("at", document.get("at", rounds)), values),
+        published=_published(number, said.get("published_over", 1)),
+        ranked=all(entry.get("ranked", True) for entry in (document, *place)),
+        tags=_words(document, *place),
+        measure=said.get("measure", document.get("measure", "at")),
         metric=tuple(metric) if isinstance(metric, list) else metric,
         factor=factor,
     )
