@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,22 +12,24 @@ from rich.console import Console
 __all__ = ["EPILOG", "reproduce"]
 
 EPILOG = (
-    "Examples:\n\nhanse reproduce greedyfed table1\n\n"
+    "Examples:\n\nhanse reproduce\n\nhanse reproduce greedyfed table1\n\n"
     "hanse reproduce greedyfed table2 --scale small --only 'mnist t=150' --workers 4"
 )
 
 
 def reproduce(
-    paper: Annotated[str, typer.Argument(metavar="PAPER", help="greedyfed, gtflat, pifl or ipfl.", show_default=False)],
+    paper: Annotated[
+        str | None, typer.Argument(metavar="PAPER", help="greedyfed, gtflat, pifl or ipfl.", show_default=False)
+    ] = None,
     table: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="TABLE",
-            help="A table or figure of the paper, such as table1 or figure2; docs/papers.md has the list, and so has "
-            "the answer to a name that does not exist.",
+            help="A table or figure of the paper, such as table1 or figure2. Without it, or without a paper: what "
+            "there is, the data that each needs, and whether they are here.",
             show_default=False,
         ),
-    ],
+    ] = None,
     scale: Annotated[
         str,
         typer.Option(
@@ -49,16 +51,23 @@ def reproduce(
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Run a paper's experiments and put the published numbers beside ours. Finished runs are kept and not run again."""
+    """Run a paper's experiments and put the published numbers beside ours. Finished runs are kept and not run again.
+
+    Without a paper and a table it lists what there is.
+    """
     from hanse.lab.jobs.pool import cores
     from hanse.lab.papers import show
     from hanse.lab.papers.audited import play_audited
     from hanse.lab.papers.catalogue import find_table
     from hanse.lab.papers.frame import filtered, on_device, with_seeds
+    from hanse.lab.papers.listing import list_papers
     from hanse.lab.papers.runner import run_table
     from hanse.learning.engines import pick_device
 
     out, err = Console(), Console(stderr=True)
+    if paper is None or table is None:
+        _print_papers(list_papers(paper), as_json, out)
+        return
     chosen = filtered(find_table(paper, table, scale), only or [])
     full = find_table(paper, table, "paper")
     chosen = with_seeds(on_device(chosen, device), seeds, full.seeds)
@@ -86,3 +95,19 @@ def reproduce(
         err.print(f"hanse: {label} failed: {why}", markup=False, highlight=False, soft_wrap=True)
     if outcome.failures:
         raise typer.Exit(1)
+
+
+def _print_papers(papers: list[dict[str, Any]], as_json: bool, out: Console) -> None:
+    from hanse.lab.papers.listing import printed_papers
+
+    if as_json:
+        print(json.dumps({"papers": papers}, indent=1))
+        return
+    for table in printed_papers(papers):
+        out.print(table)
+    out.print(
+        "--scale smoke needs no data. What is not here is downloaded where that is allowed, or looked for in the "
+        "folder HANSE_DATA.",
+        style="dim",
+        highlight=False,
+    )

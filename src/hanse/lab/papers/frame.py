@@ -1,7 +1,8 @@
 """What a paper's table is: cells, each with the published number and the experiments that it is made of.
 
-A table is data, read from a file (:mod:`hanse.lab.papers.tables`). A cell names one algorithm in one setting; its variants are the hyper-parameters that the paper tried,
-of which it reports the best. A variant is an experiment as nested plain values, without seeds.
+A table is data, read from a file (:mod:`hanse.lab.papers.tables`). A cell names one algorithm in one setting; its
+variants are the hyper-parameters that the paper tried, of which it reports the best. A variant is an experiment as
+nested plain values, without seeds.
 """
 
 from __future__ import annotations

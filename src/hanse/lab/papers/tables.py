@@ -15,8 +15,8 @@ cell is one of each. An entry is a table with a ``name``, or a name that ``[grou
 * ``variants`` (rows): the hyper-parameters that were tried, entries themselves.
 
 ``[published.GROUP]`` has a list a row, in the order of the group's printed columns: a number, ``[mean, sd]``, or "-".
-``published_over`` divides what is printed. A whole file may have ``without``, ``metric``, ``factor``, ``measure``, ``at``
-and ``ranked``, too.
+``published_over`` divides what is printed. A whole file may have ``without``, ``metric``, ``factor``, ``measure``,
+``at`` and ``ranked``, too.
 
 Anything may be written ``{ paper = 400, small = 40, smoke = 6 }``: a scale that is not named has the paper's; if that
 is not named either, the entry is not there. ``like = "table2"`` starts from another file. A list of ``notes`` or
@@ -36,7 +36,7 @@ from typing import Any
 from hanse.data.sources import is_here
 from hanse.lab.papers.frame import SCALES, Cell, Paper, PaperTable, Published, Scale, Variant
 
-__all__ = ["Computed", "build_table", "load_paper", "read_table"]
+__all__ = ["Computed", "build_table", "load_paper", "read_table", "sources_of"]
 
 Document = dict[str, Any]
 Computed = Callable[[Sequence[Cell], Mapping[str, Any]], Sequence[float]]
@@ -119,6 +119,14 @@ def build_table(paper: str, name: str, scale: Scale, *, computed: Mapping[str, C
     )
 
 
+def sources_of(paper: str, name: str, scale: Scale) -> list[str]:
+    """Return the data sets of a table at a scale, those that it would leave out here, too."""
+    groups = _entries(read_table(paper, name, scale), "group")
+    here = [g for g in groups if scale in g.get("scales", SCALES) and ("missing" in g or _stands(g, scale))]
+    found = (group.get("experiment", {}).get("data", {}).get("source") for group in here)
+    return list(dict.fromkeys(source for source in found if source is not None))
+
+
 def _entries(document: Document, kind: str) -> list[Document]:
     """Return the entries of the list of groups, columns or rows, with what they take from the named ones."""
     named = document[kind]
@@ -134,7 +142,8 @@ def _entries(document: Document, kind: str) -> list[Document]:
 def _stands(entry: Document, scale: Scale) -> bool:
     """Say whether an entry is there at this scale, with the data that are here."""
     there = "if_here" not in entry or is_here(entry["if_here"])
-    return scale in entry.get("scales", SCALES) and there and not is_here(entry.get("unless_here", "no such source"))
+    wanted = "unless_here" not in entry or not is_here(entry["unless_here"])
+    return scale in entry.get("scales", SCALES) and there and wanted
 
 
 def _left_out(group: Document, scale: Scale) -> str | None:
@@ -213,7 +222,7 @@ def _cell(document: Document, place: Sequence[Document], number: Any, scale: Sca
         published=_published(number, said.get("published_over", 1)),
         ranked=all(entry.get("ranked", True) for entry in (document, *place)),
         tags=_words(document, *place),
-        measure=said.get("measure", document.get("measure", "at")),
+        measure=said.get("measure") or document.get("measure", "at"),
         metric=tuple(metric) if isinstance(metric, list) else metric,
         factor=factor,
     )
