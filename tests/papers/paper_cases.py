@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hanse.lab.jobs.job import Job, Step
+from hanse.lab.job import Job, Step
 from hanse.lab.papers.frame import Cell, PaperTable, Published, Variant
 
 

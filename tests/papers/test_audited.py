@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hanse.lab.jobs.job import play
+from hanse.lab.job import play
 from hanse.lab.papers import audited
 from hanse.lab.papers.frame import Variant
 from hanse.lab.papers.runner import job_of, run_table

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from hanse.base.errors import UserError
 from hanse.cli.reproduce import reproduce
-from hanse.lab.jobs.job import Job, Step
+from hanse.lab.job import Job, Step
 from hanse.lab.papers.catalogue import PAPERS, find_table
 from hanse.lab.papers.compare import curves, rows
 from hanse.lab.papers.frame import SCALES, Measure, PaperTable, Published, Variant, filtered, on_device

@@ -55,13 +55,13 @@ def reproduce(
 
     Without a paper and a table it lists what there is.
     """
-    from hanse.lab.jobs.pool import cores
     from hanse.lab.papers import show
     from hanse.lab.papers.audited import play_audited
     from hanse.lab.papers.catalogue import find_table
     from hanse.lab.papers.frame import filtered, on_device, with_seeds
     from hanse.lab.papers.listing import list_papers
     from hanse.lab.papers.runner import run_table
+    from hanse.lab.player import cores
     from hanse.learning.engines import pick_device
 
     out, err = Console(), Console(stderr=True)

@@ -48,10 +48,8 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Run an experiment at many settings, a row a run. Finished runs are kept: the same command does what is left."""
-    from hanse.lab.jobs.pool import cores
-    from hanse.lab.sweep.grid import grid_of
-    from hanse.lab.sweep.rows import means, means_table, printed_rows, rows_of
-    from hanse.lab.sweep.run import TABLE, run_sweep
+    from hanse.lab.player import cores
+    from hanse.lab.sweep import TABLE, grid_of, means, means_table, printed_rows, rows_of, run_sweep
 
     out, err = Console(), Console(stderr=True)
     if not grid and seeds is None:

@@ -58,7 +58,7 @@ class Cell:
 
     ``at``: after how many rounds the number is read; ``ranked``: whether it takes part in the order of the algorithms
     (an upper bound does not); ``tags``: the words that ``--only`` knows it by. ``measure``: the figure "at" that round,
-    the "best" so far, or the effective "rounds" and their "improvement" against another run (see ``measure.py``);
+    the "best" so far, or the effective "rounds" and their "improvement" against another run (see ``compare.py``);
     ``computed``: the number itself, for a cell that no experiment is needed for. ``metric`` and ``factor`` replace the
     table's; of several metrics it is the mean.
     """

@@ -1,23 +1,26 @@
-"""One run as a job: an experiment with a key, and what is kept of it once it has been played."""
+"""One run as a job: an experiment with a key, how it is played, and what is kept of it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
+import re
 import statistics
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hanse.base.errors import UserError
 from hanse.runs.config import Experiment, RunSection
 
 if TYPE_CHECKING:
     from hanse.runs.experiment import Observer, Run
 
-__all__ = ["Job", "Step", "attempt", "key_of", "play"]
+__all__ = ["Job", "Step", "attempt", "folder_of", "key_of", "play", "play_kept", "seeded"]
 
 Step = Callable[[int], None]
 
@@ -47,6 +50,16 @@ def key_of(sections: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
+def seeded(sections: Mapping[str, Any], seed: int | None, label: str) -> Job:
+    """Return the run of an experiment with one seed, that of the split and of everything else; None: its own seeds."""
+    given = dict(sections)
+    for name in () if seed is None else ("data", "run"):
+        below = given.get(name, {})
+        if isinstance(below, Mapping):  # anything else the experiment's check will refuse
+            given[name] = {**below, "seed": seed}
+    return Job(key_of(given), label, given)
+
+
 class _Steps:
     """Tells how far a run is."""
 
@@ -73,10 +86,60 @@ def play(job: Job, step: Step) -> dict[str, Any]:
     return attempt(job, step, lambda observers: run(job.experiment, observers=observers))
 
 
+_LONGEST = 80  # characters of a folder's name that say what varies
+
+
+def folder_of(runs: Path, job: Job) -> Path:
+    """Return the run directory of a job: what varies and a part of its key. One that is there keeps its name."""
+    tail = job.key[:8]
+    there = sorted(runs.glob(f"*-{tail}"))
+    words = re.sub(r"[^\w.=+-]+", "_", job.label)[:_LONGEST].strip("_.")
+    return there[0] if there else runs / f"{words}-{tail}"
+
+
+def play_kept(job: Job, step: Step, *, runs: Path) -> dict[str, Any]:
+    """Run a job in its run directory below ``runs``, or go on there; return what is kept of it."""
+    path = folder_of(runs, job)
+    found = attempt(job, step, lambda observers: _go(path, job, observers))
+    return found | {"folder": str(path)}
+
+
+def _go(path: Path, job: Job, observers: Sequence[Observer]) -> Run:
+    from hanse.runs.experiment import resume, run
+
+    if (path / "config.toml").exists():
+        if _same(_begun(path), job.experiment):
+            return resume(path, observers=observers)
+        return run(job.experiment, out=path, observers=observers, overwrite=True)
+    return run(job.experiment, out=path, observers=observers)
+
+
+def _begun(path: Path) -> Experiment | None:
+    """Return the experiment that a run directory holds; None if this version cannot read it any more."""
+    try:
+        return Experiment.read(path / "config.toml")
+    except UserError:
+        return None
+
+
+def _same(there: Experiment | None, asked: Experiment) -> bool:
+    """Say whether a run directory is of this experiment, whatever engine "auto" became."""
+    if there is None:
+        return False
+    ours, theirs = asked.sections(), there.sections()
+    open_ = {name for name, value in ours["engine"].items() if value in (None, "auto")}
+    return all(
+        {k: v for k, v in ours[name].items() if k not in open_ or name != "engine"}
+        == {k: v for k, v in theirs[name].items() if k not in open_ or name != "engine"}
+        for name in ours
+    )
+
+
 def attempt(job: Job, step: Step, run: Callable[[Sequence[Observer]], Run]) -> dict[str, Any]:
     """Run a job and return what is kept of it, as plain values; a failure is a result, too.
 
-    ``status`` is "done", "failed" (with ``error`` and ``traceback``) or "interrupted". A finished run has ``tested``
+    ``status`` is "done", "failed" (with ``error`` and ``traceback``) or "interrupted". A finished run has
+    ``experiment`` as it was asked for (what "auto" became on this machine is no reason to run it again), ``tested``
     (the rounds played at each test), ``curves`` (a list for each tested figure), ``seconds`` of all its rounds,
     ``ms_per_round``, and the same for each stage of a round.
     """
@@ -86,7 +149,7 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Observer]], Run]) -> d
         result = run([_Steps(step)])
         if result.interrupted:
             return found | {"status": "interrupted"}
-        found |= {"experiment": result.experiment.sections(), **_kept(result.metrics)}
+        found |= {"experiment": job.experiment.sections(), **_kept(result.metrics)}
         found["curves"] |= _by_client(result.tested, len(found["tested"]))
     except Exception as wrong:
         error = " ".join(f"{type(wrong).__name__}: {wrong}".split())
