@@ -27,17 +27,28 @@ numbers where no experiment is needed (:mod:`hanse.lab.papers.computed`).
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
+from hanse.base.errors import UserError, nearest
 from hanse.data.sources import is_here
 from hanse.lab.papers.frame import SCALES, Cell, Paper, PaperTable, Published, Scale, Variant
 
 __all__ = ["Computed", "build_table", "load_paper", "read_table", "sources_of"]
 
+ENTRY = {
+    "name", "like", "experiment", "without", "values", "scales", "if_here", "unless_here", "missing", "columns", "rows",
+    "changes", "metric", "factor", "over", "published_over", "at", "measure", "against", "ranked", "tags", "printed",
+    "variants",
+}  # fmt: skip
+FILE = {
+    "citation", "tables", "title", "like", "seeds", "unit", "curves", "computed", "by", "groups", "columns", "rows",
+    "group", "column", "row", "experiment", "without", "values", "published", "changes", "notes", "absent", "metric",
+    "factor", "measure", "at", "ranked",
+}  # fmt: skip
 Document = dict[str, Any]
 Computed = Callable[[Sequence[Cell], Mapping[str, Any]], Sequence[float]]
 """From a table's cells and its file's ``values`` to the cells' numbers; none if they cannot be had here."""
@@ -91,9 +102,10 @@ def _laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> Document:
 
 
 def build_table(paper: str, name: str, scale: Scale, *, computed: Mapping[str, Computed]) -> PaperTable:
-    """Return a table at a scale."""
+    """Return a table at a scale. Raises UserError if its file has words that mean nothing."""
     document = read_table(paper, name, scale)
     every = _entries(document, "group")
+    _check(f"{paper}/{name}.toml", document, every)
     groups = [group for group in every if _stands(group, scale)]
     cells = tuple(cell for group in groups for cell in _cells(document, group, scale))
     if "computed" in document:
@@ -125,6 +137,21 @@ def sources_of(paper: str, name: str, scale: Scale) -> list[str]:
     here = [g for g in groups if scale in g.get("scales", SCALES) and ("missing" in g or _stands(g, scale))]
     found = (group.get("experiment", {}).get("data", {}).get("source") for group in here)
     return list(dict.fromkeys(source for source in found if source is not None))
+
+
+def _check(where: str, document: Document, groups: Sequence[Document]) -> None:
+    """Refuse words that mean nothing, which would be passed over in silence: keys, and names of published numbers."""
+    columns, rows = _entries(document, "column"), _entries(document, "row")
+    entries = [*groups, *columns, *rows, *(variant for row in rows for variant in row.get("variants", ()))]
+    wrong: list[tuple[str, Iterable[str]]] = [(key, FILE) for key in document.keys() - FILE]
+    wrong += [(key, ENTRY) for entry in entries for key in entry.keys() - ENTRY]
+    printed = {*document["group"], *(group.get("printed", group["name"]) for group in groups)}
+    names = [row["name"] for row in rows]
+    for group, lines in document.get("published", {}).items():
+        wrong += [(group, printed)] if group not in printed else []
+        wrong += [(row, names) for row in lines if row not in names]
+    if wrong:
+        raise UserError(*(f"{where}: {word}: there is no such name{nearest(word, known)}" for word, known in wrong))
 
 
 def _entries(document: Document, kind: str) -> list[Document]:
