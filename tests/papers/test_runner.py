@@ -7,8 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
+from rich.console import Console
 
 from hanse.base.errors import UserError
+from hanse.cli.options import resumable
 from hanse.lab.job import play
 from hanse.lab.papers.compare import rows
 from hanse.lab.papers.frame import Variant
@@ -145,3 +148,10 @@ def test_missing_data_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(UserError, match=r"set HANSE_DATA to a folder that holds mnist\.npz") as wrong:
         run_table(table(mnist), seeds=2, workers=1, folder=tmp_path, work=made_up)
     assert len(wrong.value.lines) == 1
+
+
+def test_a_stopped_command_says_how_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended, resumable(Console()):
+        raise KeyboardInterrupt
+    assert ended.value.exit_code == 1
+    assert "the same command goes on with the runs that are left" in " ".join(capsys.readouterr().out.split())
