@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from rich.console import Console
 
-from hanse.lab.jobs.job import Job, key_of, play
-from hanse.lab.jobs.pool import in_order, in_processes
-from hanse.lab.jobs.run import Done, run_jobs
-from hanse.lab.jobs.store import Store
+from hanse.lab.job import Job, play, seeded
+from hanse.lab.player import Done, play_all
 
 MODELS = {"fashion_mnist": "cnn_small", "cifar10": "cnn"}
 PRECISIONS = ("float32", "bf16")
@@ -29,15 +26,15 @@ PRECISIONS = ("float32", "bf16")
 def job(source: str, precision: str, seed: int, rounds: int) -> Job:
     """Return one run: one worker and one thread, so that both precisions use the same engine."""
     sections = {
-        "data": {"source": source, "partition": "dirichlet", "alpha": 0.5, "clients": 20, "seed": seed},
+        "data": {"source": source, "partition": "dirichlet", "alpha": 0.5, "clients": 20},
         "model": {"name": MODELS[source]},
         "mechanism": {"name": "fedavg", "clients_per_round": 5},
         "train": {"epochs": 2, "batch_size": 50, "lr": 0.05, "momentum": 0.5},
         "engine": {"train": "sequential", "threads": 1, "workers": 1, "device": "cpu", "precision": precision},
         "eval": {"every": max(1, rounds // 5), "clients": 0},
-        "run": {"rounds": rounds, "seed": seed},
+        "run": {"rounds": rounds},
     }
-    return Job(key_of(sections), f"{source}, {precision}, seed {seed}", sections)
+    return seeded(sections, seed, f"{source}, {precision}, seed {seed}")
 
 
 def rows(done: Done, jobs: Mapping[tuple[str, str, int], Job], sources: Sequence[str], seeds: int) -> list[str]:
@@ -86,12 +83,9 @@ def main() -> None:
         for source in given.sources
         for precision in PRECISIONS
     }
-    doing = (
-        partial(in_order, work=play) if given.workers == 1
-        else partial(in_processes, work=play, workers=given.workers)
-    )  # fmt: skip
-    store = Store(given.out / "jobs")
-    done = run_jobs(list(jobs.values()), store, doing, label="bf16", console=Console(stderr=True))
+    done = play_all(
+        list(jobs.values()), given.out, play, workers=given.workers, label="bf16", console=Console(stderr=True)
+    )
     print("\n".join(rows(done, jobs, given.sources, given.seeds)))
     for key, why in done.failures.items():
         print(f"failed: {key}: {why}")

@@ -35,7 +35,7 @@ from hanse.data.instructions.records import Instruction, encode
 from hanse.data.instructions.shipped import INSTRUCTION, PAIRS
 from hanse.data.instructions.tokens import PIECES, ByteTokenizer
 from hanse.data.samples import Samples
-from hanse.lab.papers.ipfl_llm import build_table1, instruction_experiment
+from hanse.lab.papers.catalogue import find_table
 from hanse.learning.models import build_problem
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -70,7 +70,7 @@ def permuted(*, root: Path | None, seed: int, download: bool) -> Dataset:
 def sections_of(name: str, algorithm: str = "iPFL") -> dict[str, Any]:
     """Return the experiment of one kind: table 1 at its small scale, with what the kind changes."""
     kind = dict(KINDS[name])
-    cell = next(c for c in build_table1("small").cells if c.algorithm == algorithm)
+    cell = next(c for c in find_table("ipfl", "table1", "small").cells if c.algorithm == algorithm)
     sections = {k: dict(v) for k, v in cell.variants[0].sections.items()}
     sections["mechanism"]["adapters"] = kind["adapters"]
     sections["data"]["source"] = kind.get("source", "instructions")
@@ -154,13 +154,18 @@ def many(*, root: Path | None, seed: int, download: bool) -> Dataset:
 def remember(clients: int) -> dict[str, float]:
     """Play one round of FedAvg over this many seats on a base of 15 million numbers; what it takes."""
     model = {"base": "tiny", "base_width": 512, "base_layers": 8, "rank": 4, "alpha": 8.0}
-    sections = instruction_experiment(
-        {"source": "llm:many", "partition": "iid", "clients": clients, "client_test": 0.0, "min_samples": 4,
-         "client_test_from": "own"},
-        model, {"steps": 1, "lr": 1e-3}, 1, 1.0, {"name": "fedavg", "select": "everyone", "settle": "none"},
-    )  # fmt: skip
-    sections["train"]["batch_size"] = 1
-    sections["eval"] = {"every": 1, "clients": 0}
+    sections = sections_of("trained, products", "FedAvg") | {
+        "data": {
+            "source": "llm:many", "partition": "iid", "clients": clients, "client_test": 0.0, "validation": 0.0,
+            "min_samples": 4,
+        },
+        "model": {"name": "lora", **model},
+        "mechanism": {"name": "fedavg", "select": "everyone", "settle": {"name": "utilities"}},
+        "train": {"optimizer": "adamw", "batch_size": 1, "steps": 1, "lr": 1e-3},
+        "eval": {"every": 1, "clients": 0},
+        "run": {"rounds": 1},
+    }  # fmt: skip
+    sections["clients"]["profiles"] = {**sections["clients"]["profiles"], "eagerness": 1.0}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     problem, row = build_problem("lora", (76,), 263, 0, **model)
     base = sum(p.numel() for p in problem.module.body.parameters() if not p.requires_grad)

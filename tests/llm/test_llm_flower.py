@@ -22,13 +22,13 @@ from hanse.data.instructions.shipped import INSTRUCTION, client_reports
 from hanse.data.samples import Samples
 from hanse.deployment.server import play
 from hanse.flower import ClientData, client_app, instructions
-from hanse.lab.papers.ipfl_llm import build_table1
+from hanse.lab.papers.catalogue import find_table
 from hanse.learning.sequences import is_text
 
 
 def shipped(**more: Any) -> hanse.Experiment:
     """iPFL's table 1 on the shipped set at its smallest, three of the clients, eager enough to trade."""
-    cell = next(c for c in build_table1("smoke").cells if c.algorithm == "iPFL")
+    cell = next(c for c in find_table("ipfl", "table1", "smoke").cells if c.algorithm == "iPFL")
     sections = {name: dict(section) for name, section in cell.variants[0].sections.items()}
     sections["data"] |= {"clients": 3}
     sections["clients"]["profiles"] = {"name": "listed", "cost": [1.0, 0.5, 2.0], "eagerness": [2e5, 1e5, 3e5]}

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from hanse.data.instructions.shipped import WORDS
 from hanse.lab.papers.catalogue import find_table
-from hanse.lab.papers.ipfl_llm import TABLE1
+from hanse.lab.papers.tables import read_table
+
+PUBLISHED = read_table("ipfl", "table1", "paper")["published"]
+FINANCE, CODE = PUBLISHED["Finance"], PUBLISHED["Finance & Code"]
 
 
 # typed from the paper's page, apart from the data in the package
 def test_printed_numbers() -> None:
-    assert list(TABLE1) == ["Local", "FedAvg", "FedProx", "FedAMP", "CFL", "pFedGraph", "iPFL"]
-    assert TABLE1["iPFL"] == (
-        (85.47, 6.10), (83.38, 2.83), (56.25, 1.06), (96.5, 0.0), (53.11, 0.51), (15.85, 1.14), (208.1, 131.1)
-    )  # fmt: skip
-    assert TABLE1["Local"][:3] == ((84.02, 6.09), (80.58, 0.83), (43.17, 4.48))
-    assert TABLE1["pFedGraph"][6] == (137.7, 291.6)
-    assert [TABLE1[name][3] for name in TABLE1] == [(0.0, 0.0), *[(45.9, 0.0)] * 5, (96.5, 0.0)]
+    assert list(FINANCE) == list(CODE) == ["Local", "FedAvg", "FedProx", "FedAMP", "CFL", "pFedGraph", "iPFL"]
+    assert FINANCE["iPFL"] + CODE["iPFL"] == [
+        [85.47, 6.10], [83.38, 2.83], [56.25, 1.06], [96.5, 0.0], [53.11, 0.51], [15.85, 1.14], [208.1, 131.1]
+    ]  # fmt: skip
+    assert FINANCE["Local"][:3] == [[84.02, 6.09], [80.58, 0.83], [43.17, 4.48]]
+    assert CODE["pFedGraph"][2] == [137.7, 291.6]
+    assert [FINANCE[name][3] for name in FINANCE] == [[0.0, 0.0], *[[45.9, 0.0]] * 5, [96.5, 0.0]]
 
 
 def test_settings_of_the_paper() -> None:
@@ -42,6 +46,7 @@ def test_settings_of_the_paper() -> None:
 def test_the_scales_below_say_what_differs() -> None:
     small = find_table("ipfl", "table1", "small")
     assert small.seeds == 5
+    assert small.cells[0].variants[0].sections["model"]["candidates"] == list(WORDS)  # which the file repeats
     assert len(small.cells) == 7 * 4 - 1  # local training has no utility
     assert {c.group for c in small.cells} == {"Finance"}
     assert any("stands in the place of the three published ones" in line for line in small.changes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hanse.lab.jobs.job import Job, Step
+from hanse.lab.job import Job, Step
 from hanse.lab.papers.frame import Cell, PaperTable, Published, Variant
 
 
@@ -22,11 +22,12 @@ def sections(rounds: int = 3, **mechanism: Any) -> dict[str, Any]:
 def cell(algorithm: str, *variants: Variant, at: int = 3, published: float | None = None, **more: Any) -> Cell:
     given = variants or (Variant("", sections()),)
     printed = None if published is None else Published(published, 1.0)
-    return Cell("digits", more.pop("column", "iid"), algorithm, given, at, printed, **more)
+    place = {"group": "digits", "column": more.pop("column", "iid"), "algorithm": algorithm}
+    return Cell(**place, variants=given, at=at, published=printed, **more)
 
 
 def table(*cells: Cell, **more: Any) -> PaperTable:
-    return PaperTable("ours", "table1", "A table", "smoke", cells, seeds=2, **more)
+    return PaperTable(paper="ours", name="table1", title="A table", scale="smoke", cells=cells, seeds=2, **more)
 
 
 def made_up(job: Job, step: Step) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hanse.lab.jobs.job import play
+from hanse.lab.job import play
 from hanse.lab.papers import audited
 from hanse.lab.papers.frame import Variant
 from hanse.lab.papers.runner import job_of, run_table
@@ -57,14 +57,14 @@ def test_tokens_have_books_but_no_markets(tmp_path: Path) -> None:
 def test_what_does_not_hold_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = IPFL.settle
 
-    def overcharges(self: IPFL, view: Any, state: Any) -> Any:  # the record says another price than eq. (10)
+    def settle(self: IPFL, view: Any, state: Any) -> Any:  # the record says another price than eq. (10)
         made, after = honest(self, view, state)
         if "market_units" not in made.arrays:
             return made, after
         wrong = dict(made.arrays) | {"market_cost": np.asarray(made.arrays["market_cost"]) + 1.0}
         return replace(made, arrays=wrong), after
 
-    monkeypatch.setattr(IPFL, "settle", overcharges)
+    monkeypatch.setattr(IPFL, "settle", settle)
     outcome = run_table(table(cell("iPFL", market())), seeds=1, workers=1, folder=tmp_path, work=audited.play_audited)
     lines = audited.audits(outcome)
     assert any(line.startswith(("payments: not in 1 of 1 runs", "graph: not in 1 of 1 runs")) for line in lines)

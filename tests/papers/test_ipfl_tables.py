@@ -5,12 +5,24 @@ from __future__ import annotations
 import pytest
 
 from hanse.lab.papers.catalogue import PAPERS, find_table
+from hanse.lab.papers.computed import fit
 from hanse.lab.papers.frame import SCALES
-from hanse.lab.papers.ipfl import fit
-from hanse.lab.papers.ipfl_cells import TABLE4, TABLE5, TABLE7, TABLE8, TABLE9
 from hanse.lab.papers.runner import expand
+from hanse.lab.papers.tables import read_table
 
 NAMES = [f"figure{i}" for i in range(2, 9)] + ["table4", "table5", "table7", "table8", "table9", "table1"]
+
+
+def published(name: str, group: str) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = read_table("ipfl", name, "paper")["published"][group]
+    return found
+
+
+SAMPLES = (50000, 25000, 10000, 5000, 2500, 1000, 500, 250)
+TABLE4 = published("table4", "CIFAR-10 NIID, client 0")
+TABLE5 = published("table5", "CIFAR-10 inclusive market")
+TABLE7 = dict(zip(SAMPLES, published("table7", "CIFAR-10")["local"], strict=True))
+TABLE9 = published("table9", "CIFAR-10 Cluster")
 
 
 def test_all_tables_are_there() -> None:
@@ -19,15 +31,16 @@ def test_all_tables_are_there() -> None:
 
 # typed from the paper's pages, apart from the data in the package
 def test_printed_numbers() -> None:
-    assert TABLE4["size x0.1"] == (66.933, -513.410)
-    assert TABLE4["honest"] == (75.430, 617.295)
-    assert TABLE5[9] == (4353, 71.50, 73.68, -59.36, 6.05)
-    assert TABLE5[0][4] == 102.67
-    assert sum(line[3] for line in TABLE5.values()) == pytest.approx(-0.01)  # I18: balanced up to rounding
+    assert TABLE4["size x0.1"] == [66.933, -513.410]
+    assert TABLE4["honest"] == [75.430, 617.295]
+    assert published("figure6", "CIFAR-10 inclusive market")["client 10"] == [4353]
+    assert TABLE5["10 buyer"] == [71.50, 73.68, -59.36, 6.05]
+    assert TABLE5["1 seller"][3] == 102.67
+    assert sum(line[2] for line in TABLE5.values()) == pytest.approx(-0.01)  # I18: balanced up to rounding
     assert TABLE7[2500] == 48.454
     assert TABLE7[250] == 29.483
-    assert TABLE9[200] == (73.268, 111.3)
-    assert TABLE9[10] == (60.434, 106.9)
+    assert TABLE9["200 iterations"] == [73.268, 111.3]
+    assert TABLE9["10 iterations"] == [60.434, 106.9]
 
 
 def test_the_printed_fit_is_not_the_least_squares_one() -> None:
@@ -35,7 +48,9 @@ def test_the_printed_fit_is_not_the_least_squares_one() -> None:
     assert found["p1"] == pytest.approx(-609.92, abs=0.01)
     assert found["p2"] == pytest.approx(64.03, abs=0.01)
     assert found["R2"] == pytest.approx(0.9482, abs=1e-4)
-    assert TABLE8["p1"] == -698.87
+    assert published("table8", "fit of the printed Table 7")["least squares"][0] == -698.87
+    ours = {cell.column: cell.computed for cell in find_table("ipfl", "table8", "paper").cells}
+    assert ours == found
     exact = {n: -500 / n**0.5 + 60 for n in (100, 400, 900)}
     assert fit(exact) == pytest.approx({"p1": -500, "p2": 60, "R2": 1, "RMSE": 0})
 

@@ -9,8 +9,8 @@ from typing import Any, get_args
 import pytest
 
 from hanse.cli import app
+from hanse.lab.papers.catalogue import PAPERS
 from hanse.lab.papers.frame import Scale
-from hanse.lab.papers.pifl import PIFL
 from hanse.lab.papers.runner import expand
 
 NAMES = (
@@ -22,12 +22,12 @@ NAMES = (
 
 
 def published(table: str) -> dict[tuple[str, str, str], float]:
-    cells = PIFL.tables[table]("paper").cells
+    cells = PAPERS["pifl"].tables[table]("paper").cells
     return {(c.group, c.column, c.algorithm): c.published.mean for c in cells if c.published is not None}
 
 
 def test_every_table_is_there() -> None:
-    assert sorted(PIFL.tables) == sorted(NAMES)
+    assert sorted(PAPERS["pifl"].tables) == sorted(NAMES)
 
 
 def test_published_cells() -> None:
@@ -46,7 +46,7 @@ def test_published_cells() -> None:
 @pytest.mark.parametrize("scale", get_args(Scale))
 @pytest.mark.parametrize("name", NAMES)
 def test_every_experiment_is_valid(name: str, scale: Scale) -> None:
-    table = PIFL.tables[name](scale)
+    table = PAPERS["pifl"].tables[name](scale)
     jobs, readings = expand(table, 1)
     assert jobs
     assert len(readings) == len(table.cells)
@@ -56,15 +56,15 @@ def test_every_experiment_is_valid(name: str, scale: Scale) -> None:
 
 
 def test_the_paper_s_settings() -> None:
-    [cell, *_] = PIFL.tables["table3"]("paper").cells
+    [cell, *_] = PAPERS["pifl"].tables["table3"]("paper").cells
     sections = cell.variants[0].sections
     assert sections["run"]["rounds"] == cell.at == 500
     assert sections["data"]["clients"] == 100
     assert sections["data"]["test_mix"] == "inverse"
     assert (sections["train"]["lr"], sections["train"]["batch_size"]) == (0.01, 128)
-    assert PIFL.tables["table1"]("paper").cells[0].variants[0].sections["data"]["test_mix"] == "same"
-    assert PIFL.tables["table4"]("paper").cells[0].at == 200
-    assert PIFL.tables["figure5"]("paper").cells[0].variants[0].sections["mechanism"]["tiers"] == 4
+    assert PAPERS["pifl"].tables["table1"]("paper").cells[0].variants[0].sections["data"]["test_mix"] == "same"
+    assert PAPERS["pifl"].tables["table4"]("paper").cells[0].at == 200
+    assert PAPERS["pifl"].tables["figure5"]("paper").cells[0].variants[0].sections["mechanism"]["tiers"] == 4
 
 
 def test_a_smoke_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

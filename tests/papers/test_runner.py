@@ -7,13 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
+from rich.console import Console
 
 from hanse.base.errors import UserError
-from hanse.lab.jobs.job import play
-from hanse.lab.jobs.store import Store
+from hanse.cli.options import resumable
+from hanse.lab.job import play
 from hanse.lab.papers.compare import rows
 from hanse.lab.papers.frame import Variant
 from hanse.lab.papers.runner import expand, job_of, run_table
+from hanse.lab.player import Store
 
 from .paper_cases import cell, made_up, sections, table
 
@@ -75,6 +78,12 @@ def test_a_cut_file_and_a_changed_default_are_run_again(tmp_path: Path) -> None:
     stored["experiment"]["train"]["lr"] = 0.5
     store.path(changed).write_text(json.dumps(stored))
     assert store.read(changed) is None
+
+
+def test_a_chosen_engine_is_no_reason_to_run_again(tmp_path: Path) -> None:
+    chosen = Variant("", {**sections(), "engine": {"train": "auto", "device": "cpu"}})
+    assert run_table(table(cell("a", chosen)), seeds=1, workers=1, folder=tmp_path).played == 1
+    assert run_table(table(cell("a", chosen)), seeds=1, workers=1, folder=tmp_path).played == 0
 
 
 def test_one_failure_stops_nothing(tmp_path: Path) -> None:
@@ -139,3 +148,10 @@ def test_missing_data_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(UserError, match=r"set HANSE_DATA to a folder that holds mnist\.npz") as wrong:
         run_table(table(mnist), seeds=2, workers=1, folder=tmp_path, work=made_up)
     assert len(wrong.value.lines) == 1
+
+
+def test_a_stopped_command_says_how_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended, resumable(Console()):
+        raise KeyboardInterrupt
+    assert ended.value.exit_code == 1
+    assert "the same command goes on with the runs that are left" in " ".join(capsys.readouterr().out.split())

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hanse.lab.jobs.job import Job, Step
-from hanse.lab.sweep.grid import Point, grid_of
+from hanse.lab.job import Job, Step
+from hanse.lab.sweep import Point, grid_of
 
 EXPERIMENT = """
 [data]

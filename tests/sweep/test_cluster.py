@@ -13,7 +13,7 @@ import pytest
 from sweep_cases import made_up, points_of
 
 from hanse.base.errors import UserError
-from hanse.lab.sweep.run import run_sweep
+from hanse.lab.sweep import run_sweep
 
 
 class RayError(Exception):

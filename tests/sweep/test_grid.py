@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hanse.base.errors import UserError
-from hanse.lab.jobs.job import key_of
-from hanse.lab.sweep.grid import Axis, grid_of, read_axis
+from hanse.lab.job import key_of
+from hanse.lab.sweep import Axis, grid_of, read_axis
 
 EXPERIMENT = """
 [data]

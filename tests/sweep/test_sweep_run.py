@@ -14,12 +14,9 @@ from typer.testing import CliRunner
 import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.lab.jobs.job import Job, Step
-from hanse.lab.jobs.run import Done
-from hanse.lab.sweep.grid import Point
-from hanse.lab.sweep.play import folder_of, play_bare, play_kept
-from hanse.lab.sweep.rows import means, rows_of
-from hanse.lab.sweep.run import run_sweep
+from hanse.lab.job import Job, Step, folder_of, play, play_kept
+from hanse.lab.player import Done
+from hanse.lab.sweep import Point, means, rows_of, run_sweep
 
 
 def table(folder: Path) -> list[dict[str, str]]:
@@ -102,7 +99,7 @@ def test_the_table_is_there_after_every_run(tmp_path: Path) -> None:
 
 def played(point: Point, folder: Path | None) -> dict[str, Any]:
     if folder is None:
-        return play_bare(point.job, lambda rounds: None)
+        return play(point.job, lambda rounds: None)
     return play_kept(point.job, lambda rounds: None, runs=folder)
 
 
@@ -159,7 +156,7 @@ def test_another_experiment_s_folder_is_not_gone_on_with(tmp_path: Path) -> None
 def test_a_chosen_engine_is_no_reason_to_run_again(tmp_path: Path) -> None:
     path = tmp_path / "exp.toml"
     path.write_text(EXPERIMENT.replace('train = "stacked"\nthreads = 1', ""))
-    from hanse.lab.sweep.grid import grid_of
+    from hanse.lab.sweep import grid_of
 
     points = grid_of(path, [], ["train.lr=0.5"], None)
     assert run_sweep(points, tmp_path / "out", workers=1).played == 1

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from hanse.cli.options import Workers, resumable
+
+if TYPE_CHECKING:
+    from hanse.lab.papers.frame import PaperTable
+    from hanse.lab.papers.runner import Outcome
+
 __all__ = ["EPILOG", "reproduce"]
 
 EPILOG = (
-    "Examples:\n\nhanse reproduce greedyfed table1\n\n"
+    "Examples:\n\nhanse reproduce\n\nhanse reproduce greedyfed table1\n\n"
     "hanse reproduce greedyfed table2 --scale small --only 'mnist t=150' --workers 4"
 )
 
 
 def reproduce(
-    paper: Annotated[str, typer.Argument(metavar="PAPER", help="greedyfed, gtflat, pifl or ipfl.", show_default=False)],
+    paper: Annotated[
+        str | None, typer.Argument(metavar="PAPER", help="greedyfed, gtflat, pifl or ipfl.", show_default=False)
+    ] = None,
     table: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="TABLE",
-            help="A table or figure of the paper, such as table1 or figure2; docs/papers.md has the list, and so has "
-            "the answer to a name that does not exist.",
+            help="A table or figure of the paper, such as table1 or figure2. Without it, or without a paper: what "
+            "there is, the data that each needs, and whether they are here.",
             show_default=False,
         ),
-    ],
+    ] = None,
     scale: Annotated[
         str,
         typer.Option(
@@ -35,9 +43,7 @@ def reproduce(
         ),
     ] = "smoke",
     seeds: Annotated[int | None, typer.Option("--seeds", help="Number of seeds; default as the scale says.")] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", help="Processes of one thread each; default one a core.")
-    ] = None,
+    workers: Workers = None,
     out_dir: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Folder of results, shared by tables; default runs/reproduce/PAPER."),
@@ -49,22 +55,28 @@ def reproduce(
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Run a paper's experiments and put the published numbers beside ours. Finished runs are kept and not run again."""
-    from hanse.lab.jobs.pool import cores
-    from hanse.lab.papers import show
+    """Run a paper's experiments and put the published numbers beside ours. Finished runs are kept and not run again.
+
+    Without a paper and a table it lists what there is.
+    """
     from hanse.lab.papers.audited import play_audited
     from hanse.lab.papers.catalogue import find_table
     from hanse.lab.papers.frame import filtered, on_device, with_seeds
+    from hanse.lab.papers.listing import list_papers
     from hanse.lab.papers.runner import run_table
+    from hanse.lab.player import cores
     from hanse.learning.engines import pick_device
 
-    out, err = Console(), Console(stderr=True)
+    if paper is None or table is None:
+        _print_papers(list_papers(paper), as_json)
+        return
     chosen = filtered(find_table(paper, table, scale), only or [])
     full = find_table(paper, table, "paper")
     chosen = with_seeds(on_device(chosen, device), seeds, full.seeds)
     pick_device(device)  # a device that is not here is refused before anything starts
     folder = out_dir or Path("runs") / "reproduce" / paper
-    try:
+    err = Console(stderr=True)
+    with resumable(err):
         outcome = run_table(
             chosen,
             seeds=chosen.seeds,
@@ -73,9 +85,14 @@ def reproduce(
             console=err,
             work=play_audited,
         )
-    except KeyboardInterrupt:
-        err.print("hanse: stopped; the same command goes on with the runs that are left")
-        raise typer.Exit(1) from None
+    _report(outcome, full, folder, as_json)
+
+
+def _report(outcome: Outcome, full: PaperTable, folder: Path, as_json: bool) -> None:
+    """Write and print what came out. Raises typer.Exit with 1 if a run failed."""
+    from hanse.lab.papers import show
+
+    out, err = Console(), Console(stderr=True)
     paths = show.write_outcome(outcome, full, folder)
     if as_json:
         print(json.dumps(show.as_json(outcome), indent=1, allow_nan=False))
@@ -86,3 +103,20 @@ def reproduce(
         err.print(f"hanse: {label} failed: {why}", markup=False, highlight=False, soft_wrap=True)
     if outcome.failures:
         raise typer.Exit(1)
+
+
+def _print_papers(papers: list[dict[str, Any]], as_json: bool) -> None:
+    from hanse.lab.papers.listing import printed_papers
+
+    if as_json:
+        print(json.dumps({"papers": papers}, indent=1))
+        return
+    out = Console()
+    for table in printed_papers(papers):
+        out.print(table)
+    out.print(
+        "--scale smoke needs no data. What is not here is downloaded where that is allowed, or looked for in the "
+        "folder HANSE_DATA.",
+        style="dim",
+        highlight=False,
+    )

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from hanse.base.errors import UserError
+from hanse.cli.options import Workers, resumable
 
 __all__ = ["EPILOG", "sweep"]
 
@@ -31,9 +32,7 @@ def sweep(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace section.key in the file.")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", help="Processes of one thread each; default one a core.")
-    ] = None,
+    workers: Workers = None,
     ray: Annotated[
         str | None,
         typer.Option("--ray", metavar="ADDRESS", help="Run on this Ray cluster instead: host:port, auto or local."),
@@ -48,10 +47,8 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Run an experiment at many settings, a row a run. Finished runs are kept: the same command does what is left."""
-    from hanse.lab.jobs.pool import cores
-    from hanse.lab.sweep.grid import grid_of
-    from hanse.lab.sweep.rows import means, means_table, printed_rows, rows_of
-    from hanse.lab.sweep.run import TABLE, run_sweep
+    from hanse.lab.player import cores
+    from hanse.lab.sweep import TABLE, grid_of, means, means_table, printed_rows, rows_of, run_sweep
 
     out, err = Console(), Console(stderr=True)
     if not grid and seeds is None:
@@ -64,7 +61,7 @@ def sweep(
             print(point.name)
         return
     folder = out_dir or Path("runs") / f"sweep-{file.stem}"
-    try:
+    with resumable(err):
         done = run_sweep(
             points,
             folder,
@@ -73,9 +70,6 @@ def sweep(
             rows_only=rows_only,
             console=err,
         )
-    except KeyboardInterrupt:
-        err.print("hanse: stopped; the same command goes on with the runs that are left")
-        raise typer.Exit(1) from None
     rows = rows_of(points, done)
     averages = means(points, rows) if seeds is not None and seeds > 1 else []
     if as_json:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hanse.lab.jobs.job import Job, Step, attempt, play
+from hanse.lab.job import Job, Step, attempt, play
 from hanse.lab.papers.runner import Outcome
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ LEDGER = "the ledger verifies"
 
 
 def play_audited(job: Job, step: Step) -> dict[str, Any]:
-    """Run a job and return what is kept of it (:func:`hanse.lab.jobs.job.attempt`).
+    """Run a job and return what is kept of it (:func:`hanse.lab.job.attempt`).
 
     A run with books is played in a temporary run directory; its result has ``audit``: each check's name with
     ``{"holds", "said"}``, and ``rounds``, the markets that were replayed.

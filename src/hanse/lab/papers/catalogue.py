@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hanse.base.errors import UserError, nearest
+from hanse.lab.papers.computed import COMPUTED
 from hanse.lab.papers.frame import SCALES, Paper, PaperTable
-from hanse.lab.papers.greedyfed import GREEDYFED
-from hanse.lab.papers.gtflat import GTFLAT_PAPER
-from hanse.lab.papers.ipfl import IPFL
-from hanse.lab.papers.pifl import PIFL
+from hanse.lab.papers.tables import load_paper
 
 __all__ = ["PAPERS", "find_table"]
 
-PAPERS: Mapping[str, Paper] = {paper.name: paper for paper in (GREEDYFED, GTFLAT_PAPER, IPFL, PIFL)}
+PAPERS: Mapping[str, Paper] = {name: load_paper(name, COMPUTED) for name in ("greedyfed", "gtflat", "ipfl", "pifl")}
 
 
 def find_table(paper: str, table: str, scale: str) -> PaperTable:

@@ -1,7 +1,8 @@
 """What a paper's table is: cells, each with the published number and the experiments that it is made of.
 
-A table is data. A cell names one algorithm in one setting; its variants are the hyper-parameters that the paper tried,
-of which it reports the best. A variant is an experiment as nested plain values, without seeds.
+A table is data, read from a file (:mod:`hanse.lab.papers.tables`). A cell names one algorithm in one setting; its
+variants are the hyper-parameters that the paper tried, of which it reports the best. A variant is an experiment as
+nested plain values, without seeds.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ class Variant:
     against: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cell:
     """One algorithm in one setting: ``group`` is the block of the printed table (a data set), ``column`` its column.
 
     ``at``: after how many rounds the number is read; ``ranked``: whether it takes part in the order of the algorithms
     (an upper bound does not); ``tags``: the words that ``--only`` knows it by. ``measure``: the figure "at" that round,
-    the "best" so far, or the effective "rounds" and their "improvement" against another run (see ``measure.py``);
+    the "best" so far, or the effective "rounds" and their "improvement" against another run (see ``compare.py``);
     ``computed``: the number itself, for a cell that no experiment is needed for. ``metric`` and ``factor`` replace the
     table's; of several metrics it is the mean.
     """
@@ -81,7 +82,7 @@ class Cell:
         return f"{self.group}, {self.column}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PaperTable:
     """A table at one scale.
 

@@ -1,4 +1,4 @@
-"""From a table to jobs, one experiment each, shared by all cells that read the same run; see :mod:`hanse.lab.jobs`."""
+"""From a table to jobs, one experiment each, shared by all cells that read the same run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from hanse.base.errors import UserError
-from hanse.lab.jobs.job import Job, key_of, play
-from hanse.lab.jobs.pool import Work, doing
-from hanse.lab.jobs.run import run_jobs
-from hanse.lab.jobs.store import Store
+from hanse.lab.job import Job, play, seeded
 from hanse.lab.papers.frame import Cell, PaperTable, Variant
+from hanse.lab.player import Work, play_all
 
 __all__ = ["Outcome", "Reading", "expand", "job_of", "run_table"]
 
@@ -34,11 +32,8 @@ class Reading:
 
 def job_of(cell: Cell, variant: Variant, seed: int) -> Job:
     """Return a variant's run with one seed: the seed of the split and of everything else."""
-    sections = {name: dict(entries) for name, entries in variant.sections.items()}
-    sections["data"] = {**sections.get("data", {}), "seed": seed}
-    sections["run"] = {**sections.get("run", {}), "seed": seed}
     name = f"{cell.algorithm} {variant.name}".strip()
-    return Job(key_of(sections), f"{cell.setting}: {name}, seed {seed}", sections)
+    return seeded(variant.sections, seed, f"{cell.setting}: {name}, seed {seed}")
 
 
 def expand(table: PaperTable, seeds: int) -> tuple[list[Job], list[Reading]]:
@@ -103,12 +98,9 @@ def run_table(
     UserError for seeds or workers below 1, or for data that are not here and cannot be downloaded; KeyboardInterrupt
     once it is stopped (what has ended is kept).
     """
-    for name, value in (("--seeds", seeds), ("--workers", workers)):
-        if value < 1:
-            raise UserError(f"{name} {value}: must be at least 1")
+    if seeds < 1:
+        raise UserError(f"--seeds {seeds}: must be at least 1")
     jobs, readings = expand(table, seeds)
-    done = run_jobs(
-        jobs, Store(folder / "jobs"), doing(work, workers), label=f"{table.paper} {table.name}", console=console
-    )
+    done = play_all(jobs, folder, work, workers=workers, label=f"{table.paper} {table.name}", console=console)
     failures = {job.label: done.failures[job.key] for job in jobs if job.key in done.failures}
     return Outcome(table, seeds, tuple(jobs), tuple(readings), done.results, failures, done.played)

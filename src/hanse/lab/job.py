@@ -1,0 +1,201 @@
+"""One run as a job: an experiment with a key, how it is played, and what is kept of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hanse.base.errors import UserError
+from hanse.runs.config import Experiment, RunSection
+
+if TYPE_CHECKING:
+    from hanse.runs.experiment import Observer, Run
+
+__all__ = ["Job", "Step", "attempt", "folder_of", "key_of", "play", "play_kept", "seeded"]
+
+Step = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: ``key`` is a hash of what is said of it (seeds included), ``label`` says it in words."""
+
+    key: str
+    label: str
+    sections: Mapping[str, Any]
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment. Raises UserError if it is not a valid one."""
+        return Experiment(**self.sections)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it plays."""
+        return int(self.sections.get("run", {}).get("rounds", RunSection().rounds))
+
+
+def key_of(sections: Mapping[str, Any]) -> str:
+    """Return the key of an experiment as it is written down: 20 hexadecimal digits, whatever the order of its keys."""
+    text = json.dumps(sections, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+def seeded(sections: Mapping[str, Any], seed: int | None, label: str) -> Job:
+    """Return the run of an experiment with one seed, that of the split and of everything else; None: its own seeds."""
+    given = dict(sections)
+    for name in () if seed is None else ("data", "run"):
+        below = given.get(name, {})
+        if isinstance(below, Mapping):  # anything else the experiment's check will refuse
+            given[name] = {**below, "seed": seed}
+    return Job(key_of(given), label, given)
+
+
+class _Steps:
+    """Tells how far a run is."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def on_start(self, experiment: Any, first_round: int, said: Any) -> None:
+        """Rounds of an earlier start count, too."""
+        if first_round:
+            self._step(first_round)
+
+    def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
+        """One more."""
+        self._step(1)
+
+    def on_end(self, result: Any) -> None:
+        """Nothing is left to say."""
+
+
+def play(job: Job, step: Step) -> dict[str, Any]:
+    """Run a job without a run directory and return what is kept of it; see :func:`attempt`."""
+    from hanse.runs.experiment import run
+
+    return attempt(job, step, lambda observers: run(job.experiment, observers=observers))
+
+
+_LONGEST = 80  # characters of a folder's name that say what varies
+
+
+def folder_of(runs: Path, job: Job) -> Path:
+    """Return the run directory of a job: what varies and a part of its key. One that is there keeps its name."""
+    tail = job.key[:8]
+    there = sorted(runs.glob(f"*-{tail}"))
+    words = re.sub(r"[^\w.=+-]+", "_", job.label)[:_LONGEST].strip("_.")
+    return there[0] if there else runs / f"{words}-{tail}"
+
+
+def play_kept(job: Job, step: Step, *, runs: Path) -> dict[str, Any]:
+    """Run a job in its run directory below ``runs``, or go on there; return what is kept of it."""
+    path = folder_of(runs, job)
+    found = attempt(job, step, lambda observers: _go(path, job, observers))
+    return found | {"folder": str(path)}
+
+
+def _go(path: Path, job: Job, observers: Sequence[Observer]) -> Run:
+    from hanse.runs.experiment import resume, run
+
+    if (path / "config.toml").exists():
+        if _same(_begun(path), job.experiment):
+            return resume(path, observers=observers)
+        return run(job.experiment, out=path, observers=observers, overwrite=True)
+    return run(job.experiment, out=path, observers=observers)
+
+
+def _begun(path: Path) -> Experiment | None:
+    """Return the experiment that a run directory holds; None if this version cannot read it any more."""
+    try:
+        return Experiment.read(path / "config.toml")
+    except UserError:
+        return None
+
+
+def _same(there: Experiment | None, asked: Experiment) -> bool:
+    """Say whether a run directory is of this experiment, whatever engine "auto" became."""
+    if there is None:
+        return False
+    ours, theirs = asked.sections(), there.sections()
+    open_ = {name for name, value in ours["engine"].items() if value in (None, "auto")}
+    return all(
+        {k: v for k, v in ours[name].items() if k not in open_ or name != "engine"}
+        == {k: v for k, v in theirs[name].items() if k not in open_ or name != "engine"}
+        for name in ours
+    )
+
+
+def attempt(job: Job, step: Step, run: Callable[[Sequence[Observer]], Run]) -> dict[str, Any]:
+    """Run a job and return what is kept of it, as plain values; a failure is a result, too.
+
+    ``status`` is "done", "failed" (with ``error`` and ``traceback``) or "interrupted". A finished run has
+    ``experiment`` as it was asked for (what "auto" became on this machine is no reason to run it again), ``tested``
+    (the rounds played at each test), ``curves`` (a list for each tested figure), ``seconds`` of all its rounds,
+    ``ms_per_round``, and the same for each stage of a round.
+    """
+    found: dict[str, Any] = {"key": job.key, "label": job.label, "given": job.sections}
+    begun = time.perf_counter(), time.process_time()
+    try:
+        result = run([_Steps(step)])
+        if result.interrupted:
+            return found | {"status": "interrupted"}
+        found |= {"experiment": job.experiment.sections(), **_kept(result.metrics)}
+        found["curves"] |= _by_client(result.tested, len(found["tested"]))
+    except Exception as wrong:
+        error = " ".join(f"{type(wrong).__name__}: {wrong}".split())
+        return found | {"status": "failed", "error": error, "traceback": traceback.format_exc()}
+    clock = {"wall_seconds": time.perf_counter() - begun[0], "cpu_seconds": time.process_time() - begun[1]}
+    return found | {"status": "done", **clock}
+
+
+MOST_CLIENTS = 64  # whose figures are kept one by one
+KEPT = ("test/", "client/", "utility/", "balance/", "market/")  # figures whose curves are kept
+
+
+def _kept(metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    tested = [line for line in metrics if any(name.startswith(("test/", "client/")) for name in line)]
+    names = dict.fromkeys(name for line in tested for name in line if name.startswith(KEPT))
+    return {
+        "rounds": len(metrics),
+        "tested": [line["round"] + 1 for line in tested],
+        "curves": {name: [_finite(line.get(name)) for line in tested] for name in names},
+        "seconds": _sum(line["time/round_s"] for line in metrics),
+        "ms_per_round": 1e3 * _sum(line["time/round_s"] for line in metrics) / max(1, len(metrics)),
+        "median_ms": 1e3 * statistics.median([line["time/round_s"] for line in metrics] or [0.0]),
+        "stages_ms": {
+            name.removeprefix("time/").removesuffix("_s"): 1e3 * _sum(line.get(name, 0.0) for line in metrics)
+            / max(1, len(metrics))
+            for name in dict.fromkeys(name for line in metrics for name in line if name.startswith("time/"))
+        },
+        "bytes": {way: _sum(line[f"bytes/{way}"] for line in metrics) for way in ("down", "up")},
+        "models_evaluated": _sum(line.get("value/models_evaluated", 0.0) for line in metrics),
+        "refused": _sum(line["refused"] for line in metrics),
+    }  # fmt: skip
+
+
+def _by_client(tested: Mapping[str, Any], points: int) -> dict[str, list[float | None]]:
+    """Return each client's own last test as a curve with that point alone, for a few clients."""
+    if not points or len(tested.get("tested", ())) > MOST_CLIENTS:
+        return {}
+    pairs = zip(tested.get("tested", ()), tested.get("test_accuracy", ()), strict=True)
+    before: list[float | None] = [None] * (points - 1)
+    return {f"client/{c}/test_accuracy": [*before, _finite(float(a))] for c, a in pairs}
+
+
+def _sum(values: Iterable[float]) -> float:
+    return float(sum(values))
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no NaN: a figure that is not finite is not there."""
+    return value if value is not None and math.isfinite(value) else None

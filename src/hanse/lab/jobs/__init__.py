@@ -1,1 +1,0 @@
-"""Many runs as jobs: skipped if finished, over worker processes, one small file each, failures recorded one by one."""

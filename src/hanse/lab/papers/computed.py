@@ -1,0 +1,77 @@
+"""The tables whose numbers need no experiment: GTFLAT's Example 1, the fit of iPFL's Table 7, its clients' data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hanse.data.sources import is_here
+from hanse.games import replicator
+from hanse.lab.papers.frame import Cell
+from hanse.lab.papers.tables import Computed, read_table
+
+__all__ = ["COMPUTED", "fit"]
+
+
+def fit(accuracies: Mapping[int, float]) -> dict[str, float]:
+    """Return the least-squares fit ``acc = p1 / sqrt(N) + p2`` (iPFL eq. 17) with its R^2 and root mean square
+    error.
+    """
+    x = 1 / np.sqrt(np.array(list(accuracies), dtype=np.float64))
+    y = np.array(list(accuracies.values()))
+    p1, p2 = np.polyfit(x, y, 1)
+    residual = y - (p1 * x + p2)
+    r2 = 1 - float(residual @ residual) / float(((y - y.mean()) ** 2).sum())
+    return {"p1": float(p1), "p2": float(p2), "R2": r2, "RMSE": math.sqrt(float((residual**2).mean()))}
+
+
+def _example1(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
+    """Return Example 1's numbers: the final state, the weights, and the payoffs of pure profiles."""
+    phi = values["payoffs"]
+    states = {"integers": replicator.equilibrium(phi, population=100), "closed form": replicator.equilibrium(phi)}
+
+    def number(cell: Cell) -> float:
+        at = [int(digit) for digit in cell.column if digit.isdigit()]
+        if cell.column.startswith("X"):  # X[i,a]
+            return float(states[cell.algorithm][at[0], at[1]])
+        if cell.column.startswith("omega"):  # omega[a]
+            return float(replicator.weights(states[cell.algorithm])[at[0]])
+        profile = [int(digit) for digit in cell.algorithm if digit.isdigit()]  # u[i] where the players choose s
+        chosen = np.zeros((3, 3))
+        chosen[np.arange(3), profile] = 1.0
+        return float(replicator.expected_payoffs(phi, chosen)[at[0], profile[at[0]]])
+
+    return [number(cell) for cell in cells]
+
+
+def _fit(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
+    """Return the fit of the printed Table 7."""
+    table7 = read_table("ipfl", "table7", "paper")
+    samples = [int(column["name"].removesuffix(" samples")) for column in table7["columns"]]
+    found = fit(dict(zip(samples, table7["published"]["CIFAR-10"]["local"], strict=True)))
+    return [found[cell.column] for cell in cells]
+
+
+def _class_counts(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
+    """Return each client's number of samples, or its largest class's share; nothing if the data are not here: the
+    counts need the data set's file, and a table is laid out before anything is loaded.
+    """
+    from hanse.data import DataSpec, build
+
+    data = cells[0].variants[0].sections["data"]
+    counts = build(DataSpec(**data)).class_counts() if data["source"] == "digits" or is_here(data["source"]) else None
+    if counts is None:
+        return []
+    found = []
+    for cell in cells:
+        own = counts[int(cell.algorithm.removeprefix("client ")) - 1]
+        share = 100.0 * float(own.max() / max(1, own.sum()))
+        found.append(float(own.sum()) if cell.column == "samples" else share)
+    return found
+
+
+COMPUTED: Mapping[str, Computed] = {"example1": _example1, "fit": _fit, "class_counts": _class_counts}
+"""What a file names as ``computed``."""

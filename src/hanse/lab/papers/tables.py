@@ -1,0 +1,279 @@
+"""A paper's tables as files: ``<paper>/paper.toml`` has what they share, ``<paper>/<table>.toml`` is one of them.
+
+A table is a grid: ``groups`` (the blocks of the printed table), ``columns`` and ``rows``, each a list of entries; a
+cell is one of each. An entry is a table with a ``name``, or a name that ``[group.NAME]``, ``[column.NAME]`` or
+``[row.NAME]`` explains, or a table that is ``like`` such a name but for what it says itself. It may have:
+
+* ``experiment``: settings of the cell's experiment. They are laid over one another in the order file, group, column,
+  row, variant; ``without`` lists keys (``"data.alpha"``) that are taken away first.
+* ``values``: what stands for ``"{name}"`` in settings, names and figures. ``"none"`` leaves a setting out.
+* ``scales``: at which scales it is there; ``if_here``, ``unless_here``: only with, or without, this data set's file
+  (``missing``: what is then said of it).
+* ``columns``, ``rows``: the only ones that a group or row has; ``changes``: what its presence changes.
+* ``metric``, ``factor`` or ``over`` (a divisor), ``at``, ``measure``, ``against`` (a row), ``ranked``, ``tags``: see
+  :class:`hanse.lab.papers.frame.Cell`; ``printed``: its name in ``[published]``, false for a column that has none.
+* ``variants`` (rows): the hyper-parameters that were tried, entries themselves.
+
+``[published.GROUP]`` has a list a row, in the order of the group's printed columns: a number, ``[mean, sd]``, or "-".
+``published_over`` divides what is printed. A whole file may have ``without``, ``metric``, ``factor``, ``measure``,
+``at`` and ``ranked``, too.
+
+Anything may be written ``{ paper = 400, small = 40, smoke = 6 }``: a scale that is not named has the paper's; if that
+is not named either, the entry is not there. ``like = "table2"`` starts from another file. A list of ``notes`` or
+``changes`` may hold ``"..."``, which stands for the paper's. ``computed`` names the function that gives the cells'
+numbers where no experiment is needed (:mod:`hanse.lab.papers.computed`).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from importlib.resources import files
+from typing import Any
+
+from hanse.base.errors import UserError, nearest
+from hanse.data.sources import is_here
+from hanse.lab.papers.frame import SCALES, Cell, Paper, PaperTable, Published, Scale, Variant
+
+__all__ = ["Computed", "build_table", "load_paper", "read_table", "sources_of"]
+
+ENTRY = {
+    "name", "like", "experiment", "without", "values", "scales", "if_here", "unless_here", "missing", "columns", "rows",
+    "changes", "metric", "factor", "over", "published_over", "at", "measure", "against", "ranked", "tags", "printed",
+    "variants",
+}  # fmt: skip
+FILE = {
+    "citation", "tables", "title", "like", "seeds", "unit", "curves", "computed", "by", "groups", "columns", "rows",
+    "group", "column", "row", "experiment", "without", "values", "published", "changes", "notes", "absent", "metric",
+    "factor", "measure", "at", "ranked",
+}  # fmt: skip
+Document = dict[str, Any]
+Computed = Callable[[Sequence[Cell], Mapping[str, Any]], Sequence[float]]
+"""From a table's cells and its file's ``values`` to the cells' numbers; none if they cannot be had here."""
+
+
+def load_paper(name: str, computed: Mapping[str, Computed]) -> Paper:
+    """Return a paper that has a folder beside this module, and ``computed`` by the names that its files use."""
+    shared = _file(name, "paper")
+    tables = {table: partial(build_table, name, table, computed=computed) for table in shared["tables"]}
+    return Paper(name, shared["citation"], tables)
+
+
+@cache
+def _file(paper: str, name: str) -> Document:
+    return tomllib.loads((files(__package__) / paper / f"{name}.toml").read_text())
+
+
+def read_table(paper: str, name: str, scale: Scale) -> Document:
+    """Return a table's file as it reads at a scale, with what it takes over from other files."""
+    own: Document = _at_scale(_file(paper, name), scale)
+    shared: Document = _at_scale(_file(paper, "paper"), scale)
+    below = read_table(paper, own["like"], scale) if "like" in own else shared
+    for key in own.get("without", ()):
+        below = below | {"experiment": _without(below["experiment"], key.split("."))}
+    merged = below | own
+    for key in ("experiment", "values", "group", "column", "row"):
+        merged[key] = _laid(below.get(key, {}), own.get(key, {}))
+    for key in ("notes", "changes"):
+        merged[key] = [line for text in merged[key] for line in (shared[key] if text == "..." else (text,))]
+    return merged
+
+
+def _at_scale(value: Any, scale: Scale) -> Any:
+    """Return a value of a file with every choice of scale made; None is a value that is not there."""
+    if isinstance(value, list):
+        return [_at_scale(item, scale) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value and value.keys() <= set(SCALES):
+        return _at_scale(value.get(scale, value.get("paper")), scale)
+    return {k: chosen for k, v in value.items() if (chosen := _at_scale(v, scale)) is not None}
+
+
+def _laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> Document:
+    """Return nested settings with others laid over them."""
+    both = dict(below)
+    for key, value in above.items():
+        nested = isinstance(value, Mapping) and isinstance(both.get(key), Mapping)
+        both[key] = _laid(both[key], value) if nested else value
+    return both
+
+
+def build_table(paper: str, name: str, scale: Scale, *, computed: Mapping[str, Computed]) -> PaperTable:
+    """Return a table at a scale. Raises UserError if its file has words that mean nothing."""
+    document = read_table(paper, name, scale)
+    every = _entries(document, "group")
+    _check(f"{paper}/{name}.toml", document, every)
+    groups = [group for group in every if _stands(group, scale)]
+    cells = tuple(cell for group in groups for cell in _cells(document, group, scale))
+    if "computed" in document:
+        numbers = computed[document["computed"]](cells, document.get("values", {}))
+        cells = tuple(
+            replace(cell, computed=number, variants=(), at=0) for cell, number in zip(cells, numbers, strict=False)
+        )
+    absent = {word: why for g in every if (why := _left_out(g, scale)) is not None for word in _words(document, g)}
+    said = [*document["changes"], *(line for group in groups for line in group.get("changes", ()))]
+    said += [group["missing"] for group in every if group.get("missing") in absent.values()]
+    options = {key: document[key] for key in ("metric", "factor", "unit", "curves") if key in document}
+    return PaperTable(
+        paper=paper,
+        name=name,
+        title=document["title"],
+        scale=scale,
+        cells=cells,
+        seeds=document["seeds"],
+        changes=tuple(dict.fromkeys(said)),
+        notes=tuple(document["notes"]),
+        absent=document.get("absent", {}) | absent,
+        **options,
+    )
+
+
+def sources_of(paper: str, name: str, scale: Scale) -> list[str]:
+    """Return the data sets of a table at a scale, those that it would leave out here, too."""
+    groups = _entries(read_table(paper, name, scale), "group")
+    here = [g for g in groups if scale in g.get("scales", SCALES) and ("missing" in g or _stands(g, scale))]
+    found = (group.get("experiment", {}).get("data", {}).get("source") for group in here)
+    return list(dict.fromkeys(source for source in found if source is not None))
+
+
+def _check(where: str, document: Document, groups: Sequence[Document]) -> None:
+    """Refuse words that mean nothing, which would be passed over in silence: keys, and names of published numbers."""
+    columns, rows = _entries(document, "column"), _entries(document, "row")
+    entries = [*groups, *columns, *rows, *(variant for row in rows for variant in row.get("variants", ()))]
+    wrong: list[tuple[str, Iterable[str]]] = [(key, FILE) for key in document.keys() - FILE]
+    wrong += [(key, ENTRY) for entry in entries for key in entry.keys() - ENTRY]
+    printed = {*document["group"], *(group.get("printed", group["name"]) for group in groups)}
+    names = [row["name"] for row in rows]
+    for group, lines in document.get("published", {}).items():
+        wrong += [(group, printed)] if group not in printed else []
+        wrong += [(row, names) for row in lines if row not in names]
+    if wrong:
+        raise UserError(*(f"{where}: {word}: there is no such name{nearest(word, known)}" for word, known in wrong))
+
+
+def _entries(document: Document, kind: str) -> list[Document]:
+    """Return the entries of the list of groups, columns or rows, with what they take from the named ones."""
+    named = document[kind]
+
+    def whole(item: str | Document) -> Document:
+        if isinstance(item, str):
+            return whole({"name": item, **named[item]})
+        return _laid(whole(item["like"]), item) if "like" in item else item
+
+    return [whole(item) for item in document[f"{kind}s"]]
+
+
+def _stands(entry: Document, scale: Scale) -> bool:
+    """Say whether an entry is there at this scale, with the data that are here."""
+    there = "if_here" not in entry or is_here(entry["if_here"])
+    wanted = "unless_here" not in entry or not is_here(entry["unless_here"])
+    return scale in entry.get("scales", SCALES) and there and wanted
+
+
+def _left_out(group: Document, scale: Scale) -> str | None:
+    """Return why a group of the paper is not in the table; None if it is there."""
+    scales = group.get("scales", SCALES)
+    if scale in scales:
+        return None if _stands(group, scale) else group.get("missing")
+    return f"is part of --scale {' and '.join(scales)} only" if "paper" in scales else None
+
+
+def _words(document: Document, *entries: Document) -> frozenset[str]:
+    """Return the words that ``--only`` knows entries by: of their names, their tags, and their data sets."""
+    texts = [_filled(entry["name"], _values(document, *entries)) for entry in entries]
+    words = " ".join(texts).lower().replace(",", " ").split()
+    sources = [source for e in entries if (source := e.get("experiment", {}).get("data", {}).get("source"))]
+    tags = [tag for entry in entries for tag in entry.get("tags", ())]
+    return frozenset({word.strip("():") for word in words} | {*tags, *sources})
+
+
+def _values(document: Document, *entries: Document) -> Document:
+    return {k: v for entry in (document, *entries) for k, v in entry.get("values", {}).items()}
+
+
+def _filled(value: Any, values: Mapping[str, Any]) -> Any:
+    """Return a value of a file with its "{names}" filled in; a text that is one name alone becomes what it names."""
+    if isinstance(value, str) and "{" in value:
+        alone = value[1:-1]
+        return values[alone] if value == f"{{{alone}}}" else value.format_map(values)
+    if isinstance(value, list):
+        return [_filled(item, values) for item in value]
+    if isinstance(value, Mapping):
+        filled = {key: _filled(item, values) for key, item in value.items()}
+        return {k: v for k, v in filled.items() if v != "none" or value[k] == "none"}
+    return value
+
+
+def _cells(document: Document, group: Document, scale: Scale) -> Iterator[Cell]:
+    """Yield the cells of a group, column by column, or row by row if the file says ``by = "row"``."""
+    columns, rows = (
+        [e for e in _entries(document, kind) if _stands(e, scale) and e["name"] in group.get(f"{kind}s", (e["name"],))]
+        for kind in ("column", "row")
+    )
+    if document.get("by") == "row":
+        places = [(column, row) for row in rows for column in columns]
+    else:
+        places = [(column, row) for column in columns for row in rows]
+    printed = [column["name"] for column in columns if column.get("printed", True)]
+    for column, row in places:
+        if column["name"] in row.get("columns", (column["name"],)):
+            numbers = document.get("published", {}).get(group.get("printed", group["name"]), {}).get(row["name"])
+            by_column = dict(zip(printed, numbers or [], strict=bool(numbers)))
+            yield _cell(document, (group, column, row), by_column.get(column["name"], "-"), scale)
+
+
+def _cell(document: Document, place: Sequence[Document], number: Any, scale: Scale) -> Cell:
+    group, column, row = place
+    values, said = _values(document, *place), _laid(_laid(group, column), row)
+    against = None
+    if "against" in said:
+        [base] = _entries({**document, "rows": [said["against"]]}, "row")
+        against = _experiment(document, (group, column, base))
+    factor = said.get("factor") if "over" not in said else 1.0 / said["over"]
+    metric = _filled(said.get("metric", ""), values)
+    runs = tuple(
+        Variant(v["name"], _experiment(document, (*place, v)), against)
+        for v in row.get("variants", [{"name": ""}])
+        if _stands(v, scale)
+    )
+    rounds = runs[0].sections["run"]["rounds"]
+    return Cell(
+        group=_filled(group["name"], values),
+        column=_filled(column["name"], values),
+        algorithm=_filled(row["name"], values),
+        variants=runs,
+        at=_filled(said.get("at", document.get("at", rounds)), values),
+        published=_published(number, said.get("published_over", 1)),
+        ranked=all(entry.get("ranked", True) for entry in (document, *place)),
+        tags=_words(document, *place),
+        measure=said.get("measure") or document.get("measure", "at"),
+        metric=tuple(metric) if isinstance(metric, list) else metric,
+        factor=factor,
+    )
+
+
+def _experiment(document: Document, layers: Sequence[Document]) -> Document:
+    """Return an experiment: the file's settings, and those of the layers over them."""
+    sections = document["experiment"]
+    for layer in layers:
+        for key in layer.get("without", ()):
+            sections = _without(sections, key.split("."))
+        sections = _laid(sections, layer.get("experiment", {}))
+    found: Document = _filled(sections, _values(document, *layers))
+    return found
+
+
+def _without(sections: Mapping[str, Any], path: Sequence[str]) -> Document:
+    first, *rest = path
+    if rest and first in sections:
+        return {**sections, first: _without(sections[first], rest)}
+    return {key: value for key, value in sections.items() if key != first}
+
+
+def _published(number: Any, over: float) -> Published | None:
+    if number == "-":
+        return None
+    return Published(*(float(x) / over for x in (number if isinstance(number, list) else [number])))

@@ -1,0 +1,364 @@
+"""Plays jobs: skips what is finished, does the rest here, in processes, or on Ray; keeps what ends and what fails.
+
+Each job has one thread. A worker that dies costs its job and nobody else's.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from hanse.base.errors import UserError, library
+from hanse.base.files import write_whole
+from hanse.base.toml import flat
+from hanse.lab.job import Job, Step
+
+__all__ = ["Done", "Store", "Work", "check_sources", "cores", "in_processes", "play_all"]
+
+Work = Callable[[Job, Step], dict[str, Any]]
+_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """Finished jobs' results by key, the reason of each failure by key, and how many jobs were run now."""
+
+    results: Mapping[str, Mapping[str, Any]]
+    failures: Mapping[str, str]
+    played: int
+
+
+def play_all(
+    jobs: Sequence[Job],
+    folder: Path,
+    work: Work,
+    *,
+    workers: int,
+    label: str,
+    ray: str | None = None,
+    console: Console | None = None,
+    ended: Callable[[Done], None] = lambda done: None,
+) -> Done:
+    """Play the jobs that ``folder/jobs`` has no finished result of, and keep what comes out there.
+
+    ``work`` plays one of them, in ``workers`` processes (this one if it is 1) or on the Ray cluster at ``ray``. A job
+    that fails is recorded and tried again next time. ``ended`` sees what is there after every job. Raises UserError
+    for workers below 1, for data that are not here and cannot be downloaded, or for a cluster that does not answer;
+    KeyboardInterrupt once it is stopped (what has ended is kept).
+    """
+    if workers < 1:
+        raise UserError(f"--workers {workers}: must be at least 1")
+    store = Store(folder / "jobs")
+    results = {job.key: found for job in jobs if (found := store.read(job)) is not None}
+    todo = [job for job in jobs if job.key not in results]
+    check_sources(todo)
+    failures: dict[str, str] = {}
+    with _bar(console) as progress:
+        task = progress.add_task(label, total=sum(j.rounds for j in todo), jobs=len(todo), ended=0, failed="")
+        steps = _Steps(lambda rounds: progress.advance(task, rounds))
+        for count, (job, found) in enumerate(_doing(work, workers, ray)(todo, steps), 1):
+            if found["status"] == "interrupted":
+                raise KeyboardInterrupt
+            store.write(job, found)
+            if found["status"] == "done":
+                results[job.key] = found
+            else:
+                failures[job.key] = found["error"]
+            steps.settle(job)
+            failed = f"{len(failures)} failed" if failures else ""
+            progress.update(task, ended=count, failed=failed)
+            ended(Done(results, failures, len(todo)))
+    return Done(results, failures, len(todo))
+
+
+def _doing(work: Work, workers: int, ray: str | None) -> Callable[..., Iterable[tuple[Job, dict[str, Any]]]]:
+    """Return what does jobs and yields each with its result."""
+    if ray is not None:
+        return partial(in_ray, work=work, address=ray)
+    return partial(in_order, work=work) if workers == 1 else partial(in_processes, work=work, workers=workers)
+
+
+def check_sources(jobs: Sequence[Job]) -> None:
+    """Load each source that the jobs need once, which downloads what is not here, before any process starts."""
+    from hanse.data.sources import SOURCES, load
+
+    lines: list[str] = []
+    wanted = dict.fromkeys((s.source, s.path, s.download) for s in (job.experiment.data for job in jobs))
+    for source, path, download in wanted:
+        if source in SOURCES:
+            try:
+                load(source, root=None if path is None else Path(path), download=download)
+            except UserError as wrong:
+                lines += wrong.lines
+    if lines:
+        raise UserError(*lines)
+
+
+class _Steps:
+    """Counts each job's rounds; a job that ended counts all of them, however it ended."""
+
+    def __init__(self, advance: Callable[[int], None]) -> None:
+        self._advance = advance
+        self._played: dict[str, int] = {}
+
+    def __call__(self, job: Job, rounds: int) -> None:
+        self._played[job.key] = self._played.get(job.key, 0) + rounds
+        self._advance(rounds)
+
+    def settle(self, job: Job) -> None:
+        self._advance(job.rounds - self._played.get(job.key, 0))
+
+
+def _bar(console: Console | None) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds, {task.fields[ended]}/{task.fields[jobs]} runs"),
+        TimeElapsedColumn(),
+        TextColumn("gone,"),
+        TimeRemainingColumn(),
+        TextColumn("left {task.fields[failed]}"),
+        console=console,
+        disable=console is None,
+        speed_estimate_period=600,  # rounds of different algorithms differ much
+    )
+
+
+class Store:
+    """The folder of results: a file ``<key>.json`` each, whole or not there at all; tables that share runs share it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, job: Job) -> Path:
+        """Return where a job's result lies."""
+        return self.folder / f"{job.key}.json"
+
+    def read(self, job: Job) -> dict[str, Any] | None:
+        """Return a job's finished result; None if there is none, or if it is of a different experiment.
+
+        The key covers what the table says. Defaults that it does not mention are compared with those that the result
+        was made with; keys that only one of the two knows are passed over, so that a new option with an old default
+        does not throw away finished runs.
+        """
+        try:
+            found = json.loads(self.path(job).read_text())
+        except (OSError, ValueError):  # not there, or cut short by something that was not us
+            return None
+        if not isinstance(found, dict) or found.get("status") != "done" or "experiment" not in found:
+            return None
+        then = dict(flat(found["experiment"]))
+        now = dict(flat(json.loads(json.dumps(job.experiment.sections()))))
+        return found if all(then[name] == now[name] for name in then.keys() & now.keys()) else None
+
+    def write(self, job: Job, result: Mapping[str, Any]) -> None:
+        """Keep a result, finished or failed."""
+        write_whole(self.path(job), json.dumps(result, indent=1, allow_nan=False) + "\n")
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def in_order(
+    jobs: Sequence[Job], step: Callable[[Job, int], None], *, work: Work
+) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """Do the jobs in this process, one after another, with one thread; yields each with its result."""
+    from hanse.learning.threads import intra_op
+
+    for job in jobs:
+        with intra_op(1):
+
+            def tell(rounds: int, job: Job = job) -> None:
+                step(job, rounds)
+
+            found = work(job, tell)
+        yield job, found
+
+
+def in_processes(
+    jobs: Sequence[Job], step: Callable[[Job, int], None], *, work: Work, workers: int
+) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """Do the jobs in ``workers`` processes, first jobs first; yields each with its result as it ends.
+
+    ``work`` is a function of a module. When the iterator is closed, or raises, the processes are ended.
+    """
+    waiting = list(reversed(jobs))
+    crew: list[_Worker] = []
+    try:
+        for _ in range(min(workers, len(jobs))):
+            crew.append(_Worker.start(work))
+            crew[-1].give(waiting.pop())
+        while crew:
+            for pipe in wait([worker.pipe for worker in crew]):
+                worker = next(w for w in crew if w.pipe is pipe)
+                job, message = worker.job, worker.hear()
+                if isinstance(message, int):
+                    step(job, message)
+                    continue
+                if message is None:
+                    crew.remove(worker)
+                    code = worker.end()
+                    yield job, dead(job, f"its worker process ended with code {code}")
+                    if waiting:
+                        crew.append(_Worker.start(work))
+                        crew[-1].give(waiting.pop())
+                    continue
+                if waiting:
+                    worker.give(waiting.pop())
+                else:
+                    crew.remove(worker)
+                    worker.end()
+                yield job, message
+    finally:
+        for worker in crew:
+            worker.end()
+
+
+def dead(job: Job, error: str) -> dict[str, Any]:
+    """Return the result of a job whose worker could not say what went wrong."""
+    given = {"key": job.key, "label": job.label, "given": dict(job.sections)}
+    return given | {"status": "failed", "error": error, "traceback": ""}
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    pipe: Connection
+    job: Job
+
+    @classmethod
+    def start(cls, work: Work) -> _Worker:
+        here, there = multiprocessing.Pipe()
+        # a forked child would inherit torch's threads in an unusable state
+        process = multiprocessing.get_context("spawn").Process(target=_serve, args=(there, work), daemon=True)
+        with _one_thread():
+            process.start()
+        there.close()
+        return cls(process, here, Job("", "", {}))
+
+    def give(self, job: Job) -> None:
+        self.job = job
+        with suppress(OSError):  # it is dead: the next read says so
+            self.pipe.send(job)
+
+    def hear(self) -> int | dict[str, Any] | None:
+        """Return rounds played, a result, or None if the process is gone."""
+        try:
+            message: int | dict[str, Any] = self.pipe.recv()
+            return message
+        except (EOFError, OSError):
+            return None
+
+    def end(self) -> int | None:
+        """Close the pipe, upon which an idle process ends; end a busy one. Return its exit code."""
+        self.pipe.close()
+        self.process.join(0.5 if self.process.is_alive() else None)
+        if self.process.is_alive():
+            self.process.terminate()
+            self.process.join()
+        return self.process.exitcode
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let new processes start numerical libraries with one thread."""
+    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _serve(pipe: Connection, work: Work) -> None:
+    """Do jobs from the pipe until it closes."""
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    torch.set_num_threads(1)
+    try:
+        while True:
+            pipe.send(work(pipe.recv(), pipe.send))
+    except (EOFError, OSError):
+        return  # the parent is done with us, or gone
+
+
+def in_ray(
+    jobs: Sequence[Job], step: Callable[[Job, int], None], *, work: Work, address: str
+) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """Do the jobs on the Ray cluster at ``address``; yields each with its result as it ends.
+
+    ``address`` is what Ray takes: "host:port", "ray://host:port", "auto" for the cluster that this machine is part of,
+    "local" for a new one on this machine. hanse must be installed on the cluster's machines; ``HANSE_DATA`` goes along.
+    ``work`` is a function of a module. A task whose worker dies fails alone. Raises UserError if Ray is not installed
+    or nothing answers at the address.
+    """
+    ray = _ray(address)
+    try:
+        remote = ray.remote(num_cpus=1, max_retries=0)(_in_a_ray_worker)
+        running = {remote.remote(work, job): job for job in jobs}
+        while running:
+            ready, _ = ray.wait(list(running), num_returns=1)
+            job = running.pop(ready[0])
+            try:
+                found = ray.get(ready[0])
+            except ray.exceptions.RayError as wrong:
+                found = dead(job, f"its Ray task was lost: {' '.join(str(wrong).split())}")
+            yield job, found
+    finally:
+        ray.shutdown()  # which ends the tasks that still run
+
+
+def _ray(address: str) -> Any:
+    """Return the module, connected."""
+    ray = library("ray", "--ray: ray is not installed; 'pip install ray'")
+    _knock(address)
+    variables = {name: os.environ[name] for name in ("HANSE_DATA",) if name in os.environ}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": variables})
+    except (ConnectionError, ValueError, RuntimeError, OSError) as wrong:
+        raise UserError(f"--ray {address}: no Ray cluster answers: {' '.join(str(wrong).split())}") from None
+    return ray
+
+
+def _knock(address: str) -> None:
+    """Refuse an address where nothing listens: Ray itself tries for minutes, and then ends the process."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE_S).close()
+    except (OSError, OverflowError) as wrong:
+        raise UserError(f"--ray {address}: no Ray cluster answers: {wrong}") from None
+
+
+def _in_a_ray_worker(work: Work, job: Job) -> dict[str, Any]:
+    """Do one job with one thread; nobody hears how far it is."""
+    from hanse.learning.threads import intra_op
+
+    with intra_op(1):
+        return work(job, lambda rounds: None)

@@ -1,0 +1,325 @@
+"""One experiment at many settings: a grid over its keys and seeds, each point a run, each run a row of a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from hanse.base.errors import UserError
+from hanse.base.files import write_whole
+from hanse.lab.job import Job, play, play_kept, seeded
+from hanse.lab.player import Done, Work, play_all
+from hanse.runs.config import Experiment, read_sections
+
+__all__ = [
+    "MOST",
+    "TABLE",
+    "Axis",
+    "Point",
+    "grid_of",
+    "means",
+    "means_table",
+    "printed_rows",
+    "read_axis",
+    "rows_of",
+    "run_sweep",
+    "write_rows",
+]
+
+TABLE = "table.csv"
+Row = dict[str, Any]
+_ONE_CLIENT = re.compile(r"\w+/\d+(/|$)")  # a single client's figure: it is in the run's own file
+MOST = 100_000  # runs: more is a slip of the pen
+_OPEN, _SHUT = "[{(", "]})"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One varied key, ``section.key``, and its values as they are written."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run: where it lies in the grid (written values by key), its seed if seeds vary, and its job."""
+
+    at: Mapping[str, str]
+    seed: int | None
+    job: Job
+
+    @property
+    def name(self) -> str:
+        """What varies, in words."""
+        return self.job.label
+
+
+def read_axis(text: str) -> Axis:
+    """Return the axis that ``section.key=a,b,c`` says; commas inside brackets and quotes belong to a value.
+
+    Raises UserError for anything else, and for a value that is there twice.
+    """
+    key, equals, rest = text.partition("=")
+    key = key.strip()
+    if not equals or not key or len(key.split(".")) < 2 or not all(part.strip() for part in key.split(".")):
+        raise UserError(f"--grid {text}: must be section.key=value,value, as in --grid train.lr=0.1,0.01")
+    values = tuple(value.strip() for value in _split(rest))
+    if not all(values):
+        raise UserError(f'--grid {text}: a value is empty; write "" for empty text')
+    twice = next((value for value in values if values.count(value) > 1), None)
+    if twice is not None:
+        raise UserError(f"--grid {text}: {twice} is there twice")
+    return Axis(key, values)
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas that are not within brackets or quotes."""
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter in _OPEN:
+            depth += 1
+        elif letter in _SHUT:
+            depth -= 1
+        elif letter == "," and depth == 0:
+            parts.append("")
+            continue
+        parts[-1] += letter
+    return parts
+
+
+def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: int | None) -> list[Point]:
+    """Return the runs of a sweep, checked: every combination of the axes' values, with ``seeds`` seeds each.
+
+    A seed is that of the split and of everything else (``data.seed`` and ``run.seed``). All combinations of seed 0
+    come first, so that a sweep that was stopped has complete seeds. Raises UserError with a line for each mistake.
+    """
+    axes = _axes(grid, seeds)
+    if seeds is not None and seeds < 1:
+        raise UserError(f"--seeds {seeds}: must be at least 1")
+    count = math.prod(len(axis.values) for axis in axes) * (seeds or 1)
+    if count > MOST:
+        raise UserError(f"--grid: {count:,} runs; at most {MOST:,}")
+    points: list[Point] = []
+    lines: list[str] = []
+    for seed in range(seeds) if seeds is not None else (None,):
+        for values in itertools.product(*(axis.values for axis in axes)):
+            at = dict(zip((axis.key for axis in axes), values, strict=True))
+            point = _point(file, overrides, at, seed)
+            lines += _wrong(point)
+            points.append(point)
+        if lines:  # another seed would say the same again
+            raise UserError(*dict.fromkeys(lines))
+    same = _same_run(points)
+    if same is not None:
+        raise UserError(f"--grid: {same[0].name} and {same[1].name} are one and the same run")
+    return points
+
+
+def _axes(grid: Sequence[str], seeds: int | None) -> list[Axis]:
+    axes = [read_axis(text) for text in grid]
+    keys = [axis.key for axis in axes]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise UserError(f"--grid {key}: is given twice; write all its values in one")
+        if seeds is not None and key in ("run.seed", "data.seed"):
+            raise UserError(f"--grid {key}: --seeds sets it already; give one of the two")
+    return axes
+
+
+def _point(file: Path, overrides: Sequence[str], at: Mapping[str, str], seed: int | None) -> Point:
+    varied = [f"{key}={value}" for key, value in at.items()]
+    words = [*varied, *([f"seed={seed}"] if seed is not None else [])]
+    return Point(at, seed, seeded(read_sections(file, [*overrides, *varied]), seed, ", ".join(words) or file.stem))
+
+
+def _wrong(point: Point) -> list[str]:
+    """Return what is wrong with a point's experiment."""
+    try:
+        Experiment(**point.job.sections)
+    except UserError as wrong:
+        return [f"{point.name}: {line}" for line in wrong.lines]
+    return []
+
+
+def _same_run(points: Sequence[Point]) -> tuple[Point, Point] | None:
+    """Return two points that say the same in different words (``0.1`` and ``0.10``)."""
+    seen: dict[str, Point] = {}
+    for point in points:
+        other = seen.setdefault(point.job.key, point)
+        if other is not point:
+            return other, point
+    return None
+
+
+def run_sweep(
+    points: Sequence[Point],
+    folder: Path,
+    *,
+    workers: int,
+    ray: str | None = None,
+    rows_only: bool = False,
+    console: Console | None = None,
+    work: Work | None = None,
+) -> Done:
+    """Run what is left of a sweep over ``workers`` processes, or on the Ray cluster at ``ray``.
+
+    ``folder`` gets ``table.csv`` (a row a run, rewritten after each), ``jobs/<key>.json`` (what is kept of a run) and
+    ``runs/`` (a run directory each, unless ``rows_only`` or on Ray). Every run uses one thread, so that its numbers do
+    not depend on ``workers``. A run that fails is a row that says why, and is tried again next time. Raises UserError
+    for fewer than 1 worker, data that are not here, or a cluster that does not answer; KeyboardInterrupt once it is
+    stopped (what has ended is kept, and a run directory is gone on with).
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as wrong:
+        raise UserError(f"--out {folder}: cannot be written: {wrong.strerror}") from None
+    bare = rows_only or ray is not None
+
+    def table(done: Done) -> None:
+        write_rows(folder / TABLE, rows_of(points, done))
+
+    done = play_all(
+        [point.job for point in points],
+        folder,
+        work or (play if bare else partial(play_kept, runs=folder / "runs")),
+        workers=workers,
+        ray=ray,
+        label=folder.name,
+        console=console,
+        ended=table,
+    )
+    table(done)
+    return done
+
+
+def rows_of(points: Sequence[Point], done: Done) -> list[Row]:
+    """Return a row a run, in the order of the points: what varied, ``status`` and what came out.
+
+    ``status`` is "done", "failed" (with ``error``) or "waiting". A finished run has the last value of each tested
+    figure under its own name, the best test accuracy with the round of it, and what the run took.
+    """
+    rows = []
+    for point in points:
+        row: Row = {**point.at} if point.seed is None else {**point.at, "seed": point.seed}
+        found = done.results.get(point.job.key)
+        error = done.failures.get(point.job.key)
+        row["status"] = "done" if found is not None else "waiting" if error is None else "failed"
+        if found is not None:
+            row |= _figures(found)
+        row |= {"error": error, "key": point.job.key}
+        rows.append(row)
+    return rows
+
+
+def _figures(found: Mapping[str, Any]) -> Row:
+    curves = {name: values for name, values in found["curves"].items() if not _ONE_CLIENT.match(name)}
+    row: Row = {"rounds": found["rounds"]}
+    row |= {name: values[-1] if values else None for name, values in curves.items()}
+    tested = [(value, -at) for at, value in zip(found["tested"], curves.get("test/accuracy", ()), strict=False)
+              if value is not None]  # fmt: skip
+    if tested:
+        best, at = max(tested)
+        row |= {"best test/accuracy": best, "best after rounds": -at}
+    row |= {
+        "ms_per_round": found["ms_per_round"],
+        "seconds": found["wall_seconds"],
+        "megabytes": (found["bytes"]["down"] + found["bytes"]["up"]) / 1e6,
+        "folder": found.get("folder"),
+    }
+    return row
+
+
+def means(points: Sequence[Point], rows: Sequence[Row]) -> list[Row]:
+    """Return a row for each combination of the grid: finished seeds ``n``, mean and sample deviation of each tested
+    figure over them (no deviation for one seed).
+    """
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for point, row in zip(points, rows, strict=True):
+        groups.setdefault(tuple(point.at.values()), []).append(row)
+    keys = list(points[0].at)
+    found = []
+    for values, group in groups.items():
+        ended = [row for row in group if row["status"] == "done"]
+        mean: Row = {**dict(zip(keys, values, strict=True)), "n": len(ended)}
+        for name in dict.fromkeys(name for row in ended for name in row if "/" in name):
+            numbers = [row[name] for row in ended if row.get(name) is not None]
+            if numbers:
+                mean[name] = statistics.fmean(numbers)
+                mean[f"{name} sd"] = statistics.stdev(numbers) if len(numbers) > 1 else None
+        found.append(mean)
+    return found
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Write the rows as a CSV file, whole or not at all; what a run does not have is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _columns(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, text.getvalue())
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    """Return all columns, where errors and keys come last."""
+    every = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in every if name not in ("error", "key")] + ["error", "key"]
+
+
+def printed_rows(rows: Sequence[Row]) -> RichTable:
+    """Return what a person wants of the rows: what varied, status, accuracies, time, and why a run failed."""
+    hidden = {"key", "folder", "best after rounds", "megabytes", "seconds"}
+    if _said(rows, "test/accuracy"):
+        hidden.add("test/loss")
+    return _rich(rows, [name for name in _columns(rows) if name not in hidden and _said(rows, name)])
+
+
+def means_table(found: Sequence[Row]) -> RichTable:
+    """Return the means with their deviations behind a plus-minus sign."""
+    lines = []
+    for row in found:
+        line = {}
+        for name, value in row.items():
+            if name.endswith(" sd"):
+                continue
+            sd = row.get(f"{name} sd")
+            line[name] = value if sd is None else f"{value:.4g} ± {sd:.2g}"
+        lines.append(line)
+    return _rich(lines, list(dict.fromkeys(name for line in lines for name in line)))
+
+
+def _said(rows: Sequence[Row], name: str) -> bool:
+    return any(row.get(name) is not None for row in rows)
+
+
+def _rich(rows: Sequence[Row], columns: Sequence[str]) -> RichTable:
+    table = RichTable()
+    for name in columns:
+        short = name.rpartition(".")[2]  # of section.key, where no other column is called so
+        alone = sum(other.rpartition(".")[2] == short for other in columns) == 1
+        table.add_column(short if alone else name, overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(row.get(name)) for name in columns))
+    return table
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value).replace("[", "\\[")

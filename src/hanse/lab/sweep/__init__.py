@@ -1,1 +1,0 @@
-"""One experiment at many settings: a grid over its keys and seeds, a row a run."""
