@@ -15,6 +15,7 @@ from hanse.core.sound import wrong_decision, wrong_state
 __all__ = ["PartError", "States", "call", "checked_state", "decide", "method_of", "name_of"]
 
 T = TypeVar("T")
+SLOT_METHOD = {"train": "seats"}  # the others are called as their slots are
 States = Mapping[str, State]  # a part's state by the first slot that it stands in
 
 
@@ -54,13 +55,15 @@ def decide(
     view: View,
     states: States,
     key: str,
+    *,
+    name: str = "",
     fills: frozenset[str] = frozenset(),
 ) -> tuple[T, States]:
-    """Return what a part decides, and the states with its next one; ``key`` is where its own lies, ``fills`` are the
-    blocks that it may write. Raises PartError for what is no sound decision with a state.
+    """Return what a part decides, and the states with its next one; ``key`` is where its own lies, ``name`` is the
+    method's if it is not the slot's, ``fills`` are the blocks that it may write. Raises PartError for what is no sound decision with a state.
     """
     said: Any = call(slot, method, view, view, states[key])
-    name, who = getattr(method, "__name__", "method"), name_of(slot, method, view)
+    name, who = name or SLOT_METHOD.get(slot, slot), name_of(slot, method, view)
     if not (isinstance(said, tuple) and len(said) == 2):
         raise PartError(
             f"{who}: its {name} returned {type(said).__name__}: must be a pair, the decision and the next state"

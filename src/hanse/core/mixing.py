@@ -36,7 +36,7 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
     for slot, part in writers(mechanism).items():
         standing = mechanism.standing(part)
         fills = in_slots(part.fills, standing)
-        decision, states = decide(slot, part.weigh, view, states, standing[0], fills)
+        decision, states = decide(slot, part.weigh, view, states, standing[0], name="weigh", fills=fills)
         if "weigh" not in standing:
             _leaves_groups(mechanism, groups, decision, name_of(slot, part.weigh, view))
         said.append(decision)
