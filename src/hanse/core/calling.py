@@ -59,8 +59,11 @@ def decide(
     name: str = "",
     fills: frozenset[str] = frozenset(),
 ) -> tuple[T, States]:
-    """Return what a part decides, and the states with its next one; ``key`` is where its own lies, ``name`` is the
-    method's if it is not the slot's, ``fills`` are the blocks that it may write. Raises PartError for what is no sound decision with a state.
+    """Return what a part decides, and the states with its next one. Raises PartError for what is no sound decision with
+    a state.
+
+    ``key`` is where the part's own state lies, ``name`` the method's if it is not the slot's, ``fills`` are the blocks
+    that it may write.
     """
     said: Any = call(slot, method, view, view, states[key])
     name, who = name or SLOT_METHOD.get(slot, slot), name_of(slot, method, view)
