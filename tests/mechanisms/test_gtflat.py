@@ -15,7 +15,7 @@ from hanse.core.part import View
 from hanse.core.table import Mix, Seats, Table, Updates
 from hanse.games import replicator
 from hanse.mechanisms.baselines import fedavg
-from hanse.mechanisms.registry import build_mechanism, build_part
+from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.weigh import GTFLAT, InverseDistance
 from hanse.rounds.round import Setup, first_state, play_round
 from hanse.runs.setup import build, settle_engine
@@ -47,7 +47,7 @@ def view(world: Setup) -> View:
 
 
 def weigh(view: View, name: str, **options: Any) -> Mix:
-    part: Any = build_part("weigh", {"name": name, **options})
+    part: Any = build_mechanism({"name": "fedavg", "weigh": {"name": name, **options}}).weigh
     return proposed_mix(replace(fedavg(), weigh=part), view, {"weigh": {}})[0]
 
 
@@ -217,7 +217,7 @@ def test_mechanisms_are_compositions() -> None:
 )
 def test_options_that_are_refused(options: dict[str, Any], line: str) -> None:
     with pytest.raises(hanse.UserError, match=line.replace(".", r"\.")):
-        build_part("weigh", {"name": "gtflat", **options})
+        build_mechanism({"name": "fedavg", "weigh": {"name": "gtflat", **options}})
     assert InverseDistance().norm == "l2"
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 import hanse
 from hanse.core.part import Values, View
 from hanse.learning.coalitions import sample_blocks
-from hanse.mechanisms.registry import build_part
+from hanse.mechanisms.registry import build_mechanism
 from hanse.rounds.round import Setup, first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
@@ -39,7 +39,7 @@ def view(world: Setup) -> View:
 
 
 def value(view: View, **options: Any) -> Values:
-    part: Any = build_part("value", options)
+    part: Any = build_mechanism({"name": "fedavg", "value": options}).value
     found: Values = part.value(view, {})[0]
     return found
 
@@ -131,7 +131,7 @@ def test_first_order_values_are_gradient_times_move(world: Setup, view: View) ->
 
 def test_a_utility_that_does_not_exist_is_refused() -> None:
     with pytest.raises(hanse.UserError, match=r"mechanism.value.utility: 'f1'"):
-        build_part("value", {"name": "exact", "utility": "f1"})
+        build_mechanism({"name": "fedavg", "value": {"name": "exact", "utility": "f1"}})
 
 
 def test_checked_estimates_carry_the_exact_values(view: View) -> None:

@@ -9,7 +9,17 @@ from typing import Any
 
 from hanse.base.looking import is_looking
 
-__all__ = ["MachineError", "RunFailedError", "UserError", "first_line", "import_path", "library", "named", "nearest"]
+__all__ = [
+    "MachineError",
+    "PartError",
+    "RunFailedError",
+    "UserError",
+    "first_line",
+    "import_path",
+    "library",
+    "named",
+    "nearest",
+]
 
 
 class UserError(ValueError):
@@ -33,6 +43,10 @@ class MachineError(RuntimeError):
 
 class RunFailedError(MachineError):
     """A run that ended by itself before its last round, for what its lines say."""
+
+
+class PartError(RuntimeError):
+    """A part of a mechanism did what no part may do: its line names the part, the round and what is allowed."""
 
 
 def first_line(error: Exception) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from hanse.base.errors import MachineError, UserError
+from hanse.base.errors import MachineError, PartError, UserError
 from hanse.base.looking import is_looking, looking, own_modules
 from hanse.cli.audit import EPILOG as AUDIT_EPILOG
 from hanse.cli.audit import audit
@@ -282,7 +282,7 @@ def _main() -> None:
         if type(wrong).__module__.startswith(("click", "typer")) and hasattr(wrong, "format_message"):
             err.print(f"hanse: {_usage(wrong)}", markup=False, highlight=False, soft_wrap=True)
             sys.exit(2)
-        if type(wrong).__name__ == "PartError" and not os.environ.get("HANSE_TRACEBACK"):
+        if isinstance(wrong, PartError) and not os.environ.get("HANSE_TRACEBACK"):
             err.print(f"hanse: {wrong}; HANSE_TRACEBACK=1 shows where", markup=False, highlight=False, soft_wrap=True)
             sys.exit(1)
         if not is_looking() or os.environ.get("HANSE_TRACEBACK"):

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from torch import Tensor
 
+from hanse.base.errors import PartError
 from hanse.core.part import Floats, Ints, Part, State, View
 from hanse.core.sound import wrong_decision, wrong_state
 
@@ -17,10 +18,6 @@ __all__ = ["PartError", "States", "call", "checked_state", "decide", "method_of"
 T = TypeVar("T")
 SLOT_METHOD = {"train": "seats"}  # the others are called as their slots are
 States = Mapping[str, State]  # a part's state by the first slot that it stands in
-
-
-class PartError(RuntimeError):
-    """A part of a mechanism did what no part may do."""
 
 
 def method_of(part: object, name: str) -> Callable[..., Any] | None:

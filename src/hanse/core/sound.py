@@ -92,23 +92,20 @@ def wrong_decision(method: str, decision: Any, view: View, fills: frozenset[str]
     """Return what is wrong with what a part's ``method`` has decided; "" if it is sound. ``fills`` are the blocks that
     a part may write that weighs.
     """
-    kind, look = _LOOKS[method]
+    kind, look = LOOKS[method]
     if not isinstance(decision, kind):
         return f"{type(decision).__name__}: must be {kind.__name__} and the next state"
     try:
         _metrics(getattr(decision, "metrics", {}))
         if not isinstance(getattr(decision, "found", ()), tuple):
             raise _WrongError("found: must be a tuple")
-        if isinstance(decision, Weighed):
-            _weighed(decision, view, fills)
-        else:
-            look(decision, view)
+        look(decision, view, fills)
     except _WrongError as wrong:
         return f"{type(decision).__name__}: {wrong}"
     return ""
 
 
-def _choice(choice: Choice, view: View) -> None:
+def _choice(choice: Choice, view: View, fills: frozenset[str]) -> None:
     clients = _ints("clients", choice.clients, None)
     absent = np.setdiff1d(clients, view.present)
     if len(absent):
@@ -122,7 +119,7 @@ def _choice(choice: Choice, view: View) -> None:
         raise _WrongError(f"clients: client {client} is seated twice at row {row}: must be once a start row")
 
 
-def _seats(seats: Seats, view: View) -> None:
+def _seats(seats: Seats, view: View, fills: frozenset[str]) -> None:
     S, K = len(seats), view.table.size
     clients = _ints("client", seats.client, (S,))
     if len(absent := np.setdiff1d(clients, view.present)):
@@ -159,7 +156,7 @@ def _weighed(said: Weighed, view: View, fills: frozenset[str]) -> None:
         _rows("home", said.home, (N,), K + len(added))
 
 
-def _values(values: Values, view: View) -> None:
+def _values(values: Values, view: View, fills: frozenset[str]) -> None:
     S = len(view.trained)
     for name in ("per_seat", "standard_errors", "exact"):
         array = getattr(values, name)
@@ -169,7 +166,7 @@ def _values(values: Values, view: View) -> None:
         raise _WrongError(f"without_block: has shape {values.without_block.shape}: must be [{S}, blocks]")
 
 
-def _settlement(settled: Settlement, view: View) -> None:
+def _settlement(settled: Settlement, view: View, fills: frozenset[str]) -> None:
     for row in settled.withheld:
         if not (isinstance(row, int | np.integer) and 0 <= row < view.table.size):
             raise _WrongError(f"withheld: {row!r} is no row of the table: must be 0 to {view.table.size - 1}")
@@ -179,7 +176,7 @@ def _settlement(settled: Settlement, view: View) -> None:
             raise _WrongError(f"arrays: '{name}' is {type(array).__name__}: must be an array of numbers or texts")
 
 
-def _deployment(said: Deployment, view: View) -> None:
+def _deployment(said: Deployment, view: View, fills: frozenset[str]) -> None:
     N, K = view.context.num_clients, view.mixed.W.shape[0]
     _rows("rows", said.rows, (N,), K)
     if said.weights is not None:
@@ -188,14 +185,10 @@ def _deployment(said: Deployment, view: View) -> None:
         _rows("own_mix: rows", said.own_mix.rows, None, K)
 
 
-def _looked_at_with_its_blocks(said: Weighed, view: View) -> None:
-    """Leave it to :func:`_weighed`."""
-
-
-_LOOKS: Mapping[str, tuple[type, Callable[[Any, View], None]]] = {
+LOOKS: Mapping[str, tuple[type, Callable[[Any, View, frozenset[str]], None]]] = {
     "select": (Choice, _choice),
     "seats": (Seats, _seats),
-    "weigh": (Weighed, _looked_at_with_its_blocks),
+    "weigh": (Weighed, _weighed),
     "value": (Values, _values),
     "settle": (Settlement, _settlement),
     "deploy": (Deployment, _deployment),

@@ -146,14 +146,6 @@ REASONS = {
 }
 
 
-def build_part(slot: str, given: Any) -> Part | None:
-    """Return the part that a name, an import path or a table with ``name`` and options stands for, in one slot."""
-    if slot in ("value", "settle") and given in ("none", {"name": "none"}):
-        return None
-    part: Part = call(*named(given, f"mechanism.{slot}", PARTS[slot]), f"mechanism.{slot}")
-    return part
-
-
 def carried(make: Callable[..., Any], options: Mapping[str, Any], part: Callable[..., Any]) -> dict[str, Any]:
     """Return what a replaced part takes over from its mechanism: options of the same name that were given, and how
     many clients a round; the same name need not mean the same thing, so no other default carries over.
@@ -168,10 +160,10 @@ def current_names(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     found, notes = dict(table), []
     for slot, names in RENAMED.items():
         given = found.get(slot)
-        name = given.get("name") if isinstance(given, Mapping) else given
+        said: Mapping[str, Any] = given if isinstance(given, Mapping) else {"name": given}
+        name = said.get("name")
         if isinstance(name, str) and name in names:
-            options = {} if isinstance(given, str) else {k: v for k, v in given.items() if k != "name"}  # type: ignore[union-attr]
-            options = {**FIXED.get((slot, name), {}), **options}
+            options = {**FIXED.get((slot, name), {}), **{k: v for k, v in said.items() if k != "name"}}
             found[slot] = {"name": names[name], **options} if options else names[name]
             notes.append(f"note: mechanism.{slot}: '{name}' is called '{names[name]}' now")
     return found, notes
@@ -246,13 +238,15 @@ def _want(
     own = None if mechanism is None else mechanism.slots().get(slot)
     if isinstance(given, Mapping) and "name" not in given and own is not None:
         factory: Callable[..., Any] = type(own)
-        start, changes = {f.name: getattr(own, f.name) for f in fields(own)}, dict(given)  # type: ignore[arg-type]
+        changes = dict(given)
     else:
         factory, changes = named(given, f"mechanism.{slot}", PARTS[slot])
-        built_in = factory in PARTS[slot].values()
-        start = carried(make, options, factory) if built_in else {}
-        if own is not None and type(own) is factory:  # what is not given stays as the mechanism has it
-            start = {f.name: getattr(own, f.name) for f in fields(own)}  # type: ignore[arg-type]
+    also: list[str] = []
+    if mechanism is not None and own is not None and type(own) is factory:
+        start = _options(own)  # what is not given stays as the mechanism has it
+        also = mechanism.standing(own)
+    else:
+        start = carried(make, options, factory) if factory in PARTS[slot].values() else {}
     one = wanted.setdefault(factory, _Wanted(factory, start))
     assert one is not None
     for key, option in changes.items():
@@ -263,9 +257,11 @@ def _want(
                 "part: must be the same, or given once"
             )
         one.options[key], one.given[key] = option, slot
-    same = mechanism is not None and own is not None and type(own) is factory
-    also = mechanism.standing(own) if same and mechanism is not None and own is not None else []
     one.slots += [s for s in dict.fromkeys([slot, *also]) if s not in one.slots and (s == slot or s not in table)]
+
+
+def _options(part: Any) -> dict[str, Any]:
+    return {one.name: getattr(part, one.name) for one in fields(part)}
 
 
 METHODS = {
@@ -276,6 +272,9 @@ METHODS = {
     "settle": ("settle",),
     "deploy": ("deploy",),
 }
+
+
+OTHER_METHODS = ("init", "asks", "sends", "learn", "figures", "tells", "terms")
 
 
 def _no_part(mechanism: Mechanism) -> list[str]:
@@ -304,14 +303,12 @@ def _misdeclared(slot: str, part: Part) -> Iterator[str]:
                 yield f"{name}: {names!r}: must be a set of names, as in frozenset({{'values'}}), or one for each slot"
     if in_slots(getattr(part, "fills", frozenset()), [slot]) and method_of(part, "weigh") is None:
         yield "fills: needs a method 'weigh' that makes these rows"
-    known = [m for methods in METHODS.values() for m in methods]
-    if (
-        wrong := misspelt(type(part), [*known, "init", "asks", "sends", "learn", "figures", "tells", "terms"])
-    ) is not None:
+    wrong = misspelt(type(part), [*(name for names in METHODS.values() for name in names), *OTHER_METHODS])
+    if wrong is not None:
         yield wrong
-    if slot == "train" and method_of(part, "blocks") is not None:
+    if (blocks := method_of(part, "blocks")) is not None and slot == "train":
         try:
-            part.blocks()  # type: ignore[attr-defined]
+            tuple(blocks())
         except ValueError as refused:
             yield str(refused)
 
