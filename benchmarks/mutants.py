@@ -30,7 +30,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 HERE = Path(__file__).parents[1]
-TESTS = {"games": ["tests/games"], "table.py": ["tests/test_table.py"], "ledger": ["tests/ledger"]}
+TESTS = {"games": ["tests/games"], "table.py": ["tests/core/test_table.py"], "ledger": ["tests/ledger"]}
 LIMIT_S = 60.0  # a mutant's tests may take this long, twice what they took before at the least
 
 COMPARE = {

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
-sys.path.append(str(Path(__file__).parents[1] / "federation" / "flower"))
+sys.path.append(str(Path(__file__).parents[1] / "deployment"))
 
 from deployed import clients, final, kinds, metrics, network, plan
 from flwr.supercore.task_identity import TaskIdentity

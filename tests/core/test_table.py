@@ -12,7 +12,7 @@ from torch import nn
 
 from hanse.core.table import PER_CLIENT, Add, Block, Layout, Mix, Replace, Seats, Table, Updates, mix
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def module() -> nn.Sequential:

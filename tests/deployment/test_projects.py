@@ -20,7 +20,7 @@ from hanse.federation.behaviour import Me
 from hanse.federation.policy import answer
 from hanse.runs.config import Experiment
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "deployment"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "deployment"
 
 
 def module(path: Path) -> Any:

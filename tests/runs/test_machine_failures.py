@@ -22,7 +22,7 @@ from hanse.runs import checkpoint
 from hanse.runs.runbooks import RunBooks
 from hanse.runs.rundir import RunDir
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]  # where paying.py is
 ROUNDS = 5
 
 
