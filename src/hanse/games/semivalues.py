@@ -1,4 +1,4 @@
-"""Exact values of small games: Shapley, Banzhaf and leave-one-out, from the table of all coalitions.
+"""Semivalues, and the exact values of small games from the table of all coalitions.
 
 The Shapley and the Banzhaf value are semivalues: sums of a player's marginal contributions ``v(S + i) -
 v(S)`` that differ in one thing only, the weight of a coalition of ``|S|`` others. Tables are indexed by bit
@@ -8,14 +8,18 @@ mask: ``v[mask]`` is the worth of ``{i : bit i of mask is set}``.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import beta as beta_function
+from scipy.special import roots_sh_jacobi
 
 from hanse.games.coalitions import Coalition, Floats, Utility, evaluate, players, subsets
 
 __all__ = [
     "MAX_EXACT_PLAYERS",
+    "Semivalue",
     "banzhaf",
     "banzhaf_from_table",
     "exact",
@@ -26,6 +30,55 @@ __all__ = [
 ]
 
 MAX_EXACT_PLAYERS = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Semivalue:
+    """A semivalue as the distribution of the chance ``p`` with which each other player is there.
+
+    A player's value is ``sum_S w(|S|) (v(S + i) - v(S))`` with ``w(s)`` the mean of ``p^s (1 - p)^(n - 1 - s)``.
+
+    Attributes:
+        name: what it is called.
+        nodes: ``[k]``, quadrature nodes in (0, 1), exact for polynomials of degree ``n - 1``.
+        masses: ``[k]``, their weights, which sum to 1.
+    """
+
+    name: str
+    nodes: Floats
+    masses: Floats
+
+    @classmethod
+    def shapley(cls, n: int) -> Semivalue:
+        """Return the Shapley value for ``n`` players: ``p`` is uniform on (0, 1)."""
+        x, w = np.polynomial.legendre.leggauss(n // 2 + 1)
+        return cls("shapley", (x + 1) / 2, w / 2)
+
+    @classmethod
+    def banzhaf(cls) -> Semivalue:
+        """Return the Banzhaf value: every other player is there with chance 1/2."""
+        return cls("banzhaf", np.array([0.5]), np.array([1.0]))
+
+    @classmethod
+    def beta_shapley(cls, n: int, alpha: float, beta: float) -> Semivalue:
+        """Return beta-Shapley for ``n`` players (Kwon, Zou 2022): ``p`` has the distribution ``Beta(beta, alpha)``, so
+        that ``alpha > beta`` stresses small coalitions; (1, 1) is Shapley.
+
+        Raises:
+            ValueError: ``alpha`` or ``beta`` not positive and finite.
+        """
+        for name, number in (("alpha", alpha), ("beta", beta)):
+            if not (math.isfinite(number) and number > 0):
+                raise ValueError(f"{name} is {number}; allowed: a finite number above 0")
+        # scipy's weight function is (1 - x)^(p - q) x^(q - 1)
+        x, w = roots_sh_jacobi(n // 2 + 1, alpha + beta - 1, beta)
+        masses = np.asarray(w) / float(beta_function(beta, alpha))
+        return cls(f"beta-shapley({alpha:g}, {beta:g})", np.asarray(x), masses)
+
+    def weights(self, others: int) -> Floats:
+        """Return ``w(0), .., w(others)`` ``[others + 1]``: the weight of one set of so many of the ``others``."""
+        p, sizes = self.nodes[:, None], np.arange(others + 1)
+        return np.asarray(self.masses @ (p**sizes * (1 - p) ** (others - sizes)))
 
 
 def table(value: Utility, n: int) -> Floats:

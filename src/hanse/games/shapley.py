@@ -10,6 +10,7 @@ also has a method ``many(coalitions)``, coalitions are evaluated in batches. Res
 :func:`leave_one_out`      ``v(N) - v(N without i)``              ``n + 1`` coalitions
 :func:`monte_carlo`        Shapley value, sampled                 ``n`` a permutation
 :func:`gtg`                GTG-Shapley (GreedyFed Alg. 2)         ``n`` a permutation, less by truncation
+:func:`mixture`            Shapley value of a game of averages    10 a player, or as many as are allowed
 :func:`first_order`        PI-FL eqs (1) and (2)                  one gradient
 =========================  =====================================  ======================================
 """
@@ -19,9 +20,11 @@ from __future__ import annotations
 from hanse.games.coalitions import BatchUtility, Coalition, Memo, Utility
 from hanse.games.first_order import first_order
 from hanse.games.gtg import GTGEstimate, Running, gtg
+from hanse.games.mixture import MixtureEstimate, mixture
 from hanse.games.sampling import Estimate, monte_carlo, monte_carlo_result
 from hanse.games.semivalues import (
     MAX_EXACT_PLAYERS,
+    Semivalue,
     banzhaf,
     banzhaf_from_table,
     exact,
@@ -38,7 +41,9 @@ __all__ = [
     "Estimate",
     "GTGEstimate",
     "Memo",
+    "MixtureEstimate",
     "Running",
+    "Semivalue",
     "Utility",
     "banzhaf",
     "banzhaf_from_table",
@@ -46,6 +51,7 @@ __all__ = [
     "first_order",
     "gtg",
     "leave_one_out",
+    "mixture",
     "monte_carlo",
     "monte_carlo_result",
     "semivalue_from_table",

@@ -1,0 +1,100 @@
+"""Semivalues and interactions of the games ``(u . x_S)^4`` in closed form, ``x_S`` a coalition's normalised weights.
+
+They are what a surrogate with the kernel of :mod:`hanse.games.mixture` is a sum of. The empty coalition's worth is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from hanse.games.coalitions import Floats
+from hanse.games.semivalues import Semivalue
+
+__all__ = ["DEGREE", "kernel_interactions", "kernel_values"]
+
+DEGREE = 4  # 2 and 3 leave 3.8 % and .3 % of error however many coalitions are known; 6 does no better
+_NODES = 512  # at a time
+_STEP = 0.3  # of log t: relative error below 1e-9
+
+
+def _quadrature(u: Floats, q: Floats, measure: Semivalue) -> Iterator[tuple[Floats, Floats, Floats, list[Floats]]]:
+    """Yield what the closed forms sum over, some nodes ``(p, t)`` at a time.
+
+    A mixture sums to 1, so the kernel is ``(u . x_S)^4 = (sum_S u_i q_i)^4 / q(S)^4``, and ``1 / q(S)^4`` is the
+    integral of ``t^3 exp(-t q(S)) / 3!``. Given the chance ``p`` with which a player is there and ``t``, players are
+    independent: the kernel's mean is ``prod d_i`` times the fourth moment of ``Y = sum b_i Bernoulli(r_i)``, where
+    ``b_i = u_i q_i``, ``d_i = 1 - p + p exp(-t q_i)`` and ``r_i = p exp(-t q_i) / d_i``. What player i adds, given the
+    others, has the moments' generating function of Y times ``(exp(-t q_i + z b_i) - 1) / (1 - r_i + r_i exp(z b_i))``,
+    whose j-th derivative at ``z = 0`` is ``H_j b_i^j``.
+
+    Args:
+        u: ``[T, n]``.
+        q: ``[n]``, positive, summing to 1.
+        measure: the distribution of ``p``.
+
+    Yields:
+        The nodes' masses ``[c]``, ``log d [c, n]``, ``H [5, c, n]`` and the moments 0 to 4 of Y, each ``[c, T]``.
+    """
+    # from where (t q(N))^4 vanishes to where the smallest player's exp(-t q_i) does
+    log_t = np.arange(math.log(1e-4), math.log(40 / q.min()) + _STEP, _STEP)
+    p, t = (grid.ravel() for grid in np.meshgrid(measure.nodes, np.exp(log_t), indexing="ij"))
+    masses = np.outer(measure.masses, _STEP * np.exp(DEGREE * log_t) / math.factorial(DEGREE - 1)).ravel()
+    b = (u * q).T
+    powers = [b, b**2, b**3, b**4]
+    for first in range(0, len(p), _NODES):
+        some = slice(first, first + _NODES)
+        there = np.exp(-t[some, None] * q)
+        d = 1 - p[some, None] + p[some, None] * there
+        r = p[some, None] * there / d
+        v = r * (1 - r)
+        k1, k2, k3, k4 = (
+            c @ power for c, power in zip((r, v, v * (1 - 2 * r), v * (1 - 6 * v)), powers, strict=True)
+        )  # cumulants of Y
+        moments = [
+            np.ones_like(k1),
+            k1,
+            k2 + k1**2,
+            k3 + 3 * k1 * k2 + k1**3,
+            k4 + 4 * k1 * k3 + 3 * k2**2 + 6 * k1**2 * k2 + k1**4,
+        ]
+        inverse = [np.ones_like(r)]  # of 1 / (1 - r + r e^z)
+        for k in range(1, DEGREE + 1):
+            inverse.append(-r * sum(math.comb(k, j) * inverse[k - j] for j in range(1, k + 1)))
+        h = [
+            there * sum(math.comb(k, j) * inverse[k - j] for j in range(k + 1)) - inverse[k] for k in range(DEGREE + 1)
+        ]
+        yield masses[some], np.log(d), np.stack(h), moments
+
+
+def kernel_values(u: Floats, q: Floats, measure: Semivalue) -> Floats:
+    """Return the semivalue ``[n, T]`` of the games ``(u_T . x_S)^4``, 0 if empty; ``u [T, n]``, ``q [n]``."""
+    b = (u * q).T
+    total = np.zeros(b.shape)
+    for masses, log_d, h, moments in _quadrature(u, q, measure):
+        # of the others: the product of d without player i
+        chance = np.exp(log_d.sum(axis=1, keepdims=True) - log_d) * masses[:, None]
+        for j in range(DEGREE + 1):
+            total += math.comb(DEGREE, j) * b**j * ((chance * h[j]).T @ moments[DEGREE - j])
+    return total
+
+
+def kernel_interactions(u: Floats, q: Floats, measure: Semivalue) -> Floats:
+    """Return the pairwise interactions ``[n, n, T]`` of the games ``(u_T . x_S)^4``, 0 if empty; the diagonal is 0."""
+    b = (u * q).T
+    n, games = b.shape
+    total = np.zeros((n, n, games))
+    for masses, log_d, h, moments in _quadrature(u, q, measure):
+        whole = log_d.sum(axis=1)
+        for i in range(n - 1):
+            later = slice(i + 1, n)
+            chance = np.exp(whole[:, None] - log_d[:, [i]] - log_d[:, later]) * masses[:, None]
+            for j in range(DEGREE + 1):
+                for k in range(DEGREE + 1 - j):
+                    rest = DEGREE - j - k
+                    count = math.factorial(DEGREE) / (math.factorial(j) * math.factorial(k) * math.factorial(rest))
+                    mean = (chance * h[j][:, [i]] * h[k][:, later]).T @ moments[rest]
+                    total[i, later] += count * b[i] ** j * b[later] ** k * mean
+    return total + total.transpose(1, 0, 2)

@@ -1,0 +1,359 @@
+"""Values of games of averages: closed forms against enumeration, real games' exact tables, intervals, bad input."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from games_cases import GOLDEN
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hanse.games import shapley
+from hanse.games.least_core import least_core
+from hanse.games.mixture import Fit, design, fit, mixture, shares_settled, top_settled
+from hanse.games.mixture_kernel import kernel_interactions, kernel_values
+from hanse.games.semivalues import Semivalue, semivalue_from_table
+
+TABLES = sorted((GOLDEN / "games").glob("*.npz"))
+Table = dict[str, np.ndarray]
+
+
+@cache
+def loaded(name: str) -> Table:
+    with np.load(GOLDEN / "games" / name) as file:
+        return dict(file)
+
+
+def grams_of(table: Table) -> list[np.ndarray]:
+    return [table[name] for name in ("gram", "logit_gram") if name in table]
+
+
+class Counting:
+    """A game given by its table, that counts the coalitions it is asked for."""
+
+    def __init__(self, table: np.ndarray) -> None:
+        self.table = table
+        self.asked: list[frozenset[int]] = []
+
+    def __call__(self, coalition: frozenset[int]) -> float:
+        return self.many([coalition])[0]
+
+    def many(self, coalitions: Sequence[frozenset[int]]) -> list[float]:
+        self.asked += coalitions
+        return [float(self.table[sum(1 << i for i in c)]) for c in coalitions]
+
+
+def fitted(table: Table, budget: int, seed: int) -> Fit:
+    n = len(table["weights"])
+    plan = design(n, budget, seed)
+    return fit(plan, table["v"][plan.members @ (1 << np.arange(n))], table["weights"], grams_of(table))
+
+
+def subsets(n: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    for mask in range(2**n):
+        yield mask, tuple(i for i in range(n) if mask >> i & 1)
+
+
+def interactions_from_table(v: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The interaction index by its definition."""
+    n = v.size.bit_length() - 1
+    found = np.zeros((n, n))
+    for i, j in itertools.combinations(range(n), 2):
+        for mask, members in subsets(n):
+            if i not in members and j not in members:
+                a, b = mask | 1 << i, mask | 1 << j
+                found[i, j] += weights[len(members)] * (v[a | b] - v[a] - v[b] + v[mask])
+    return found + found.T
+
+
+@pytest.mark.parametrize("n", [2, 3, 6])
+@pytest.mark.parametrize("spread", [0.0, 1.5, 9.0])
+def test_closed_forms_are_the_semivalues_and_interactions_of_the_kernel(n: int, spread: float) -> None:
+    draw = np.random.default_rng(n)
+    q = np.exp(spread * draw.normal(size=n))
+    q, u = np.maximum(q / q.sum(), 1e-6 / n), 1 + draw.normal(size=(2, n))
+    q = q / q.sum()
+    worth = [(u[:, c] @ q[list(c)] / q[list(c)].sum()) ** 4 if c else np.zeros(2) for _, c in subsets(n)]
+    for measure in (Semivalue.shapley(n), Semivalue.banzhaf(), Semivalue.beta_shapley(n, 4, 1)):
+        values, both = kernel_values(u, q, measure), kernel_interactions(u, q, measure)
+        for game in range(2):
+            v = np.array([one[game] for one in worth])
+            exact = semivalue_from_table(v, measure.weights(n - 1))
+            assert np.abs(values[:, game] - exact).max() < 1e-8 * np.abs(exact).max()
+            pairs = interactions_from_table(v, measure.weights(n - 2))
+            assert np.abs(both[:, :, game] - pairs).max() < 1e-8 * np.abs(pairs).max()
+
+
+def test_semivalues_weigh_coalitions_as_their_formulas_say() -> None:
+    n, sizes = 9, range(9)
+    assert Semivalue.shapley(n).weights(n - 1) == pytest.approx(
+        [1 / (n * math.comb(n - 1, s)) for s in sizes], rel=1e-12
+    )
+    assert Semivalue.banzhaf().weights(n - 1) == pytest.approx([0.5**8] * 9, rel=1e-15)
+    # Kwon, Zou 2022: Beta(s + beta, n - 1 - s + alpha) / Beta(alpha, beta)
+    gamma = math.gamma
+    for alpha, beta in ((1, 1), (4, 1), (1, 16), (2.5, 0.5)):
+        expected = [
+            gamma(s + beta) * gamma(n - 1 - s + alpha) / gamma(n - 1 + alpha + beta)
+            * gamma(alpha + beta) / gamma(alpha) / gamma(beta)
+            for s in sizes
+        ]  # fmt: skip
+        assert Semivalue.beta_shapley(n, alpha, beta).weights(n - 1) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("players", "budget", "most"), [(10, 50, 0.06), (10, 100, 0.03), (10, 200, 0.012), (14, 200, 0.02), (14, 400, 0.01)]
+)
+def test_real_games_of_losses_are_valued_from_few_coalitions_and_the_intervals_hold(
+    players: int, budget: int, most: float
+) -> None:
+    errors, covered = [], {}
+    for path in TABLES:
+        if f"n{players}_" in path.name and "loss" in path.name:
+            table = loaded(path.name)
+            for seed in range(2 if players == 10 else 4):
+                game = Counting(table["v"])
+                found = mixture(game, players, table["weights"], grams_of(table), budget, seed)
+                assert len(game.asked) == len(set(game.asked)) == found.distinct <= budget
+                gap = found.values - table["shapley"]
+                errors.append(float(np.linalg.norm(gap) / np.linalg.norm(table["shapley"])))
+                inside = np.abs(gap) <= 1.96 * found.standard_errors
+                covered.setdefault(path.name.split("_")[0], []).append(inside.mean())
+    assert np.median(errors) <= most
+    assert np.mean([one for each in covered.values() for one in each]) >= 0.9
+    assert all(np.mean(each) >= 0.8 for each in covered.values()), covered
+
+
+def test_rough_games_are_valued_less_exactly_and_the_intervals_say_so() -> None:
+    names = [path.name for path in TABLES if "accuracy" in path.name and "n10" in path.name]
+    medians = {}
+    for budget in (100, 400):
+        errors, inside = [], []
+        for name, seed in itertools.product(names, range(3)):
+            table = loaded(name)
+            found = fitted(table, budget, seed).estimate()
+            gap = np.abs(found.values - table["shapley"])
+            errors.append(float(np.linalg.norm(gap) / np.linalg.norm(table["shapley"])))
+            inside.append((gap <= 1.96 * found.standard_errors).mean())
+        assert np.mean(inside) >= 0.9
+        medians[budget] = float(np.median(errors))
+    assert 0.03 < medians[100] < 0.15
+    assert medians[400] < 0.05
+
+
+def test_other_semivalues_and_interactions_of_real_games_from_the_same_fit() -> None:
+    names = [path.name for path in TABLES if "loss" in path.name and "n10" in path.name][::3]
+    measures = (Semivalue.banzhaf(), Semivalue.beta_shapley(10, 4, 1), Semivalue.beta_shapley(10, 1, 4))
+    errors: dict[str, list[float]] = {}
+    inside: dict[str, list[float]] = {}
+
+    def compared(name: str, values: np.ndarray, standard: np.ndarray, exact: np.ndarray) -> None:
+        errors.setdefault(name, []).append(float(np.linalg.norm(values - exact) / np.linalg.norm(exact)))
+        inside.setdefault(name, []).append(float((np.abs(values - exact) <= 1.96 * standard).mean()))
+
+    for name in names:
+        table = loaded(name)
+        one = fitted(table, 100, 5)
+        for measure in measures:
+            found = one.estimate(measure)
+            exact = semivalue_from_table(table["v"], measure.weights(9))
+            compared(measure.name, found.values, found.standard_errors, exact)
+        upper = np.triu_indices(10, 1)
+        values, standard = one.interactions()
+        assert (values == values.T).all()
+        assert (np.diag(values) == 0).all()
+        exact = interactions_from_table(table["v"], Semivalue.shapley(10).weights(8))
+        compared("interactions", values[upper], standard[upper], exact[upper])
+    assert len(errors) == 4
+    for name, each in errors.items():
+        assert np.median(each) < 0.06, name
+        assert np.mean(inside[name]) > 0.85, name
+
+
+def test_the_cross_fitted_values_are_unbiased() -> None:
+    table = loaded("mnist_a01_r20_n10_i2000_loss.npz")
+    found = np.array([fitted(table, 60, seed).estimate().cross_fitted for seed in range(200)])
+    bias, norm = found.mean(axis=0) - table["shapley"], np.linalg.norm(table["shapley"])
+    noise = np.linalg.norm(found.std(axis=0, ddof=1)) / math.sqrt(200)
+    assert np.linalg.norm(bias) < 2 * noise
+    assert noise < 0.02 * norm
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_a_budget_that_holds_all_coalitions_makes_everything_exact(n: int) -> None:
+    v = np.random.default_rng(n).normal(size=2**n)
+    game = Counting(v)
+    found = mixture(game, n, np.ones(n), budget=2**n)
+    assert found.values == pytest.approx(shapley.shapley_from_table(v), abs=1e-12)
+    assert (found.cross_fitted == found.values).all()
+    assert (found.standard_errors == 0).all()
+    assert (found.reported, found.kernel, found.distinct) == ("exact", "none", 2**n)
+    assert found.fit.estimate(Semivalue.banzhaf()).values == pytest.approx(shapley.banzhaf_from_table(v), abs=1e-12)
+    every = [[bool(mask >> i & 1) for i in range(n)] for mask in range(2**n)]
+    assert found.fit.predict(every).tolist() == v.tolist()
+    if n > 1:
+        pairs, errors = found.fit.interactions()
+        exact = interactions_from_table(v, Semivalue.shapley(n).weights(n - 2))
+        assert pairs == pytest.approx(exact, abs=1e-12)
+        assert (errors == 0).all()
+
+
+@given(st.integers(4, 9), st.integers(0, 2**32 - 1))
+@settings(max_examples=25)
+def test_values_share_out_the_whole_and_follow_the_unit(n: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    v, weights = np.cumsum(draw.normal(size=2**n)), np.exp(draw.normal(size=n))
+    found = mixture(Counting(v), n, weights, budget=2 * n + 4, seed=seed)
+    scale = np.abs(v).max()
+    assert found.values.sum() == pytest.approx(v[-1] - v[0], abs=1e-6 * scale)
+    assert found.cross_fitted.sum() == pytest.approx(v[-1] - v[0], abs=1e-6 * scale)
+    in_cents = mixture(Counting(1024.0 * v), n, weights, budget=2 * n + 4, seed=seed)
+    assert in_cents.values == pytest.approx(1024.0 * found.values, abs=1e-6 * 1024.0 * scale)
+
+
+def test_same_seed_same_bits_and_a_larger_budget_adds_coalitions() -> None:
+    table = loaded("fmnist_clamped_r5_n10_i2000_loss.npz")
+    first, second = fitted(table, 70, 3).estimate(), fitted(table, 70, 3).estimate()
+    assert first.values.tobytes() == second.values.tobytes()
+    assert first.standard_errors.tobytes() == second.standard_errors.tobytes()
+    for n, small, large in ((10, 40, 90), (30, 80, 300)):
+        few, many = (set(design(n, budget, 7).coalitions()) for budget in (small, large))
+        assert few < many
+        assert len(few) <= small
+        assert len(many) <= large
+    assert set(design(10, 90, 8).coalitions()) != set(design(10, 90, 7).coalitions())
+
+
+def test_the_estimator_is_linear_in_the_worths_so_that_other_utilities_of_the_same_models_cost_nothing() -> None:
+    table = loaded("mnist_a01_r20_n10_i2000_loss.npz")
+    one = fitted(table, 80, 0)
+    other = np.random.default_rng(0).normal(size=len(one.worth))
+    both = one.values(worth=np.stack([one.worth, other, one.worth + 2 * other], axis=1))
+    assert both[:, 0] == pytest.approx(one.estimate().values, abs=1e-12)
+    assert both[:, 2] == pytest.approx(both[:, 0] + 2 * both[:, 1], rel=1e-6)
+
+
+def test_it_ends_when_the_intervals_are_short_enough() -> None:
+    table = loaded("mnist_a01_r20_n10_i2000_loss.npz")
+    exact = table["shapley"]
+
+    def spent(enough: Callable[[Any, Any], bool] | None) -> tuple[int, np.ndarray]:
+        game = Counting(table["v"])
+        found = mixture(game, 10, table["weights"], lambda: grams_of(table), 400, 1, enough=enough)
+        assert len(game.asked) == found.distinct
+        assert sorted(found.places.tolist()) == list(range(found.distinct))
+        asked = [game.asked[place] for place in found.places]
+        assert asked == found.fit.design.coalitions()
+        return found.distinct, found.values
+
+    assert spent(None)[0] == 400
+    few, values = spent(top_settled(3))
+    assert few < 400
+    assert set(np.argsort(-values)[:3]) == set(np.argsort(-exact)[:3])
+    assert spent(shares_settled(0.5))[0] == 50
+    assert spent(shares_settled(1e-9))[0] == 400
+    assert top_settled(2)(np.ones(2), np.ones(2))  # nobody is left out
+
+
+def test_players_of_no_weight_and_equal_worths() -> None:
+    draw = np.random.default_rng(3)
+    models, n = draw.normal(size=(7, 4)), 7
+    for weights in (np.array([1, 2, 0, 1, 0, 3, 1.0]), np.zeros(n)):
+        v = np.zeros(2**n)
+        for mask, members in subsets(n):
+            q = weights[list(members)]
+            q = q if q.any() else np.ones(len(members))
+            v[mask] = -np.square(q / q.sum() @ models[list(members)] - 0.3).sum() if members else -2.0
+        found = mixture(Counting(v), n, weights, [models @ models.T], budget=70)
+        assert found.values == pytest.approx(shapley.shapley_from_table(v), abs=0.02)
+    same = mixture(Counting(np.full(2**n, 0.25)), n, np.ones(n), budget=20)
+    assert same.values == pytest.approx(np.zeros(n), abs=1e-12)
+    only_empty = mixture(Counting(np.concatenate([[0.0], np.ones(2**n - 1)])), n, np.ones(n), budget=20)
+    assert only_empty.values == pytest.approx(np.full(n, 1 / n), abs=1e-12)
+
+
+def test_the_smallest_budget_has_no_interval() -> None:
+    table = loaded("mnist_a01_r20_n10_i2000_loss.npz")
+    found = fitted(table, 22, 0).estimate()
+    assert found.distinct == 22
+    assert np.isnan(found.standard_errors).all()
+    assert np.linalg.norm(found.values - table["shapley"]) < 0.5 * np.linalg.norm(table["shapley"])
+
+
+def test_least_core() -> None:
+    def of(v: Sequence[float]) -> Any:
+        n = len(v).bit_length() - 1
+        return mixture(Counting(np.array(v)), n, np.ones(n), budget=2**n).fit.least_core()
+
+    majority = of([0, 0, 0, 1, 0, 1, 1, 1])
+    assert majority.values == pytest.approx([1 / 3] * 3, abs=1e-7)
+    assert majority.deficit == pytest.approx(1 / 3, abs=1e-7)
+    glove = of([0, 0, 0, 1, 0, 1, 0, 1])
+    assert glove.values == pytest.approx([1, 0, 0], abs=1e-7)
+    assert glove.deficit == pytest.approx(0, abs=1e-7)
+    assert of([2.0, 5.0]).values == pytest.approx([3.0])
+    table = loaded("mnist_a01_r20_n10_i2000_loss.npz")
+    exact, few = fitted(table, 1024, 0).least_core(), fitted(table, 200, 0).least_core()
+    assert exact.values.sum() == pytest.approx(table["v"][-1] - table["v"][0])
+    members = np.array([[bool(mask >> i & 1) for i in range(10)] for mask in range(1, 1023)])
+    gains = table["v"][1:1023] - table["v"][0] - members @ exact.values
+    assert gains.max() == pytest.approx(exact.deficit, abs=1e-7)
+    assert few.deficit == pytest.approx(exact.deficit, abs=0.01)
+    assert np.linalg.norm(few.values - exact.values) < 0.1 * np.linalg.norm(exact.values)
+    assert (few.standard_errors > 0).any()
+    alone, _ = least_core(members, gains * 0, 5.0)
+    assert alone == pytest.approx(np.full(10, 0.5))  # of many, the one with the least squares
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"budget": 21}, "budget is 21; allowed: at least 22 coalitions for 10 players"),
+    ({"budget": 0}, "budget is 0; allowed: a whole number, at least 1"),
+    ({"n": 0}, "n is 0; allowed: a whole number of players"),
+    ({"weights": np.ones(9)}, r"weights has shape \(9,\); allowed: \(10,\)"),
+    ({"weights": [-1.0] + [1.0] * 9}, r"weights\[0\] is -1.0; allowed: finite numbers, at least 0"),
+    ({"weights": [1.0] * 9 + [math.nan]}, r"weights\[9\] is nan"),
+    ({"grams": [np.eye(9)]}, r"grams\[0\] has shape \(9, 9\); allowed: \(10, 10\)"),
+    ({"grams": [np.eye(10), np.triu(np.ones((10, 10)))]}, r"grams\[1\] is not symmetric"),
+    ({"grams": [-np.eye(10)]}, r"grams\[0\] is not positive semidefinite"),
+    ({"grams": [np.full((10, 10), math.inf)]}, r"grams\[0\] has numbers that are not finite"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED)
+def test_bad_input_is_refused_before_anything_is_evaluated(change: dict[str, Any], message: str) -> None:
+    game = Counting(np.zeros(1024))
+    with pytest.raises(ValueError, match=message):
+        mixture(game, **{"n": 10, "weights": np.ones(10), **change})
+    assert not game.asked
+
+
+def test_worths_that_are_not_finite_are_refused_with_the_coalition() -> None:
+    v = np.zeros(1024)
+    v[1 << 3] = math.nan
+    with pytest.raises(ValueError, match=r"value of coalition \[3\] is nan; allowed: a finite number"):
+        mixture(Counting(v), 10, np.ones(10))
+    plan = design(4, 16)
+    worth = np.zeros(16)
+    worth[0] = math.inf
+    with pytest.raises(ValueError, match=r"value of coalition \[\] is inf"):
+        fit(plan, worth, np.ones(4))
+    with pytest.raises(ValueError, match=r"worth has shape \(3,\); allowed: \(16,\)"):
+        fit(plan, np.zeros(3), np.ones(4))
+
+
+def test_huge_and_tiny_worths_and_gram_matrices() -> None:
+    table = loaded("mnist_a01_r20_n10_i2000_loss.npz")
+    plain = mixture(Counting(table["v"]), 10, table["weights"], grams_of(table), 100, 0)
+    for factor in (1e-200, 1e150):
+        scaled = mixture(
+            Counting(factor * table["v"]), 10, table["weights"], [g * factor for g in grams_of(table)], 100, 0
+        )
+        assert scaled.values / factor == pytest.approx(plain.values, rel=1e-4, abs=1e-6)
+    zero = mixture(Counting(table["v"]), 10, table["weights"], [np.zeros((10, 10))], 100, 0)
+    assert zero.kernel == "identity"
