@@ -18,7 +18,8 @@ from torch import Tensor
 from work_counter import Work, counting, same_everywhere
 from work_jobs import BATCH, MLP, a_round, cnn_step, coalition_work, gtg_models, mlp_start, mlp_step
 
-from hanse.learning.coalitions import BLOCKS, Coalitions
+from hanse.learning import scoring
+from hanse.learning.coalitions import BLOCKS
 from hanse.learning.layers import Linear
 from hanse.learning.local import Trainer
 from hanse.learning.program import Bound
@@ -199,8 +200,7 @@ def test_images_copied_once_more_are_caught(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_first_layers_computed_anew_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    forget = after(Coalitions._first_outputs, lambda self, block, part: self._first.clear())
-    monkeypatch.setattr(Coalitions, "_first_outputs", forget)
+    monkeypatch.setattr(scoring, "_KEEP", 0)
     with pytest.raises(AssertionError):
         gate_coalitions(6, 500)
 

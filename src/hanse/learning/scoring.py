@@ -1,8 +1,21 @@
-"""Loss and accuracy of many models on many samples: stacked where the model allows, else one model after another."""
+"""Loss and accuracy of many models on many samples.
+
+Four ways to get at their outputs, the first that fits:
+
+* models with samples of their own each, stackable: stacked, their lists cut so that they go on together;
+* mixtures of a few rows (coalitions' models) that begin with a linear layer: its outputs are linear in its weights, so
+  they are computed once a row and *mixed* for every model instead of being computed anew (one product
+  ``[C, S] x [S, h n]``);
+* models on the same samples: stacked, or as the channels of one wide convolution if they begin with narrow ones;
+* otherwise one model after another.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -12,45 +25,69 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.data.samples import Samples
-from hanse.learning.convolutions import ConvStack, read_convolutions
-from hanse.learning.forward import forward
+from hanse.learning.convolutions import read_convolutions
+from hanse.learning.forward import forward, through
 from hanse.learning.job import Problem, Scores
 from hanse.learning.local import Precision, Trainer
 from hanse.learning.program import read_stack
 from hanse.learning.sequences import sequence_outcomes
 from hanse.learning.threads import Crew, intra_op
 
-__all__ = ["Scorer", "ScoringEngine", "losses", "outcomes_of", "tally"]
+__all__ = ["Models", "Scorer", "ScoringEngine", "outcomes_of", "tally"]
 
 T = TypeVar("T")
+R = TypeVar("R")
+# which models; each sample's loss and whether it is right, [C', m], or what was made of them
+Outcome = tuple[list[int], Tensor, Tensor]
+Reduce = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]  # given a chunk's first sample, losses, right answers
 
 _CHUNK = 1 << 22  # activations (numbers) of a chunk: bounds memory
 _GATHER = 1 << 20  # numbers of samples that are gathered for a chunk: they stay in the cache for the product
 _OUTCOMES = 1 << 24  # losses of samples that are held at once
 _IMAGES = 250  # samples of a chunk for convolutions, and for models that are scored one by one
-_WIDE = 16  # at most so many models as channels of one wide convolution
+_WIDE = 24  # mixtures as channels of one wide convolution, at most
+_KEEP = 1 << 27  # numbers: first-layer outputs of mixed rows are kept up to this, else computed anew for every chunk
+_BLOCK = 1 << 19  # numbers: mixed first-layer outputs of a chunk of models on a block of samples
+_TOGETHER = 16  # models of a chunk: mixtures, or as channels of one wide convolution
+_NONE = torch.zeros((), dtype=torch.bool)
 
 
-def tally(problem: Problem, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True)
+class Models:
+    """C models: rows ``[C, P]``, or mixtures ``shares [C, S]`` of rows ``[S, P]``.
+
+    ``first_outputs`` keeps what the first layers of mixed rows put out, by the first sample of a block: mixtures that
+    share it must be of the same rows, scored on the same pool.
+    """
+
+    rows: Tensor
+    shares: Tensor | None = None
+    first_outputs: dict[int, Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.rows if self.shares is None else self.shares)
+
+    def __getitem__(self, which: slice | list[int]) -> Tensor:
+        """Return some of the models, ``[C', P]``."""
+        return self.rows[which] if self.shares is None else self.shares[which] @ self.rows
+
+
+def tally(problem: Problem, output: Tensor, y: Tensor, *, rights: bool = True) -> tuple[Tensor, Tensor]:
     """Return each sample's loss and whether it is right, both ``[C, m]``, of outputs ``[C, k, m]``.
 
     ``y`` are the labels of the m samples, or of each model's own ones in turn (regression: targets ``[.., k]``). Of
-    equal outputs the first class counts, as ``argmax`` has it. For regression nothing is right.
+    equal outputs the first class counts, as ``argmax`` has it. For regression nothing is right, nor without ``rights``.
     """
-    loss = losses(problem, output, y)
-    if problem.loss == "mse":
-        return loss, torch.zeros_like(loss, dtype=torch.bool)
-    best = output.max(1).indices  # much faster than argmax
-    return loss, (best == y.reshape(-1, output.shape[2])) & torch.isfinite(loss)
-
-
-def losses(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
-    """Return each sample's loss ``[C, m]``; see :func:`tally`."""
     if problem.loss == "mse":
         targets = y.reshape(-1, output.shape[2], output.shape[1]).transpose(1, 2)
-        return (output - targets).square().mean(1)
-    labels = y.reshape(-1, 1, output.shape[2]).expand(output.shape[0], 1, -1)
-    return F.log_softmax(output, 1).gather(1, labels).squeeze(1).neg_()
+        loss = (output - targets).square().mean(1)
+    else:
+        labels = y.reshape(-1, 1, output.shape[2]).expand(output.shape[0], 1, -1)
+        loss = F.log_softmax(output, 1).gather(1, labels).squeeze(1).neg_()
+    if problem.loss == "mse" or not rights:
+        return loss, _NONE.to(loss.device).expand_as(loss)
+    best = output.max(1).indices  # much faster than argmax
+    return loss, (best == y.reshape(-1, output.shape[2])) & torch.isfinite(loss)
 
 
 class ScoringEngine:
@@ -71,7 +108,7 @@ class ScoringEngine:
 
 
 class Scorer:
-    """Scores rows of one problem; models that cannot be stacked are shared out over a crew of threads."""
+    """Scores rows of one problem; a crew of threads shares the work. ``rights``: right answers are counted, too."""
 
     def __init__(
         self,
@@ -80,11 +117,12 @@ class Scorer:
         dtype: torch.dtype = torch.float32,
         precision: Precision = "float32",
         crew: Crew | None = None,
+        rights: bool = True,
     ) -> None:
         self.problem, self.device, self.dtype, self.precision = problem, device, dtype, precision
         self.specs = read_stack(problem)
         self.convolutions = read_convolutions(problem) if self.specs is None and precision == "float32" else None
-        self.crew = crew or Crew(1)
+        self.crew, self.rights = crew or Crew(1), rights
         self._trainers: list[Trainer] = []
 
     def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
@@ -134,28 +172,42 @@ class Scorer:
         return [Scores(loss[i], accuracy[i], np.full(models, n)) for i, n in enumerate(counts.tolist())]
 
     def outcomes(
-        self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | Tensor | None
-    ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+        self,
+        models: Tensor | Models,
+        pool: Samples,
+        index: Sequence[Tensor] | Tensor | None = None,
+        reduce: Reduce | None = None,
+    ) -> Iterator[Outcome]:
         """Yield, chunk by chunk, models' positions, their samples' losses and right answers ``[C', m]``.
 
-        ``index``: all samples of the pool (None), the same ones for all models (a tensor), or a list for each model.
+        ``models``: rows ``[C, P]``, or mixtures of rows. ``index``: all samples of the pool (None), the same ones for
+        all models (a tensor), or a list for each model. A model's samples come in their order. ``reduce`` makes
+        something else of losses and right answers while the threads share the work.
         """
-        rows = rows.to(device=self.device, dtype=self.dtype)
+        reduce = reduce or _as_they_are
+        if isinstance(models, Tensor):
+            models = Models(models.to(device=self.device, dtype=self.dtype))
         with torch.no_grad():
             if index is None or isinstance(index, Tensor):
-                if self.convolutions is not None and len(rows) > 1:
-                    yield from self._wide(self.convolutions, rows, pool, index)
-                elif self.specs is None:
-                    yield from self._one_by_one(rows, pool, None if index is None else [index] * len(rows))
+                # a mixture's bits do not depend on how many are asked for at once
+                beside = self.convolutions is not None and (len(models) > 1 or models.shares is not None)
+                if self.specs is not None or beside:
+                    yield from self._together(models, pool, index, reduce)
                 else:
-                    yield from self._stacked(rows, pool, index)
+                    yield from self._one_by_one(models, pool, None if index is None else [index] * len(models), reduce)
             elif self.specs is None:
-                yield from self._one_by_one(rows, pool, index)
+                yield from self._one_by_one(models, pool, index, reduce)
             else:
-                yield from self._ragged(rows, pool, index)
+                yield from self._ragged(models, pool, index, reduce)
 
-    def _blocks(self, rows: Tensor) -> dict[str, Tensor]:
-        return self.problem.layout.unflatten(rows)
+    def _blocks(self, rows: Tensor, first: int = 0) -> dict[str, Tensor]:
+        """Return named views ``[C, *shape]`` of rows that hold the columns from ``first`` on, as far as they go."""
+        end = first + rows.shape[1]
+        return {
+            name: rows[:, a - first : b - first].view(-1, *shape)
+            for name, shape, a, b in self.problem.layout._blocks()
+            if first <= a and b <= end
+        }
 
     def _targets(self, y: Tensor) -> Tensor:
         return y.to(device=self.device, dtype=self.dtype if y.is_floating_point() else None)
@@ -163,119 +215,168 @@ class Scorer:
     def _inputs(self, x: Tensor) -> Tensor:
         return x.reshape(len(x), -1).to(device=self.device, dtype=self.dtype)
 
-    def _dealt(
-        self, work: Sequence[T], one: Callable[[T], tuple[list[int], Tensor, Tensor]]
-    ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-        """Share the work out over the crew; yield the results in the order of the work."""
-        done: list[tuple[list[int], Tensor, Tensor] | None] = [None] * len(work)
+    def _dealt(self, work: Sequence[T], one: Callable[[int, T], R]) -> list[R]:
+        """Share the work out over the crew (``one`` gets the worker's number); results are in the order of the work."""
+        done: dict[int, R] = {}
 
         def run(worker: int, place: int) -> None:
             with torch.no_grad():  # a setting of each thread
-                done[place] = one(work[place])
+                done[place] = one(worker, work[place])
 
         self.crew.deal(run, range(len(work)))
-        for found in done:
-            assert found is not None
-            yield found
+        return [done[place] for place in range(len(work))]
 
-    def _stacked(self, rows: Tensor, pool: Samples, taken: Tensor | None) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+    def _together(self, models: Models, pool: Samples, taken: Tensor | None, reduce: Reduce) -> list[Outcome]:
         """Models together on the same samples, those of ``taken`` or all, in chunks of models and of samples."""
+        parts, cuts = self._chunks(models, len(pool) if taken is None else len(taken), taken is not None)
+        run = self._runner(models, parts, pool, cuts)
+
+        def one(_: int, place: tuple[slice, int]) -> Outcome:
+            cut, p = place
+            some = _some(pool, cut, taken)
+            found = tally(self.problem, run(p, cut, some.x), self._targets(some.y), rights=self.rights)
+            return list(range(len(models))[parts[p]]), *reduce(cut.start, *found)
+
+        return self._dealt([(cut, p) for cut in cuts for p in range(len(parts))], one)
+
+    def _chunks(self, models: Models, count: int, gathered: bool) -> tuple[list[slice], list[slice]]:
+        """Return the chunks of models that run at once, and those of ``count`` samples that they run on."""
+        if self.specs is None:
+            mixtures = models.shares is not None
+            parts = _even(len(models), -(-len(models) // _WIDE)) if mixtures else _parts(len(models), _TOGETHER)
+            return parts, _parts(count, _IMAGES)
+        if self.mixes(models):  # blocks of samples so small that a chunk of mixtures stays in the cache
+            hidden = self.specs[0].outputs
+            blocks = max(self.crew.workers, math.ceil(count * hidden * _TOGETHER / _BLOCK))
+            return _parts(len(models), _TOGETHER), _even(count, blocks)
+        widest = max(spec.outputs for spec in self.specs)
+        together = len(models) if models.shares is None else _TOGETHER
+        together = max(1, min(len(models), together, _CHUNK // (256 * widest)))
+        step = max(256, min(_CHUNK // (together * widest), -(-count // self.crew.workers)))
+        if gathered:
+            step = min(step, max(256, _GATHER // self.specs[0].inputs))
+        return _parts(len(models), together), _parts(count, step)
+
+    def mixes(self, models: Models) -> bool:
+        """Say whether the outputs of these models' first layer are mixtures of those of a few rows."""
+        return models.shares is not None and self.specs is not None and self.specs[0].kind == "linear"
+
+    def _runner(
+        self, models: Models, parts: Sequence[slice], pool: Samples, cuts: Sequence[slice]
+    ) -> Callable[[int, slice, Tensor], Tensor]:
+        """Return what gives the outputs ``[C', k, m]`` of the p-th chunk of models on a chunk of samples."""
+        if self.mixes(models):
+            return self._mixed_first(models, parts, pool, cuts)
+        blocks = [self._blocks(models[part]) for part in parts]
+        if self.specs is not None:
+            specs = self.specs
+            return lambda p, cut, x: forward(specs, blocks[p], self._inputs(x))
+        assert self.convolutions is not None
+        stack = self.convolutions
+        return lambda p, cut, x: stack.forward(blocks[p], x.to(device=self.device, dtype=self.dtype))
+
+    def _mixed_first(
+        self, models: Models, parts: Sequence[slice], pool: Samples, cuts: Sequence[slice]
+    ) -> Callable[[int, slice, Tensor], Tensor]:
+        """Mix the first layer's outputs, block by block of samples; the other layers run on mixed weights."""
         assert self.specs is not None
-        specs = self.specs
-        widest = max(spec.outputs for spec in specs)
-        models = max(1, min(len(rows), _CHUNK // (256 * widest)))
-        count = len(pool) if taken is None else len(taken)
-        step = max(256, min(_CHUNK // (models * widest), -(-count // self.crew.workers)))
-        if taken is not None:
-            step = min(step, max(256, _GATHER // specs[0].inputs))
-        parts = [rows[first : first + models] for first in range(0, len(rows), models)]
-        blocks = [self._blocks(part) for part in parts]
+        assert models.shares is not None
+        specs, shares, hidden = self.specs, models.shares, self.specs[0].outputs
+        head = hidden * (specs[0].inputs + specs[0].bias)  # its tensors are a row's first columns
+        mixed = [self._blocks(shares[part] @ models.rows[:, head:], head) for part in parts]
+        small = len(models.rows) * hidden * len(pool) <= _KEEP
 
-        def one(place: tuple[int, int]) -> tuple[list[int], Tensor, Tensor]:
-            p, a = place
-            part = self._some(pool, taken, a, step)
-            output = forward(specs, blocks[p], self._inputs(part.x))
-            which = list(range(p * models, p * models + len(parts[p])))
-            return which, *tally(self.problem, output, self._targets(part.y))
+        def first(cut: slice, x: Tensor) -> Tensor:
+            """Return the first layer's outputs ``[S, h, m]`` of all rows, kept if small."""
+            if cut.start in models.first_outputs:
+                return models.first_outputs[cut.start]
+            outputs = forward(specs[:1], self._blocks(models.rows[:, :head]), self._inputs(x))
+            if small:
+                models.first_outputs[cut.start] = outputs
+            return outputs
 
-        yield from self._dealt([(p, a) for p in range(len(parts)) for a in range(0, count, step)], one)
+        def run(p: int, cut: slice, x: Tensor) -> Tensor:
+            outputs = first(cut, x)
+            value = torch.mm(shares[parts[p]], outputs.view(len(outputs), -1)).view(-1, hidden, outputs.shape[2])
+            return through(specs[1:], mixed[p], value)
 
-    def _wide(
-        self, stack: ConvStack, rows: Tensor, pool: Samples, taken: Tensor | None
-    ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-        """Models as the channels of wide convolutions, on the same samples: those of ``taken`` or all."""
-        parts = [rows[first : first + _WIDE] for first in range(0, len(rows), _WIDE)]
-        blocks = [self._blocks(part) for part in parts]
+        if small and not models.first_outputs:  # before the blocks are met by several threads
+            self._dealt(cuts, lambda _, cut: first(cut, pool.x[cut]))
+        return run
 
-        def one(place: tuple[int, int]) -> tuple[list[int], Tensor, Tensor]:
-            p, a = place
-            part = self._some(pool, taken, a, _IMAGES)
-            output = stack.forward(blocks[p], part.x.to(device=self.device, dtype=self.dtype))
-            which = list(range(p * _WIDE, p * _WIDE + len(parts[p])))
-            return which, *tally(self.problem, output, self._targets(part.y))
-
-        count = len(pool) if taken is None else len(taken)
-        yield from self._dealt([(p, a) for p in range(len(parts)) for a in range(0, count, _IMAGES)], one)
-
-    @staticmethod
-    def _some(pool: Samples, taken: Tensor | None, first: int, count: int) -> Samples:
-        some = slice(first, first + count)
-        return Samples(pool.x[some], pool.y[some]) if taken is None else pool.take(taken[some])
-
-    def _ragged(
-        self, rows: Tensor, pool: Samples, index: Sequence[Tensor]
-    ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+    def _ragged(self, models: Models, pool: Samples, index: Sequence[Tensor], reduce: Reduce) -> list[Outcome]:
         """Models with their own samples: the longest lists first, cut so that all lists of a chunk go on to its end."""
         assert self.specs is not None
         specs = self.specs
         widest = max(max(spec.outputs, spec.inputs) for spec in specs)
-        order = sorted((c for c in range(len(rows)) if len(index[c])), key=lambda c: -len(index[c]))
+        order = sorted((c for c in range(len(models)) if len(index[c])), key=lambda c: -len(index[c]))
         lists = {c: index[c].to(pool.x.device) for c in order}
         work: list[tuple[list[int], int, int]] = []
         done = 0
         while order:
             length = min(len(lists[order[-1]]) - done, _CHUNK // widest)
             together = max(1, _CHUNK // (widest * length))
-            work += [(order[first : first + together], done, length) for first in range(0, len(order), together)]
+            work += [(order[part], done, length) for part in _parts(len(order), together)]
             done += length
             order = [c for c in order if len(lists[c]) > done]
 
-        def one(place: tuple[list[int], int, int]) -> tuple[list[int], Tensor, Tensor]:
+        def one(_: int, place: tuple[list[int], int, int]) -> Outcome:
             members, begin, length = place
             taken = torch.cat([lists[c][begin : begin + length] for c in members])
             x = self._inputs(pool.x.index_select(0, taken)).view(len(members), length, -1)
-            output = forward(specs, self._blocks(rows[members]), x)
-            return members, *tally(self.problem, output, self._targets(pool.y.index_select(0, taken)))
+            output = forward(specs, self._blocks(models[members]), x)
+            found = tally(self.problem, output, self._targets(pool.y.index_select(0, taken)), rights=self.rights)
+            return members, *reduce(begin, *found)
 
-        yield from self._dealt(work, one)
+        return self._dealt(work, one)
 
     def _one_by_one(
-        self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None
-    ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-        """Model after model in blocks of samples, shared out over the crew; yielded in order."""
+        self, models: Models, pool: Samples, index: Sequence[Tensor] | None, reduce: Reduce
+    ) -> Iterator[Outcome]:
+        """Model after model in blocks of samples; of mixtures, a few are made at a time."""
         while len(self._trainers) < self.crew.workers:
             self._trainers.append(Trainer(self.problem, self.device, self.dtype, self.precision))
-        counts = [len(pool) if index is None else len(i) for i in index or rows]
-        work = [(c, a) for c, count in enumerate(counts) for a in range(0, count, _IMAGES)]
-        done: list[tuple[Tensor, Tensor] | None] = [None] * len(work)
+        for part in _parts(len(models), _TOGETHER if models.shares is not None else max(1, len(models))):
+            members = range(len(models))[part]
+            work = [(c, cut) for c in members for cut in _parts(len(pool if index is None else index[c]), _IMAGES)]
+            one = self._alone(models[part], members, pool, index, reduce)
+            yield from self._dealt(work, one)
+
+    def _alone(
+        self, rows: Tensor, members: range, pool: Samples, index: Sequence[Tensor] | None, reduce: Reduce
+    ) -> Callable[[int, tuple[int, slice]], Outcome]:
+        """Return what scores one of the ``members``, whose rows these are, on a chunk of its samples."""
         loaded = [-1] * self.crew.workers
 
-        def one(worker: int, place: int) -> None:
-            (c, a), trainer = work[place], self._trainers[worker]
+        def one(worker: int, place: tuple[int, slice]) -> Outcome:
+            (c, cut), trainer = place, self._trainers[worker]
             if loaded[worker] != c:
-                trainer.load(rows[c])
+                trainer.load(rows[c - members.start])
                 loaded[worker] = c
-            if index is None:
-                x, y = pool.x[a : a + _IMAGES], pool.y[a : a + _IMAGES]
-            else:
-                part = pool.take(index[c][a : a + _IMAGES].to(pool.x.device))
-                x, y = part.x, part.y
-            done[place] = outcomes_of(self.problem, trainer.outputs, x, self._targets(y))
+            some = _some(pool, cut, None if index is None else index[c])
+            return [c], *reduce(cut.start, *outcomes_of(self.problem, trainer.outputs, some.x, self._targets(some.y)))
 
-        self.crew.deal(one, range(len(work)))
-        for (c, _), found in zip(work, done, strict=True):
-            assert found is not None
-            yield [c], *found
+        return one
+
+
+def _some(pool: Samples, cut: slice, taken: Tensor | None) -> Samples:
+    """Return a chunk of the pool's samples, or of those ``taken`` from it."""
+    return Samples(pool.x[cut], pool.y[cut]) if taken is None else pool.take(taken[cut].to(pool.x.device))
+
+
+def _as_they_are(begin: int, loss: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    return loss, right
+
+
+def _parts(count: int, together: int) -> list[slice]:
+    """Cut ``count`` things into chunks of ``together``, the last one shorter."""
+    return [slice(a, min(a + together, count)) for a in range(0, count, together)]
+
+
+def _even(count: int, parts: int) -> list[slice]:
+    """Cut ``count`` things into so many chunks of nearly equal size, none empty."""
+    edges = [round(count * k / parts) for k in range(parts + 1)]
+    return [slice(a, b) for a, b in pairwise(edges) if b > a]
 
 
 def outcomes_of(problem: Problem, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
