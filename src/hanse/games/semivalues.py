@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import beta as beta_function
-from scipy.special import roots_sh_jacobi
 
 from hanse.games.coalitions import Coalition, Floats, Utility, evaluate, players, subsets
 
@@ -70,6 +68,9 @@ class Semivalue:
         for name, number in (("alpha", alpha), ("beta", beta)):
             if not (math.isfinite(number) and number > 0):
                 raise ValueError(f"{name} is {number}; allowed: a finite number above 0")
+        from scipy.special import beta as beta_function  # late: it takes longer to import than a short run
+        from scipy.special import roots_sh_jacobi
+
         # scipy's weight function is (1 - x)^(p - q) x^(q - 1)
         x, w = roots_sh_jacobi(n // 2 + 1, alpha + beta - 1, beta)
         masses = np.asarray(w) / float(beta_function(beta, alpha))
