@@ -123,3 +123,32 @@ def test_models_side_by_side_see_what_each_sees_alone(
         problem.layout.load(module, rows[c])
         with torch.no_grad():
             torch.testing.assert_close(found[c].T, module(x), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "options", "shape", "classes"), MODELS)
+def test_gram_matrices_of_updates_and_of_single_players_outputs(name, options, shape, classes) -> None:  # type: ignore[no-untyped-def]
+    problem, row = build_problem(name, shape, classes, 1, **options)
+    samples = made(shape, classes, 270)
+    torch.manual_seed(0)
+    updates = row + 0.2 * row.std() * torch.randn(4, len(row))
+    if options.get("batch_norm"):
+        updates[:, problem.layout.num_parameters :].abs_()
+    game = Coalitions(problem, updates, row, [0.5, 0.2, 0.3, 0.1], samples, keep_outputs=True, workers=2)
+    moves = (updates - row).double()
+    assert game.update_gram() == pytest.approx((moves @ moves.T).numpy(), rel=1e-9)
+    game.many([frozenset({0, 1}), frozenset({2})])
+    assert game.output_gram() is None  # not all single players yet
+    game.many([frozenset(), frozenset({3}), frozenset({0, 3}), frozenset({1}), frozenset({0})])
+    outputs = []
+    for model in (*updates, row):
+        problem.layout.load(problem.module, model)
+        problem.module.eval()
+        with torch.no_grad():
+            out = problem.module(samples.x).double().reshape(len(samples), -1)
+        outputs.append(out - out.mean(1, keepdim=True) if classes else out)
+    far = (torch.stack(outputs[:-1]) - outputs[-1]).flatten(1)
+    found = game.output_gram()
+    assert found == pytest.approx((far @ far.T).numpy(), rel=1e-3, abs=1e-4 * float((far @ far.T).abs().max()))
+    without = Coalitions(problem, updates, row, [1.0] * 4, samples)
+    without.many([frozenset(), *(frozenset({i}) for i in range(4))])
+    assert without.output_gram() is None

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["as_models", "cosines", "distances", "distances_to_mean"]
+__all__ = ["as_models", "cosines", "distances", "distances_to_mean", "inner_products"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -147,15 +147,23 @@ def cosines(vectors: Any) -> Floats:
 
     Raises ValueError for a wrong shape or a number that is not finite.
     """
-    rows = as_models(vectors, "vectors")
-    products = _products(rows, 1.0)
-    if not np.isfinite(products).all():
-        products = _products(rows, _scale(rows, "vectors"))
+    products = inner_products(vectors)
     length = np.sqrt(np.diag(products))
     both = length[:, None] * length[None, :]
     found: Floats = np.divide(products, both, out=np.zeros_like(products), where=both > 0).clip(-1.0, 1.0)
     np.fill_diagonal(found, 1.0)
     return found
+
+
+def inner_products(vectors: Any) -> Floats:
+    """Return the inner products of ``vectors [k, P]``, ``[k, k]`` float64; where they would overflow, over the square
+    of a power of two. Raises ValueError for a wrong shape or a number that is not finite.
+    """
+    rows = as_models(vectors, "vectors")
+    products = _products(rows, 1.0)
+    if not np.isfinite(products).all():
+        products = _products(rows, _scale(rows, "vectors"))
+    return products
 
 
 def _products(rows: Tensor, scale: float) -> Floats:

@@ -18,16 +18,20 @@ from torch import Tensor
 from hanse.base.errors import UserError, nearest
 from hanse.base.streams import stream
 from hanse.data.samples import Samples
+from hanse.games.gram import inner_products
 from hanse.learning.job import Problem
-from hanse.learning.scoring import Models, Scorer
+from hanse.learning.scoring import Chunk, Models, Scorer
 from hanse.learning.threads import shared_crew
 
-__all__ = ["Coalitions", "UtilityName", "sample_blocks"]
+__all__ = ["WORST", "Coalitions", "UtilityName", "sample_blocks"]
 
 UtilityName = Literal["loss", "accuracy", "balanced"]
 
 BLOCKS = 20  # of samples, for the error that comes from their draw
-_WORST = -1e9  # the utility of a model whose loss is not finite: games need finite numbers
+WORST = -1e9  # the utility of a model whose loss is not finite: games need finite numbers
+_OUTPUTS = (
+    1 << 25
+)  # numbers: outputs of single players' models that are kept, of the first samples only if they are more
 
 
 class Coalitions:
@@ -38,7 +42,8 @@ class Coalitions:
     each class's mean loss). ``workers`` threads share the work (default: PyTorch's intra-op setting); the last bits of
     a utility depend on their number. ``evaluated`` counts the models evaluated; nothing is memoised here.
     ``without_block [evaluated, B]`` has, in the order of evaluation, what their utilities are with one of B blocks of
-    the samples left out at a time: 20 blocks, or one a sample if there are fewer.
+    the samples left out at a time: 20 blocks, or one a sample if there are fewer. With ``keep_outputs`` the outputs of
+    single players' models are kept when they are evaluated, for :meth:`output_gram`.
 
     Raises UserError for an unknown utility, one that regression does not have, or no samples.
     """
@@ -53,6 +58,7 @@ class Coalitions:
         *,
         utility: str = "loss",
         workers: int | None = None,
+        keep_outputs: bool = False,
     ) -> None:
         self.problem, self.utility = problem, utility
         self.device = updates.device
@@ -68,6 +74,8 @@ class Coalitions:
         self.block_weights = sign * _block_weights(self.samples.y, utility)
         self._without: list[NDArray[np.float64]] = []
         self.evaluated = 0
+        self.keep_outputs = keep_outputs
+        self._outputs: dict[int, dict[int, Tensor]] = {}  # by row, by the first sample
         crew = shared_crew((workers or torch.get_num_threads()) if self.device.type == "cpu" else 1)
         self.scorer = Scorer(problem, self.device, updates.dtype, crew=crew, rights=utility == "accuracy")
         if len(self.shares) != len(updates):
@@ -96,13 +104,20 @@ class Coalitions:
         worth = torch.zeros(len(coalitions), dtype=torch.float64, device=self.device)
         without = torch.zeros(len(coalitions), self.block_weights.shape[1], dtype=torch.float64, device=self.device)
         models = replace(self.models, shares=shares)
-        for which, value, blocks in self.scorer.outcomes(models, self.samples, reduce=self._weighed):
+        alone = self._alone(coalitions)
+
+        def weighed(chunk: Chunk) -> tuple[Tensor, Tensor]:
+            for c in alone.keys() & set(chunk.which):
+                self._keep(alone[c], chunk, chunk.which.index(c))
+            return self._weighed(chunk)
+
+        for which, value, blocks in self.scorer.outcomes(models, self.samples, reduce=weighed):
             part = slice(which[0], which[-1] + 1)
             worth[part] += value
             without[part] += blocks
         self.evaluated += len(coalitions)
         bad = (shares[:, self.spoilt] != 0).any(1) | ~torch.isfinite(worth)
-        worth[bad], without[bad] = _WORST, _WORST
+        worth[bad], without[bad] = WORST, WORST
         self._without.append(without.cpu().numpy())
         values: list[float] = worth.tolist()
         return values
@@ -119,12 +134,44 @@ class Coalitions:
             table[c, members or [-1]] = shares / total if total > 0 else 1.0 / max(1, len(members))
         return table
 
-    def _weighed(self, begin: int, loss: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what outcomes ``[C', m]`` of the samples from ``begin`` on add to the utilities ``[C']``, and to those
-        with a block left out ``[C', B]``.
+    def update_gram(self) -> NDArray[np.float64]:
+        """Return the inner products ``[S, S]`` of what each update moved the base, ``U_i - base``."""
+        rows = self.models.rows
+        return inner_products(rows[:-1] - rows[-1])
+
+    def output_gram(self) -> NDArray[np.float64] | None:
+        """Return the inner products ``[S, S]`` of how far each player's own model moves the outputs on the samples from
+        those of the base, where each sample's outputs are centred (of classes: their level says nothing). None unless
+        the empty coalition and all single players were evaluated with ``keep_outputs``, and gave outputs.
         """
-        outcomes = (right if self.utility == "accuracy" else loss).double()
-        part = slice(begin, begin + outcomes.shape[1])
+        if set(self._outputs) != set(range(self.players + 1)):
+            return None
+        each = [torch.cat([part for _, part in sorted(kept.items())], 1) for _, kept in sorted(self._outputs.items())]
+        shortest = min(outputs.shape[1] for outputs in each)
+        rows = torch.stack([outputs[:, :shortest] for outputs in each])
+        if self.problem.loss != "mse":
+            rows = rows - rows.mean(dim=1, keepdim=True)
+        moves = (rows[:-1] - rows[-1]).flatten(1)
+        return inner_products(moves) if bool(torch.isfinite(moves).all()) else None
+
+    def _alone(self, coalitions: Sequence[frozenset[int]]) -> dict[int, int]:
+        """Return the row of each coalition whose model is a row of its own, by its position; none if not kept."""
+        if not self.keep_outputs:
+            return {}
+        return {c: min(one, default=self.players) for c, one in enumerate(coalitions) if len(one) <= 1}
+
+    def _keep(self, row: int, chunk: Chunk, place: int) -> None:
+        """Keep a row's outputs on a chunk of samples, if all rows' so far fit."""
+        if chunk.outputs is None:
+            return
+        end = chunk.begin + chunk.outputs.shape[2]
+        if chunk.begin == 0 or end * chunk.outputs.shape[1] * (self.players + 1) <= _OUTPUTS:
+            self._outputs.setdefault(row, {})[chunk.begin] = chunk.outputs[place].clone()
+
+    def _weighed(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
+        """Return what a chunk adds to the utilities ``[C']``, and to those with a block left out ``[C', B]``."""
+        outcomes = (chunk.right if self.utility == "accuracy" else chunk.loss).double()
+        part = slice(chunk.begin, chunk.begin + outcomes.shape[1])
         return outcomes @ self.sample_weights[part], outcomes @ self.block_weights[part]
 
 

@@ -33,13 +33,12 @@ from hanse.learning.program import read_stack
 from hanse.learning.sequences import sequence_outcomes
 from hanse.learning.threads import Crew, intra_op
 
-__all__ = ["Models", "Scorer", "ScoringEngine", "outcomes_of", "tally"]
+__all__ = ["Chunk", "Models", "Scorer", "ScoringEngine", "outcomes_of", "tally"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 # which models; each sample's loss and whether it is right, [C', m], or what was made of them
 Outcome = tuple[list[int], Tensor, Tensor]
-Reduce = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]  # given a chunk's first sample, losses, right answers
 
 _CHUNK = 1 << 22  # activations (numbers) of a chunk: bounds memory
 _GATHER = 1 << 20  # numbers of samples that are gathered for a chunk: they stay in the cache for the product
@@ -70,6 +69,22 @@ class Models:
     def __getitem__(self, which: slice | list[int]) -> Tensor:
         """Return some of the models, ``[C', P]``."""
         return self.rows[which] if self.shares is None else self.shares[which] @ self.rows
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some models on some samples: the positions of the ``C'`` models, the position of the first sample, each sample's
+    ``loss`` and whether it is ``right``, ``[C', m]``, and the models' ``outputs [C', k, m]`` (None: scored otherwise).
+    """
+
+    which: list[int]
+    begin: int
+    loss: Tensor
+    right: Tensor
+    outputs: Tensor | None = None
+
+
+Reduce = Callable[[Chunk], tuple[Tensor, Tensor]]
 
 
 def tally(problem: Problem, output: Tensor, y: Tensor, *, rights: bool = True) -> tuple[Tensor, Tensor]:
@@ -234,8 +249,9 @@ class Scorer:
         def one(_: int, place: tuple[slice, int]) -> Outcome:
             cut, p = place
             some = _some(pool, cut, taken)
-            found = tally(self.problem, run(p, cut, some.x), self._targets(some.y), rights=self.rights)
-            return list(range(len(models))[parts[p]]), *reduce(cut.start, *found)
+            which, outputs = list(range(len(models))[parts[p]]), run(p, cut, some.x)
+            found = tally(self.problem, outputs, self._targets(some.y), rights=self.rights)
+            return which, *reduce(Chunk(which, cut.start, *found, outputs))
 
         return self._dealt([(cut, p) for cut in cuts for p in range(len(parts))], one)
 
@@ -326,7 +342,7 @@ class Scorer:
             x = self._inputs(pool.x.index_select(0, taken)).view(len(members), length, -1)
             output = forward(specs, self._blocks(models[members]), x)
             found = tally(self.problem, output, self._targets(pool.y.index_select(0, taken)), rights=self.rights)
-            return members, *reduce(begin, *found)
+            return members, *reduce(Chunk(members, begin, *found, output))
 
         return self._dealt(work, one)
 
@@ -354,7 +370,8 @@ class Scorer:
                 trainer.load(rows[c - members.start])
                 loaded[worker] = c
             some = _some(pool, cut, None if index is None else index[c])
-            return [c], *reduce(cut.start, *outcomes_of(self.problem, trainer.outputs, some.x, self._targets(some.y)))
+            found = outcomes_of(self.problem, trainer.outputs, some.x, self._targets(some.y))
+            return [c], *reduce(Chunk([c], cut.start, *found))
 
         return one
 
@@ -364,8 +381,8 @@ def _some(pool: Samples, cut: slice, taken: Tensor | None) -> Samples:
     return Samples(pool.x[cut], pool.y[cut]) if taken is None else pool.take(taken[cut].to(pool.x.device))
 
 
-def _as_they_are(begin: int, loss: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    return loss, right
+def _as_they_are(chunk: Chunk) -> tuple[Tensor, Tensor]:
+    return chunk.loss, chunk.right
 
 
 def _parts(count: int, together: int) -> list[slice]:
@@ -379,8 +396,11 @@ def _even(count: int, parts: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(edges) if b > a]
 
 
-def outcomes_of(problem: Problem, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the loss and how right it is of each sample of one model, both ``[1, n]``; ``outputs`` runs the model.
+def outcomes_of(
+    problem: Problem, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the loss and how right it is of each sample of one model, both ``[1, n]``, and its outputs ``[1, k, n]``
+    if it gives one vector a sample; ``outputs`` runs the model.
 
     The problem's judge says so where it has one; texts are scored by position.
     """
@@ -389,8 +409,9 @@ def outcomes_of(problem: Problem, outputs: Callable[[Tensor], Tensor], x: Tensor
     elif problem.loss == "cross_entropy" and y.ndim == 2:
         loss, right = sequence_outcomes(outputs(x), y)
     else:
-        return tally(problem, outputs(x).reshape(len(x), -1).t().unsqueeze(0), y)
-    return loss.unsqueeze(0), right.unsqueeze(0)
+        flat = outputs(x).reshape(len(x), -1).t().unsqueeze(0)
+        return *tally(problem, flat, y), flat
+    return loss.unsqueeze(0), right.unsqueeze(0), None
 
 
 def _groups(counts: NDArray[np.int64], most: int) -> Iterator[list[int]]:
