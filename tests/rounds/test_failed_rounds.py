@@ -39,7 +39,7 @@ from hanse.learning.models import build_problem
 from hanse.mechanisms.baselines import fedavg, local
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.ipfl import IPFL
-from hanse.mechanisms.weigh.average import BySamples, sample_shares
+from hanse.mechanisms.weigh import BySamples, sample_shares
 from hanse.reports.audit import audit_run
 from hanse.rounds.round import Setup, first_state, play_round
 from hanse.runs.experiment import run_elsewhere

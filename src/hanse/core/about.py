@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 
 from hanse.base.errors import UserError
-from hanse.base.files import opened, write_whole
+from hanse.base.files import read_text, write_whole
 from hanse.core.declared import Declared, UnsoundError
 from hanse.core.telling import Conduct, Ids, Label, Telling, Worth
 
@@ -143,14 +143,6 @@ def read_about(folder: Path) -> About | None:
     if not file.exists():
         return None
     try:
-        with opened(file) as blob:
-            data = blob.read(MOST + 1)
-        if len(data) > MOST:
-            raise UserError(f"{file}: has more than {MOST >> 20} MiB")
-        return Declared[About](About).read(data.decode())
-    except UnicodeDecodeError:
-        raise UserError(f"{file}: cannot be read: is not text") from None
+        return Declared[About](About).read(read_text(file, MOST))
     except UnsoundError as wrong:
         raise UserError(f"{file}: {wrong}") from None
-    except OSError as wrong:
-        raise UserError(f"{file}: cannot be read: {wrong.strerror}") from None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hanse.base.errors import PartError
 from hanse.core.part import Floats, Ints, Part, State, View
-from hanse.core.sound import wrong_decision, wrong_state
+from hanse.core.sound import check_decision, check_state, refused
 
 __all__ = ["PartError", "States", "call", "checked_state", "decide", "method_of", "name_of"]
 
@@ -69,15 +69,14 @@ def decide(
             f"{who}: its {name} returned {type(said).__name__}: must be a pair, the decision and the next state"
         )
     decision, after = said
-    if wrong := wrong_decision(name, decision, view, fills):
-        raise PartError(f"{who}: its {name} returned {wrong}")
-    return decision, {**states, key: checked_state(f"{who}: its {name} returned", after)}
+    with refused(f"{who}: its {name} returned"):
+        check_decision(name, decision, view, fills)
+        return decision, {**states, key: checked_state(after)}
 
 
-def checked_state(who: str, state: Any) -> State:
-    """Return a part's state, closed for writing. Raises PartError for what cannot be checkpointed."""
-    if wrong := wrong_state(state):
-        raise PartError(f"{who} the wrong state: {wrong}")
+def checked_state(state: Any) -> State:
+    """Return a part's state, closed for writing. Raises GuardError for what cannot be checkpointed."""
+    check_state(state)
     kept = {name: np.ascontiguousarray(x) if _turned(x) else x for name, x in state.items()}
     for value in kept.values():
         if isinstance(value, np.ndarray):

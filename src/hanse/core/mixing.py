@@ -16,7 +16,7 @@ import numpy as np
 
 from hanse.core.calling import PartError, States, call, decide, method_of, name_of
 from hanse.core.part import Aggregate, Floats, Group, Ints, Mechanism, View, Weighed, WeighPart, in_slots
-from hanse.core.sound import wrong_aggregate
+from hanse.core.sound import check_aggregate, refused
 from hanse.core.table import Mix, Replace
 
 __all__ = ["proposed_mix", "writers"]
@@ -100,8 +100,8 @@ def _aggregates(
     recorded: list[Aggregate] = []
     for group in groups:
         said = call("weigh", aggregate, view, group, state)
-        if wrong := wrong_aggregate(said, group):
-            raise PartError(f"{name_of('weigh', aggregate, view)}: its aggregate {wrong}")
+        with refused(f"{name_of('weigh', aggregate, view)}: its aggregate returned"):
+            check_aggregate(said, group)
         found.append(_row(view, group.row, group.at, said.weights, said.old))
         recorded += [said] if said.metrics else []
     if not recorded:

@@ -9,8 +9,9 @@ fills a slot of a mechanism by having the slot's method, and one part may fill s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -52,6 +53,7 @@ __all__ = [
     "Values",
     "View",
     "Weighed",
+    "by_slot",
     "in_slots",
 ]
 
@@ -169,6 +171,13 @@ class Values:
     def draw_errors(self) -> Floats | None:
         """The standard errors ``[S]`` that come from the draw of the validation samples; None if not known."""
         return None if self.without_block is None else jackknife_errors(self.without_block)
+
+    def by_client(self, view: View) -> tuple[Ints, Floats]:
+        """Return the clients ``[m]`` whose updates were valued, ascending, and their values ``[m]``: the sum over a
+        client's seats.
+        """
+        clients, place = np.unique(view.trained.seats.client, return_inverse=True)
+        return clients, np.bincount(place, weights=self.per_seat).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -312,6 +321,11 @@ class View:
         return self.mix
 
 
+def by_slot(**names: Set[str]) -> Mapping[str, frozenset[str]]:
+    """Return names by the slot that they concern: what a part of several slots declares."""
+    return MappingProxyType({slot: frozenset(some) for slot, some in names.items()})
+
+
 def in_slots(declared: Named, slots: Sequence[str]) -> frozenset[str]:
     """Return the names that concern a part in these slots."""
     if isinstance(declared, Mapping):
@@ -382,8 +396,12 @@ class TrainPart(Part, Protocol):
         ...
 
     def home(self, table: Table, context: Context) -> Ints:
-        """Return the row ``[N]`` of the initial ``table`` that each client starts from."""
-        ...
+        """Return the row ``[N]`` of the initial ``table`` that each client starts from: by default that of the first
+        block, its own where clients have one each.
+        """
+        first = table.blocks[0]
+        rows = table.at(first.name)
+        return rows if first.per_client else np.full(context.num_clients, rows[0])
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Return this round's seats from ``view.choice``, and the next state."""

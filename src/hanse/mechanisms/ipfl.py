@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.base.factories import Rate, Weight
 from hanse.core.book import LARGEST
 from hanse.core.declared import LARGEST_COUNT
 from hanse.core.entry import TOKEN, Transaction, tokens, units_of
@@ -30,7 +31,6 @@ from hanse.core.part import (
     Floats,
     Ints,
     Mechanism,
-    Named,
     Replace,
     SelectPart,
     Settlement,
@@ -40,9 +40,10 @@ from hanse.core.part import (
     View,
     Weighed,
     WeighPart,
+    by_slot,
 )
 from hanse.core.port import Ask, Request, Score, Scored
-from hanse.core.table import PER_CLIENT, Seats, Table
+from hanse.core.table import PER_CLIENT, Seats
 from hanse.core.telling import FREE, Joining, Kind, Plot, Telling, Terms, Worth
 from hanse.federation.profiles import MOST, amount, at_round
 from hanse.games.market import Graph, Market, best_imports, gains, prices, utilities_of
@@ -59,12 +60,12 @@ from hanse.games.market_models import (
 from hanse.games.market_numbers import gain
 from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.train import units
-from hanse.mechanisms.weigh.centres import Centres
+from hanse.mechanisms.feedback import gone, news, no_news, with_worth
+from hanse.mechanisms.train import chosen_seats, units
+from hanse.mechanisms.weigh import Centres
 
 __all__ = ["IPFL", "Bills", "Of", "Pricing", "Trade", "Truth", "Utilities", "graph_of", "ipfl"]
 
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Cost = Annotated[float, Field(ge=0)]
 Eagerness = Annotated[float, Field(ge=0, le=MOST)]
 Of = Literal["travel", "models", "updates"]
@@ -164,21 +165,12 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     seller would still have been imported, which leaves no motive to misreport the cost.
     """
 
-    needs: ClassVar[Named] = {
-        "select": frozenset({"clients", "trade"}),
-        "train": frozenset({"clients"}),
-        "weigh": frozenset({"clients"}),
-        "settle": frozenset({"trade"}),
-    }
-    gives: ClassVar[Named] = {"weigh": frozenset({"trade"})}
-    reads: ClassVar[Named] = {
-        "train": frozenset({"centre"}),
-        "weigh": frozenset({"model", "centre", "initial"}),
-        "settle": frozenset({"centre"}),
-    }
-    fills: ClassVar[Named] = {"weigh": frozenset({"centre", "best"})}
+    needs = by_slot(select={"clients", "trade"}, train={"clients"}, weigh={"clients"}, settle={"trade"})
+    gives = by_slot(weigh={"trade"})
+    reads = by_slot(train={"centre"}, weigh={"model", "centre", "initial"}, settle={"centre"})
+    fills = by_slot(weigh={"centre", "best"})
     lam: Weight = 2.0
-    eta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0
+    eta: Rate = 5.0
     cost: Cost = 1.0
     eagerness: Eagerness = 5e5
     distance: Distance = "cosine"
@@ -199,10 +191,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             raise UserError("mechanism.weigh.adapters: 'products': the model is no adapter (model.name = 'lora')")
         n = context.num_clients
         return {
-            "gone": np.zeros(n, bool),
-            "last": np.full(n, np.nan),
-            "sum": np.zeros(n),
-            "times": np.zeros(n, np.int64),
+            **no_news(n),
             "bill": np.zeros(n, np.int64),
             "authorised": np.full(n, -1, np.int64),
             "unpaid": np.zeros(n, np.int64),
@@ -217,8 +206,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         """
         here = view.context.standing(self)
         if view.stage == "open" and "select" in here:
-            told = [c for c in view.present.tolist() if not state["gone"][c] and not np.isnan(state["last"][c])]
-            return [Request(c, (Ask("stay", self._told(view, state, c)),)) for c in told]
+            return news(view, state, lambda client: _market_news(view, state, client))
         if view.stage == "train" and "weigh" in here and view.choice is not None:
             profiles = {c.id: dict(c.profile) for c in view.roster}
             return [
@@ -233,25 +221,13 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             ]
         return ()
 
-    def _told(self, view: View, state: State, c: int) -> dict[str, Any]:
-        return {
-            "value": float(state["last"][c]),
-            "mean": float(state["sum"][c] / max(1, state["times"][c])),
-            "times": int(state["times"][c]),
-            "bill": int(state["bill"][c]),
-            "authorised": int(state["authorised"][c]),
-            "unpaid": int(state["unpaid"][c]),
-            "balance": view.book.balance(account(c)),
-        }
-
     # SELECT
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return those who stay."""
-        gone = state["gone"].copy()
-        gone[view.leaving] = True
-        choice = Choice(view.present[~gone[view.present]], metrics={"market/quit": float(gone.sum())})
-        return choice, {**state, "gone": gone}
+        left = gone(view, state)
+        choice = Choice(view.present[~left[view.present]], metrics={"market/quit": float(left.sum())})
+        return choice, {**state, "gone": left}
 
     # TRAIN
 
@@ -262,15 +238,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         best = (Block("best", PER_CLIENT, private=True),) if self.keep_best else ()
         return Block("model", PER_CLIENT), Block("centre", PER_CLIENT), *best, Block("initial")
 
-    def home(self, table: Table, context: Context) -> Ints:
-        """Return each client's model, ``[N]``."""
-        return table.at("model")
-
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Seat each client at its own model, pulled to its centre."""
-        if view.choice is None:
-            raise RuntimeError("no choice yet: seats were asked for before SELECT")
-        clients = view.choice.clients
+        clients = chosen_seats(view).client
         own = view.at("model", clients)
         pull = units(view.at("centre", clients), view.table.size)
         assert self.mu is not None
@@ -449,9 +419,10 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
 
     def learn(self, outcome: View, state: State) -> State:
         """Remember how the market went for everyone, and whose centre was delivered."""
-        n = len(state["gone"])
-        after = dict(state) | {
-            "last": np.full(n, np.nan),
+        n, nobody = len(state["gone"]), np.zeros(0, np.int64)
+        after = {
+            **state,
+            **with_worth(state, nobody, np.zeros(0)),
             "bill": np.zeros(n, np.int64),
             "authorised": np.full(n, -1, np.int64),
         }
@@ -462,14 +433,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if bills is None:
             return after
         pulled[bills.clients[~bills.paid]] = False
-        after["last"][bills.clients] = bills.utility
+        after |= with_worth(state, bills.clients, bills.utility)
         after["bill"][bills.clients] = bills.units.sum(axis=1)
         after["authorised"][bills.clients] = bills.authorised
         after["unpaid"] = state["unpaid"].copy()
         after["unpaid"][bills.clients] += ~bills.paid
-        after["sum"], after["times"] = state["sum"].copy(), state["times"].copy()
-        after["sum"][bills.clients] += bills.utility
-        after["times"][bills.clients] += 1
         return after
 
     def tells(self, slots: frozenset[str]) -> Telling:
@@ -479,6 +447,12 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     def terms(self, joining: Joining) -> Terms:
         """Return what imports may cost and bring, and what a client's own model earns."""
         return _market_terms(joining, self.pricing)
+
+
+def _market_news(view: View, state: State, client: int) -> dict[str, Any]:
+    """Return what a client is told of the last market beside its utility, in units."""
+    told = {name: int(state[name][client]) for name in ("bill", "authorised", "unpaid")}
+    return {**told, "balance": view.book.balance(account(client))}
 
 
 def _known(value: float | None, default: float) -> float:
@@ -622,7 +596,7 @@ class Utilities(SettlePart):
     ``cost`` and ``eagerness`` stand for clients whose profile has none.
     """
 
-    needs: ClassVar[Named] = frozenset({"clients"})
+    needs = frozenset({"clients"})
     cost: Cost = 1.0
     eagerness: Eagerness = 5e5
 
@@ -761,7 +735,7 @@ def _market_terms(joining: Joining, pricing: str) -> Terms:
 
 def ipfl(
     lam: Weight = 2.0,
-    eta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0,
+    eta: Rate = 5.0,
     cost: Cost = 1.0,
     eagerness: Eagerness = 5e5,
     distance: Distance = "cosine",

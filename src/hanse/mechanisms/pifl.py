@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hanse.base.errors import UserError
+from hanse.base.factories import Count, Positive, Share
 from hanse.base.streams import stream
 from hanse.core.book import Book
 from hanse.core.declared import LARGEST_COUNT
@@ -38,7 +39,6 @@ from hanse.core.part import (
     Floats,
     Ints,
     Mechanism,
-    Named,
     OwnMix,
     SelectPart,
     Settlement,
@@ -55,8 +55,7 @@ from hanse.games import tiers as games
 from hanse.games import tokens
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.train import SharedModel, chosen_seats
-from hanse.mechanisms.value import FirstOrder
-from hanse.mechanisms.value_held import FirstOrderAtClients
+from hanse.mechanisms.value import FirstOrder, FirstOrderAtClients
 from hanse.mechanisms.weigh import BySamples
 
 __all__ = [
@@ -73,10 +72,7 @@ __all__ = [
     "tiff",
 ]
 
-Count = Annotated[int, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
 Price = Annotated[float, Field(ge=1e-6, le=1e9)]
-Samples = Annotated[int, Field(ge=1)]
 SCHEDULED = frozenset({"clients", "values", "bids"})
 VALUED = frozenset({"clients", "groups", "values"})
 QUESTION = "tier accuracy"
@@ -123,9 +119,9 @@ class TierModels(TrainPart):
     "different"``); averages of models from different initial ones fit nothing, so personal models need the same.
     """
 
-    needs: ClassVar[Named] = frozenset({"clients"})
-    gives: ClassVar[Named] = frozenset({"groups"})
-    tiers: Annotated[int, Field(ge=1)] = 2
+    needs = frozenset({"clients"})
+    gives = frozenset({"groups"})
+    tiers: Positive = 2
     initial: Literal["same", "different"] = "same"
 
     def blocks(self) -> Sequence[Block]:
@@ -159,7 +155,7 @@ class Tiers(SelectPart):
     tier that nobody bids for keeps its model. In round 0 the clients are dealt out to the tiers at random.
     """
 
-    needs: ClassVar[Named] = SCHEDULED
+    needs = SCHEDULED
     by_contribution: Count = 8
     at_random: Count = 2
     contribution: Literal["last", "mean"] = "last"
@@ -237,9 +233,9 @@ class PretrainedTiers(SelectPart):
     these rounds are dealt out at random.
     """
 
-    needs: ClassVar[Named] = SCHEDULED | frozenset({"validation"})
-    rounds: Annotated[int, Field(ge=1)] = 1
-    rho: Annotated[int, Field(ge=1)] | None = None
+    needs = SCHEDULED | frozenset({"validation"})
+    rounds: Positive = 1
+    rho: Positive | None = None
     by_contribution: Count = 8
     at_random: Count = 2
     contribution: Literal["last", "mean"] = "last"
@@ -314,13 +310,13 @@ class TokenManager(SettlePart):
     each tier has ``paid [N, K]`` it so far (net units); each tier's ``best [K]`` accuracy.
     """
 
-    needs: ClassVar[Named] = VALUED
-    gives: ClassVar[Named] = frozenset({"bids"})
+    needs = VALUED
+    gives = frozenset({"bids"})
     price: Price = 1.0
     eta: Share = 0.5
     gamma: Share = 0.1
-    score_samples: Samples | None = 64
-    first: Annotated[int, Field(ge=0)] = 1
+    score_samples: Positive | None = 64
+    first: Count = 1
 
     def accuracies(self, view: View, state: State) -> dict[int, float]:
         """Return the accuracy now of each tier of the round before, by its row."""
@@ -369,7 +365,7 @@ class TokenManager(SettlePart):
         if view.stage == "end":
             return Settlement(transactions=tuple(settled), found=(found,)), state
         bids = _bids(view, view.book.post(view.round, settled), self.units)
-        taken = _escrowed(bids.held, self.units)
+        taken = _moved(bids.held, self.units, "bid")
         return Settlement(transactions=(*settled, *taken), found=(bids, found)), state
 
     def _settled(self, view: View, state: State) -> tuple[list[Transaction], SettledRound]:
@@ -408,7 +404,7 @@ class TokenManager(SettlePart):
         if bids is None or settled is None:
             raise RuntimeError("no bids: this part was not asked at the start of the round")
         kept = _kept_bids(view, bids.held)
-        back = _out_of_escrow(bids.held & ~kept, self.units)
+        back = _moved(bids.held & ~kept, self.units, "return")
         book = view.book.post(view.round, back)
         balances = np.array([book.balance(account(c)) for c in range(len(kept))], np.int64)
         wanted = sum(len(tiers) for tiers in bids.wanted.values())
@@ -498,7 +494,7 @@ class ServerTokens(TokenManager):
     server's validation set.
     """
 
-    needs: ClassVar[Named] = VALUED | frozenset({"validation"})
+    needs = VALUED | frozenset({"validation"})
 
     def accuracies(self, view: View, state: State) -> dict[int, float]:
         """Return each tier's accuracy on the server's validation set."""
@@ -525,14 +521,18 @@ def _bids(view: View, book: Book, price: int) -> Bids:
     return Bids(held, wanted)
 
 
-def _escrowed(bids: NDArray[np.bool_], price: int) -> list[Transaction]:
-    """Return the movements of good bids ``[N, K]`` into escrow, ``price`` units each, a transaction a tier."""
+def _moved(bids: NDArray[np.bool_], price: int, kind: Literal["bid", "return"]) -> list[Transaction]:
+    """Return the movements of these bids ``[N, K]`` into escrow, or back to the clients: ``price`` units each, a
+    transaction a tier.
+    """
+    memo = "bids, held until the round settles" if kind == "bid" else "bids that won no seat"
     found = []
     for k in np.flatnonzero(bids.any(axis=0)).tolist():
         pairs = []
         for c in np.flatnonzero(bids[:, k]).tolist():
-            pairs += [(account(c), -price), (escrow(c), price)]
-        found.append(Transaction(f"bid/{k}", "bid", tuple(pairs), "bids, held until the round settles"))
+            source, target = (account(c), escrow(c)) if kind == "bid" else (escrow(c), account(c))
+            pairs += [(source, -price), (target, price)]
+        found.append(Transaction(f"{kind}/{k}", kind, tuple(pairs), memo))
     return found
 
 
@@ -547,17 +547,6 @@ def _kept_bids(view: View, bids: NDArray[np.bool_]) -> NDArray[np.bool_]:
         taken[c, k] = not isinstance(view.answers.get((c, f"seat {s}")), Trained)
     taken[mixed.client, mixed.target] = True
     return taken
-
-
-def _out_of_escrow(bids: NDArray[np.bool_], price: int) -> list[Transaction]:
-    """Return the movements of these bids ``[N, K]`` back to the clients, a transaction a tier."""
-    found = []
-    for k in np.flatnonzero(bids.any(axis=0)).tolist():
-        pairs = []
-        for c in np.flatnonzero(bids[:, k]).tolist():
-            pairs += [(escrow(c), -price), (account(c), price)]
-        found.append(Transaction(f"return/{k}", "return", tuple(pairs), "bids that won no seat"))
-    return found
 
 
 def _transactions(tier: int, moved: Sequence[tokens.Movement]) -> list[Transaction]:
@@ -673,7 +662,7 @@ class OneShot(DeployPart):
     They are made at the client and never sent. Beside it a client holds the tier that it bids for first.
     """
 
-    reads: ClassVar[Named] = frozenset({"tier"})
+    reads = frozenset({"tier"})
     share: Literal["validation", "train"] = "validation"
     normalised: bool = True
 
@@ -689,13 +678,13 @@ class OneShot(DeployPart):
 
 
 def pifl(
-    tiers: Annotated[int, Field(ge=1)] = 2,
+    tiers: Positive = 2,
     by_contribution: Count = 8,
     at_random: Count = 2,
     price: Price = 1.0,
     eta: Share = 0.5,
     gamma: Share = 0.1,
-    score_samples: Annotated[int, Field(ge=1)] | None = 64,
+    score_samples: Positive | None = 64,
     personal_from: Literal["validation", "train"] = "validation",
     pretraining: Count = 0,
 ) -> Mechanism:
@@ -720,7 +709,7 @@ def tiff(
     price: Price = 1.0,
     eta: Share = 0.5,
     gamma: Share = 0.1,
-    score_samples: Annotated[int, Field(ge=1)] | None = 64,
+    score_samples: Positive | None = 64,
 ) -> Mechanism:
     """TIFF: PI-FL's tokens on one global model, with accuracies and contributions from the server's validation set."""
     return Mechanism(

@@ -19,13 +19,13 @@ from hanse.mechanisms.fedfomo import FedFomo, fedfomo
 from hanse.mechanisms.fedgen import FedGen, fedgen, gtfedgen
 from hanse.mechanisms.fedsoft import FedSoft, fedsoft
 from hanse.mechanisms.greedyfed import greedyfed
-from hanse.mechanisms.gtflat import gtfedavg, gtfedprox
+from hanse.mechanisms.gtflat import GTFLAT, ValidationGTFLAT, gtfedavg, gtfedprox
 from hanse.mechanisms.ifca import IFCA, ifca
 from hanse.mechanisms.ipfl import IPFL, Utilities, ipfl
 from hanse.mechanisms.pfedgraph import FromCentres, PFedGraph, pfedgraph
 from hanse.mechanisms.pifl import OneShot, PretrainedTiers, ServerTokens, TierModels, Tiers, Tokens, pifl, tiff
 from hanse.mechanisms.scaffold import Scaffold, scaffold
-from hanse.mechanisms.value_held import FirstOrderAtClients
+from hanse.mechanisms.set_aware import SetAware
 
 __all__ = [
     "MECHANISMS",
@@ -56,7 +56,7 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "s_fedavg": select.SFedAvg,
         "power_of_choice": select.PowerOfChoice,
         "oort": select.Oort,
-        "set_aware": select.SetAware,
+        "set_aware": SetAware,
         "ipfl": IPFL,
         "tiers": Tiers,
         "pretrained_tiers": PretrainedTiers,
@@ -79,8 +79,8 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
     "weigh": {
         "samples": weigh.BySamples,
         "uniform": weigh.UniformWeights,
-        "gtflat": weigh.GTFLAT,
-        "gtflat_validation": weigh.ValidationGTFLAT,
+        "gtflat": GTFLAT,
+        "gtflat_validation": ValidationGTFLAT,
         "inverse_distance": weigh.InverseDistance,
         "scaffold": Scaffold,
         "fedamp": FedAMP,
@@ -98,7 +98,7 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "leave_one_out": value.LeaveOneOut,
         "banzhaf": value.Banzhaf,
         "first_order": value.FirstOrder,
-        "first_order_clients": FirstOrderAtClients,
+        "first_order_clients": value.FirstOrderAtClients,
     },
     "settle": {
         "tokens": Tokens,
@@ -170,7 +170,7 @@ def current_names(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 @dataclass
-class _Wanted:
+class _NamedPart:
     """A part that a ``[mechanism]`` table names: what makes it, its options and where each was given, its slots."""
 
     make: Callable[..., Any]
@@ -197,7 +197,7 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
         mechanism = call(make, options, "mechanism", ("name", *SLOTS))
     except UserError as wrong:
         lines += wrong.lines
-    wanted: dict[Any, _Wanted | None] = {}
+    wanted: dict[Any, _NamedPart | None] = {}
     for slot in SLOTS:
         if slot in table:
             try:
@@ -220,7 +220,7 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
 
 
 def _want(
-    wanted: dict[Any, _Wanted | None],
+    wanted: dict[Any, _NamedPart | None],
     slot: str,
     table: Mapping[str, Any],
     mechanism: Mechanism | None,
@@ -247,7 +247,7 @@ def _want(
         also = mechanism.standing(own)
     else:
         start = carried(make, options, factory) if factory in PARTS[slot].values() else {}
-    one = wanted.setdefault(factory, _Wanted(factory, start))
+    one = wanted.setdefault(factory, _NamedPart(factory, start))
     assert one is not None
     for key, option in changes.items():
         before = one.given.get(key)
@@ -266,7 +266,7 @@ def _options(part: Any) -> dict[str, Any]:
 
 METHODS = {
     "select": ("select",),
-    "train": ("blocks", "home", "seats"),
+    "train": ("blocks", "seats"),
     "weigh": ("aggregate", "weigh"),
     "value": ("value",),
     "settle": ("settle",),
@@ -274,7 +274,7 @@ METHODS = {
 }
 
 
-OTHER_METHODS = ("init", "asks", "sends", "learn", "figures", "tells", "terms")
+OTHER_METHODS = ("init", "home", "asks", "sends", "learn", "figures", "tells", "terms")
 
 
 def _no_part(mechanism: Mechanism) -> list[str]:

@@ -11,18 +11,18 @@ import torch
 
 from hanse.core.about import About
 from hanse.core.book import Book
-from hanse.core.calling import PartError, States, call, checked_state, decide, name_of
+from hanse.core.calling import States, call, checked_state, decide, name_of
 from hanse.core.entry import MINT, Transaction
 from hanse.core.entry import client as account_of
 from hanse.core.mixing import proposed_mix
 from hanse.core.part import Context, Floats, Ints, Mechanism, Part, Settlement, Stage, State, View
 from hanse.core.port import Federation, Request, Roster
-from hanse.core.sound import wrong_figures, wrong_home
+from hanse.core.sound import check_figures, check_rows, refused
 from hanse.core.table import Mix, Seats, Table, Updates, mix
 from hanse.data.federated import FederatedData
 from hanse.federation.private import NEVER
 from hanse.learning.job import Engine, Problem
-from hanse.mechanisms.feedback import Feedback
+from hanse.mechanisms.feedback import Feedback, gone
 from hanse.rounds.exchange import Exchange, accepted, merge, sent, training
 from hanse.rounds.judge import Judge
 
@@ -120,14 +120,14 @@ class _Now:
 def first_state(setup: Setup) -> LoopState:
     """Return the state before round 0."""
     train, context = setup.mechanism.train, setup.context
-    states = {
-        key: checked_state(f"the {key} part {type(part).__name__}: its init returned", part.init(context))
-        for key, part in setup.parts().items()
-    }
+    states: dict[str, State] = {}
+    for key, part in setup.parts().items():
+        with refused(f"the {key} part {type(part).__name__}: its init returned"):
+            states[key] = checked_state(part.init(context))
     table = Table.laid_out(tuple(train.blocks()), context.num_clients, context.initial)
     home = train.home(table, context)
-    if wrong := wrong_home(home, context.num_clients, table.size):
-        raise PartError(f"the train part {type(train).__name__}: its home returned {wrong}")
+    with refused(f"the train part {type(train).__name__}: its home returned"):
+        check_rows("rows", home, (context.num_clients,), table.size)
     return LoopState(0, table, home, states, Book(floor=setup.floor))
 
 
@@ -160,7 +160,8 @@ def _learned(setup: Setup, now: _Now) -> dict[str, State]:
     found = {}
     for key, part in setup.parts().items():
         state = call(key, part.learn, now.view, now.view, now.states[key])
-        found[key] = checked_state(f"{name_of(key, part.learn, now.view)}: its learn returned", state)
+        with refused(f"{name_of(key, part.learn, now.view)}: its learn returned"):
+            found[key] = checked_state(state)
     return found
 
 
@@ -206,8 +207,8 @@ def _figures(setup: Setup, states: States) -> dict[str, Floats]:
     found: dict[str, Floats] = {}
     for key, part in setup.parts().items():
         figures = part.figures(states[key])
-        if wrong := wrong_figures(figures, setup.context.num_clients):
-            raise PartError(f"the {key} part {type(part).__name__}: its figures returned {wrong}")
+        with refused(f"the {key} part {type(part).__name__}: its figures returned"):
+            check_figures(figures, setup.context.num_clients)
         found |= figures
     return found
 
@@ -343,8 +344,8 @@ def _without_leavers(setup: Setup, now: _Now) -> _Now:
     """Return the round without the clients that have left."""
     if setup.feedback is None:
         return now
-    gone = set(setup.feedback.gone(now.view, now.states["feedback"]).tolist())
-    return now.knowing(roster=Roster(c for c in now.view.roster if c.id not in gone)) if gone else now
+    left = gone(now.view, now.states["feedback"])
+    return now.knowing(roster=Roster(c for c in now.view.roster if not left[c.id])) if left.any() else now
 
 
 def _questions(setup: Setup, now: _Now, stage: Stage) -> list[Request]:

@@ -24,7 +24,7 @@ from hanse.runs.config import Experiment
 from hanse.runs.record import RoundRecord
 from hanse.runs.testing import Figures, ask_tests
 
-__all__ = ["MOST_FAILED", "Done", "Watched", "attempt", "tell_owners", "telling"]
+__all__ = ["MOST_FAILED", "RecordedRound", "Watched", "attempt", "tell_owners", "telling"]
 
 log = logging.getLogger(__name__)
 
@@ -33,14 +33,14 @@ LONGEST = 300  # characters of what was raised that are recorded
 
 
 @dataclass(frozen=True)
-class Done:
+class RecordedRound:
     """A round that was played, with what is written of it."""
 
     state: LoopState
     record: RoundRecord
 
 
-def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
+def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRound:
     """Play a round. On a network one in which a part raises is undone, and recorded as failed; the log has the
     traceback.
     """
@@ -56,10 +56,10 @@ def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
         played, said = _failed(setup, state, watched, wrong)
     record = RoundRecord.of(played, Figures(), {"round": time.perf_counter() - begun})
     record.metrics["failed"] = said
-    return Done(played.state, record)
+    return RecordedRound(played.state, record)
 
 
-def _round(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
+def _round(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRound:
     """Play a round and test what clients hold then."""
     begun = time.perf_counter()
     played = play_round(telling(setup, state), state)
@@ -67,7 +67,7 @@ def _round(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
     tested = _test(setup, experiment, played)
     after = played.state if tested.personal is None else replace(played.state, personal=tested.personal)
     seconds["test"] = time.perf_counter() - begun - seconds["play"]
-    return Done(after, RoundRecord.of(played, tested, seconds | {"round": time.perf_counter() - begun}))
+    return RecordedRound(after, RoundRecord.of(played, tested, seconds | {"round": time.perf_counter() - begun}))
 
 
 def _test(setup: Setup, experiment: Experiment, played: Played) -> Figures:

@@ -28,6 +28,7 @@ from hanse.rounds.round import LoopState, Played, Setup, finish, first_state
 from hanse.runs.attempt import MOST_FAILED, attempt, tell_owners, telling
 from hanse.runs.budget import Budget
 from hanse.runs.config import Experiment
+from hanse.runs.record import METRICS, SEATS, played_lines
 from hanse.runs.rundir import RunDir, claim
 from hanse.runs.setup import build, settle_engine
 
@@ -254,7 +255,8 @@ def _play(
     """Play the rounds that are left."""
     result = Run(experiment, setup.problem, table=state.table, home=state.home)
     if folder is not None:
-        result.path, result.metrics, result.clients = folder.path, folder.metrics(), folder.clients()
+        result.path = folder.path
+        result.metrics, result.clients = (played_lines(folder.path, name) for name in (METRICS, SEATS))
     _tell(
         observers, "on_start", experiment, state.round, [*said, *(f"warning: {line}" for line in setup.data.warnings)]
     )

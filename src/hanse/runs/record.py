@@ -74,8 +74,7 @@ __all__ = [
     "read_members",
     "recorded_markets",
     "round_file",
-    "rounds_of",
-]  # fmt: skip
+    "rounds_of"]  # fmt: skip
 
 METRICS, SEATS, ROUNDS = "metrics.jsonl", "clients.jsonl", "rounds"
 LINES = (METRICS, SEATS)

@@ -12,15 +12,15 @@ from typer.testing import CliRunner
 
 from hanse.cli.reproduce import reproduce
 from hanse.lab.papers import show
-from hanse.lab.papers.compare import Row, Score, cpu_hours, orders, rank_correlation, rows
+from hanse.lab.papers.compare import Row, VariantScore, cpu_hours, orders, rank_correlation, rows
 from hanse.lab.papers.frame import Variant
-from hanse.lab.papers.runner import Outcome, run_table
+from hanse.lab.papers.runner import TableOutcome, run_table
 
 from .paper_cases import cell, made_up, sections, table
 
 
 def row(algorithm: str, published: float, mean: float, sd: float = 1.0, **more: bool) -> Row:
-    score = Score("", mean, sd, 3)
+    score = VariantScore("", mean, sd, 3)
     return Row(cell(algorithm, published=published, **more), score, (score,))
 
 
@@ -45,7 +45,7 @@ def test_swaps() -> None:
     assert orders([row("a", 80, 70.5)]) == []
 
 
-def outcome(folder: Path, **more: bool) -> Outcome:
+def outcome(folder: Path, **more: bool) -> TableOutcome:
     def lr(value: float) -> Variant:
         return Variant(f"lr={value:g}", {**sections(), "train": {"lr": value}})
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hanse.lab.job import Job, Step, attempt, play
-from hanse.lab.papers.runner import Outcome
+from hanse.lab.papers.runner import TableOutcome
 
 if TYPE_CHECKING:
     from hanse.runs.experiment import Observer, Run
@@ -26,7 +26,7 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
     """
     from hanse.runs.experiment import run
 
-    if not _settles(job):
+    if job.experiment.mechanism.built.settle is None:
         return play(job, step)
     audit: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="hanse-") as scratch:
@@ -40,11 +40,6 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
 
         found = attempt(job, step, go)
     return found | {"audit": audit} if audit and found["status"] == "done" else found
-
-
-def _settles(job: Job) -> bool:
-
-    return job.experiment.mechanism.built.settle is not None
 
 
 def _audit(folder: Path) -> dict[str, Any]:
@@ -61,7 +56,7 @@ def _audit(folder: Path) -> dict[str, Any]:
     return found
 
 
-def audits(outcome: Outcome) -> list[str]:
+def audits(outcome: TableOutcome) -> list[str]:
     """Return what the audits of a table's runs say: a line for all checks that hold everywhere, one for each other."""
     kept: Mapping[str, Mapping[str, Any]] = {
         job.label: outcome.results[job.key]["audit"]

@@ -19,7 +19,7 @@ __all__ = [
     "Measure",
     "Paper",
     "PaperTable",
-    "Published",
+    "Printed",
     "Scale",
     "Variant",
     "filtered",
@@ -33,7 +33,7 @@ Measure = Literal["at", "best", "rounds", "improvement"]
 
 
 @dataclass(frozen=True)
-class Published:
+class Printed:
     """A printed number and its printed deviation, in the table's unit; None: nothing is printed."""
 
     mean: float
@@ -68,7 +68,7 @@ class Cell:
     algorithm: str
     variants: tuple[Variant, ...]
     at: int
-    published: Published | None = None
+    published: Printed | None = None
     ranked: bool = True
     tags: frozenset[str] = frozenset()
     measure: Measure = "at"

@@ -14,7 +14,7 @@ from hanse.lab.job import Job, play, seeded
 from hanse.lab.papers.frame import Cell, PaperTable, Variant
 from hanse.lab.player import Work, play_all
 
-__all__ = ["Outcome", "Reading", "expand", "job_of", "run_table"]
+__all__ = ["Reading", "TableOutcome", "expand", "job_of", "run_table"]
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,14 @@ def expand(table: PaperTable, seeds: int) -> tuple[list[Job], list[Reading]]:
 
 
 def _check(job: Job, cell: Cell) -> None:
-    try:
-        experiment = job.experiment
-    except UserError as wrong:
-        raise UserError(*(f"{job.label}: {line}" for line in wrong.lines)) from None
+    experiment = job.checked()
     last = cell.at == experiment.run.rounds
     if cell.at > experiment.run.rounds or (cell.at % experiment.eval.every and not last):
         raise UserError(f"{job.label}: nothing is tested after round {cell.at}")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TableOutcome:
     """A table that was run: its jobs' results by key, the reason of each failure by label, and what was left to do.
 
     ``played``: how many jobs were run now; the others were finished before.
@@ -91,7 +88,7 @@ def run_table(
     folder: Path,
     console: Console | None = None,
     work: Work = play,
-) -> Outcome:
+) -> TableOutcome:
     """Run a table's jobs with seeds 0..seeds-1 and return what came out; results go to ``folder/jobs``.
 
     ``workers`` processes, or this one if it is 1. A job that fails is recorded and tried again next time. Raises
@@ -103,4 +100,4 @@ def run_table(
     jobs, readings = expand(table, seeds)
     done = play_all(jobs, folder, work, workers=workers, label=f"{table.paper} {table.name}", console=console)
     failures = {job.label: done.failures[job.key] for job in jobs if job.key in done.failures}
-    return Outcome(table, seeds, tuple(jobs), tuple(readings), done.results, failures, done.played)
+    return TableOutcome(table, seeds, tuple(jobs), tuple(readings), done.results, failures, done.played)

@@ -35,7 +35,7 @@ from typing import Any
 
 from hanse.base.errors import UserError, nearest
 from hanse.data.sources import is_here
-from hanse.lab.papers.frame import SCALES, Cell, Paper, PaperTable, Published, Scale, Variant
+from hanse.lab.papers.frame import SCALES, Cell, Paper, PaperTable, Printed, Scale, Variant
 
 __all__ = ["Computed", "build_table", "load_paper", "read_table", "sources_of"]
 
@@ -273,7 +273,7 @@ def _without(sections: Mapping[str, Any], path: Sequence[str]) -> Document:
     return {key: value for key, value in sections.items() if key != first}
 
 
-def _published(number: Any, over: float) -> Published | None:
+def _published(number: Any, over: float) -> Printed | None:
     if number == "-":
         return None
-    return Published(*(float(x) / over for x in (number if isinstance(number, list) else [number])))
+    return Printed(*(float(x) / over for x in (number if isinstance(number, list) else [number])))
