@@ -20,20 +20,10 @@ from hanse.base.errors import RunFailedError, UserError
 from hanse.base.lock import Hold
 from hanse.cli import app
 from hanse.core.calling import PartError
-from hanse.core.part import (
-    GROUPS,
-    Add,
-    Aggregate,
-    Context,
-    Group,
-    Mechanism,
-    Replace,
-    View,
-    Weighed,
-    WeighPart,
-)
+from hanse.core.part import GROUPS, Aggregate, Context, Group, Mechanism, View, Weighed, WeighPart
 from hanse.core.port import ClientInfo, Reply, Request, Roster, Train, Trained
 from hanse.core.recipe import Recipe
+from hanse.core.table import Add, Replace
 from hanse.data import build as build_data
 from hanse.learning.models import build_problem
 from hanse.mechanisms.baselines import fedavg, local

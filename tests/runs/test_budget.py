@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import hanse
-from hanse.runs.budget import Budget
+from hanse.runs.experiment import Budget
 
 
 def line(accuracy: float | None, seconds: float = 1.0, megabytes: float = 2.0) -> dict[str, Any]:

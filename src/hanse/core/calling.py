@@ -10,8 +10,9 @@ import numpy as np
 from torch import Tensor
 
 from hanse.base.errors import PartError
-from hanse.core.part import Floats, Ints, Part, State, View
+from hanse.core.part import Part, State, View
 from hanse.core.sound import check_decision, check_state, refused
+from hanse.core.table import Floats, Ints
 
 __all__ = ["PartError", "States", "call", "checked_state", "decide", "method_of", "name_of"]
 

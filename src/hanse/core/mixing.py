@@ -15,9 +15,9 @@ from typing import Any, cast
 import numpy as np
 
 from hanse.core.calling import PartError, States, call, decide, method_of, name_of
-from hanse.core.part import Aggregate, Floats, Group, Ints, Mechanism, View, Weighed, WeighPart, in_slots
+from hanse.core.part import Aggregate, Group, Mechanism, View, Weighed, WeighPart, in_slots
 from hanse.core.sound import check_aggregate, refused
-from hanse.core.table import Mix, Replace
+from hanse.core.table import Floats, Ints, Mix, Replace
 
 __all__ = ["proposed_mix", "writers"]
 

@@ -17,20 +17,8 @@ from torch import Tensor
 
 from hanse.base.errors import PartError
 from hanse.core.entry import Transaction
-from hanse.core.part import (
-    GROUPS,
-    Add,
-    Aggregate,
-    Choice,
-    Deployment,
-    Group,
-    Replace,
-    Settlement,
-    Values,
-    View,
-    Weighed,
-)
-from hanse.core.table import Floats, Ints, Seats
+from hanse.core.part import GROUPS, Aggregate, Choice, Deployment, Group, Settlement, Values, View, Weighed
+from hanse.core.table import Add, Floats, Ints, Replace, Seats
 
 __all__ = ["check_aggregate", "check_decision", "check_figures", "check_rows", "check_state", "refused"]
 

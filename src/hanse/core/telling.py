@@ -116,15 +116,16 @@ class Joining:
     parts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def held(self) -> int:
+    def at_stake(self) -> int:
         """What an account can lose, in units, whatever a mechanism does."""
         return self.grant + self.debt
 
     @property
-    def bound(self) -> str:
+    def at_stake_in_words(self) -> str:
         """The same in words."""
         if self.debt:
-            return f"at most {tokens(self.held)} tokens: its grant, and {tokens(self.debt)} of debt, where the floor is"
+            units = tokens(self.at_stake), tokens(self.debt)
+            return f"at most {units[0]} tokens: its grant, and {units[1]} of debt, where the floor is"
         return f"at most its grant of {tokens(self.grant)} tokens, since no account goes below zero"
 
 

@@ -18,7 +18,7 @@ from hanse.base.errors import UserError
 from hanse.runs.config import Experiment, RunSection
 
 if TYPE_CHECKING:
-    from hanse.runs.experiment import Observer, Run
+    from hanse.runs.experiment import Run
 
 __all__ = ["Job", "Step", "attempt", "folder_of", "key_of", "play", "play_kept", "seeded"]
 
@@ -107,7 +107,7 @@ def play_kept(job: Job, step: Step, *, runs: Path) -> dict[str, Any]:
 
     path = folder_of(runs, job)
 
-    def go(observers: Sequence[Observer]) -> Run:
+    def go(observers: Sequence[Any]) -> Run:
         begun = (path / "config.toml").exists()
         if begun and _same(path, job.experiment):
             return resume(path, observers=observers)
@@ -132,7 +132,7 @@ def _same(path: Path, asked: Experiment) -> bool:
     )
 
 
-def attempt(job: Job, step: Step, run: Callable[[Sequence[Observer]], Run]) -> dict[str, Any]:
+def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[str, Any]:
     """Run a job and return what is kept of it, as plain values; a failure is a result, too.
 
     ``status`` is "done", "failed" (with ``error`` and ``traceback``) or "interrupted". A finished run has

@@ -10,7 +10,8 @@ import torch
 from pydantic import Field
 
 from hanse.base.factories import Count
-from hanse.core.part import GROUPS, Add, Floats, Group, Ints, Mechanism, Replace, State, View, Weighed, WeighPart
+from hanse.core.part import GROUPS, Group, Mechanism, State, View, Weighed, WeighPart
+from hanse.core.table import Add, Floats, Ints, Replace
 from hanse.games.gram import cosines
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who

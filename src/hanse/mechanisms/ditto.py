@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hanse.base.factories import Weight
-from hanse.core.part import Block, Context, Ints, Mechanism, State, TrainPart, View
-from hanse.core.table import PER_CLIENT, Seats, Table
+from hanse.core.part import Context, Mechanism, State, TrainPart, View
+from hanse.core.table import PER_CLIENT, Block, Ints, Seats, Table
 from hanse.mechanisms.deploy import OwnModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats, units

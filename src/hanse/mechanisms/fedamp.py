@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hanse.base.factories import Rate, Share, Weight
-from hanse.core.part import Block, Context, Floats, Mechanism, State, TrainPart, View, Weighed, WeighPart
-from hanse.core.table import PER_CLIENT, Seats
+from hanse.core.part import Context, Mechanism, State, TrainPart, View, Weighed, WeighPart
+from hanse.core.table import PER_CLIENT, Block, Floats, Seats
 from hanse.games.gram import distances
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who

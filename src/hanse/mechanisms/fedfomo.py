@@ -11,22 +11,9 @@ import torch
 from pydantic import Field
 
 from hanse.base.factories import Positive, Share
-from hanse.core.part import (
-    Block,
-    Context,
-    Floats,
-    Ints,
-    Mechanism,
-    Replace,
-    State,
-    TrainPart,
-    View,
-    Weighed,
-    WeighPart,
-    by_slot,
-)
+from hanse.core.part import Context, Mechanism, State, TrainPart, View, Weighed, WeighPart, by_slot
 from hanse.core.port import Request, Score, Scored
-from hanse.core.table import PER_CLIENT, Seats
+from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.games.gram import distances
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who

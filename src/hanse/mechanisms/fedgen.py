@@ -12,9 +12,9 @@ from pydantic import Field
 
 from hanse.base.factories import Count, Positive, Weight
 from hanse.base.streams import stream
-from hanse.core.part import Block, Context, Floats, Mechanism, State, TrainPart, View
+from hanse.core.part import Context, Mechanism, State, TrainPart, View
 from hanse.core.payload import Payload
-from hanse.core.table import Seats
+from hanse.core.table import Block, Floats, Seats
 from hanse.learning.generator import Ensemble, FromGenerator, Generator, train_generator
 from hanse.learning.head import Head
 from hanse.learning.threads import intra_op

@@ -10,21 +10,9 @@ import numpy as np
 from pydantic import Field
 
 from hanse.base.factories import Positive, Weight
-from hanse.core.part import (
-    Block,
-    Context,
-    Floats,
-    Mechanism,
-    Replace,
-    State,
-    TrainPart,
-    View,
-    Weighed,
-    WeighPart,
-    by_slot,
-)
+from hanse.core.part import Context, Mechanism, State, TrainPart, View, Weighed, WeighPart, by_slot
 from hanse.core.port import Counted, Nearest, Request
-from hanse.core.table import PER_CLIENT, Seats
+from hanse.core.table import PER_CLIENT, Block, Floats, Replace, Seats
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.core.part import Context, Floats, Ints, Part, State, View
+from hanse.core.part import Context, Part, State, View
 from hanse.core.port import Ask, Request
+from hanse.core.table import Floats, Ints
 
 __all__ = ["Feedback", "gone", "news", "no_news", "with_worth"]
 

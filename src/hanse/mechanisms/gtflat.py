@@ -19,7 +19,8 @@ import numpy as np
 from pydantic import Field
 
 from hanse.base.factories import Count, Positive, Weight
-from hanse.core.part import Aggregate, AggregatePart, Floats, Group, Mechanism, State
+from hanse.core.part import Aggregate, AggregatePart, Group, Mechanism, State
+from hanse.core.table import Floats
 from hanse.games import replicator
 from hanse.mechanisms.baselines import fedavg, fedprox
 

@@ -10,9 +10,9 @@ import numpy as np
 from pydantic import Field
 
 from hanse.base.factories import Positive
-from hanse.core.part import Block, Context, Deployment, DeployPart, Ints, Mechanism, State, TrainPart, View, by_slot
+from hanse.core.part import Context, Deployment, DeployPart, Mechanism, State, TrainPart, View, by_slot
 from hanse.core.port import Request, Score, Scored
-from hanse.core.table import Seats
+from hanse.core.table import Block, Ints, Seats
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats
 from hanse.mechanisms.weigh import BySamples

@@ -17,8 +17,8 @@ import torch
 from pydantic import Field
 
 from hanse.base.factories import Rate, Weight
-from hanse.core.part import Block, Context, Floats, Ints, Mechanism, State, TrainPart, View, Weighed, WeighPart
-from hanse.core.table import PER_CLIENT, Seats, Table
+from hanse.core.part import Context, Mechanism, State, TrainPart, View, Weighed, WeighPart
+from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Seats, Table
 from hanse.mechanisms.deploy import OwnModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats, units

@@ -243,7 +243,8 @@ def _want(
         factory, changes = named(given, f"mechanism.{slot}", PARTS[slot])
     also: list[str] = []
     if mechanism is not None and own is not None and type(own) is factory:
-        start = _options(own)  # what is not given stays as the mechanism has it
+        # what is not given stays as the mechanism has it
+        start = {one.name: getattr(own, one.name) for one in fields(own)}
         also = mechanism.standing(own)
     else:
         start = carried(make, options, factory) if factory in PARTS[slot].values() else {}
@@ -258,10 +259,6 @@ def _want(
             )
         one.options[key], one.given[key] = option, slot
     one.slots += [s for s in dict.fromkeys([slot, *also]) if s not in one.slots and (s == slot or s not in table)]
-
-
-def _options(part: Any) -> dict[str, Any]:
-    return {one.name: getattr(part, one.name) for one in fields(part)}
 
 
 METHODS = {

@@ -18,13 +18,9 @@ from hanse.base.factories import Rate
 from hanse.core.part import (
     Aggregate,
     AggregatePart,
-    Block,
     Context,
-    Floats,
     Group,
-    Ints,
     Mechanism,
-    Replace,
     State,
     TrainPart,
     View,
@@ -32,7 +28,7 @@ from hanse.core.part import (
     WeighPart,
     by_slot,
 )
-from hanse.core.table import PER_CLIENT, Seats
+from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats, units

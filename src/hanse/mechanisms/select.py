@@ -17,8 +17,9 @@ from pydantic import Field
 
 from hanse.base.factories import Positive, Share, Weight
 from hanse.base.streams import stream
-from hanse.core.part import Choice, Context, Floats, Ints, SelectPart, State, View
+from hanse.core.part import Choice, Context, SelectPart, State, View
 from hanse.core.port import Request, Score, Scored
+from hanse.core.table import Floats, Ints
 from hanse.games.cumulative import update_cumulative
 
 __all__ = [

@@ -21,7 +21,8 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.base.factories import Positive, Weight
-from hanse.core.part import Choice, Context, Floats, Ints, SelectPart, State, View
+from hanse.core.part import Choice, Context, SelectPart, State, View
+from hanse.core.table import Floats, Ints
 from hanse.mechanisms.select import VALUES, average_in, meet_all, no_values
 
 __all__ = ["SetAware", "best_set", "mixtures"]

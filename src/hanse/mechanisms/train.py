@@ -10,8 +10,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from hanse.core.part import Block, Floats, Ints, State, TrainPart, View
-from hanse.core.table import PER_CLIENT, Seats
+from hanse.core.part import State, TrainPart, View
+from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Seats
 
 __all__ = ["OwnModels", "Proximal", "SharedModel", "chosen_seats", "units"]
 

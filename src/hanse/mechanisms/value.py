@@ -16,9 +16,9 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.base.factories import Positive
-from hanse.core.part import Floats, State, ValuePart, Values, View
+from hanse.core.part import State, ValuePart, Values, View
 from hanse.core.port import Derived, Gradient, Request
-from hanse.core.table import mix
+from hanse.core.table import Floats, mix
 from hanse.games import shapley
 from hanse.learning.coalitions import Coalitions
 from hanse.mechanisms.weigh import sample_shares

@@ -15,7 +15,8 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.core.declared import LARGEST_COUNT
-from hanse.core.part import Aggregate, AggregatePart, Floats, Group, Ints, Replace, State, View, Weighed
+from hanse.core.part import Aggregate, AggregatePart, Group, State, View, Weighed
+from hanse.core.table import Floats, Ints, Replace
 from hanse.games.gram import cosines, distances_to_mean
 
 __all__ = [

@@ -15,10 +15,10 @@ from hanse.core.calling import States, call, checked_state, decide, name_of
 from hanse.core.entry import MINT, Transaction
 from hanse.core.entry import client as account_of
 from hanse.core.mixing import proposed_mix
-from hanse.core.part import Context, Floats, Ints, Mechanism, Part, Settlement, Stage, State, View
+from hanse.core.part import Context, Mechanism, Part, Settlement, Stage, State, View
 from hanse.core.port import Federation, Request, Roster
 from hanse.core.sound import check_figures, check_rows, refused
-from hanse.core.table import Mix, Seats, Table, Updates, mix
+from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies, mix
 from hanse.data.federated import FederatedData
 from hanse.federation.private import NEVER
 from hanse.learning.job import Engine, Problem
@@ -135,7 +135,7 @@ def play_round(setup: Setup, state: LoopState) -> Played:
     """Play one round and return the next state with everything that was decided. Pure but for the federation."""
     now = _begin(setup, state, "open")
     now = _ask_at_the_start(setup, now)
-    now = _settle_at_the_start(setup, now)
+    now = _settled(setup, now)
 
     now = _select(setup, now)
     now = _train(setup, now)
@@ -192,9 +192,8 @@ def finish(setup: Setup, state: LoopState) -> Played:
     now = _begin(setup, state, "end")
     settle = setup.mechanism.settle
     if settle is not None:
-        key = setup.key("settle")
         now = _without_leavers(setup, now)
-        questions = merge(call("settle", settle.asks, now.view, now.view, now.states[key]))
+        questions = merge(call("settle", settle.asks, now.view, now.view, now.states[setup.key("settle")]))
         now = replace(now, view=now.port.send(questions, now.view))
         now = _settled(setup, now)
     port = now.port
@@ -232,13 +231,6 @@ def _ask(setup: Setup, now: _Now, stage: Stage) -> _Now:
     """Send the parts' questions of a stage."""
     with now.port.clock("ask"):
         return replace(now, view=now.port.send(_questions(setup, now, stage), now.view))
-
-
-def _settle_at_the_start(setup: Setup, now: _Now) -> _Now:
-    if setup.mechanism.settle is None:
-        return now
-    with now.port.clock("settle"):
-        return _settled(setup, now)
 
 
 def _select(setup: Setup, now: _Now) -> _Now:
@@ -286,18 +278,11 @@ def _settle_and_mix(setup: Setup, now: _Now) -> tuple[_Now, Table]:
     """Settle and mix. A row that would not be finite stays as it was, and then nobody pays for it: the round is settled
     again without it.
     """
-
-    def settle(now: _Now) -> _Now:
-        if setup.mechanism.settle is None:
-            return now
-        with now.port.clock("settle"):
-            return _settled(setup, now)
-
-    settled = settle(now)
+    settled = _settled(setup, now)
     with now.port.clock("mix"):
         table, broken = _mixed(settled.view)
     if broken:
-        settled = settle(replace(now, view=_without(now.view, broken)))
+        settled = _settled(setup, replace(now, view=_without(now.view, broken)))
         table, _ = _mixed(settled.view)
     return settled, table
 
@@ -311,15 +296,19 @@ def _deploy(setup: Setup, now: _Now) -> _Now:
 
 
 def _settled(setup: Setup, now: _Now) -> _Now:
-    """Return the round settled at its stage, with what is settled in the books. Raises LedgerError, nothing posted."""
+    """Return the round settled at its stage, with what is settled in the books: as it is, where nobody settles. Raises
+    LedgerError, nothing posted.
+    """
     settle = setup.mechanism.settle
-    assert settle is not None
+    if settle is None:
+        return now
     settlement: Settlement
-    settlement, states = decide("settle", settle.settle, now.view, now.states, setup.key("settle"))
-    if (before := now.view.settlement) is not None:  # that of the round's start: its records stay
-        metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}
-        settlement = replace(settlement, metrics=metrics, arrays=arrays)
-    view = _post(replace(now.view, settlement=settlement), settlement.transactions)
+    with now.port.clock("settle"):
+        settlement, states = decide("settle", settle.settle, now.view, now.states, setup.key("settle"))
+        if (before := now.view.settlement) is not None:  # that of the round's start: its records stay
+            metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}
+            settlement = replace(settlement, metrics=metrics, arrays=arrays)
+        view = _post(replace(now.view, settlement=settlement), settlement.transactions)
     return replace(now, states=states, view=view).handing_on(settlement.found)
 
 
@@ -376,11 +365,9 @@ def _mixed(view: View) -> tuple[Table, Sequence[int]]:
     proposed, settlement = view.mixed, view.settlement
     if settlement is not None and settlement.withheld:
         proposed = proposed.without(view.table, sorted(settlement.withheld), view.home)
-    W = proposed.W
-    rows = mix(W, view.trained.rows, view.table.rows)
+    rows = mix(proposed.W, view.trained.rows, view.table.rows)
     table = Table(rows, proposed.owner, proposed.block, view.table.blocks)
-    copied = (np.count_nonzero(W, axis=1) == 1) & (W.max(axis=1, initial=0.0) == 1.0)  # of what is sound already
-    mixed = np.flatnonzero(~copied).tolist()
+    mixed = np.flatnonzero(~copies(proposed.W)).tolist()  # a copy is of what is sound already
     if not mixed:
         return table, ()
     # a finite sum has finite terms, and takes one pass without a copy; only where it is not, each number is looked at

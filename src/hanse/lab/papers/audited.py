@@ -11,7 +11,7 @@ from hanse.lab.job import Job, Step, attempt, play
 from hanse.lab.papers.runner import TableOutcome
 
 if TYPE_CHECKING:
-    from hanse.runs.experiment import Observer, Run
+    from hanse.runs.experiment import Run
 
 __all__ = ["audits", "play_audited"]
 
@@ -32,7 +32,7 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="hanse-") as scratch:
         folder = Path(scratch) / "run"
 
-        def go(observers: Sequence[Observer]) -> Run:
+        def go(observers: Sequence[Any]) -> Run:
             result = run(job.experiment, out=folder, observers=observers)
             if not result.interrupted and (folder / "ledger.db").exists():
                 audit.update(_audit(folder))
