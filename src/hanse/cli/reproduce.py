@@ -12,8 +12,8 @@ from rich.console import Console
 from hanse.cli.options import Workers, resumable
 
 if TYPE_CHECKING:
-    from hanse.lab.papers.frame import PaperTable
     from hanse.lab.papers.runner import TableOutcome
+    from hanse.lab.papers.tables import PaperTable
 
 __all__ = ["EPILOG", "reproduce"]
 
@@ -59,10 +59,9 @@ def reproduce(
 
     Without a paper and a table it lists what there is.
     """
-    from hanse.lab.papers.audited import play_audited
     from hanse.lab.papers.catalogue import find_table, list_papers
-    from hanse.lab.papers.frame import filtered, on_device, with_seeds
-    from hanse.lab.papers.runner import run_table
+    from hanse.lab.papers.runner import play_audited, run_table
+    from hanse.lab.papers.tables import filtered, on_device, with_seeds
     from hanse.lab.player import cores
     from hanse.learning.engines import pick_device
 

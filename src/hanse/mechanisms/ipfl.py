@@ -453,9 +453,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
                 "tokens a round to it (eq. 2); that is the most it can gain as a buyer."
             )
             if self.pricing == "marginal" and own > 0:
-                highest = float(
-                    np.sqrt(eager / own)
-                )  # eq. (2) as imports grow without end
+                highest = float(np.sqrt(eager / own))  # eq. (2) as imports grow without end
                 caps.append(int(np.ceil(highest * TOKEN)))
                 pays.append(
                     "Under marginal prices (eq. 10) its bill never exceeds the gain that follows from its "

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hanse.base.errors import UserError
 from hanse.base.factories import Count, Positive, Share
 from hanse.base.streams import stream
 from hanse.core.book import Book
@@ -125,11 +124,7 @@ class TierModels(TrainPart):
         return (Block("tier", self.tiers, initial="different" if self.initial == "different" else "model"),)
 
     def home(self, table: Table, context: Context) -> Ints:
-        """Return a random tier for each client, ``[N]``. Raises UserError for more tiers than clients."""
-        if self.tiers > context.num_clients:
-            raise UserError(
-                f"mechanism.tiers: {self.tiers}: more than the {context.num_clients} clients that there are"
-            )
+        """Return a random tier for each client, ``[N]``."""
         places = stream(context.seed, "first homes").permutation(context.num_clients)
         return table.at("tier")[places % self.tiers]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hanse.base.errors import UserError, import_path, named, nearest
@@ -244,7 +244,7 @@ def _want(
     also: list[str] = []
     if mechanism is not None and own is not None and type(own) is factory:
         # what is not given stays as the mechanism has it
-        start = {one.name: getattr(own, one.name) for one in fields(own)}
+        start = {name: getattr(own, name) for name in defaults(factory)}
         also = mechanism.standing(own)
     else:
         start = carried(make, options, factory) if factory in PARTS[slot].values() else {}

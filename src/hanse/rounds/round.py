@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from hanse.core.about import About
 from hanse.core.book import Book
-from hanse.core.calling import States, call, checked_state, decide, name_of
+from hanse.core.calling import States, call, check_figures, check_rows, checked_state, decide, guarded, name_of
 from hanse.core.entry import MINT, Transaction
 from hanse.core.entry import client as account_of
 from hanse.core.mixing import proposed_mix
 from hanse.core.part import Context, Mechanism, Part, Settlement, Stage, State, View
 from hanse.core.port import Federation, Request, Roster
-from hanse.core.sound import check_figures, check_rows, refused
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies, mix
+from hanse.core.telling import About
 from hanse.data.federated import FederatedData
 from hanse.federation.private import NEVER
 from hanse.learning.job import Engine, Problem
@@ -122,11 +121,11 @@ def first_state(setup: Setup) -> LoopState:
     train, context = setup.mechanism.train, setup.context
     states: dict[str, State] = {}
     for key, part in setup.parts().items():
-        with refused(f"the {key} part {type(part).__name__}: its init returned"):
+        with guarded(f"the {key} part {type(part).__name__}: its init returned"):
             states[key] = checked_state(part.init(context))
     table = Table.laid_out(tuple(train.blocks()), context.num_clients, context.initial)
     home = train.home(table, context)
-    with refused(f"the train part {type(train).__name__}: its home returned"):
+    with guarded(f"the train part {type(train).__name__}: its home returned"):
         check_rows("rows", home, (context.num_clients,), table.size)
     return LoopState(0, table, home, states, Book(floor=setup.floor))
 
@@ -160,7 +159,7 @@ def _learned(setup: Setup, now: _Now) -> dict[str, State]:
     found = {}
     for key, part in setup.parts().items():
         state = call(key, part.learn, now.view, now.view, now.states[key])
-        with refused(f"{name_of(key, part.learn, now.view)}: its learn returned"):
+        with guarded(f"{name_of(key, part.learn, now.view)}: its learn returned"):
             found[key] = checked_state(state)
     return found
 
@@ -206,7 +205,7 @@ def _figures(setup: Setup, states: States) -> dict[str, Floats]:
     found: dict[str, Floats] = {}
     for key, part in setup.parts().items():
         figures = part.figures(states[key])
-        with refused(f"the {key} part {type(part).__name__}: its figures returned"):
+        with guarded(f"the {key} part {type(part).__name__}: its figures returned"):
             check_figures(figures, setup.context.num_clients)
         found |= figures
     return found

@@ -26,7 +26,7 @@ from hanse.learning.job import Problem
 from hanse.learning.threads import intra_op
 from hanse.rounds.round import LoopState, Played, Setup, finish, first_state
 from hanse.runs.attempt import MOST_FAILED, attempt, tell_owners, telling
-from hanse.runs.config import Experiment
+from hanse.runs.config import Experiment, RunSection
 from hanse.runs.record import METRICS, SEATS, played_lines
 from hanse.runs.rundir import RunDir, claim
 from hanse.runs.setup import build, settle_engine
@@ -125,9 +125,7 @@ class Budget:
     ``max_megabytes`` all bytes up and down in units of 10^6.
     """
 
-    target_accuracy: float | None = None
-    max_seconds: float | None = None
-    max_megabytes: float | None = None
+    limits: RunSection
     seconds: float = 0.0
     megabytes: float = 0.0
     accuracy: float = 0.0
@@ -146,12 +144,13 @@ class Budget:
     def over(self) -> str | None:
         """Return why the run is over, with the number of rounds it took, or None."""
         after = f"after {self.rounds} round{'s' if self.rounds != 1 else ''}"
-        if self.target_accuracy is not None and self.accuracy >= self.target_accuracy:
-            return f"target accuracy {self.target_accuracy:g} reached {after} ({self.accuracy:.4f})"
-        if self.max_seconds is not None and self.seconds >= self.max_seconds:
-            return f"max_seconds {self.max_seconds:g} used up {after} ({self.seconds:.1f} s)"
-        if self.max_megabytes is not None and self.megabytes >= self.max_megabytes:
-            return f"max_megabytes {self.max_megabytes:g} used up {after} ({self.megabytes:.1f} MB)"
+        wanted, seconds, megabytes = self.limits.target_accuracy, self.limits.max_seconds, self.limits.max_megabytes
+        if wanted is not None and self.accuracy >= wanted:
+            return f"target accuracy {wanted:g} reached {after} ({self.accuracy:.4f})"
+        if seconds is not None and self.seconds >= seconds:
+            return f"max_seconds {seconds:g} used up {after} ({self.seconds:.1f} s)"
+        if megabytes is not None and self.megabytes >= megabytes:
+            return f"max_megabytes {megabytes:g} used up {after} ({self.megabytes:.1f} MB)"
         return None
 
 
@@ -298,7 +297,7 @@ def _play(
         observers, "on_start", experiment, state.round, [*said, *(f"warning: {line}" for line in setup.data.warnings)]
     )
     limits = experiment.run
-    budget = Budget(limits.target_accuracy, limits.max_seconds, limits.max_megabytes)
+    budget = Budget(limits)
     budget.spend(result.metrics)
     result.over, failures = budget.over(), 0
     # engines and games bring their own threads; for what lies between, one is robust beside busy neighbours

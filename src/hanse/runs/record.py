@@ -39,8 +39,8 @@ from hanse.base.files import (
     run_folder,
     table,
 )
-from hanse.core.about import About, read_about
 from hanse.core.table import Floats, Ints
+from hanse.core.telling import About, read_about
 from hanse.games.market import Market
 from hanse.runs.config import ClientsSection
 

@@ -26,9 +26,9 @@ import torch
 from hanse.base.errors import MachineError, UserError
 from hanse.base.files import write_whole
 from hanse.base.lock import LOCK, Hold
-from hanse.core.about import ABOUT, About, write_about
 from hanse.core.book import Book, LedgerError
 from hanse.core.entry import JOURNAL, Transaction
+from hanse.core.telling import ABOUT, About, write_about
 from hanse.data.fingerprint import DATA, Fingerprint, compare_data, write_data
 from hanse.rounds.round import LoopState
 from hanse.runs import checkpoint

@@ -15,10 +15,10 @@ from torch import Tensor
 from hanse.base.errors import UserError, import_path, named
 from hanse.base.factories import call, misspelt
 from hanse.base.streams import stream
-from hanse.core.about import About, describe
 from hanse.core.entry import TOKEN
 from hanse.core.part import Context, Mechanism, in_slots
 from hanse.core.port import Federation
+from hanse.core.telling import About, describe
 from hanse.data import FederatedData, Samples
 from hanse.data import build as build_data
 from hanse.federation.behaviour import BEHAVIOURS, Behaviour
@@ -88,7 +88,7 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
     device = tried(lambda: pick_device(experiment.engine.device), "engine.")
     unfit = _one_answer(experiment, data) or _unfit(experiment, data, problem, device or torch.device("cpu"))
     lines += [lack.line for lack in unmet_needs(mechanism, _given(experiment, data, problem, mechanism, bool(unfit)))]
-    lines += [*_too_many(experiment.mechanism.table, data.num_clients), *unfit]
+    lines += [*_too_many(experiment.mechanism.table, mechanism, data.num_clients), *unfit]
     seats, least = getattr(mechanism.select, "clients_per_round", data.num_clients), experiment.federation.min_replies
     if least > min(seats, data.num_clients):
         lines.append(f"federation.min_replies: {least}: more than the {min(seats, data.num_clients)} seats of a round")
@@ -126,18 +126,20 @@ def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
     return found
 
 
-def _too_many(table: dict[str, Any], num_clients: int) -> list[str]:
-    """Return a line if more clients a round are asked for than there are; a default adapts by itself."""
+def _too_many(table: dict[str, Any], mechanism: Mechanism, num_clients: int) -> list[str]:
+    """Return a line if more clients a round are asked for, or more tiers, than there are clients; the default of the
+    former adapts by itself.
+    """
     select = table.get("select")
     asked = {
         "mechanism": table.get("clients_per_round"),
         "mechanism.select": select.get("clients_per_round") if isinstance(select, dict) else None,
     }
-    tiers = table.get("tiers")
-    lines = [f"mechanism.tiers: {tiers}: more than the {num_clients} clients that there are"]
-    return (lines if isinstance(tiers, int) and tiers > num_clients else []) + [
-        f"{where}.clients_per_round: {m}: more than the {num_clients} clients that there are"
-        for where, m in asked.items()
+    many = {f"{where}.clients_per_round": m for where, m in asked.items()}
+    many["mechanism.tiers"] = getattr(mechanism.train, "tiers", None)
+    return [
+        f"{name}: {m}: more than the {num_clients} clients that there are"
+        for name, m in many.items()
         if isinstance(m, int) and m > num_clients
     ]
 

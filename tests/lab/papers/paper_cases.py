@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from hanse.lab.job import Job, Step
-from hanse.lab.papers.frame import Cell, PaperTable, Printed, Variant
+from hanse.lab.papers.tables import Cell, PaperTable, Printed, Variant
 
 
 def sections(rounds: int = 3, **mechanism: Any) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import pytest
 
 from hanse.lab.job import play
 from hanse.lab.papers import audited
-from hanse.lab.papers.frame import Variant
 from hanse.lab.papers.runner import job_of, run_table
+from hanse.lab.papers.tables import Variant
 from hanse.mechanisms.ipfl import IPFL
 
 from .paper_cases import cell, sections, table

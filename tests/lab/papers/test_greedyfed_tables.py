@@ -8,8 +8,8 @@ import pytest
 
 from hanse.base.errors import UserError
 from hanse.lab.papers.catalogue import PAPERS, find_table
-from hanse.lab.papers.frame import SCALES, PaperTable, Printed, filtered, on_device, with_seeds
 from hanse.lab.papers.runner import expand
+from hanse.lab.papers.tables import SCALES, PaperTable, Printed, filtered, on_device, with_seeds
 from hanse.runs.config import Experiment
 
 CELLS = {

@@ -16,10 +16,9 @@ from hanse.cli.reproduce import reproduce
 from hanse.lab.job import Job, Step
 from hanse.lab.papers.catalogue import PAPERS, find_table
 from hanse.lab.papers.compare import curves, rows
-from hanse.lab.papers.frame import SCALES, Measure, PaperTable, Printed, Variant, filtered, on_device
 from hanse.lab.papers.runner import TableOutcome, expand, run_table
 from hanse.lab.papers.show import write_outcome
-from hanse.lab.papers.tables import read_table
+from hanse.lab.papers.tables import SCALES, Measure, PaperTable, Printed, Variant, filtered, on_device, read_table
 from hanse.reports.effective import improvement
 
 from .paper_cases import cell, made_up, sections, table

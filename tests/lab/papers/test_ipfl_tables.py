@@ -6,9 +6,8 @@ import pytest
 
 from hanse.lab.papers.catalogue import PAPERS, find_table
 from hanse.lab.papers.computed import fit
-from hanse.lab.papers.frame import SCALES
 from hanse.lab.papers.runner import expand
-from hanse.lab.papers.tables import read_table
+from hanse.lab.papers.tables import SCALES, read_table
 
 NAMES = [f"figure{i}" for i in range(2, 9)] + ["table4", "table5", "table7", "table8", "table9", "table1"]
 

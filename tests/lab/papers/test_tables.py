@@ -9,7 +9,7 @@ import pytest
 
 from hanse.base.errors import UserError
 from hanse.lab.papers import tables
-from hanse.lab.papers.frame import PaperTable, Printed, Scale
+from hanse.lab.papers.tables import PaperTable, Printed, Scale
 
 PAPER = """
 citation = "Nobody, 2026"

@@ -13,8 +13,7 @@ from rich.table import Table as RichTable
 from hanse.base.errors import UserError, nearest
 from hanse.data.sources import cache_dir, is_here
 from hanse.lab.papers.computed import COMPUTED
-from hanse.lab.papers.frame import SCALES, Paper, PaperTable
-from hanse.lab.papers.tables import load_paper, read_table, sources_of
+from hanse.lab.papers.tables import SCALES, Paper, PaperTable, load_paper, read_table, sources_of
 
 __all__ = ["PAPERS", "find_table", "list_papers", "printed_papers"]
 

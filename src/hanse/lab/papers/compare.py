@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from hanse.lab.job import Job
-from hanse.lab.papers.frame import Cell, PaperTable
 from hanse.lab.papers.runner import TableOutcome, expand
+from hanse.lab.papers.tables import Cell, PaperTable
 from hanse.reports.effective import best_so_far, effective_round, improvement
 
 __all__ = [

@@ -14,10 +14,9 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from hanse.base.files import write_whole
-from hanse.lab.papers.audited import audits
 from hanse.lab.papers.compare import CellCurve, Order, Row, VariantScore, cpu_hours, curves, orders, rows
-from hanse.lab.papers.frame import PaperTable, Printed
-from hanse.lab.papers.runner import TableOutcome
+from hanse.lab.papers.runner import TableOutcome, audits
+from hanse.lab.papers.tables import PaperTable, Printed
 
 __all__ = ["as_json", "print_outcome", "table_json", "table_markdown", "write_outcome"]
 
