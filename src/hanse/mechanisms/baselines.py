@@ -54,7 +54,7 @@ def oort(clients_per_round: Positive = 10) -> Mechanism:
 
 
 def set_aware(clients_per_round: Positive = 10) -> Mechanism:
-    """Hanse's own: GreedyFed that may choose clients for what they add up to (see ``select/set_aware.py``)."""
+    """Hanse's own: GreedyFed that may choose clients for what they add up to (see ``set_aware.py``)."""
     return replace(greedyfed(clients_per_round), name="set_aware", select=SetAware(clients_per_round))
 
 
