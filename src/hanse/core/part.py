@@ -375,7 +375,6 @@ class SelectPart(Part, Protocol):
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return the clients that train, without repeats per start row, and the next state."""
-        ...
 
 
 class TrainPart(Part, Protocol):
@@ -388,7 +387,6 @@ class TrainPart(Part, Protocol):
 
     def blocks(self) -> Sequence[Block]:
         """Return the blocks of rows that the table is made of, in their order."""
-        ...
 
     def home(self, table: Table, context: Context) -> Ints:
         """Return the row ``[N]`` of the initial ``table`` that each client starts from: by default that of the first
@@ -400,7 +398,6 @@ class TrainPart(Part, Protocol):
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Return this round's seats from ``view.choice``, and the next state."""
-        ...
 
     def sends(self, view: View, state: State) -> Payload | None:
         """Return what travels beside this round's training tasks, if anything (see :mod:`hanse.core.payload`)."""
@@ -412,7 +409,6 @@ class AggregatePart(Part, Protocol):
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights. A pure function of the group and of the state from before the round."""
-        ...
 
 
 class WeighPart(Part, Protocol):
@@ -424,7 +420,6 @@ class WeighPart(Part, Protocol):
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
         """Return the new rows, and the next state. It is not asked in a round without updates."""
-        ...
 
 
 class ValuePart(Part, Protocol):
@@ -432,7 +427,6 @@ class ValuePart(Part, Protocol):
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return one value a seat, and the next state."""
-        ...
 
 
 class SettlePart(Part, Protocol):
@@ -444,7 +438,6 @@ class SettlePart(Part, Protocol):
         It is called at "open" (before SELECT, once the answers to the "open" questions are here), at "close" (once the
         mix and the values are known; rows can be withheld), and at "end" (after the last round).
         """
-        ...
 
     def terms(self, joining: Joining) -> Terms | None:
         """Return what a client may pay and gain, said before it joins; None: not known."""
@@ -456,7 +449,6 @@ class DeployPart(Part, Protocol):
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
         """Return each client's row of the new table, and the next state."""
-        ...
 
 
 SLOT_NAMES = ("select", "train", "weigh", "value", "settle", "deploy")

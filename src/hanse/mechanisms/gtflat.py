@@ -33,36 +33,6 @@ GROUPS = frozenset({"clients", "groups"})
 
 
 @dataclass(frozen=True)
-class Rules:
-    """How a group's game is played: the options of :func:`hanse.games.replicator.equilibrium`, and the scale."""
-
-    strength: float
-    generations: int
-    population: int | None
-    scale: Scale
-    time: replicator.Time = "discrete"
-
-    def play(self, phi: Floats, scaled: Callable[[], Floats] | None = None) -> Aggregate:
-        """Return the equilibrium of a group's game with payoffs ``phi [m, m]``; ``scaled`` makes the scale-free ones
-        where they are not ``phi`` over its mean size.
-
-        Recorded, of groups of several seats: ``weigh/distance`` (the mean size of the payoffs before any scaling),
-        ``weigh/nash_gap``, ``weigh/effective_seats`` (``1 / sum w^2``).
-        """
-        played = phi
-        if self.scale == "mean":
-            played = replicator.scale_free(phi) if scaled is None else scaled()
-        state = replicator.equilibrium(played, self.generations, self.strength, self.population, time=self.time)
-        weights = replicator.weights(state)
-        recorded = {
-            "weigh/distance": replicator.mean_distance(phi),
-            "weigh/nash_gap": replicator.nash_gap(played, state),
-            "weigh/effective_seats": 1.0 / float(weights @ weights),
-        }
-        return Aggregate(weights, metrics=recorded)
-
-
-@dataclass(frozen=True)
 class GTFLAT(AggregatePart):
     """GTFLAT with ``strength`` w, ``generations``, and whole individuals if a ``population`` is given.
 
@@ -86,13 +56,12 @@ class GTFLAT(AggregatePart):
         rows = group.parameters  # no buffers (papers.md T7)
         layout = group.view.context.layout
         offsets = [a for a in layout.offsets if a <= layout.num_parameters]
-        rules = Rules(self.strength, self.generations, self.population, self.scale, self.time)
         if self.payoff == "cosine":
-            return rules.play(replicator.cosine_payoff(rows - group.start[:, : layout.num_parameters]))
+            return _play(self, replicator.cosine_payoff(rows - group.start[:, : layout.num_parameters]), time=self.time)
         if self.payoff == "layers":
             scaled = partial(replicator.layer_payoff, rows, offsets, relative=True)
-            return rules.play(replicator.layer_payoff(rows, offsets), scaled)
-        return rules.play(replicator.payoff_matrix(rows))
+            return _play(self, replicator.layer_payoff(rows, offsets), scaled, self.time)
+        return _play(self, replicator.payoff_matrix(rows), time=self.time)
 
 
 @dataclass(frozen=True)
@@ -117,8 +86,32 @@ class ValidationGTFLAT(AggregatePart):
         losses = np.zeros((k, k))
         pairs = [frozenset(pair) for pair in zip(i.tolist(), j.tolist(), strict=True)]
         losses[i, j] = losses[j, i] = -np.asarray(game.many(pairs))
-        rules = Rules(self.strength, self.generations, self.population, self.scale)
-        return rules.play(replicator.loss_payoff(losses))
+        return _play(self, replicator.loss_payoff(losses))
+
+
+def _play(
+    part: GTFLAT | ValidationGTFLAT,
+    phi: Floats,
+    scaled: Callable[[], Floats] | None = None,
+    time: replicator.Time = "discrete",
+) -> Aggregate:
+    """Return the equilibrium of a group's game with payoffs ``phi [m, m]`` by the part's options; ``scaled`` makes the
+    scale-free payoffs where they are not ``phi`` over its mean size.
+
+    Recorded, of groups of several seats: ``weigh/distance`` (the mean size of the payoffs before any scaling),
+    ``weigh/nash_gap``, ``weigh/effective_seats`` (``1 / sum w^2``).
+    """
+    played = phi
+    if part.scale == "mean":
+        played = replicator.scale_free(phi) if scaled is None else scaled()
+    state = replicator.equilibrium(played, part.generations, part.strength, part.population, time=time)
+    weights = replicator.weights(state)
+    recorded = {
+        "weigh/distance": replicator.mean_distance(phi),
+        "weigh/nash_gap": replicator.nash_gap(played, state),
+        "weigh/effective_seats": 1.0 / float(weights @ weights),
+    }
+    return Aggregate(weights, metrics=recorded)
 
 
 def gtfedavg(
