@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import hanse
-from hanse.core.calling import PartError
+from hanse.base.errors import PartError
 from hanse.core.part import Context, State, TrainPart, View
 from hanse.core.payload import Between, Declaration, Like, Payload, Term
 from hanse.core.port import Reply, Request, Train, Trained

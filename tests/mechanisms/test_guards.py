@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hanse
-from hanse.core.calling import PartError
+from hanse.base.errors import PartError
 from hanse.core.part import (
     Aggregate,
     AggregatePart,

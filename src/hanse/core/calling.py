@@ -24,7 +24,6 @@ from hanse.core.part import GROUPS, Aggregate, Choice, Deployment, Group, Part, 
 from hanse.core.table import Add, Floats, Ints, Replace, Seats
 
 __all__ = [
-    "PartError",
     "States",
     "call",
     "check_aggregate",

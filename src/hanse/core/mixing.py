@@ -14,7 +14,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from hanse.core.calling import PartError, States, call, check_aggregate, decide, guarded, method_of, name_of
+from hanse.base.errors import PartError
+from hanse.core.calling import States, call, check_aggregate, decide, guarded, method_of, name_of
 from hanse.core.part import Aggregate, Group, Mechanism, View, Weighed, WeighPart, in_slots
 from hanse.core.table import Floats, Ints, Mix, Replace
 

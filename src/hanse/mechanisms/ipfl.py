@@ -723,5 +723,16 @@ def ipfl(
     """iPFL with the published lambda and eta for CIFAR-10, and the published cost and eagerness for clients whose
     profile has none. The gain is ``sqrt(K/n)``, so that K should grow with the clients' samples: 5e5 is for 5,000.
     """
-    part = IPFL(lam, eta, cost, eagerness, distance, of, bounded, pricing, keep_best, adapters)
+    part = IPFL(
+        lam,
+        eta,
+        cost,
+        eagerness,
+        distance,
+        of,
+        bounded=bounded,
+        pricing=pricing,
+        keep_best=keep_best,
+        adapters=adapters,
+    )
     return Mechanism("ipfl", select=part, train=part, weigh=part, settle=part, deploy=ServerModel())

@@ -29,7 +29,6 @@ __all__ = [
     "Everyone",
     "Greedy",
     "Oort",
-    "Positive",
     "PowerOfChoice",
     "RoundRobin",
     "SFedAvg",

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hanse.core.calling import PartError, call, name_of
+from hanse.base.errors import PartError
+from hanse.core.calling import call, name_of
 from hanse.core.part import State, TrainPart, View
 from hanse.core.payload import Payload
 from hanse.core.port import Federation, Request, Result, Task, Train, Trained

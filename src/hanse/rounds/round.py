@@ -33,7 +33,7 @@ class Setup:
     """Everything that stays the same over a run: the mechanism, the clients behind the port, the judge, and what the
     run's data, model and engine are. ``grant`` and ``floor`` are in the smallest unit.
 
-    ``tested_clients [n]`` are the ids of those who test; ``elsewhere``: they do so where they are, on a network.
+    ``tested_clients [n]`` are the ids of those who test; ``remote``: they do so where they are, on a network.
     ``about`` is what parts, behaviours and the policy say of themselves.
     """
 
@@ -46,7 +46,7 @@ class Setup:
     engine: Engine
     device: torch.device
     tested_clients: Ints
-    elsewhere: bool = False
+    remote: bool = False
     deadline_s: float | None = None
     min_replies: int = 0
     feedback: Feedback | None = None

@@ -44,7 +44,7 @@ def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedR
     """Play a round. On a network one in which a part raises is undone, and recorded as failed; the log has the
     traceback.
     """
-    if not setup.elsewhere:
+    if not setup.remote:
         return _round(setup, experiment, state)
     begun, watched = time.perf_counter(), Watched(setup.federation)
     try:
@@ -75,8 +75,8 @@ def _test(setup: Setup, experiment: Experiment, played: Played) -> Figures:
     if number % experiment.eval.every and number != experiment.run.rounds:
         return Figures()
     held = played.view.deployment or Deployment(state.home)
-    federation, clients, elsewhere = telling(setup, state).federation, setup.tested_clients, setup.elsewhere
-    return ask_tests(setup.engine, setup.data, federation, number, state.table, held, clients, elsewhere)
+    federation, clients, remote = telling(setup, state).federation, setup.tested_clients, setup.remote
+    return ask_tests(setup.engine, setup.data, federation, number, state.table, held, clients=clients, remote=remote)
 
 
 def telling(setup: Setup, state: LoopState) -> Setup:
@@ -84,7 +84,7 @@ def telling(setup: Setup, state: LoopState) -> Setup:
 
     It is said from the loop's state, so that a failed round, which leaves none, and a resumed one say what stands.
     """
-    if not setup.elsewhere:
+    if not setup.remote:
         return setup
     return replace(setup, federation=Telling.of(setup.federation, state.table.owner, state.moved))
 
@@ -92,7 +92,7 @@ def telling(setup: Setup, state: LoopState) -> Setup:
 def tell_owners(setup: Setup, state: LoopState) -> None:
     """Tell the owners of private rows on a network, after the last round, what became of their last updates."""
     owners = np.unique(state.table.owner[np.flatnonzero(state.moved != NEVER)])
-    if setup.elsewhere and len(owners):
+    if setup.remote and len(owners):
         federation = telling(setup, state).federation
         here = np.intersect1d(federation.present(state.round).ids, owners).tolist()
         federation.exchange(state.round, [Request(c, ()) for c in here], None, 0)

@@ -136,7 +136,9 @@ def load(path: Path, device: torch.device) -> Snapshot:
     personal = tensors["personal"].numpy() if "personal" in tensors else None
     book, home = Book(**known["book"]), tensors["table/home"].numpy()
     moved = tensors["table/moved"].numpy()
-    state = LoopState(known["round"], table, home, states, book, personal, known["finished"], moved)
+    state = LoopState(
+        known["round"], table, home, states, book, personal=personal, finished=known["finished"], moved=moved
+    )
     pending = tuple(
         (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))
         for r, step, kind, memo, rows in known["pending"]

@@ -213,7 +213,7 @@ def _engine(experiment: Experiment) -> Callable[..., Run]:
     return play
 
 
-def run_elsewhere(
+def run_remote(
     experiment: Experiment,
     data: FederatedData,
     federation: Federation,
@@ -301,7 +301,7 @@ def _play(
     budget.spend(result.metrics)
     result.over, failures = budget.over(), 0
     # engines and games bring their own threads; for what lies between, one is robust beside busy neighbours
-    with intra_op(1), interruptible(ours=not setup.elsewhere) as stop:
+    with intra_op(1), interruptible(ours=not setup.remote) as stop:
         while state.round < limits.rounds and result.over is None and not stop.asked:
             done = attempt(setup, experiment, state)
             state, record, metrics = done.state, done.record, done.record.metrics

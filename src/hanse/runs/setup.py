@@ -46,10 +46,10 @@ __all__ = ["Blueprint", "build", "settle_engine"]
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
 
 # clients on a network train themselves: numbers are those of one thread
-ELSEWHERE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"])
+REMOTE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Blueprint:
     """Everything but the engine: data, model with its ``initial`` row ``[P]``, mechanism, and what clients are like."""
 
@@ -108,7 +108,18 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
         raise UserError(*lines)
     acting = dict(zip(experiment.behaviour, behaviours, strict=True))
     said = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
-    return Blueprint(data, problem, initial, mechanism, tuple(behaviours), policy, profiles, refuse, device, said)
+    return Blueprint(
+        data=data,
+        problem=problem,
+        initial=initial,
+        mechanism=mechanism,
+        behaviours=tuple(behaviours),
+        policy=policy,
+        profiles=profiles,
+        refuse=refuse,
+        device=device,
+        about=said,
+    )
 
 
 HOOKS = ("present", "holds", "sees", "on_request", "on_reply", "tells")
@@ -199,7 +210,7 @@ def settle_engine(
 
     With a ``federation`` the clients train elsewhere: the engine here only scores, one thread.
     """
-    choice = _choose(experiment, blueprint) if federation is None else ELSEWHERE
+    choice = _choose(experiment, blueprint) if federation is None else REMOTE
     compared = (blueprint.initial, _some(blueprint.data), blueprint.device, experiment.engine.precision)
     choice, problem, engine, differs = settle(choice, blueprint.problem, *compared)
     blueprint = replace(blueprint, problem=problem)
@@ -278,7 +289,7 @@ def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
     )
 
 
-def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhere: Federation | None) -> Setup:
+def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote: Federation | None) -> Setup:
     data, problem, seed = blueprint.data, blueprint.problem, experiment.run.seed
     section = experiment.model
 
@@ -296,7 +307,7 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhe
     here = LocalFederation(
         data, problem, engine, recipe, seed, blueprint.behaviours, blueprint.policy, least, blueprint.profiles
     )
-    federation: Federation = here if elsewhere is None else elsewhere
+    federation: Federation = here if remote is None else remote
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
@@ -309,8 +320,8 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhe
         problem,
         engine,
         blueprint.device,
-        _tested(experiment, data, elsewhere is not None),
-        elsewhere=elsewhere is not None,
+        _tested(experiment, data, remote is not None),
+        remote=remote is not None,
         deadline_s=experiment.federation.deadline_s,
         min_replies=experiment.federation.min_replies,
         feedback=Feedback() if experiment.clients.told else None,
@@ -320,12 +331,12 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhe
     )
 
 
-def _tested(experiment: Experiment, data: FederatedData, elsewhere: bool) -> np.ndarray:
+def _tested(experiment: Experiment, data: FederatedData, remote: bool) -> np.ndarray:
     """Return the ids of the clients that test on their own share: none without such a share (clients on a network have
     or have none, whatever ``[data]`` says).
     """
     wanted = experiment.eval.clients
-    if (experiment.data.client_test == 0 and not elsewhere) or wanted == 0:
+    if (experiment.data.client_test == 0 and not remote) or wanted == 0:
         return np.zeros(0, np.int64)
     if wanted == "all" or wanted >= data.num_clients:
         return np.arange(data.num_clients)

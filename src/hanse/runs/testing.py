@@ -47,44 +47,45 @@ def ask_tests(
     round: int,
     table: Table,
     held: Deployment,
+    *,
     clients: Ints,
-    elsewhere: bool,
+    remote: bool,
 ) -> Figures:
     """Test what clients hold after a round: on the server's test set (a mean over clients), and by ``clients [n]``,
     each on its own test share.
 
     In a simulation private rows lie in the table and are tested on the server's set, too, and all ``clients`` answer,
-    whether they are present or not. With clients that are ``elsewhere``, a private row is tested by its owner alone,
+    whether they are present or not. With clients that are ``remote``, a private row is tested by its owner alone,
     only those that are here are asked, and what they say is checked.
     """
     rows = held.rows
-    public = rows[table.owner[rows] == SERVER] if elsewhere else rows
-    roster = federation.present(round) if elsewhere and len(clients) else Roster()
-    here = np.intersect1d(roster.ids, clients) if elsewhere else clients
-    requests = _requests(table, held, here, elsewhere)
+    public = rows[table.owner[rows] == SERVER] if remote else rows
+    roster = federation.present(round) if remote and len(clients) else Roster()
+    here = np.intersect1d(roster.ids, clients) if remote else clients
+    requests = _requests(table, held, here, remote)
     replies = federation.exchange(round, requests, None, 0) if requests else ()
     arrays: dict[str, NDArray[Any]] = {}
-    if elsewhere:  # what comes from this process is as sound as its engine, also where a model has diverged
+    if remote:  # what comes from this process is as sound as its engine, also where a model has diverged
         came = heard(round, requests, replies, table.rows.shape[1], roster)
         replies = list(came.replies.values())
         if came.refusals:
             arrays["test_refused"] = np.array([c for c, _ in came.refusals], np.int64)
             arrays["test_reason"] = np.array([reason for _, reason in came.refusals], np.str_)
     found = {r.client: one for r in replies for one in r.results if isinstance(one, Tested)}
-    tested = {c: found[c] for c in here.tolist() if c in found and (found[c].num_samples or not elsewhere)}
+    tested = {c: found[c] for c in here.tolist() if c in found and (found[c].num_samples or not remote)}
     metrics = _on_server(engine, data, table, public)
     if tested:
         text = is_text(data.pool([], "test")[0])
         figures = _figures(np.array(list(tested)), list(tested.values()), text)
         # JSON has no word for infinity, which is what a participant can make of a mean
         finite = {name: x if x is None or math.isfinite(x) else None for name, x in figures.metrics.items()}
-        metrics |= finite if elsewhere else figures.metrics
+        metrics |= finite if remote else figures.metrics
         arrays = {**figures.arrays, **arrays}
     metrics |= by_distribution(engine, data, table) if len(public) else {}
     return Figures(metrics, arrays, held.weights if held.own_mix is None else _personal(table, held.own_mix, found))
 
 
-def _requests(table: Table, held: Deployment, clients: Ints, elsewhere: bool) -> list[Request]:
+def _requests(table: Table, held: Deployment, clients: Ints, remote: bool) -> list[Request]:
     """Return a test for each of ``clients [n]``.
 
     In a simulation clients that do not test are asked for their own mixtures as well: who runs it may look at them.
@@ -97,7 +98,7 @@ def _requests(table: Table, held: Deployment, clients: Ints, elsewhere: bool) ->
     if share is not None:
         own = Mixture(rows[share.rows], share.share, share.normalised)
         beside = models
-        others = () if elsewhere else range(len(at))
+        others = () if remote else range(len(at))
         models = {c: views[at[c]] for c in sorted({*models, *others})}
     elif held.weights is not None:
         beside = dict(models)
@@ -106,7 +107,7 @@ def _requests(table: Table, held: Deployment, clients: Ints, elsewhere: bool) ->
     asked = []
     for c, model in models.items():
         row = at[c] if private[at[c]] else None
-        if row is not None and elsewhere and table.owner[row] != c:
+        if row is not None and remote and table.owner[row] != c:
             continue  # another's private row
         asked.append(Request(c, (Test("test", model, row, own, beside.get(c), own is None or c in beside),)))
     return asked

@@ -107,7 +107,9 @@ def run_table(
     jobs, readings = expand(table, seeds)
     done = play_all(jobs, folder, work, workers=workers, label=f"{table.paper} {table.name}", console=console)
     failures = {job.label: done.failures[job.key] for job in jobs if job.key in done.failures}
-    return TableOutcome(table, seeds, tuple(jobs), tuple(readings), done.results, failures, done.played)
+    return TableOutcome(
+        table, seeds, tuple(jobs), tuple(readings), results=done.results, failures=failures, played=done.played
+    )
 
 
 LEDGER = "the ledger verifies"
