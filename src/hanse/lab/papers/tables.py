@@ -139,10 +139,6 @@ class PaperTable:
     curves: bool = False
     absent: Mapping[str, str] = field(default_factory=dict)
 
-    def settings(self) -> list[str]:
-        """Return the settings in the order of the table."""
-        return list(dict.fromkeys(cell.setting for cell in self.cells))
-
 
 @dataclass(frozen=True)
 class Paper:
