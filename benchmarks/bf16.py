@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from hanse.lab.job import Job, play, seeded
-from hanse.lab.player import Done, play_all
+from hanse.lab.player import PlayedJobs, play_all
 
 MODELS = {"fashion_mnist": "cnn_small", "cifar10": "cnn"}
 PRECISIONS = ("float32", "bf16")
@@ -37,7 +37,7 @@ def job(source: str, precision: str, seed: int, rounds: int) -> Job:
     return seeded(sections, seed, f"{source}, {precision}, seed {seed}")
 
 
-def rows(done: Done, jobs: Mapping[tuple[str, str, int], Job], sources: Sequence[str], seeds: int) -> list[str]:
+def rows(done: PlayedJobs, jobs: Mapping[tuple[str, str, int], Job], sources: Sequence[str], seeds: int) -> list[str]:
     """Return the Markdown table of the finished pairs."""
     lines = [
         "| data | seeds | float32, accuracy % | bf16, accuracy % | difference, mean ± sd of the pairs "

@@ -129,8 +129,8 @@ class Arena:
                 after = played.state
             tested = ask_tests(
                 self.world.engine, self.data, telling(self.world, played.state).federation, played.state.round,
-                played.state.table, played.view.deployment or Deployment(played.state.home), self.world.tested_clients,
-                True,
+                played.state.table, played.view.deployment or Deployment(played.state.home),
+                clients=self.world.tested_clients, remote=True,
             )  # fmt: skip
             record = RoundRecord.of(played, tested, {})
             self.lines[METRICS].append(json.dumps(record.metrics))

@@ -20,7 +20,7 @@ from test_newcomers import AfterRound, key_of, run_with
 from hanse.base.errors import RunFailedError, UserError
 from hanse.deployment import loopback
 from hanse.deployment.loopback import Loopback
-from hanse.mechanisms.weigh.average import BySamples
+from hanse.mechanisms.weigh import BySamples
 
 # Each call of "run" starts the next of the runs that runs.json lists; a run prints its lines and has a status. One with
 # "until" lasts until that file is there; of one with "cut" the stream breaks off after so many lines

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 import hanse
-from hanse.core.calling import PartError
-from hanse.core.part import Block, Context, Ints, State, TrainPart, View
+from hanse.base.errors import PartError
+from hanse.core.part import Context, State, TrainPart, View
 from hanse.core.payload import Between, Declaration, Like, Payload, Term
 from hanse.core.port import Reply, Request, Train, Trained
-from hanse.core.table import Layout, Seats, Table
+from hanse.core.table import Block, Ints, Layout, Seats, Table
 from hanse.federation.check import refusal, room
 from hanse.federation.codec import WireError, pack, unpack, unpack_reply
 from hanse.federation.node import ClientData, Job, Node

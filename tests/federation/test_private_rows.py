@@ -223,7 +223,7 @@ def world_of(folder: Path, mechanism: Mechanism, late: Sequence[tuple[int, int]]
         for c in range(N)
     ]
     federation = Participants(nodes, found.federation, late)
-    return replace(found, mechanism=mechanism, federation=federation, elsewhere=True)
+    return replace(found, mechanism=mechanism, federation=federation, remote=True)
 
 
 def played(world: Setup, rounds: int) -> tuple[LoopState, list[np.ndarray]]:

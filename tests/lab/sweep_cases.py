@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hanse.lab.job import Job, Step
-from hanse.lab.sweep import Point, grid_of
+from hanse.lab.sweep import GridPoint, grid_of
 
 EXPERIMENT = """
 [data]
@@ -25,7 +25,7 @@ rounds = 4
 """
 
 
-def points_of(folder: Path, *grid: str, seeds: int | None = None, more: str = "") -> list[Point]:
+def points_of(folder: Path, *grid: str, seeds: int | None = None, more: str = "") -> list[GridPoint]:
     path = folder / "exp.toml"
     path.write_text(EXPERIMENT + more)
     return grid_of(path, [], list(grid), seeds)

@@ -15,8 +15,8 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.lab.job import Job, Step, folder_of, play, play_kept
-from hanse.lab.player import Done
-from hanse.lab.sweep import Point, means, rows_of, run_sweep
+from hanse.lab.player import PlayedJobs
+from hanse.lab.sweep import GridPoint, means, rows_of, run_sweep
 
 
 def table(folder: Path) -> list[dict[str, str]]:
@@ -53,7 +53,7 @@ def test_means_by_hand(tmp_path: Path) -> None:
     assert first["best test/accuracy"] == pytest.approx((0.75 + 0.875 + 1) / 3)
     assert first["best test/accuracy sd"] == pytest.approx(0.125)
     assert second == {"train.lr": "66.0", "n": 0}
-    one = Done({points[0].job.key: done.results[points[0].job.key]}, {}, 1)
+    one = PlayedJobs({points[0].job.key: done.results[points[0].job.key]}, {}, 1)
     assert means(points, rows_of(points, one))[0]["best test/accuracy sd"] is None
     assert [row["status"] for row in rows_of(points, one)] == ["done", *["waiting"] * 5]
 
@@ -97,7 +97,7 @@ def test_the_table_is_there_after_every_run(tmp_path: Path) -> None:
     assert seen == [[], ["done", "waiting", "waiting"], ["done", "done", "waiting"]]
 
 
-def played(point: Point, folder: Path | None) -> dict[str, Any]:
+def played(point: GridPoint, folder: Path | None) -> dict[str, Any]:
     if folder is None:
         return play(point.job, lambda rounds: None)
     return play_kept(point.job, lambda rounds: None, runs=folder)

@@ -15,8 +15,9 @@ from hanse.core.part import View
 from hanse.core.table import Mix, Seats, Table, Updates
 from hanse.games import replicator
 from hanse.mechanisms.baselines import fedavg
+from hanse.mechanisms.gtflat import GTFLAT
 from hanse.mechanisms.registry import build_mechanism
-from hanse.mechanisms.weigh import GTFLAT, InverseDistance
+from hanse.mechanisms.weigh import InverseDistance
 from hanse.rounds.round import Setup, first_state, play_round
 from hanse.runs.setup import build, settle_engine
 

@@ -10,18 +10,16 @@ import numpy as np
 import pytest
 
 import hanse
-from hanse.core.calling import PartError
+from hanse.base.errors import PartError
 from hanse.core.part import (
     Aggregate,
     AggregatePart,
-    Block,
     Choice,
     Deployment,
     DeployPart,
     Group,
     Mechanism,
     Named,
-    Replace,
     SelectPart,
     Settlement,
     SettlePart,
@@ -32,6 +30,7 @@ from hanse.core.part import (
     Weighed,
     WeighPart,
 )
+from hanse.core.table import Block, Replace
 from hanse.federation.behaviour import Behaviour
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import MECHANISMS, PARTS, RENAMED, build_mechanism

@@ -8,20 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from hanse.core.calling import PartError
+from hanse.base.errors import PartError
 from hanse.core.mixing import proposed_mix, writers
 from hanse.core.part import (
     GROUPS,
-    Add,
     Aggregate,
     AggregatePart,
-    Block,
     Context,
     Group,
-    Ints,
     Mechanism,
     Named,
-    Replace,
     State,
     TrainPart,
     View,
@@ -30,7 +26,7 @@ from hanse.core.part import (
 )
 from hanse.core.port import Roster
 from hanse.core.recipe import Recipe
-from hanse.core.table import PER_CLIENT, Mix, Seats, Table, Updates
+from hanse.core.table import PER_CLIENT, Add, Block, Ints, Mix, Replace, Seats, Table, Updates
 from hanse.learning.models import build_problem
 from hanse.mechanisms.select import Everyone
 from hanse.mechanisms.weigh import BySamples, UniformWeights

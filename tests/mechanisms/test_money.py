@@ -27,7 +27,7 @@ from hanse.federation.bids import fit
 from hanse.games.market import prices
 from hanse.mechanisms import ipfl as settling
 from hanse.mechanisms.fedsoft import soft_shares
-from hanse.mechanisms.weigh.average import sample_shares
+from hanse.mechanisms.weigh import sample_shares
 from hanse.reports.audit import audit_run
 from hanse.rounds.round import Setup, finish, first_state, play_round
 from hanse.runs.setup import build, settle_engine

@@ -13,10 +13,17 @@ import hanse
 from hanse.base.streams import stream
 from hanse.data.samples import Samples
 from hanse.learning.models import build_problem
-from hanse.mechanisms.select import Greedy, greedy, round_robin, rounds_to_meet_all
-from hanse.mechanisms.select.by_loss import next_query_size
-from hanse.mechanisms.select.by_value import softmax, ucb_scores, without_replacement
-from hanse.mechanisms.select.set_aware import best_set, mixtures
+from hanse.mechanisms.select import (
+    Greedy,
+    greedy,
+    next_query_size,
+    round_robin,
+    rounds_to_meet_all,
+    softmax,
+    ucb_scores,
+    without_replacement,
+)
+from hanse.mechanisms.set_aware import best_set, mixtures
 from hanse.rounds.judge import by_class
 from hanse.rounds.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine

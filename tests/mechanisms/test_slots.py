@@ -203,12 +203,12 @@ class Chooses(SelectPart):
 
 @dataclass(frozen=True)
 class LaysOut(TrainPart):
-    """A train part without homes."""
+    """A train part without seats."""
 
     def blocks(self) -> Any:
         return ()
 
-    def seats(self, view: View, state: State) -> Any:
+    def home(self, table: Any, context: Any) -> Any:
         raise NotImplementedError
 
 
@@ -229,7 +229,7 @@ class Averages(AggregatePart):
     ("slot", "name", "line"),
     [
         ("select", "Chooses", "Chooses has no method 'select', so it cannot stand here"),
-        ("train", "LaysOut", "LaysOut has no method 'home', so it cannot stand here"),
+        ("train", "LaysOut", "LaysOut has no method 'seats', so it cannot stand here"),
         ("weigh", "Chooses", "Chooses has no method 'aggregate' nor 'weigh', so it cannot stand here"),
         ("value", "Averages", "Averages has no method 'value', so it cannot stand here"),
         ("settle", "Averages", "Averages has no method 'settle', so it cannot stand here"),

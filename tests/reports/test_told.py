@@ -15,11 +15,25 @@ from typer.testing import CliRunner
 import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.core.about import ABOUT, About, Said, describe, read_about, write_about
 from hanse.core.entry import TOKEN, Transaction, client, pool
 from hanse.core.part import Mechanism, Settlement, SettlePart, State, View
 from hanse.core.port import Reply, Request, Trained
-from hanse.core.telling import Conduct, Joining, Kind, Plot, Telling, Terms, Worth, matched
+from hanse.core.telling import (
+    ABOUT,
+    About,
+    Conduct,
+    Joining,
+    Kind,
+    Plot,
+    Said,
+    Telling,
+    Terms,
+    Worth,
+    describe,
+    matched,
+    read_about,
+    write_about,
+)
 from hanse.federation.behaviour import BEHAVIOURS, Attacker, FreeRider, Liar, Noisy
 from hanse.federation.behaviour.basic import Behaviour, Me, OfSome
 from hanse.mechanisms.baselines import fedavg

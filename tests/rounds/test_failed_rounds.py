@@ -16,33 +16,22 @@ from paying import Fees
 from typer.testing import CliRunner
 
 import hanse
-from hanse.base.errors import RunFailedError, UserError
+from hanse.base.errors import PartError, RunFailedError, UserError
 from hanse.base.lock import Hold
 from hanse.cli import app
-from hanse.core.calling import PartError
-from hanse.core.part import (
-    GROUPS,
-    Add,
-    Aggregate,
-    Context,
-    Group,
-    Mechanism,
-    Replace,
-    View,
-    Weighed,
-    WeighPart,
-)
+from hanse.core.part import GROUPS, Aggregate, Context, Group, Mechanism, View, Weighed, WeighPart
 from hanse.core.port import ClientInfo, Reply, Request, Roster, Train, Trained
 from hanse.core.recipe import Recipe
+from hanse.core.table import Add, Replace
 from hanse.data import build as build_data
 from hanse.learning.models import build_problem
 from hanse.mechanisms.baselines import fedavg, local
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.ipfl import IPFL
-from hanse.mechanisms.weigh.average import BySamples, sample_shares
+from hanse.mechanisms.weigh import BySamples, sample_shares
 from hanse.reports.audit import audit_run
 from hanse.rounds.round import Setup, first_state, play_round
-from hanse.runs.experiment import run_elsewhere
+from hanse.runs.experiment import run_remote
 from hanse.runs.record import load_run
 from hanse.runs.setup import build, settle_engine
 from hanse.web.live_run import LiveRun, encode
@@ -270,7 +259,7 @@ class Network:
 def play(given: hanse.Experiment, out: Path, lost: tuple[int, ...] = (), observers: Sequence[Any] = ()) -> hanse.Run:
     inner = settle_engine(given, build(given))[1].federation
     with Hold(out) as hold:
-        return run_elsewhere(given, build_data(given.data), Network(inner, lost), hold=hold, observers=observers)
+        return run_remote(given, build_data(given.data), Network(inner, lost), hold=hold, observers=observers)
 
 
 def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hanse.core.calling import PartError
+from hanse.base.errors import PartError
 from hanse.core.entry import MINT, Transaction
 from hanse.core.part import (
     Aggregate,

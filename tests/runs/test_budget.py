@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 import hanse
-from hanse.runs.budget import Budget
+from hanse.runs.config import RunSection
+from hanse.runs.experiment import Budget
 
 
 def line(accuracy: float | None, seconds: float = 1.0, megabytes: float = 2.0) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def line(accuracy: float | None, seconds: float = 1.0, megabytes: float = 2.0) -
     ],
 )
 def test_a_budget_is_over_at_the_first_limit(limits: dict, rounds: int | None, said: str | None) -> None:
-    budget = Budget(**limits)
+    budget = Budget(RunSection(**limits))
     over = None
     for i, accuracy in enumerate([0.2, None, 0.6, 0.4, 0.6], 1):
         budget.spend([line(accuracy)])

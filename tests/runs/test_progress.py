@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hanse.cli import main
-from hanse.runs.progress import mostly_refused
+from hanse.runs.observers import mostly_refused
 
 
 def seat(round: int, client: int, refused: str = "") -> dict[str, object]:

@@ -16,7 +16,6 @@ import hanse
 from hanse.core.table import PER_CLIENT, Block, Table
 from hanse.rounds.round import LoopState
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot, load, store
-from hanse.runs.rundir import RunDir
 
 CPU = torch.device("cpu")
 
@@ -259,4 +258,4 @@ def test_what_is_not_a_run_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(hanse.UserError, match="is not a run directory"):
         hanse.resume(tmp_path)
     with pytest.raises(hanse.UserError, match="is not a run directory"):
-        RunDir.reopen(tmp_path, hanse.Experiment(mechanism={"name": "fedavg"}), CPU, data={})
+        hanse.resume(tmp_path / "not there")

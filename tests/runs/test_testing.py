@@ -55,10 +55,10 @@ def scored(here: Setup, model: torch.Tensor, client: int, share: str = "test") -
 
 
 def figures(here: Setup, table: Table, held: Deployment, clients: Any = None, federation: Any = None,
-            elsewhere: bool = False) -> Figures:  # fmt: skip
+            remote: bool = False) -> Figures:  # fmt: skip
     clients = np.arange(N) if clients is None else np.array(clients)
     federation = here.federation if federation is None else federation
-    return ask_tests(here.engine, here.data, federation, 1, table, held, clients, elsewhere)
+    return ask_tests(here.engine, here.data, federation, 1, table, held, clients=clients, remote=remote)
 
 
 # ---- the client's half

@@ -13,7 +13,7 @@ import pytest
 import hanse
 from hanse.base.errors import UserError
 from hanse.runs.experiment import resume
-from hanse.runs.tracking import make_trackers, scalars
+from hanse.runs.observers import make_trackers, scalars
 
 EXPERIMENT = {
     "data": {"clients": 3},

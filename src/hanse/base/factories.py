@@ -6,13 +6,20 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from hanse.base.errors import UserError, nearest
 
-__all__ = ["call", "defaults", "misspelt"]
+__all__ = ["Count", "Positive", "Rate", "Share", "Weight", "call", "defaults", "misspelt"]
+
+# what most options are
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 def defaults(make: Callable[..., Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ __all__ = [
     "parse_line",
     "read_arrays",
     "read_json",
+    "read_text",
     "read_toml",
     "run_folder",
     "table",
@@ -98,12 +99,13 @@ def opened(file: Path) -> BinaryIO:
     return os.fdopen(handle, "rb")
 
 
-def _text(file: Path) -> str:
+def read_text(file: Path, most: int = SMALL) -> str:
+    """Read a text of at most so many bytes. Raises UserError."""
     try:
         with opened(file) as blob:
-            data = blob.read(SMALL + 1)
-        if len(data) > SMALL:
-            raise UserError(f"{file}: has more than {SMALL >> 20} MiB")
+            data = blob.read(most + 1)
+        if len(data) > most:
+            raise UserError(f"{file}: has more than {most >> 20} MiB")
         return data.decode()
     except UnicodeDecodeError:
         raise UserError(f"{file}: cannot be read: is not text") from None
@@ -113,7 +115,7 @@ def _text(file: Path) -> str:
 
 def read_toml(file: Path) -> dict[str, Any]:
     """Read a TOML file. Raises UserError."""
-    text = _text(file)
+    text = read_text(file)
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as wrong:
@@ -122,7 +124,7 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 def read_json(file: Path) -> Any:
     """Read a JSON file. Raises UserError."""
-    text = _text(file)
+    text = read_text(file)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as wrong:

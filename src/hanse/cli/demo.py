@@ -18,7 +18,7 @@ from hanse.reports.groups import group_runs
 from hanse.reports.report import write_report
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run, run
-from hanse.runs.progress import ProgressBar
+from hanse.runs.observers import ProgressBar
 from hanse.runs.record import load_run
 
 __all__ = ["demo_experiments", "run_demo"]

@@ -29,10 +29,10 @@ from hanse.cli.statement import EPILOG as STATEMENT_EPILOG
 from hanse.cli.statement import statement
 from hanse.cli.sweep import EPILOG as SWEEP_EPILOG
 from hanse.cli.sweep import sweep
+from hanse.cli.theory import EPILOG as THEORY_EPILOG
+from hanse.cli.theory import theory
 from hanse.deployment.new import EPILOG as NEW_EPILOG
 from hanse.deployment.new import new
-from hanse.lab.theory import EPILOG as THEORY_EPILOG
-from hanse.lab.theory import theory
 
 __all__ = ["app", "main"]
 
@@ -123,8 +123,7 @@ def run(
     """Run an experiment and leave a run directory."""
     from hanse.runs import experiment as running
     from hanse.runs.config import Experiment
-    from hanse.runs.progress import ProgressBar
-    from hanse.runs.tracking import make_trackers
+    from hanse.runs.observers import ProgressBar, make_trackers
 
     experiment = Experiment.read(file, set_ or [])
     folder = out_dir or Path("runs") / file.stem
@@ -145,8 +144,7 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped or killed, from its last checkpoint."""
     from hanse.runs import experiment as running
-    from hanse.runs.progress import ProgressBar
-    from hanse.runs.tracking import make_trackers
+    from hanse.runs.observers import ProgressBar, make_trackers
 
     bar = ProgressBar(out, folder.name, explain=explain)
     _finish(running.resume(folder, observers=[bar, *make_trackers(track or [], folder)], other_data=other_data))
@@ -157,7 +155,7 @@ _FINAL = tuple(f"{who}{what}" for who in ("test/", "client/test_") for what in (
 
 def _finish(result: object) -> None:
     from hanse.runs.experiment import Run
-    from hanse.runs.progress import mostly_refused
+    from hanse.runs.observers import mostly_refused
 
     assert isinstance(result, Run)
     if result.interrupted:

@@ -12,8 +12,8 @@ from rich.console import Console
 from hanse.cli.options import Workers, resumable
 
 if TYPE_CHECKING:
-    from hanse.lab.papers.frame import PaperTable
-    from hanse.lab.papers.runner import Outcome
+    from hanse.lab.papers.runner import TableOutcome
+    from hanse.lab.papers.tables import PaperTable
 
 __all__ = ["EPILOG", "reproduce"]
 
@@ -59,11 +59,9 @@ def reproduce(
 
     Without a paper and a table it lists what there is.
     """
-    from hanse.lab.papers.audited import play_audited
-    from hanse.lab.papers.catalogue import find_table
-    from hanse.lab.papers.frame import filtered, on_device, with_seeds
-    from hanse.lab.papers.listing import list_papers
-    from hanse.lab.papers.runner import run_table
+    from hanse.lab.papers.catalogue import find_table, list_papers
+    from hanse.lab.papers.runner import play_audited, run_table
+    from hanse.lab.papers.tables import filtered, on_device, with_seeds
     from hanse.lab.player import cores
     from hanse.learning.engines import pick_device
 
@@ -88,7 +86,7 @@ def reproduce(
     _report(outcome, full, folder, as_json)
 
 
-def _report(outcome: Outcome, full: PaperTable, folder: Path, as_json: bool) -> None:
+def _report(outcome: TableOutcome, full: PaperTable, folder: Path, as_json: bool) -> None:
     """Write and print what came out. Raises typer.Exit with 1 if a run failed."""
     from hanse.lab.papers import show
 
@@ -106,7 +104,7 @@ def _report(outcome: Outcome, full: PaperTable, folder: Path, as_json: bool) -> 
 
 
 def _print_papers(papers: list[dict[str, Any]], as_json: bool) -> None:
-    from hanse.lab.papers.listing import printed_papers
+    from hanse.lab.papers.catalogue import printed_papers
 
     if as_json:
         print(json.dumps({"papers": papers}, indent=1))

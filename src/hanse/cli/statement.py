@@ -110,7 +110,7 @@ def _page(
     found = make(folder, number, alone=alone, ledger_url=ledger_url)
     if train_alone:
         from hanse.reports.statement import train_alone as play
-        from hanse.runs.progress import ProgressBar
+        from hanse.runs.observers import ProgressBar
 
         found = make(folder, number, alone=play(folder, [ProgressBar(err, "alone")]), ledger_url=ledger_url)
     if as_json:

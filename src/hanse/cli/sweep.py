@@ -58,7 +58,7 @@ def sweep(
     points = grid_of(file, set_ or [], grid or [], seeds)
     if dry_run:
         for point in points:
-            print(point.name)
+            print(point.job.label)
         return
     folder = out_dir or Path("runs") / f"sweep-{file.stem}"
     with resumable(err):

@@ -1,8 +1,17 @@
-"""Calls the parts of a mechanism: an error says which part raised it, and none may write into what it is shown."""
+"""Calls the parts of a mechanism, and looks at what they decide before anything uses it: its class, shapes, ranges and
+numbers.
+
+A part may come from a module that somebody wrote this morning. An error says which part raised it, and none may write
+into what it is shown. One guard, here, says which part was wrong, in which round, about what, and what is allowed;
+without it a wrong length ends in an IndexError three modules further on, and a weight that is NaN in a run that stands
+still.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from numbers import Real
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -10,10 +19,25 @@ import numpy as np
 from torch import Tensor
 
 from hanse.base.errors import PartError
-from hanse.core.part import Floats, Ints, Part, State, View
-from hanse.core.sound import wrong_decision, wrong_state
+from hanse.core.entry import Transaction
+from hanse.core.part import GROUPS, Aggregate, Choice, Deployment, Group, Part, Settlement, State, Values, View, Weighed
+from hanse.core.table import Add, Floats, Ints, Replace, Seats
 
-__all__ = ["PartError", "States", "call", "checked_state", "decide", "method_of", "name_of"]
+__all__ = [
+    "States",
+    "call",
+    "check_aggregate",
+    "check_decision",
+    "check_figures",
+    "check_rows",
+    "check_state",
+    "checked_state",
+    "decide",
+    "guarded",
+    "method_of",
+    "name_of",
+]
+
 
 T = TypeVar("T")
 SLOT_METHOD = {"train": "seats"}  # the others are called as their slots are
@@ -69,15 +93,14 @@ def decide(
             f"{who}: its {name} returned {type(said).__name__}: must be a pair, the decision and the next state"
         )
     decision, after = said
-    if wrong := wrong_decision(name, decision, view, fills):
-        raise PartError(f"{who}: its {name} returned {wrong}")
-    return decision, {**states, key: checked_state(f"{who}: its {name} returned", after)}
+    with guarded(f"{who}: its {name} returned"):
+        check_decision(name, decision, view, fills)
+        return decision, {**states, key: checked_state(after)}
 
 
-def checked_state(who: str, state: Any) -> State:
-    """Return a part's state, closed for writing. Raises PartError for what cannot be checkpointed."""
-    if wrong := wrong_state(state):
-        raise PartError(f"{who} the wrong state: {wrong}")
+def checked_state(state: Any) -> State:
+    """Return a part's state, closed for writing. Raises GuardError for what cannot be checkpointed."""
+    check_state(state)
     kept = {name: np.ascontiguousarray(x) if _turned(x) else x for name, x in state.items()}
     for value in kept.values():
         if isinstance(value, np.ndarray):
@@ -112,3 +135,222 @@ def _prints(view: View) -> dict[str, int | bytes]:
         arrays |= {f"view.trained.seats.{name}": getattr(seats, name) for name in ("client", "start", "target")}
     counted = {name: 0 if tensor.is_inference() else tensor._version for name, tensor in tensors.items()}
     return counted | {name: array.tobytes() for name, array in arrays.items()}
+
+
+RECORDED = frozenset({"round", "client", "start", "refused", "samples", "steps", "loss", "weight", "value"})
+PLAIN = (Tensor, np.ndarray, bool, int, float, str)
+
+
+class GuardError(Exception):
+    """What is wrong with something that a part said, in words that follow "its select returned "."""
+
+
+@contextmanager
+def guarded(who: str) -> Iterator[None]:
+    """Make of what is wrong a PartError that begins with ``who``."""
+    try:
+        yield
+    except GuardError as wrong:
+        raise PartError(f"{who} {wrong}") from None
+
+
+def check_state(state: Any) -> None:
+    """Raise GuardError unless a part's state can be checkpointed."""
+    if not isinstance(state, Mapping):
+        raise GuardError(f"the wrong state: its state is {type(state).__name__}: must be a mapping of names to values")
+    for name, value in state.items():
+        said = f"the wrong state: its state {name!r} is"
+        if not isinstance(name, str) or not (value is None or isinstance(value, PLAIN)):
+            raise GuardError(f"{said} {type(value).__name__}: must be a tensor, an array, a number or a text")
+        if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
+            raise GuardError(f"{said} an array of {value.dtype}: must be of numbers or truth values")
+
+
+def check_figures(figures: Any, num_clients: int) -> None:
+    """Raise GuardError unless these are figures of each client by name."""
+    if not isinstance(figures, Mapping):
+        raise GuardError(f"{type(figures).__name__}: must be a mapping of names to arrays")
+    for name, array in figures.items():
+        if name in RECORDED:
+            raise GuardError(f"{name}: is recorded already under this name")
+        _shaped(str(name), array, (num_clients,), "fiub")
+
+
+def check_rows(name: str, array: Any, shape: tuple[int, ...] | None, size: int) -> Ints:
+    """Return an array if it is of this shape (None: any number) and holds rows of a table of ``size``. Raises
+    GuardError.
+    """
+    rows = _ints(name, array, shape)
+    if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < size):
+        out = rows[(rows < 0) | (rows >= size)][0]
+        raise GuardError(f"{name}: there is no row {out}: must be 0 to {size - 1}")
+    return rows
+
+
+def check_aggregate(said: Any, group: Group) -> None:
+    """Raise GuardError unless a part said what becomes of a group."""
+    if not isinstance(said, Aggregate):
+        raise GuardError(f"{type(said).__name__}: must be an Aggregate")
+    with _within("an Aggregate"):
+        _floats("weights", said.weights, (len(group),))
+        _floats("old", said.old, ())
+        _metrics(said.metrics)
+
+
+def check_decision(method: str, decision: Any, view: View, fills: frozenset[str] = frozenset()) -> None:
+    """Raise GuardError unless a part's ``method`` has decided something sound. ``fills`` are the blocks that a part may
+    write that weighs.
+    """
+    kind, look = LOOKS[method]
+    if not isinstance(decision, kind):
+        raise GuardError(f"{type(decision).__name__}: must be {kind.__name__} and the next state")
+    with _within(type(decision).__name__):
+        _metrics(getattr(decision, "metrics", {}))
+        if not isinstance(getattr(decision, "found", ()), tuple):
+            raise GuardError("found: must be a tuple")
+        look(decision, view, fills)
+
+
+@contextmanager
+def _within(name: str) -> Iterator[None]:
+    """Say of what is wrong that it is in something of this name."""
+    try:
+        yield
+    except GuardError as wrong:
+        raise GuardError(f"{name}: {wrong}") from None
+
+
+def _choice(choice: Choice, view: View, fills: frozenset[str]) -> None:
+    clients = _ints("clients", choice.clients, None)
+    absent = np.setdiff1d(clients, view.present)
+    if len(absent):
+        raise GuardError(f"clients: {absent[0]} is not present: must be of {_some(view.present)}")
+    start = view.home[clients] if choice.start is None else choice.start
+    for name, rows in (("start", start), ("target", start if choice.target is None else choice.target)):
+        check_rows(name, rows, (len(clients),), view.table.size)
+    pairs = list(zip(clients.tolist(), np.asarray(start).tolist(), strict=True))
+    if len(set(pairs)) < len(pairs):
+        client, row = next(pair for pair in pairs if pairs.count(pair) > 1)
+        raise GuardError(f"clients: client {client} is seated twice at row {row}: must be once a start row")
+
+
+def _seats(seats: Seats, view: View, fills: frozenset[str]) -> None:
+    S, K = len(seats), view.table.size
+    clients = _ints("client", seats.client, (S,))
+    if len(absent := np.setdiff1d(clients, view.present)):
+        raise GuardError(f"client: {absent[0]} is not present: must be of {_some(view.present)}")
+    check_rows("start", seats.start, (S,), K)
+    check_rows("target", seats.target, (S,), K)
+    if (seats.R is None) != (seats.mu is None):
+        raise GuardError("R and mu: must be given together")
+    for name, array, shape in (("R", seats.R, (S, K)), ("mu", seats.mu, (S,)), ("L", seats.L, (S, K))):
+        if array is not None:
+            _floats(name, array, shape)
+
+
+def _weighed(said: Weighed, view: View, fills: frozenset[str]) -> None:
+    S, K, N = len(view.trained), view.table.size, view.context.num_clients
+    allowed = {group.row for group in view.groups()} if GROUPS in fills else set[int]()
+    for name in fills - {GROUPS}:
+        allowed |= set(view.at(name).tolist()) if name in view.table else set()
+    for one in _all("replaced", said.replaced, Replace):
+        rows = check_rows("replaced: rows", one.rows, None, K)
+        if len(wrong := sorted(set(rows.tolist()) - allowed)):
+            block = view.table.blocks[view.table.block[wrong[0]]].name
+            raise GuardError(f"replaced: row {wrong[0]} is one of '{block}', which the part does not fill here")
+        _floats("replaced: updates", one.updates, (len(rows), S))
+        if one.models is not None:
+            _floats("replaced: models", one.models, (len(rows), K))
+    added = _all("added", said.added, Add)
+    for more in added:
+        if more.block not in view.table:
+            raise GuardError(f"added: there is no block {more.block!r}")
+        _floats("added: updates", more.updates, (S,))
+        _floats("added: models", more.models, (K,))
+    if said.home is not None:
+        check_rows("home", said.home, (N,), K + len(added))
+
+
+def _values(values: Values, view: View, fills: frozenset[str]) -> None:
+    S = len(view.trained)
+    for name in ("per_seat", "standard_errors", "exact"):
+        array = getattr(values, name)
+        if array is not None:
+            _shaped(name, array, (S,), "f")
+    if values.without_block is not None and (values.without_block.ndim != 2 or len(values.without_block) != S):
+        raise GuardError(f"without_block: has shape {values.without_block.shape}: must be [{S}, blocks]")
+
+
+def _settlement(settled: Settlement, view: View, fills: frozenset[str]) -> None:
+    for row in settled.withheld:
+        if not (isinstance(row, int | np.integer) and 0 <= row < view.table.size):
+            raise GuardError(f"withheld: {row!r} is no row of the table: must be 0 to {view.table.size - 1}")
+    _all("transactions", settled.transactions, Transaction)
+    for name, array in settled.arrays.items():
+        if not isinstance(array, np.ndarray) or array.dtype == object:
+            raise GuardError(f"arrays: '{name}' is {type(array).__name__}: must be an array of numbers or texts")
+
+
+def _deployment(said: Deployment, view: View, fills: frozenset[str]) -> None:
+    N, K = view.context.num_clients, view.mixed.W.shape[0]
+    check_rows("rows", said.rows, (N,), K)
+    if said.weights is not None:
+        _floats("weights", said.weights, (N, K))
+    if said.own_mix is not None:
+        check_rows("own_mix: rows", said.own_mix.rows, None, K)
+
+
+LOOKS: Mapping[str, tuple[type, Callable[[Any, View, frozenset[str]], None]]] = {
+    "select": (Choice, _choice),
+    "seats": (Seats, _seats),
+    "weigh": (Weighed, _weighed),
+    "value": (Values, _values),
+    "settle": (Settlement, _settlement),
+    "deploy": (Deployment, _deployment),
+}
+
+
+def _metrics(metrics: Any) -> None:
+    if not isinstance(metrics, Mapping):
+        raise GuardError(f"metrics: is {type(metrics).__name__}: must be a mapping of names to numbers")
+    for name, value in metrics.items():
+        if not isinstance(name, str) or not isinstance(value, Real | np.number):
+            raise GuardError(f"metrics: {name!r} is {type(value).__name__}: must be a number")
+
+
+def _all(name: str, items: Any, kind: type) -> Sequence[Any]:
+    if not isinstance(items, tuple | list):
+        raise GuardError(f"{name}: is {type(items).__name__}: must be a tuple of {kind.__name__}")
+    if wrong := [item for item in items if not isinstance(item, kind)]:
+        raise GuardError(f"{name}: has {type(wrong[0]).__name__} in it: must be a tuple of {kind.__name__}")
+    return items
+
+
+def _ints(name: str, array: Any, shape: tuple[int, ...] | None) -> Ints:
+    _shaped(name, array, shape, "iu")
+    found: Ints = array
+    return found
+
+
+def _floats(name: str, array: Any, shape: tuple[int, ...]) -> Floats:
+    _shaped(name, np.asarray(array) if shape == () else array, shape, "fiub")
+    found: Floats = np.asarray(array, np.float64)
+    if not np.isfinite(found).all():
+        raise GuardError(f"{name}: has {found[~np.isfinite(found)][0]} in it: must be finite")
+    return found
+
+
+def _shaped(name: str, array: Any, shape: tuple[int, ...] | None, kinds: str) -> None:
+    """Raise unless it is an array of this shape (None: any number of one dimension) and kind ("iu": whole numbers)."""
+    wanted = "whole numbers" if kinds == "iu" else "numbers"
+    form = "[n]" if shape is None else str(list(shape))
+    if not isinstance(array, np.ndarray):
+        raise GuardError(f"{name}: is {type(array).__name__}: must be an array {form} of {wanted}")
+    fits = array.ndim == 1 if shape is None else array.shape == shape
+    if not fits or array.dtype.kind not in kinds:
+        raise GuardError(f"{name}: is {array.dtype} of shape {list(array.shape)}: must be {form}, {wanted}")
+
+
+def _some(ids: Ints) -> str:
+    shown = ", ".join(map(str, ids[:8].tolist()))
+    return shown + (", ..." if len(ids) > 8 else "")

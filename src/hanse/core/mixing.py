@@ -14,10 +14,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from hanse.core.calling import PartError, States, call, decide, method_of, name_of
-from hanse.core.part import Aggregate, Floats, Group, Ints, Mechanism, View, Weighed, WeighPart, in_slots
-from hanse.core.sound import wrong_aggregate
-from hanse.core.table import Mix, Replace
+from hanse.base.errors import PartError
+from hanse.core.calling import States, call, check_aggregate, decide, guarded, method_of, name_of
+from hanse.core.part import Aggregate, Group, Mechanism, View, Weighed, WeighPart, in_slots
+from hanse.core.table import Floats, Ints, Mix, Replace
 
 __all__ = ["proposed_mix", "writers"]
 
@@ -100,8 +100,8 @@ def _aggregates(
     recorded: list[Aggregate] = []
     for group in groups:
         said = call("weigh", aggregate, view, group, state)
-        if wrong := wrong_aggregate(said, group):
-            raise PartError(f"{name_of('weigh', aggregate, view)}: its aggregate {wrong}")
+        with guarded(f"{name_of('weigh', aggregate, view)}: its aggregate returned"):
+            check_aggregate(said, group)
         found.append(_row(view, group.row, group.at, said.weights, said.old))
         recorded += [said] if said.metrics else []
     if not recorded:

@@ -9,8 +9,9 @@ fills a slot of a mechanism by having the slot's method, and one part may fill s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -32,26 +33,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GROUPS",
-    "Add",
     "Aggregate",
-    "Block",
     "Choice",
     "Context",
     "Deployment",
-    "Floats",
     "Group",
-    "Ints",
     "Mechanism",
     "Named",
     "OwnMix",
     "Part",
-    "Replace",
     "Settlement",
     "Stage",
     "State",
     "Values",
     "View",
     "Weighed",
+    "by_slot",
     "in_slots",
 ]
 
@@ -169,6 +166,13 @@ class Values:
     def draw_errors(self) -> Floats | None:
         """The standard errors ``[S]`` that come from the draw of the validation samples; None if not known."""
         return None if self.without_block is None else jackknife_errors(self.without_block)
+
+    def by_client(self, view: View) -> tuple[Ints, Floats]:
+        """Return the clients ``[m]`` whose updates were valued, ascending, and their values ``[m]``: the sum over a
+        client's seats.
+        """
+        clients, place = np.unique(view.trained.seats.client, return_inverse=True)
+        return clients, np.bincount(place, weights=self.per_seat).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -312,6 +316,11 @@ class View:
         return self.mix
 
 
+def by_slot(**names: Set[str]) -> Mapping[str, frozenset[str]]:
+    """Return names by the slot that they concern: what a part of several slots declares."""
+    return MappingProxyType({slot: frozenset(some) for slot, some in names.items()})
+
+
 def in_slots(declared: Named, slots: Sequence[str]) -> frozenset[str]:
     """Return the names that concern a part in these slots."""
     if isinstance(declared, Mapping):
@@ -366,7 +375,6 @@ class SelectPart(Part, Protocol):
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return the clients that train, without repeats per start row, and the next state."""
-        ...
 
 
 class TrainPart(Part, Protocol):
@@ -379,15 +387,17 @@ class TrainPart(Part, Protocol):
 
     def blocks(self) -> Sequence[Block]:
         """Return the blocks of rows that the table is made of, in their order."""
-        ...
 
     def home(self, table: Table, context: Context) -> Ints:
-        """Return the row ``[N]`` of the initial ``table`` that each client starts from."""
-        ...
+        """Return the row ``[N]`` of the initial ``table`` that each client starts from: by default that of the first
+        block, its own where clients have one each.
+        """
+        first = table.blocks[0]
+        rows = table.at(first.name)
+        return rows if first.per_client else np.full(context.num_clients, rows[0])
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Return this round's seats from ``view.choice``, and the next state."""
-        ...
 
     def sends(self, view: View, state: State) -> Payload | None:
         """Return what travels beside this round's training tasks, if anything (see :mod:`hanse.core.payload`)."""
@@ -399,7 +409,6 @@ class AggregatePart(Part, Protocol):
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights. A pure function of the group and of the state from before the round."""
-        ...
 
 
 class WeighPart(Part, Protocol):
@@ -411,7 +420,6 @@ class WeighPart(Part, Protocol):
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
         """Return the new rows, and the next state. It is not asked in a round without updates."""
-        ...
 
 
 class ValuePart(Part, Protocol):
@@ -419,7 +427,6 @@ class ValuePart(Part, Protocol):
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return one value a seat, and the next state."""
-        ...
 
 
 class SettlePart(Part, Protocol):
@@ -431,7 +438,6 @@ class SettlePart(Part, Protocol):
         It is called at "open" (before SELECT, once the answers to the "open" questions are here), at "close" (once the
         mix and the values are known; rows can be withheld), and at "end" (after the last round).
         """
-        ...
 
     def terms(self, joining: Joining) -> Terms | None:
         """Return what a client may pay and gain, said before it joins; None: not known."""
@@ -443,7 +449,6 @@ class DeployPart(Part, Protocol):
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
         """Return each client's row of the new table, and the next state."""
-        ...
 
 
 SLOT_NAMES = ("select", "train", "weigh", "value", "settle", "deploy")

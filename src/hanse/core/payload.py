@@ -102,15 +102,12 @@ class ClientHalf(Protocol):
     @property
     def numbers(self) -> Mapping[str, Between]:
         """The payload's numbers."""
-        ...
 
     def declares(self, numbers: Mapping[str, int | float]) -> Declaration:
         """Return what goes with these numbers, which lie in their bounds."""
-        ...
 
     def unfit(self, payload: Payload, layout: Layout) -> str | None:
         """Return why a payload that is as declared cannot be used on a model laid out so, or None."""
-        ...
 
     def term(self, payload: Payload, key: tuple[int, int, int, int], module: nn.Module, layout: Layout) -> Term | None:
         """Return the extra loss of one seat's batches, or None for plain training.
@@ -118,13 +115,11 @@ class ClientHalf(Protocol):
         ``key`` is the seat's ``(seed, round, client, start row)``; ``module`` is in training, so that its parameters
         are those of each step.
         """
-        ...
 
     def reports(self, payload: Payload, y: Tensor, plan: NDArray[Any]) -> Mapping[str, Tensor]:
         """Return the extras of a seat's update: ``y [n, ...]`` are its targets, ``plan`` the positions into them that
         its batches took, a row a step, padded with -1.
         """
-        ...
 
 
 def mismatch(what: str, given: Mapping[str, Any], declared: Mapping[str, Like | Between]) -> str | None:

@@ -335,10 +335,8 @@ class Federation(Protocol):
 
     def present(self, round: int) -> Roster:
         """Return the clients that can be asked this round, by ascending id."""
-        ...
 
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, min_replies: int
     ) -> Sequence[Reply]:
         """Send each request, return the replies that came in time, in any order; silence is no reply."""
-        ...

@@ -28,6 +28,7 @@ __all__ = [
     "Seats",
     "Table",
     "Updates",
+    "copies",
     "mix",
 ]
 
@@ -357,8 +358,7 @@ class Mix:
 
     def keeps(self, table: Table, rows: Ints) -> NDArray[np.bool_]:
         """Return which of ``rows [n]`` of ``table`` stay as they are, ``[n]``."""
-        W, own = self.W[rows], self.W.shape[1] - table.size + rows
-        return np.asarray((np.count_nonzero(W, axis=1) == 1) & (W[np.arange(len(rows)), own] == 1.0))
+        return np.asarray(copies(self.W[rows]) & (self.W[rows, self.W.shape[1] - table.size + rows] == 1.0))
 
     def without(self, table: Table, rows: Sequence[int], home: Ints) -> Mix:
         """Return the mix that leaves these rows of ``table`` as they are. If one of ``rows`` is new, all rows stay, and
@@ -376,6 +376,11 @@ class Mix:
         return np.asarray((self.W[list(rows), : self.W.shape[1] - table.size] != 0).any(axis=0))
 
 
+def copies(W: Floats) -> NDArray[np.bool_]:
+    """Return which rows of ``W [K, n]`` take one model as it is, ``[K]``."""
+    return np.asarray((np.count_nonzero(W, axis=1) == 1) & (W.max(axis=1, initial=0.0) == 1.0))
+
+
 _COLUMNS = 1 << 20  # elements of the float64 copy at a time, so that mixing needs no second table
 
 
@@ -389,7 +394,7 @@ def mix(W: Floats, updates: Tensor, table: Tensor) -> Tensor:
     if W.ndim != 2 or W.shape[1] != num_updates + num_rows:
         raise ValueError(f"W is {W.shape}, but there are {num_updates} updates and {num_rows} rows")
     out = torch.empty((W.shape[0], table.shape[1]), dtype=torch.float32, device=table.device)
-    kept = (np.count_nonzero(W, axis=1) == 1) & (W.max(axis=1, initial=0.0) == 1.0)
+    kept = copies(W)
     for k in np.flatnonzero(kept):
         column = int(np.argmax(W[k]))
         out[k] = updates[column] if column < num_updates else table[column - num_updates]

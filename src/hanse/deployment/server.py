@@ -28,7 +28,7 @@ from hanse.deployment.receipts import Teller
 from hanse.federation.node import Job
 from hanse.learning.sequences import is_text
 from hanse.runs.config import Experiment
-from hanse.runs.experiment import Observer, Run, run_elsewhere
+from hanse.runs.experiment import Observer, Run, run_remote
 
 __all__ = ["gather", "play", "server_app"]
 
@@ -116,7 +116,7 @@ def play(
             one = found[0]
             data = RemoteData.of(sizes, one.input_shape, one.num_classes, validation, test, one.text)
             watching = [*observers, Teller(federation, out), narrator]
-            return run_elsewhere(experiment, data, federation, hold=hold, observers=watching, other_data=other_data)
+            return run_remote(experiment, data, federation, hold=hold, observers=watching, other_data=other_data)
 
 
 def _alike(own: Sequence[Samples]) -> Check:

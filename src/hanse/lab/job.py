@@ -18,7 +18,7 @@ from hanse.base.errors import UserError
 from hanse.runs.config import Experiment, RunSection
 
 if TYPE_CHECKING:
-    from hanse.runs.experiment import Observer, Run
+    from hanse.runs.experiment import Run
 
 __all__ = ["Job", "Step", "attempt", "folder_of", "key_of", "play", "play_kept", "seeded"]
 
@@ -37,6 +37,13 @@ class Job:
     def experiment(self) -> Experiment:
         """The experiment. Raises UserError if it is not a valid one."""
         return Experiment(**self.sections)
+
+    def checked(self) -> Experiment:
+        """Return the experiment. Raises UserError with lines that begin with the label if it is not a valid one."""
+        try:
+            return self.experiment
+        except UserError as wrong:
+            raise UserError(*(f"{self.label}: {line}" for line in wrong.lines)) from None
 
     @property
     def rounds(self) -> int:
@@ -60,7 +67,7 @@ def seeded(sections: Mapping[str, Any], seed: int | None, label: str) -> Job:
     return Job(key_of(given), label, given)
 
 
-class _Steps:
+class _Rounds:
     """Tells how far a run is."""
 
     def __init__(self, step: Step) -> None:
@@ -74,9 +81,6 @@ class _Steps:
     def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
         """One more."""
         self._step(1)
-
-    def on_end(self, result: Any) -> None:
-        """Nothing is left to say."""
 
 
 def play(job: Job, step: Step) -> dict[str, Any]:
@@ -99,34 +103,27 @@ def folder_of(runs: Path, job: Job) -> Path:
 
 def play_kept(job: Job, step: Step, *, runs: Path) -> dict[str, Any]:
     """Run a job in its run directory below ``runs``, or go on there; return what is kept of it."""
-    path = folder_of(runs, job)
-    found = attempt(job, step, lambda observers: _go(path, job, observers))
-    return found | {"folder": str(path)}
-
-
-def _go(path: Path, job: Job, observers: Sequence[Observer]) -> Run:
     from hanse.runs.experiment import resume, run
 
-    if (path / "config.toml").exists():
-        if _same(_begun(path), job.experiment):
+    path = folder_of(runs, job)
+
+    def go(observers: Sequence[Any]) -> Run:
+        begun = (path / "config.toml").exists()
+        if begun and _same(path, job.experiment):
             return resume(path, observers=observers)
-        return run(job.experiment, out=path, observers=observers, overwrite=True)
-    return run(job.experiment, out=path, observers=observers)
+        return run(job.experiment, out=path, observers=observers, overwrite=begun)
+
+    return attempt(job, step, go) | {"folder": str(path)}
 
 
-def _begun(path: Path) -> Experiment | None:
-    """Return the experiment that a run directory holds; None if this version cannot read it any more."""
+def _same(path: Path, asked: Experiment) -> bool:
+    """Say whether a run directory is of this experiment, whatever engine "auto" became; it is not, if this version
+    cannot read it any more.
+    """
     try:
-        return Experiment.read(path / "config.toml")
+        ours, theirs = asked.sections(), Experiment.read(path / "config.toml").sections()
     except UserError:
-        return None
-
-
-def _same(there: Experiment | None, asked: Experiment) -> bool:
-    """Say whether a run directory is of this experiment, whatever engine "auto" became."""
-    if there is None:
         return False
-    ours, theirs = asked.sections(), there.sections()
     open_ = {name for name, value in ours["engine"].items() if value in (None, "auto")}
     return all(
         {k: v for k, v in ours[name].items() if k not in open_ or name != "engine"}
@@ -135,7 +132,7 @@ def _same(there: Experiment | None, asked: Experiment) -> bool:
     )
 
 
-def attempt(job: Job, step: Step, run: Callable[[Sequence[Observer]], Run]) -> dict[str, Any]:
+def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[str, Any]:
     """Run a job and return what is kept of it, as plain values; a failure is a result, too.
 
     ``status`` is "done", "failed" (with ``error`` and ``traceback``) or "interrupted". A finished run has
@@ -146,7 +143,7 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Observer]], Run]) -> d
     found: dict[str, Any] = {"key": job.key, "label": job.label, "given": job.sections}
     begun = time.perf_counter(), time.process_time()
     try:
-        result = run([_Steps(step)])
+        result = run([_Rounds(step)])
         if result.interrupted:
             return found | {"status": "interrupted"}
         found |= {"experiment": job.experiment.sections(), **_kept(result.metrics)}

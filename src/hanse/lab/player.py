@@ -27,7 +27,7 @@ from hanse.base.files import write_whole
 from hanse.base.toml import flat
 from hanse.lab.job import Job, Step
 
-__all__ = ["Done", "Store", "Work", "check_sources", "cores", "in_processes", "play_all"]
+__all__ = ["PlayedJobs", "Store", "Work", "check_sources", "cores", "in_processes", "play_all"]
 
 Work = Callable[[Job, Step], dict[str, Any]]
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -35,7 +35,7 @@ _PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True)
-class Done:
+class PlayedJobs:
     """Finished jobs' results by key, the reason of each failure by key, and how many jobs were run now."""
 
     results: Mapping[str, Mapping[str, Any]]
@@ -52,8 +52,8 @@ def play_all(
     label: str,
     ray: str | None = None,
     console: Console | None = None,
-    ended: Callable[[Done], None] = lambda done: None,
-) -> Done:
+    ended: Callable[[PlayedJobs], None] = lambda done: None,
+) -> PlayedJobs:
     """Play the jobs that ``folder/jobs`` has no finished result of, and keep what comes out there.
 
     ``work`` plays one of them, in ``workers`` processes (this one if it is 1) or on the Ray cluster at ``ray``. A job
@@ -82,8 +82,8 @@ def play_all(
             steps.settle(job)
             failed = f"{len(failures)} failed" if failures else ""
             progress.update(task, ended=count, failed=failed)
-            ended(Done(results, failures, len(todo)))
-    return Done(results, failures, len(todo))
+            ended(PlayedJobs(results, failures, len(todo)))
+    return PlayedJobs(results, failures, len(todo))
 
 
 def _doing(work: Work, workers: int, ray: str | None) -> Callable[..., Iterable[tuple[Job, dict[str, Any]]]]:

@@ -20,14 +20,14 @@ from rich.table import Table as RichTable
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.lab.job import Job, play, play_kept, seeded
-from hanse.lab.player import Done, Work, play_all
-from hanse.runs.config import Experiment, read_sections
+from hanse.lab.player import PlayedJobs, Work, play_all
+from hanse.runs.config import read_sections
 
 __all__ = [
     "MOST",
     "TABLE",
     "Axis",
-    "Point",
+    "GridPoint",
     "grid_of",
     "means",
     "means_table",
@@ -54,17 +54,12 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Point:
+class GridPoint:
     """One run: where it lies in the grid (written values by key), its seed if seeds vary, and its job."""
 
     at: Mapping[str, str]
     seed: int | None
     job: Job
-
-    @property
-    def name(self) -> str:
-        """What varies, in words."""
-        return self.job.label
 
 
 def read_axis(text: str) -> Axis:
@@ -104,7 +99,7 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: int | None) -> list[Point]:
+def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: int | None) -> list[GridPoint]:
     """Return the runs of a sweep, checked: every combination of the axes' values, with ``seeds`` seeds each.
 
     A seed is that of the split and of everything else (``data.seed`` and ``run.seed``). All combinations of seed 0
@@ -116,19 +111,22 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
     count = math.prod(len(axis.values) for axis in axes) * (seeds or 1)
     if count > MOST:
         raise UserError(f"--grid: {count:,} runs; at most {MOST:,}")
-    points: list[Point] = []
+    points: list[GridPoint] = []
     lines: list[str] = []
     for seed in range(seeds) if seeds is not None else (None,):
         for values in itertools.product(*(axis.values for axis in axes)):
             at = dict(zip((axis.key for axis in axes), values, strict=True))
             point = _point(file, overrides, at, seed)
-            lines += _wrong(point)
             points.append(point)
+            try:
+                point.job.checked()
+            except UserError as wrong:
+                lines += wrong.lines
         if lines:  # another seed would say the same again
             raise UserError(*dict.fromkeys(lines))
     same = _same_run(points)
     if same is not None:
-        raise UserError(f"--grid: {same[0].name} and {same[1].name} are one and the same run")
+        raise UserError(f"--grid: {same[0].job.label} and {same[1].job.label} are one and the same run")
     return points
 
 
@@ -143,24 +141,15 @@ def _axes(grid: Sequence[str], seeds: int | None) -> list[Axis]:
     return axes
 
 
-def _point(file: Path, overrides: Sequence[str], at: Mapping[str, str], seed: int | None) -> Point:
+def _point(file: Path, overrides: Sequence[str], at: Mapping[str, str], seed: int | None) -> GridPoint:
     varied = [f"{key}={value}" for key, value in at.items()]
     words = [*varied, *([f"seed={seed}"] if seed is not None else [])]
-    return Point(at, seed, seeded(read_sections(file, [*overrides, *varied]), seed, ", ".join(words) or file.stem))
+    return GridPoint(at, seed, seeded(read_sections(file, [*overrides, *varied]), seed, ", ".join(words) or file.stem))
 
 
-def _wrong(point: Point) -> list[str]:
-    """Return what is wrong with a point's experiment."""
-    try:
-        Experiment(**point.job.sections)
-    except UserError as wrong:
-        return [f"{point.name}: {line}" for line in wrong.lines]
-    return []
-
-
-def _same_run(points: Sequence[Point]) -> tuple[Point, Point] | None:
+def _same_run(points: Sequence[GridPoint]) -> tuple[GridPoint, GridPoint] | None:
     """Return two points that say the same in different words (``0.1`` and ``0.10``)."""
-    seen: dict[str, Point] = {}
+    seen: dict[str, GridPoint] = {}
     for point in points:
         other = seen.setdefault(point.job.key, point)
         if other is not point:
@@ -169,7 +158,7 @@ def _same_run(points: Sequence[Point]) -> tuple[Point, Point] | None:
 
 
 def run_sweep(
-    points: Sequence[Point],
+    points: Sequence[GridPoint],
     folder: Path,
     *,
     workers: int,
@@ -177,7 +166,7 @@ def run_sweep(
     rows_only: bool = False,
     console: Console | None = None,
     work: Work | None = None,
-) -> Done:
+) -> PlayedJobs:
     """Run what is left of a sweep over ``workers`` processes, or on the Ray cluster at ``ray``.
 
     ``folder`` gets ``table.csv`` (a row a run, rewritten after each), ``jobs/<key>.json`` (what is kept of a run) and
@@ -192,7 +181,7 @@ def run_sweep(
         raise UserError(f"--out {folder}: cannot be written: {wrong.strerror}") from None
     bare = rows_only or ray is not None
 
-    def table(done: Done) -> None:
+    def table(done: PlayedJobs) -> None:
         write_rows(folder / TABLE, rows_of(points, done))
 
     done = play_all(
@@ -209,7 +198,7 @@ def run_sweep(
     return done
 
 
-def rows_of(points: Sequence[Point], done: Done) -> list[Row]:
+def rows_of(points: Sequence[GridPoint], done: PlayedJobs) -> list[Row]:
     """Return a row a run, in the order of the points: what varied, ``status`` and what came out.
 
     ``status`` is "done", "failed" (with ``error``) or "waiting". A finished run has the last value of each tested
@@ -246,7 +235,7 @@ def _figures(found: Mapping[str, Any]) -> Row:
     return row
 
 
-def means(points: Sequence[Point], rows: Sequence[Row]) -> list[Row]:
+def means(points: Sequence[GridPoint], rows: Sequence[Row]) -> list[Row]:
     """Return a row for each combination of the grid: finished seeds ``n``, mean and sample deviation of each tested
     figure over them (no deviation for one seed).
     """

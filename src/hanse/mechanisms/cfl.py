@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 
-from hanse.core.part import (
-    GROUPS,
-    Add,
-    Floats,
-    Group,
-    Ints,
-    Mechanism,
-    Named,
-    Replace,
-    State,
-    View,
-    Weighed,
-    WeighPart,
-)
+from hanse.base.factories import Count
+from hanse.core.part import GROUPS, Group, Mechanism, State, View, Weighed, WeighPart
+from hanse.core.table import Add, Floats, Ints, Replace
 from hanse.games.gram import cosines
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who
@@ -76,12 +65,12 @@ class CFL(WeighPart):
     keeps the row, and with it the clients that are absent; the other half gets a new row, which is their home.
     """
 
-    needs: ClassVar[Named] = frozenset({"clients", "groups"})
-    fills: ClassVar[Named] = frozenset({GROUPS})
+    needs = frozenset({"clients", "groups"})
+    fills = frozenset({GROUPS})
     eps1: Length = 2.0
     eps2: Length = 2.5
     linkage: Linkage = "single"
-    first_round: Annotated[int, Field(ge=0)] = 0
+    first_round: Count = 0
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
         """Return the moved rows, one more for each split, and the new homes."""

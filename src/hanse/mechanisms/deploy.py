@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from hanse.core.part import Deployment, DeployPart, Named, State, View
+from hanse.core.part import Deployment, DeployPart, State, View
 
 __all__ = ["OwnModel", "ServerModel"]
 
@@ -23,7 +22,7 @@ class ServerModel(DeployPart):
 class OwnModel(DeployPart):
     """Each client holds its row "own", whatever row it starts the next round from."""
 
-    reads: ClassVar[Named] = frozenset({"own"})
+    reads = frozenset({"own"})
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
         """Return the rows "own"."""

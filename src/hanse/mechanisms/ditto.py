@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import Field
 
-from hanse.core.part import Block, Context, Ints, Mechanism, Named, State, TrainPart, View
-from hanse.core.table import PER_CLIENT, Seats, Table
+from hanse.base.factories import Weight
+from hanse.core.part import Context, Mechanism, State, TrainPart, View
+from hanse.core.table import PER_CLIENT, Block, Ints, Seats, Table
 from hanse.mechanisms.deploy import OwnModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats, units
 from hanse.mechanisms.weigh import BySamples
 
 __all__ = ["Ditto", "ditto"]
-
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -30,8 +27,8 @@ class Ditto(TrainPart):
     work.
     """
 
-    needs: ClassVar[Named] = frozenset({"clients"})
-    gives: ClassVar[Named] = frozenset({"groups"})
+    needs = frozenset({"clients"})
+    gives = frozenset({"groups"})
     lam: Weight = 1.0
 
     def blocks(self) -> Sequence[Block]:

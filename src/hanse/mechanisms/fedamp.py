@@ -9,35 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import Field
 
-from hanse.core.part import (
-    Block,
-    Context,
-    Floats,
-    Ints,
-    Mechanism,
-    Named,
-    State,
-    TrainPart,
-    View,
-    Weighed,
-    WeighPart,
-)
-from hanse.core.table import PER_CLIENT, Seats, Table
+from hanse.base.factories import Rate, Share, Weight
+from hanse.core.part import Context, Mechanism, State, TrainPart, View, Weighed, WeighPart
+from hanse.core.table import PER_CLIENT, Block, Floats, Seats
 from hanse.games.gram import distances
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats, units
-from hanse.mechanisms.weigh.centres import mixed_centres, way_cosines
+from hanse.mechanisms.weigh import mixed_centres, way_cosines
 
 __all__ = ["FedAMP", "HeurFedAMP", "TowardsCentres", "attention", "fedamp", "heur_fedamp", "heuristic_attention"]
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def attention(distance: Floats, alpha: float, sigma: float) -> Floats:
@@ -76,17 +60,13 @@ class TowardsCentres(TrainPart):
     Any weigh part that fills the rows "centre" makes the centres.
     """
 
-    needs: ClassVar[Named] = frozenset({"clients"})
-    reads: ClassVar[Named] = frozenset({"centre"})
+    needs = frozenset({"clients"})
+    reads = frozenset({"centre"})
     mu: Weight = 0.01
 
     def blocks(self) -> Sequence[Block]:
         """Return a model and a centre for each client."""
         return Block("model", PER_CLIENT), Block("centre", PER_CLIENT)
-
-    def home(self, table: Table, context: Context) -> Ints:
-        """Return each client's model, ``[N]``."""
-        return table.at("model")
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Seat each chosen client at its own model, pulled towards its centre."""
@@ -104,11 +84,11 @@ class FedAMP(WeighPart):
     defaults to ``sigma / m`` for m models, with which the others never add up to more than 1. The scale is recorded.
     """
 
-    needs: ClassVar[Named] = frozenset({"clients"})
-    reads: ClassVar[Named] = frozenset({"centre"})
-    fills: ClassVar[Named] = frozenset({"centre"})
-    step: Positive | None = None
-    sigma: Positive | None = None
+    needs = frozenset({"clients"})
+    reads = frozenset({"centre"})
+    fills = frozenset({"centre"})
+    step: Rate | None = None
+    sigma: Rate | None = None
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
         """Return the centres."""
@@ -128,11 +108,11 @@ class HeurFedAMP(WeighPart):
     ``self_weight`` 0.3 and ``sharpness`` 10 are what the published comparisons of pFedGraph and iPFL run.
     """
 
-    needs: ClassVar[Named] = frozenset({"clients"})
-    reads: ClassVar[Named] = frozenset({"centre"})
-    fills: ClassVar[Named] = frozenset({"centre"})
-    self_weight: Annotated[float, Field(ge=0, le=1)] = 0.3
-    sharpness: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
+    needs = frozenset({"clients"})
+    reads = frozenset({"centre"})
+    fills = frozenset({"centre"})
+    self_weight: Share = 0.3
+    sharpness: Weight = 10.0
 
     def init(self, context: Context) -> State:
         """Remember the initial model."""
@@ -145,7 +125,7 @@ class HeurFedAMP(WeighPart):
 
 
 def fedamp(
-    clients_per_round: Seated = None, lam: Weight = 0.01, step: Positive | None = None, sigma: Positive | None = None
+    clients_per_round: Seated = None, lam: Weight = 0.01, step: Rate | None = None, sigma: Rate | None = None
 ) -> Mechanism:
     """FedAMP (Huang et al. 2021): own models pulled by ``lam / step`` (``lam`` where the step follows the distances) to
     centres that weigh the others by their distance; ``step`` is its alpha.

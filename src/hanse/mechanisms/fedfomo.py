@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
 from pydantic import Field
 
-from hanse.core.part import (
-    Block,
-    Context,
-    Floats,
-    Ints,
-    Mechanism,
-    Named,
-    Replace,
-    State,
-    TrainPart,
-    View,
-    Weighed,
-    WeighPart,
-)
+from hanse.base.factories import Positive, Share
+from hanse.core.part import Context, Mechanism, State, TrainPart, View, Weighed, WeighPart, by_slot
 from hanse.core.port import Request, Score, Scored
-from hanse.core.table import PER_CLIENT, Seats, Table
+from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.games.gram import distances
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who
@@ -69,13 +57,13 @@ class FedFomo(TrainPart, WeighPart):
     bytes count the old model, its own update and the ones it receives, though a client has the first two already.
     """
 
-    needs: ClassVar[Named] = {"train": frozenset({"clients"}), "weigh": frozenset({"clients", "client_validation"})}
-    reads: ClassVar[Named] = {"weigh": frozenset({"model"})}
-    fills: ClassVar[Named] = {"weigh": frozenset({"model"})}
-    models: Annotated[int, Field(ge=1)] = 6
-    exploration: Annotated[float, Field(ge=0, le=1)] = 0.3
+    needs = by_slot(train={"clients"}, weigh={"clients", "client_validation"})
+    reads = by_slot(weigh={"model"})
+    fills = by_slot(weigh={"model"})
+    models: Positive = 6
+    exploration: Share = 0.3
     decay: Annotated[float, Field(ge=0)] = 0.05
-    score_samples: Annotated[int, Field(ge=1)] | None = None
+    score_samples: Positive | None = None
 
     def init(self, context: Context) -> State:
         """Nobody has gained from anybody."""
@@ -85,10 +73,6 @@ class FedFomo(TrainPart, WeighPart):
     def blocks(self) -> Sequence[Block]:
         """Return a row a client, which the server sees."""
         return (Block("model", PER_CLIENT),)
-
-    def home(self, table: Table, context: Context) -> Ints:
-        """Return each client's row, ``[N]``."""
-        return table.at("model")
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Seat each chosen client at its row."""
@@ -171,7 +155,7 @@ def _moved(view: View, sent: Sequence[Ints]) -> Floats:
     return found
 
 
-def fedfomo(clients_per_round: Seated = None, models: Annotated[int, Field(ge=1)] = 6) -> Mechanism:
+def fedfomo(clients_per_round: Seated = None, models: Positive = 6) -> Mechanism:
     """FedFomo (Zhang et al. 2021): each client mixes what helps it most of up to ``models`` others' updates."""
     part = FedFomo(models)
     return Mechanism("fedfomo", who(clients_per_round), part, part, deploy=ServerModel())

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 
+from hanse.base.factories import Count, Positive, Weight
 from hanse.base.streams import stream
-from hanse.core.part import Block, Context, Floats, Ints, Mechanism, Named, State, TrainPart, View
+from hanse.core.part import Context, Mechanism, State, TrainPart, View
 from hanse.core.payload import Payload
-from hanse.core.table import Seats, Table
+from hanse.core.table import Block, Floats, Seats
 from hanse.learning.generator import Ensemble, FromGenerator, Generator, train_generator
 from hanse.learning.head import Head
 from hanse.learning.threads import intra_op
 from hanse.mechanisms.baselines import fedavg
+from hanse.mechanisms.gtflat import GTFLAT, Scale
 from hanse.mechanisms.train import chosen_seats
-from hanse.mechanisms.weigh.gtflat import GTFLAT, Generations, Population, Scale, Strength
 
 __all__ = ["FedGen", "fedgen", "gtfedgen"]
-
-Weight = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True)
@@ -41,30 +39,26 @@ class FedGen(TrainPart):
     The defaults are the published settings for MNIST; for EMNIST ``generator_lr = 1e-4``.
     """
 
-    needs: ClassVar[Named] = frozenset({"head"})
-    gives: ClassVar[Named] = frozenset({"groups"})
-    payload: ClassVar[str | None] = FromGenerator.name
+    needs = frozenset({"head"})
+    gives = frozenset({"groups"})
+    payload = FromGenerator.name
     # names of their own: an option of a mechanism carries over to a replaced part that has one of the same name
     generative_alpha: Weight = 10.0
     generative_beta: Weight = 10.0
     generative_decay: Annotated[float, Field(gt=0, le=1)] = 0.98
     diversity: Weight = 1.0
     generator_lr: Annotated[float, Field(gt=0)] = 3e-4
-    generator_steps: Count = 50
+    generator_steps: Positive = 50
     generator_batch: Annotated[int, Field(ge=2)] = 128
     generator_weight_decay: Weight = 0.01
-    generator_noise: Count = 32
-    generator_hidden: Count = 256
-    latents: Count = 32
+    generator_noise: Positive = 32
+    generator_hidden: Positive = 256
+    latents: Positive = 32
     labels: Literal["counts", "uniform"] = "counts"
 
     def blocks(self) -> Sequence[Block]:
         """Return the one server row."""
         return (Block("server"),)
-
-    def home(self, table: Table, context: Context) -> Ints:
-        """Return the server's row for everybody, ``[N]``."""
-        return np.full(context.num_clients, table.row("server"))
 
     def init(self, context: Context) -> State:
         """Draw the generator; no label was met yet."""
@@ -95,7 +89,7 @@ class FedGen(TrainPart):
         )
 
     def learn(self, outcome: View, state: State) -> State:
-        """Count the labels, and train the generator on the heads that came back.
+        """Positive the labels, and train the generator on the heads that came back.
 
         ``loss`` is the mean over the training's steps. A head whose numbers are so large that the generator would not
         stay finite leaves it as it was, with a NaN as the loss.
@@ -143,7 +137,7 @@ class FedGen(TrainPart):
 
 
 def fedgen(
-    clients_per_round: Annotated[int, Field(ge=1)] = 10,
+    clients_per_round: Positive = 10,
     generative_alpha: Weight = 10.0,
     generative_beta: Weight = 10.0,
     generator_lr: Annotated[float, Field(gt=0)] = 3e-4,
@@ -157,13 +151,13 @@ def fedgen(
 
 
 def gtfedgen(
-    clients_per_round: Annotated[int, Field(ge=1)] = 10,
+    clients_per_round: Positive = 10,
     generative_alpha: Weight = 10.0,
     generative_beta: Weight = 10.0,
     generator_lr: Annotated[float, Field(gt=0)] = 3e-4,
-    strength: Strength = 0.8,
-    generations: Generations = 50,
-    population: Population = None,
+    strength: Weight = 0.8,
+    generations: Count = 50,
+    population: Positive | None = None,
     scale: Scale = "paper",
 ) -> Mechanism:
     """GTFedGen: FedGen with GTFLAT's weights."""

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
-from hanse.core.part import (
-    Block,
-    Context,
-    Floats,
-    Ints,
-    Mechanism,
-    Named,
-    Replace,
-    State,
-    TrainPart,
-    View,
-    Weighed,
-    WeighPart,
-)
+from hanse.base.factories import Positive, Weight
+from hanse.core.part import Context, Mechanism, State, TrainPart, View, Weighed, WeighPart, by_slot
 from hanse.core.port import Counted, Nearest, Request
-from hanse.core.table import PER_CLIENT, Seats, Table
+from hanse.core.table import PER_CLIENT, Block, Floats, Replace, Seats
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats
-from hanse.mechanisms.weigh.average import addable
+from hanse.mechanisms.weigh import addable
 
 __all__ = ["FedSoft", "fedsoft", "soft_shares"]
 
@@ -57,22 +45,18 @@ class FedSoft(TrainPart, WeighPart):
     centre by these weights and averages them plainly; this is the mean of that draw.
     """
 
-    needs: ClassVar[Named] = frozenset({"clients"})
-    reads: ClassVar[Named] = {"train": CENTRES, "weigh": CENTRES | {"model"}}
-    fills: ClassVar[Named] = {"weigh": CENTRES}
+    needs = frozenset({"clients"})
+    reads = by_slot(train=CENTRES, weigh=CENTRES | {"model"})
+    fills = by_slot(weigh=CENTRES)
     clusters: Clusters = 2
-    lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
+    lam: Weight = 0.1
     smoothing: Annotated[float, Field(gt=0, lt=1)] = 1e-4
-    interval: Annotated[int, Field(ge=1)] = 1
-    score_samples: Annotated[int, Field(ge=1)] | None = None
+    interval: Positive = 1
+    score_samples: Positive | None = None
 
     def blocks(self) -> Sequence[Block]:
         """Return a model a client, and the different centres."""
         return Block("model", PER_CLIENT), Block("cluster", self.clusters, initial="different")
-
-    def home(self, table: Table, context: Context) -> Ints:
-        """Return each client's model, ``[N]``."""
-        return table.at("model")
 
     def init(self, context: Context) -> State:
         """Every centre is as important as the others."""
@@ -115,8 +99,8 @@ class FedSoft(TrainPart, WeighPart):
 def fedsoft(
     clients_per_round: Seated = None,
     clusters: Clusters = 2,
-    lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1,
-    interval: Annotated[int, Field(ge=1)] = 1,
+    lam: Weight = 0.1,
+    interval: Positive = 1,
 ) -> Mechanism:
     """FedSoft (Ruan, Joe-Wong 2022): own models pulled by ``lam`` to ``clusters`` centres, each by its importance,
     which is estimated every ``interval`` rounds.

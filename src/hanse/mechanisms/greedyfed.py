@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from hanse.base.factories import Positive
 from hanse.core.part import Mechanism
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Greedy
@@ -21,7 +22,7 @@ __all__ = ["greedyfed"]
 
 
 def greedyfed(
-    clients_per_round: Annotated[int, Field(ge=1)] = 10,
+    clients_per_round: Positive = 10,
     averaging: Literal["mean"] | Annotated[float, Field(ge=0, lt=1)] = "mean",
     eps: Annotated[float, Field(ge=0)] = 1e-4,
 ) -> Mechanism:

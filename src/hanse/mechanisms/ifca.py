@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
-from hanse.core.part import (
-    Block,
-    Context,
-    Deployment,
-    DeployPart,
-    Ints,
-    Mechanism,
-    Named,
-    State,
-    TrainPart,
-    View,
-)
+from hanse.base.factories import Positive
+from hanse.core.part import Context, Deployment, DeployPart, Mechanism, State, TrainPart, View, by_slot
 from hanse.core.port import Request, Score, Scored
-from hanse.core.table import Seats, Table
+from hanse.core.table import Block, Ints, Seats
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats
 from hanse.mechanisms.weigh import BySamples
@@ -41,19 +31,15 @@ class IFCA(TrainPart, DeployPart):
     costs K models down a client, whether it is chosen or not. The models start from different initial values.
     """
 
-    needs: ClassVar[Named] = frozenset({"clients"})
-    gives: ClassVar[Named] = {"train": frozenset({"groups"})}
-    reads: ClassVar[Named] = {"deploy": frozenset({"cluster"})}
+    needs = frozenset({"clients"})
+    gives = by_slot(train={"groups"})
+    reads = by_slot(deploy={"cluster"})
     clusters: Clusters = 2
-    score_samples: Annotated[int, Field(ge=1)] | None = None
+    score_samples: Positive | None = None
 
     def blocks(self) -> Sequence[Block]:
         """Return the clusters' models."""
         return (Block("cluster", self.clusters, initial="different", held=True),)
-
-    def home(self, table: Table, context: Context) -> Ints:
-        """Return the first model for everybody, ``[N]``: nobody has said more yet."""
-        return np.full(context.num_clients, table.row("cluster"))
 
     def init(self, context: Context) -> State:
         """Everyone is in the first cluster."""

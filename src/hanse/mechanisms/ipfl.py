@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -19,19 +19,15 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.base.factories import Rate, Weight
 from hanse.core.book import LARGEST
 from hanse.core.declared import LARGEST_COUNT
 from hanse.core.entry import TOKEN, Transaction, tokens, units_of
 from hanse.core.entry import client as account
 from hanse.core.part import (
-    Block,
     Choice,
     Context,
-    Floats,
-    Ints,
     Mechanism,
-    Named,
-    Replace,
     SelectPart,
     Settlement,
     SettlePart,
@@ -40,9 +36,10 @@ from hanse.core.part import (
     View,
     Weighed,
     WeighPart,
+    by_slot,
 )
 from hanse.core.port import Ask, Request, Score, Scored
-from hanse.core.table import PER_CLIENT, Seats, Table
+from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.core.telling import FREE, Joining, Kind, Plot, Telling, Terms, Worth
 from hanse.federation.profiles import MOST, amount, at_round
 from hanse.games.market import Graph, Market, best_imports, gains, prices, utilities_of
@@ -59,12 +56,12 @@ from hanse.games.market_models import (
 from hanse.games.market_numbers import gain
 from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.train import units
-from hanse.mechanisms.weigh.centres import Centres
+from hanse.mechanisms.feedback import gone, news, no_news, with_worth
+from hanse.mechanisms.train import chosen_seats, units
+from hanse.mechanisms.weigh import Centres
 
-__all__ = ["IPFL", "Bills", "Of", "Pricing", "Trade", "Truth", "Utilities", "graph_of", "ipfl"]
+__all__ = ["IPFL", "Bills", "Of", "Pricing", "Trade", "Traits", "Utilities", "graph_of", "ipfl"]
 
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Cost = Annotated[float, Field(ge=0)]
 Eagerness = Annotated[float, Field(ge=0, le=MOST)]
 Of = Literal["travel", "models", "updates"]
@@ -79,19 +76,21 @@ ONE_BY_ONE = 64  # clients: more of them are only in the records, not in the met
 
 
 @dataclass(frozen=True)
-class Truth:
-    """What is true of the clients at the market, whatever they said: ``sizes``, ``costs``, ``eagerness`` ``[m]``."""
+class Traits:
+    """What clients at the market declare, or what is true of them, whatever they said: ``sizes``, ``costs``,
+    ``eagerness`` ``[m]``.
+    """
 
     sizes: Floats
     costs: Floats
     eagerness: Floats
 
     @staticmethod
-    def of(view: View, clients: Ints, cost: float, eagerness: float) -> Truth:
+    def true_of(view: View, clients: Ints, cost: float, eagerness: float) -> Traits:
         """Return what the profiles of ``clients [m]`` say; ``cost`` and ``eagerness`` where they say nothing."""
         info = {c.id: c for c in view.roster}
         now = [at_round(info[c].profile, view.round) for c in clients.tolist()]
-        return Truth(
+        return Traits(
             np.array([float(min(info[c].num_samples, LARGEST_COUNT)) for c in clients.tolist()]),
             np.array([_known(amount(t.get("cost"), infinite=True), cost) for t in now]),
             np.array([_known(amount(t.get("eagerness")), eagerness) for t in now]),
@@ -105,19 +104,7 @@ class Trade:
     clients: Ints
     market: Market
     graph: Graph
-    truth: Truth
-
-
-@dataclass(frozen=True)
-class Offers:
-    """What clients bring to the market: ``sizes``, ``costs``, ``eagerness`` ``[m]``, and who is left ``out``: the
-    reason, by place.
-    """
-
-    sizes: Floats
-    costs: Floats
-    eagerness: Floats
-    out: Mapping[int, str]
+    truth: Traits
 
 
 @dataclass(frozen=True)
@@ -164,21 +151,12 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     seller would still have been imported, which leaves no motive to misreport the cost.
     """
 
-    needs: ClassVar[Named] = {
-        "select": frozenset({"clients", "trade"}),
-        "train": frozenset({"clients"}),
-        "weigh": frozenset({"clients"}),
-        "settle": frozenset({"trade"}),
-    }
-    gives: ClassVar[Named] = {"weigh": frozenset({"trade"})}
-    reads: ClassVar[Named] = {
-        "train": frozenset({"centre"}),
-        "weigh": frozenset({"model", "centre", "initial"}),
-        "settle": frozenset({"centre"}),
-    }
-    fills: ClassVar[Named] = {"weigh": frozenset({"centre", "best"})}
+    needs = by_slot(select={"clients", "trade"}, train={"clients"}, weigh={"clients"}, settle={"trade"})
+    gives = by_slot(weigh={"trade"})
+    reads = by_slot(train={"centre"}, weigh={"model", "centre", "initial"}, settle={"centre"})
+    fills = by_slot(weigh={"centre", "best"})
     lam: Weight = 2.0
-    eta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0
+    eta: Rate = 5.0
     cost: Cost = 1.0
     eagerness: Eagerness = 5e5
     distance: Distance = "cosine"
@@ -199,10 +177,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             raise UserError("mechanism.weigh.adapters: 'products': the model is no adapter (model.name = 'lora')")
         n = context.num_clients
         return {
-            "gone": np.zeros(n, bool),
-            "last": np.full(n, np.nan),
-            "sum": np.zeros(n),
-            "times": np.zeros(n, np.int64),
+            **no_news(n),
             "bill": np.zeros(n, np.int64),
             "authorised": np.full(n, -1, np.int64),
             "unpaid": np.zeros(n, np.int64),
@@ -217,8 +192,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         """
         here = view.context.standing(self)
         if view.stage == "open" and "select" in here:
-            told = [c for c in view.present.tolist() if not state["gone"][c] and not np.isnan(state["last"][c])]
-            return [Request(c, (Ask("stay", self._told(view, state, c)),)) for c in told]
+            return news(view, state, lambda client: _market_news(view, state, client))
         if view.stage == "train" and "weigh" in here and view.choice is not None:
             profiles = {c.id: dict(c.profile) for c in view.roster}
             return [
@@ -233,25 +207,13 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             ]
         return ()
 
-    def _told(self, view: View, state: State, c: int) -> dict[str, Any]:
-        return {
-            "value": float(state["last"][c]),
-            "mean": float(state["sum"][c] / max(1, state["times"][c])),
-            "times": int(state["times"][c]),
-            "bill": int(state["bill"][c]),
-            "authorised": int(state["authorised"][c]),
-            "unpaid": int(state["unpaid"][c]),
-            "balance": view.book.balance(account(c)),
-        }
-
     # SELECT
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return those who stay."""
-        gone = state["gone"].copy()
-        gone[view.leaving] = True
-        choice = Choice(view.present[~gone[view.present]], metrics={"market/quit": float(gone.sum())})
-        return choice, {**state, "gone": gone}
+        left = gone(view, state)
+        choice = Choice(view.present[~left[view.present]], metrics={"market/quit": float(left.sum())})
+        return choice, {**state, "gone": left}
 
     # TRAIN
 
@@ -262,15 +224,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         best = (Block("best", PER_CLIENT, private=True),) if self.keep_best else ()
         return Block("model", PER_CLIENT), Block("centre", PER_CLIENT), *best, Block("initial")
 
-    def home(self, table: Table, context: Context) -> Ints:
-        """Return each client's model, ``[N]``."""
-        return table.at("model")
-
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Seat each client at its own model, pulled to its centre."""
-        if view.choice is None:
-            raise RuntimeError("no choice yet: seats were asked for before SELECT")
-        clients = view.choice.clients
+        clients = chosen_seats(view).client
         own = view.at("model", clients)
         pull = units(view.at("centre", clients), view.table.size)
         assert self.mu is not None
@@ -310,14 +266,14 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     def _market(self, view: View) -> tuple[Trade, Replace, Mapping[int, str]]:
         """Return the trade, the centres that follow from it, and who was left out of it, with the reason, by place."""
         measured = self._measured(view)
-        offers = self._offers(view, measured)
-        if offers.out:
+        declared, out = self._declared(view, measured)
+        if out:
             measured = measured.clone()
-            measured[list(offers.out)] = 0.0
+            measured[list(out)] = 0.0
         # one product of the models for the distances and for the centres
         gram = cosine_gram(measured) if self.distance == "cosine" else None
-        trade = self._trade(view, offers, measured, gram)
-        return trade, self._centres(view, trade, gram), offers.out
+        trade = self._trade(view, declared, measured, gram)
+        return trade, self._centres(view, trade, gram), out
 
     def _scores(self, view: View, state: State) -> Floats:
         """Return each update's accuracy on its client's validation share (minus the loss where there are no classes).
@@ -334,8 +290,10 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             found[s] = value if math.isfinite(value) else np.nextafter(state["best"][c], np.inf)
         return found
 
-    def _offers(self, view: View, measured: Tensor) -> Offers:
-        """Return what the clients declare and report, and who is left out: it sells nothing, and buys nothing."""
+    def _declared(self, view: View, measured: Tensor) -> tuple[Traits, Mapping[int, str]]:
+        """Return what the clients declare and report, and who is left out (it sells nothing, and buys nothing): the
+        reason, by place.
+        """
         updates, out = view.trained, dict[int, str]()
         lengths = torch.linalg.vector_norm(measured, dim=1).tolist()
         costs, eager = np.full(len(updates), math.inf), np.zeros(len(updates))
@@ -358,9 +316,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
                 # papers.md I13: who reports no samples neither buys nor sells
                 costs[s], eager[s] = cost, eagerness if sizes[s] > 0 else 0.0
         sizes[list(out)] = 0.0
-        return Offers(sizes, costs, eager, out)
+        return Traits(sizes, costs, eager), out
 
-    def _trade(self, view: View, offers: Offers, measured: Tensor, gram: CosineGram | None) -> Trade:
+    def _trade(self, view: View, declared: Traits, measured: Tensor, gram: CosineGram | None) -> Trade:
         clients = view.trained.seats.client
         if self.adapters == "products":
             apart = self._product_distances(view)
@@ -370,8 +328,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             apart = cosine_distances(gram[0])
         if self.distance == "squared_l2":
             apart = apart / 2  # papers.md I15: 0.5 |.|^2, so that eta sum A n_j/n_i <= 1 keeps the centre between
-        market = Market.of(apart, offers.sizes, offers.costs, offers.eagerness, self.lam)
-        truth = Truth.of(view, clients, self.cost, self.eagerness)
+        market = Market.of(apart, declared.sizes, declared.costs, declared.eagerness, self.lam)
+        truth = Traits.true_of(view, clients, self.cost, self.eagerness)
         return Trade(clients, market, best_imports(market), truth)
 
     def _product_distances(self, view: View) -> Floats:
@@ -449,9 +407,10 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
 
     def learn(self, outcome: View, state: State) -> State:
         """Remember how the market went for everyone, and whose centre was delivered."""
-        n = len(state["gone"])
-        after = dict(state) | {
-            "last": np.full(n, np.nan),
+        n, nobody = len(state["gone"]), np.zeros(0, np.int64)
+        after = {
+            **state,
+            **with_worth(state, nobody, np.zeros(0)),
             "bill": np.zeros(n, np.int64),
             "authorised": np.full(n, -1, np.int64),
         }
@@ -462,23 +421,66 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if bills is None:
             return after
         pulled[bills.clients[~bills.paid]] = False
-        after["last"][bills.clients] = bills.utility
+        after |= with_worth(state, bills.clients, bills.utility)
         after["bill"][bills.clients] = bills.units.sum(axis=1)
         after["authorised"][bills.clients] = bills.authorised
         after["unpaid"] = state["unpaid"].copy()
         after["unpaid"][bills.clients] += ~bills.paid
-        after["sum"], after["times"] = state["sum"].copy(), state["times"].copy()
-        after["sum"][bills.clients] += bills.utility
-        after["times"][bills.clients] += 1
         return after
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what the market's payments are called, where it settles."""
-        return _market_telling() if "settle" in slots else Telling()
+        return MARKET_TELLING if "settle" in slots else Telling()
 
     def terms(self, joining: Joining) -> Terms:
         """Return what imports may cost and bring, and what a client's own model earns."""
-        return _market_terms(joining, self.pricing)
+        weigh, markets, profile = joining.parts.get("weigh"), max(0, joining.rounds - 1), joining.profile
+        eager = float(profile.get("eagerness", getattr(weigh, "eagerness", np.nan)))
+        cost = float(profile.get("cost", getattr(weigh, "cost", np.nan)))
+        agreed = joining.agreed
+        caps = [] if agreed is None else [agreed]
+        pays = [
+            f"It pays for the models that it imports, in each of up to {markets} markets: {joining.at_stake_in_words}."
+        ]
+        gains = []
+        unknown = ["Whose models will be like its own: the market decides on it round by round."]
+        if joining.sizes is not None and hasattr(weigh, "eagerness") and np.isfinite(eager):
+            own = float(joining.sizes[joining.client])
+            most = float(gain(own, float(joining.sizes.sum()) - own, eager)) if own > 0 else 0.0
+            gains.append(
+                f"With {own:.0f} own samples and its eagerness of {eager:g}, all others' models would be worth "
+                f"{most:.2f} "
+                "tokens a round to it (eq. 2); that is the most it can gain as a buyer."
+            )
+            if self.pricing == "marginal" and own > 0:
+                highest = float(np.sqrt(eager / own))  # eq. (2) as imports grow without end
+                caps.append(int(np.ceil(highest * TOKEN)))
+                pays.append(
+                    "Under marginal prices (eq. 10) its bill never exceeds the gain that follows from its "
+                    "declaration and "
+                    f"the sizes that the sellers report; whatever they report, no bill is above {highest:.2f} tokens."
+                )
+        else:
+            unknown.append("What the others' models could be worth to it: the sizes of their data are not known here.")
+        if agreed is None:
+            pays.append("Its policy sets no limit of its own to a round's bill; 'trader' with 'most' does.")
+        else:
+            pays.append(f"Its policy agrees to at most {tokens(agreed)} tokens a round; above that it gets nothing.")
+        if np.isfinite(cost):
+            gains.append(
+                f"Each time another client imports its model it is paid at least its declared cost, {cost:g} tokens."
+            )
+        else:
+            gains.append("Its declared cost is infinite: nobody can buy its model, so it earns nothing.")
+        most_round = min(caps) if caps else None
+        least = joining.at_stake if most_round is None else min(joining.at_stake, most_round * markets)
+        return Terms(tuple(pays), tuple(gains), tuple(unknown), least, most_round)
+
+
+def _market_news(view: View, state: State, client: int) -> dict[str, Any]:
+    """Return what a client is told of the last market beside its utility, in units."""
+    told = {name: int(state[name][client]) for name in ("bill", "authorised", "unpaid")}
+    return {**told, "balance": view.book.balance(account(client))}
 
 
 def _known(value: float | None, default: float) -> float:
@@ -532,7 +534,7 @@ def _clear(
     bill of nothing is paid by nothing.
     """
     book, owed = view.book, [sum(bill.values()) for bill in bills]
-    kept = _kept(view, clients)
+    kept = view.mixed.keeps(view.table, view.at("centre", clients))  # nothing would be delivered for their money
     willing = [
         not kept[i] and units <= (LARGEST if most is None else most)
         for i, (units, most) in enumerate(zip(owed, authorised, strict=True))
@@ -552,21 +554,16 @@ def _clear(
     return np.array(paid, bool), tuple(posted)
 
 
-def _kept(view: View, clients: Ints) -> NDArray[np.bool_]:
-    """Return whose centre the mix leaves as it was ``[m]``: nothing would be delivered for their money."""
-    return view.mixed.keeps(view.table, view.at("centre", clients))
-
-
 def _transaction(clients: Ints, bill: Bill, i: int) -> Transaction:
     postings = [(account(int(clients[i])), -sum(bill.values()))]
     postings += [(account(int(clients[j])), units) for j, units in bill.items() if units]
     return Transaction(f"market/{int(clients[i])}", "market", tuple(postings), "iPFL eq. (10)")
 
 
-def _utilities(graph: Graph, money: Floats, truth: Truth) -> Floats:
+def _utilities(graph: Graph, money: Floats, truth: Traits) -> Floats:
     """Return each client's utility ``[m]``, iPFL eq. (1), by what is true of it."""
     if bool(((truth.sizes == 0) & (truth.eagerness > 0)).any()):  # papers.md I13
-        truth = Truth(truth.sizes, truth.costs, np.where(truth.sizes == 0, 0.0, truth.eagerness))
+        truth = Traits(truth.sizes, truth.costs, np.where(truth.sizes == 0, 0.0, truth.eagerness))
     return utilities_of(graph, money, truth.sizes, truth.costs, truth.eagerness)
 
 
@@ -622,7 +619,7 @@ class Utilities(SettlePart):
     ``cost`` and ``eagerness`` stand for clients whose profile has none.
     """
 
-    needs: ClassVar[Named] = frozenset({"clients"})
+    needs = frozenset({"clients"})
     cost: Cost = 1.0
     eagerness: Eagerness = 5e5
 
@@ -637,7 +634,7 @@ class Utilities(SettlePart):
         if len(view.trained) == 0 or view.round == view.context.rounds - 1:
             return Settlement(metrics=_metrics(state, None)), state
         clients = np.unique(view.trained.seats.client)
-        truth = Truth.of(view, clients, self.cost, self.eagerness)
+        truth = Traits.true_of(view, clients, self.cost, self.eagerness)
         graph = graph_of(view, clients)
         utility = _utilities(graph, np.zeros(graph.shape), truth)
         arrays: dict[str, NDArray[Any]] = {
@@ -654,7 +651,7 @@ class Utilities(SettlePart):
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what utilities are."""
-        return _utilities_telling()
+        return UTILITIES_TELLING
 
     def terms(self, joining: Joining) -> Terms:
         """Nobody pays."""
@@ -684,84 +681,36 @@ def graph_of(view: View, clients: Ints) -> Graph:
 
 # What the market says of itself: in reports, to participants, and to who thinks of joining
 
-MARKET = "The market"
 UTILITY = Worth(
     "utility/client/*", "Utility", "What the market has brought each client so far: its utility, in tokens."
 )
 
 
-def _market_telling() -> Telling:
-    """Return what the market's payments say of themselves."""
-    return Telling(
-        "You pay for every model that is imported for you, at most what your policy agrees to, and are paid for every "
-        "import of yours. Who does not pay its bill gets nothing.",
-        "Clients pay one another for the models that they import; who does not pay its bill gets nothing.",
-        MARKET,
-        (
-            Plot(
-                "What was paid at the market", "market/money", "tokens a round", "paid",
-                "All bills that were paid in a round, together.",
-            ),
+MARKET_TELLING = Telling(
+    "You pay for every model that is imported for you, at most what your policy agrees to, and are paid for every "
+    "import of yours. Who does not pay its bill gets nothing.",
+    "Clients pay one another for the models that they import; who does not pay its bill gets nothing.",
+    "The market",
+    (
+        Plot(
+            "What was paid at the market", "market/money", "tokens a round", "paid",
+            "All bills that were paid in a round, together.",
         ),
-        (Kind("market", "models bought and sold"),),
-        UTILITY,
-    )  # fmt: skip
-
-
-def _utilities_telling() -> Telling:
-    """Return what utilities without payments say of themselves."""
-    return Telling(
-        report="Nobody pays; what the others' models were worth to each client, less its cost of sharing, is accounted "
-        "as in a market at a price of nothing.",
-        section=MARKET,
-        worth=UTILITY,
-    )
-
-
-def _market_terms(joining: Joining, pricing: str) -> Terms:
-    """Return the terms of iPFL's market, eqs (1), (2) and (10)."""
-    weigh, markets, profile = joining.parts.get("weigh"), max(0, joining.rounds - 1), joining.profile
-    eager = float(profile.get("eagerness", getattr(weigh, "eagerness", np.nan)))
-    cost = float(profile.get("cost", getattr(weigh, "cost", np.nan)))
-    agreed = joining.agreed
-    caps = [] if agreed is None else [agreed]
-    pays = [f"It pays for the models that it imports, in each of up to {markets} markets: {joining.bound}."]
-    gains = []
-    unknown = ["Whose models will be like its own: the market decides on it round by round."]
-    if joining.sizes is not None and hasattr(weigh, "eagerness") and np.isfinite(eager):
-        own = float(joining.sizes[joining.client])
-        most = float(gain(own, float(joining.sizes.sum()) - own, eager)) if own > 0 else 0.0
-        gains.append(
-            f"With {own:.0f} own samples and its eagerness of {eager:g}, all others' models would be worth {most:.2f} "
-            "tokens a round to it (eq. 2); that is the most it can gain as a buyer."
-        )
-        if pricing == "marginal" and own > 0:
-            limit = float(np.sqrt(eager / own))  # eq. (2) as imports grow without end: whatever sizes others claim
-            caps.append(int(np.ceil(limit * TOKEN)))
-            pays.append(
-                "Under marginal prices (eq. 10) its bill never exceeds the gain that follows from its declaration and "
-                f"the sizes that the sellers report; whatever they report, no bill is above {limit:.2f} tokens."
-            )
-    else:
-        unknown.append("What the others' models could be worth to it: the sizes of their data are not known here.")
-    if agreed is None:
-        pays.append("Its policy sets no limit of its own to a round's bill; 'trader' with 'most' does.")
-    else:
-        pays.append(f"Its policy agrees to at most {tokens(agreed)} tokens a round; above that it gets nothing.")
-    if np.isfinite(cost):
-        gains.append(
-            f"Each time another client imports its model it is paid at least its declared cost, {cost:g} tokens."
-        )
-    else:
-        gains.append("Its declared cost is infinite: nobody can buy its model, so it earns nothing.")
-    most_round = min(caps) if caps else None
-    least = joining.held if most_round is None else min(joining.held, most_round * markets)
-    return Terms(tuple(pays), tuple(gains), tuple(unknown), least, most_round)
+    ),
+    (Kind("market", "models bought and sold"),),
+    UTILITY,
+)  # fmt: skip
+UTILITIES_TELLING = Telling(
+    report="Nobody pays; what the others' models were worth to each client, less its cost of sharing, is accounted "
+    "as in a market at a price of nothing.",
+    section="The market",
+    worth=UTILITY,
+)
 
 
 def ipfl(
     lam: Weight = 2.0,
-    eta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0,
+    eta: Rate = 5.0,
     cost: Cost = 1.0,
     eagerness: Eagerness = 5e5,
     distance: Distance = "cosine",
@@ -774,5 +723,16 @@ def ipfl(
     """iPFL with the published lambda and eta for CIFAR-10, and the published cost and eagerness for clients whose
     profile has none. The gain is ``sqrt(K/n)``, so that K should grow with the clients' samples: 5e5 is for 5,000.
     """
-    part = IPFL(lam, eta, cost, eagerness, distance, of, bounded, pricing, keep_best, adapters)
+    part = IPFL(
+        lam,
+        eta,
+        cost,
+        eagerness,
+        distance,
+        of,
+        bounded=bounded,
+        pricing=pricing,
+        keep_best=keep_best,
+        adapters=adapters,
+    )
     return Mechanism("ipfl", select=part, train=part, weigh=part, settle=part, deploy=ServerModel())

@@ -10,36 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
 from pydantic import Field
 
-from hanse.core.part import (
-    Block,
-    Context,
-    Floats,
-    Ints,
-    Mechanism,
-    Named,
-    State,
-    TrainPart,
-    View,
-    Weighed,
-    WeighPart,
-)
-from hanse.core.table import PER_CLIENT, Seats, Table
+from hanse.base.factories import Rate, Weight
+from hanse.core.part import Context, Mechanism, State, TrainPart, View, Weighed, WeighPart
+from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Seats, Table
 from hanse.mechanisms.deploy import OwnModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats, units
-from hanse.mechanisms.weigh.average import sample_shares
-from hanse.mechanisms.weigh.centres import mixed_centres, way_cosines
+from hanse.mechanisms.weigh import mixed_centres, sample_shares, way_cosines
 
 __all__ = ["FromCentres", "PFedGraph", "collaboration", "onto_simplex", "pfedgraph"]
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def onto_simplex(points: Floats) -> Floats:
@@ -72,8 +57,8 @@ class FromCentres(TrainPart):
     change of length alone is pulled too. That is the form a seat can have, and the one used here.
     """
 
-    needs: ClassVar[Named] = frozenset({"clients"})
-    reads: ClassVar[Named] = frozenset({"centre"})
+    needs = frozenset({"clients"})
+    reads = frozenset({"centre"})
     cosine: Weight = 0.01
 
     def blocks(self) -> Sequence[Block]:
@@ -102,10 +87,10 @@ class PFedGraph(WeighPart):
     authors' code does with 0.9 (default: none are).
     """
 
-    needs: ClassVar[Named] = frozenset({"clients"})
-    reads: ClassVar[Named] = frozenset({"centre"})
-    fills: ClassVar[Named] = frozenset({"centre"})
-    alpha: Positive = 0.8
+    needs = frozenset({"clients"})
+    reads = frozenset({"centre"})
+    fills = frozenset({"centre"})
+    alpha: Rate = 0.8
     snap: Annotated[float, Field(gt=0, le=1)] | None = None
 
     def init(self, context: Context) -> State:
@@ -122,6 +107,6 @@ class PFedGraph(WeighPart):
         return mixed_centres(view, graph, {"weigh/edges": edges}), state
 
 
-def pfedgraph(clients_per_round: Seated = None, lam: Weight = 0.01, alpha: Positive = 0.8) -> Mechanism:
+def pfedgraph(clients_per_round: Seated = None, lam: Weight = 0.01, alpha: Rate = 0.8) -> Mechanism:
     """pFedGraph (Ye et al. 2023): start models from a graph of who helps whom; each client holds what it trained."""
     return Mechanism("pfedgraph", who(clients_per_round), FromCentres(lam), PFedGraph(alpha), deploy=OwnModel())

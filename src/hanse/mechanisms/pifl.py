@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hanse.base.errors import UserError
+from hanse.base.factories import Count, Positive, Share
 from hanse.base.streams import stream
 from hanse.core.book import Book
 from hanse.core.declared import LARGEST_COUNT
@@ -30,15 +29,11 @@ from hanse.core.entry import TOKEN, Transaction, escrow, pool
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
 from hanse.core.part import (
-    Block,
     Choice,
     Context,
     Deployment,
     DeployPart,
-    Floats,
-    Ints,
     Mechanism,
-    Named,
     OwnMix,
     SelectPart,
     Settlement,
@@ -48,15 +43,14 @@ from hanse.core.part import (
     View,
 )
 from hanse.core.port import Ask, Request, Score, Scored, Trained
-from hanse.core.table import Seats, Table
+from hanse.core.table import Block, Floats, Ints, Seats, Table
 from hanse.core.telling import Joining, Kind, Plot, Telling, Terms
 from hanse.federation.bids import fit, fits
 from hanse.games import tiers as games
 from hanse.games import tokens
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.train import SharedModel, chosen_seats
-from hanse.mechanisms.value import FirstOrder
-from hanse.mechanisms.value_held import FirstOrderAtClients
+from hanse.mechanisms.value import FirstOrder, FirstOrderAtClients
 from hanse.mechanisms.weigh import BySamples
 
 __all__ = [
@@ -73,10 +67,7 @@ __all__ = [
     "tiff",
 ]
 
-Count = Annotated[int, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
 Price = Annotated[float, Field(ge=1e-6, le=1e9)]
-Samples = Annotated[int, Field(ge=1)]
 SCHEDULED = frozenset({"clients", "values", "bids"})
 VALUED = frozenset({"clients", "groups", "values"})
 QUESTION = "tier accuracy"
@@ -84,11 +75,11 @@ QUESTION = "tier accuracy"
 
 @dataclass(frozen=True)
 class Bids:
-    """An auction's bids: which are in escrow, ``held [N, K]`` by clients for rows of the table, and the tiers that each
+    """An auction's bids: those in escrow, ``escrowed [N, K]`` by clients for rows of the table, and the tiers that each
     client ``wanted``, its favourite first. The latter are a client's words: untrusted.
     """
 
-    held: NDArray[np.bool_]
+    escrowed: NDArray[np.bool_]
     wanted: Mapping[int, Sequence[Any]]
 
 
@@ -102,10 +93,10 @@ class SettledRound:
     paid: Ints
 
 
-def _held(view: View) -> NDArray[np.bool_]:
+def _escrowed(view: View) -> NDArray[np.bool_]:
     """Return which bids are in escrow, ``[N, K]``; none before the auction."""
     bids = view.get(Bids)
-    return np.zeros((view.context.num_clients, view.table.size), bool) if bids is None else bids.held
+    return np.zeros((view.context.num_clients, view.table.size), bool) if bids is None else bids.escrowed
 
 
 def _widened(array: Floats, columns: int) -> Floats:
@@ -123,9 +114,9 @@ class TierModels(TrainPart):
     "different"``); averages of models from different initial ones fit nothing, so personal models need the same.
     """
 
-    needs: ClassVar[Named] = frozenset({"clients"})
-    gives: ClassVar[Named] = frozenset({"groups"})
-    tiers: Annotated[int, Field(ge=1)] = 2
+    needs = frozenset({"clients"})
+    gives = frozenset({"groups"})
+    tiers: Positive = 2
     initial: Literal["same", "different"] = "same"
 
     def blocks(self) -> Sequence[Block]:
@@ -133,11 +124,7 @@ class TierModels(TrainPart):
         return (Block("tier", self.tiers, initial="different" if self.initial == "different" else "model"),)
 
     def home(self, table: Table, context: Context) -> Ints:
-        """Return a random tier for each client, ``[N]``. Raises UserError for more tiers than clients."""
-        if self.tiers > context.num_clients:
-            raise UserError(
-                f"mechanism.tiers: {self.tiers}: more than the {context.num_clients} clients that there are"
-            )
+        """Return a random tier for each client, ``[N]``."""
         places = stream(context.seed, "first homes").permutation(context.num_clients)
         return table.at("tier")[places % self.tiers]
 
@@ -159,7 +146,7 @@ class Tiers(SelectPart):
     tier that nobody bids for keeps its model. In round 0 the clients are dealt out to the tiers at random.
     """
 
-    needs: ClassVar[Named] = SCHEDULED
+    needs = SCHEDULED
     by_contribution: Count = 8
     at_random: Count = 2
     contribution: Literal["last", "mean"] = "last"
@@ -191,7 +178,7 @@ class Tiers(SelectPart):
         """Return the choice by bids and contributions."""
         rows, present = view.table.shared, view.present
         worth, seats = _widened(state["worth"], view.table.size), self.by_contribution + self.at_random
-        bids, bidders, orders = _held(view), [], []
+        bids, bidders, orders = _escrowed(view), [], []
         for k in rows.tolist():
             held = present[bids[present, k]].tolist()
             order = view.draw("schedule", start=k).permutation(present).tolist()
@@ -237,9 +224,9 @@ class PretrainedTiers(SelectPart):
     these rounds are dealt out at random.
     """
 
-    needs: ClassVar[Named] = SCHEDULED | frozenset({"validation"})
-    rounds: Annotated[int, Field(ge=1)] = 1
-    rho: Annotated[int, Field(ge=1)] | None = None
+    needs = SCHEDULED | frozenset({"validation"})
+    rounds: Positive = 1
+    rho: Positive | None = None
     by_contribution: Count = 8
     at_random: Count = 2
     contribution: Literal["last", "mean"] = "last"
@@ -278,16 +265,11 @@ class PretrainedTiers(SelectPart):
         updates = outcome.trained
         if len(updates) < tiers:
             return label
-        f1 = self._scores(outcome, updates.rows)
+        f1 = games.f1_scores(outcome.judge.confusion(updates.rows).numpy())
         rho = min(self.rho or max(1, f1.shape[1] // 2), f1.shape[1])
         seed = int(draw.integers(2**31))
         label[updates.seats.client] = games.first_tiers(f1, rho, tiers, seed=seed).labels
         return label
-
-    @staticmethod
-    def _scores(outcome: View, rows: torch.Tensor) -> Floats:
-        counts: Any = outcome.judge.confusion(rows)
-        return games.f1_scores(counts.numpy())
 
 
 # SETTLE: the auction, and the settlement of the round before (eqs 6-14)
@@ -314,13 +296,13 @@ class TokenManager(SettlePart):
     each tier has ``paid [N, K]`` it so far (net units); each tier's ``best [K]`` accuracy.
     """
 
-    needs: ClassVar[Named] = VALUED
-    gives: ClassVar[Named] = frozenset({"bids"})
+    needs = VALUED
+    gives = frozenset({"bids"})
     price: Price = 1.0
     eta: Share = 0.5
     gamma: Share = 0.1
-    score_samples: Samples | None = 64
-    first: Annotated[int, Field(ge=0)] = 1
+    score_samples: Positive | None = 64
+    first: Count = 1
 
     def accuracies(self, view: View, state: State) -> dict[int, float]:
         """Return the accuracy now of each tier of the round before, by its row."""
@@ -369,7 +351,7 @@ class TokenManager(SettlePart):
         if view.stage == "end":
             return Settlement(transactions=tuple(settled), found=(found,)), state
         bids = _bids(view, view.book.post(view.round, settled), self.units)
-        taken = _escrowed(bids.held, self.units)
+        taken = _moved(bids.escrowed, self.units, "bid")
         return Settlement(transactions=(*settled, *taken), found=(bids, found)), state
 
     def _settled(self, view: View, state: State) -> tuple[list[Transaction], SettledRound]:
@@ -407,14 +389,14 @@ class TokenManager(SettlePart):
         bids, settled = view.get(Bids), view.get(SettledRound)
         if bids is None or settled is None:
             raise RuntimeError("no bids: this part was not asked at the start of the round")
-        kept = _kept_bids(view, bids.held)
-        back = _out_of_escrow(bids.held & ~kept, self.units)
+        kept = _kept_bids(view, bids.escrowed)
+        back = _moved(bids.escrowed & ~kept, self.units, "return")
         book = view.book.post(view.round, back)
         balances = np.array([book.balance(account(c)) for c in range(len(kept))], np.int64)
         wanted = sum(len(tiers) for tiers in bids.wanted.values())
         metrics = {
-            "tokens/bids": float(bids.held.sum()),
-            "tokens/bids_refused": float(wanted - bids.held.sum()),
+            "tokens/bids": float(bids.escrowed.sum()),
+            "tokens/bids_refused": float(wanted - bids.escrowed.sum()),
             "tokens/poorest": float(balances.min() / TOKEN),
             "tokens/richest": float(balances.max() / TOKEN),
         }
@@ -422,8 +404,8 @@ class TokenManager(SettlePart):
             best = float(state["best"][k])
             metrics[f"tokens/tier {k}/accuracy"] = reached
             metrics[f"tokens/tier {k}/theta"] = tokens.reimbursement_rate(reached, best, self.eta, self.gamma)
-        arrays = {"balances": balances, "bids": bids.held, "tokens_paid": settled.paid}
-        return Settlement(frozenset(), tuple(back), metrics, arrays, (replace(bids, held=bids.held & kept),))
+        arrays = {"balances": balances, "bids": bids.escrowed, "tokens_paid": settled.paid}
+        return Settlement(frozenset(), tuple(back), metrics, arrays, (replace(bids, escrowed=bids.escrowed & kept),))
 
     def learn(self, outcome: View, state: State) -> State:
         """Keep the round for its settlement, with the best accuracies so far."""
@@ -441,7 +423,7 @@ class TokenManager(SettlePart):
         return {
             "client": seats.client[tier],
             "tier": seats.target[tier],
-            "bidder": _held(outcome)[seats.client, seats.target][tier],
+            "bidder": _escrowed(outcome)[seats.client, seats.target][tier],
             "worked": worked[tier],
             "worth": worth[tier],
             "sat": sat,
@@ -451,11 +433,74 @@ class TokenManager(SettlePart):
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what bids, payments and tiers are called."""
-        return _telling(self.price, self.eta)
+        cost = f"{self.price:g} token{'s' if self.price != 1 else ''}"
+        return Telling(
+            f"You bid for seats: a bid holds {cost} of your account until the round is settled, and comes back "
+            "if it wins no seat. Who trains is paid out of what the bidders paid: the more its update was worth, the "
+            "more.",
+            f"Clients bid {cost} for a seat; up to {100 * self.eta:g} % of what was paid goes back, the less the "
+            "better the model became, and the rest is shared by those who trained, by rank.",
+            "Tokens and tiers",
+            (
+                Plot(
+                    "How good each tier was when it was settled", "tokens/tier */accuracy", "accuracy", "tier *",
+                    "The accuracy that the tier's settlement of the round before was made with.",
+                ),
+                Plot(
+                    "How much goes back to those who paid", "tokens/tier */theta", "share of the payments", "tier *",
+                    "The share of each tier's payments that goes back: the less the better the tier became.",
+                ),
+                Plot("Bids in escrow", "tokens/bids", "bids", "bids", "Good bids, each for a seat at one tier."),
+            ),
+            (
+                Kind("bid", "bids put into escrow"),
+                Kind("return", "bids that won no seat, returned"),
+                Kind("pay", "seats paid for"),
+                Kind("reimburse", "given back of what was paid"),
+                Kind("reward", "earned by training"),
+            ),
+        )  # fmt: skip
 
     def terms(self, joining: Joining) -> Terms:
         """Return what bids cost, and what seats may bring."""
-        return _terms(joining, self.units, self.eta, self.gamma, self.first)
+        auctions, train, select = (
+            max(0, joining.rounds - self.first),
+            joining.parts.get("train"),
+            joining.parts.get("select"),
+        )
+        tiers = 1 if isinstance(train, SharedModel) else getattr(train, "tiers", None)
+        seats = sum(getattr(select, name, 0) for name in ("by_contribution", "at_random")) or None
+        most_round = None if tiers is None else tiers * self.units
+        most = joining.at_stake if most_round is None else min(joining.at_stake, most_round * auctions)
+        many = "each model" if tiers is None else "the model" if tiers == 1 else f"each of {tiers} models"
+        pays = (
+            f"A bid on {many} costs {say(self.units)} tokens a round if it wins a seat; a bid that wins none comes "
+            f"back.",
+            f"There are {auctions} auctions, from round {self.first} on. Over the whole run it can lose at most "
+            f"{say(most)} of the tokens it is granted"
+            + (f" and of {say(joining.debt)} tokens of debt." if joining.debt else "; it is never in debt."),
+            "It loses a bid's whole price only where its update is refused or worth least, and the model improved so "
+            "much "
+            f"(by {100 * self.gamma:g} % or more) that nothing is given back.",
+        )
+        gains = [
+            f"Up to {100 * self.eta:g} % of what was paid goes back to those who paid; the rest is shared by those "
+            f"who trained, "
+            "by rank.",
+        ]
+        if seats is not None and seats > 1:
+            best, last = (round(self.units * 2 * k / (seats + 1)) for k in (seats, 1))
+            gains.append(
+                f"If {seats} clients pay and train and nothing is given back, the most valuable gets {say(best)} "
+                f"tokens "
+                f"for its {say(self.units)}, the least valuable {say(last)}, one in the middle what it paid."
+            )
+            if tiers is not None:
+                top = tiers * auctions * (best - self.units)
+                gains.append(f"So about {say(top)} tokens in all for one that is the best in every auction.")
+        gains.append("Who is invited without a bid trains and earns without paying.")
+        unknown = ("How many others bid, and how its updates rank among theirs.",)
+        return Terms(pays, tuple(gains), unknown, most, most_round)
 
 
 @dataclass(frozen=True)
@@ -498,7 +543,7 @@ class ServerTokens(TokenManager):
     server's validation set.
     """
 
-    needs: ClassVar[Named] = VALUED | frozenset({"validation"})
+    needs = VALUED | frozenset({"validation"})
 
     def accuracies(self, view: View, state: State) -> dict[int, float]:
         """Return each tier's accuracy on the server's validation set."""
@@ -525,14 +570,18 @@ def _bids(view: View, book: Book, price: int) -> Bids:
     return Bids(held, wanted)
 
 
-def _escrowed(bids: NDArray[np.bool_], price: int) -> list[Transaction]:
-    """Return the movements of good bids ``[N, K]`` into escrow, ``price`` units each, a transaction a tier."""
+def _moved(bids: NDArray[np.bool_], price: int, kind: Literal["bid", "return"]) -> list[Transaction]:
+    """Return the movements of these bids ``[N, K]`` into escrow, or back to the clients: ``price`` units each, a
+    transaction a tier.
+    """
+    memo = "bids, held until the round settles" if kind == "bid" else "bids that won no seat"
     found = []
     for k in np.flatnonzero(bids.any(axis=0)).tolist():
         pairs = []
         for c in np.flatnonzero(bids[:, k]).tolist():
-            pairs += [(account(c), -price), (escrow(c), price)]
-        found.append(Transaction(f"bid/{k}", "bid", tuple(pairs), "bids, held until the round settles"))
+            source, target = (account(c), escrow(c)) if kind == "bid" else (escrow(c), account(c))
+            pairs += [(source, -price), (target, price)]
+        found.append(Transaction(f"{kind}/{k}", kind, tuple(pairs), memo))
     return found
 
 
@@ -547,17 +596,6 @@ def _kept_bids(view: View, bids: NDArray[np.bool_]) -> NDArray[np.bool_]:
         taken[c, k] = not isinstance(view.answers.get((c, f"seat {s}")), Trained)
     taken[mixed.client, mixed.target] = True
     return taken
-
-
-def _out_of_escrow(bids: NDArray[np.bool_], price: int) -> list[Transaction]:
-    """Return the movements of these bids ``[N, K]`` back to the clients, a transaction a tier."""
-    found = []
-    for k in np.flatnonzero(bids.any(axis=0)).tolist():
-        pairs = []
-        for c in np.flatnonzero(bids[:, k]).tolist():
-            pairs += [(escrow(c), -price), (account(c), price)]
-        found.append(Transaction(f"return/{k}", "return", tuple(pairs), "bids that won no seat"))
-    return found
 
 
 def _transactions(tier: int, moved: Sequence[tokens.Movement]) -> list[Transaction]:
@@ -592,73 +630,6 @@ def _pairs(seats: Seats) -> list[tuple[int, int]]:
     return list(zip(seats.client.tolist(), seats.target.tolist(), strict=True))
 
 
-# What the auctions say of themselves: in reports, to participants, and to who thinks of joining
-
-
-def _telling(price: float, eta: float) -> Telling:
-    """Return what a token manager says of itself: ``price`` in tokens, the share ``eta`` that may go back."""
-    cost = f"{price:g} token{'s' if price != 1 else ''}"
-    return Telling(
-        f"You bid for seats: a bid holds {cost} of your account until the round is settled, and comes back "
-        "if it wins no seat. Who trains is paid out of what the bidders paid: the more its update was worth, the more.",
-        f"Clients bid {cost} for a seat; up to {100 * eta:g} % of what was paid goes back, the less the "
-        "better the model became, and the rest is shared by those who trained, by rank.",
-        "Tokens and tiers",
-        (
-            Plot(
-                "How good each tier was when it was settled", "tokens/tier */accuracy", "accuracy", "tier *",
-                "The accuracy that the tier's settlement of the round before was made with.",
-            ),
-            Plot(
-                "How much goes back to those who paid", "tokens/tier */theta", "share of the payments", "tier *",
-                "The share of each tier's payments that goes back: the less the better the tier became.",
-            ),
-            Plot("Bids in escrow", "tokens/bids", "bids", "bids", "Good bids, each for a seat at one tier."),
-        ),
-        (
-            Kind("bid", "bids put into escrow"),
-            Kind("return", "bids that won no seat, returned"),
-            Kind("pay", "seats paid for"),
-            Kind("reimburse", "given back of what was paid"),
-            Kind("reward", "earned by training"),
-        ),
-    )  # fmt: skip
-
-
-def _terms(joining: Joining, price: int, eta: float, gamma: float, first: int) -> Terms:
-    """Return the terms of PI-FL's auctions, eqs (6)-(14): ``price`` in units, the ``first`` auction's round."""
-    auctions, train, select = max(0, joining.rounds - first), joining.parts.get("train"), joining.parts.get("select")
-    tiers = 1 if isinstance(train, SharedModel) else getattr(train, "tiers", None)
-    seats = sum(getattr(select, name, 0) for name in ("by_contribution", "at_random")) or None
-    most_round = None if tiers is None else tiers * price
-    most = joining.held if most_round is None else min(joining.held, most_round * auctions)
-    many = "each model" if tiers is None else "the model" if tiers == 1 else f"each of {tiers} models"
-    pays = (
-        f"A bid on {many} costs {say(price)} tokens a round if it wins a seat; a bid that wins none comes back.",
-        f"There are {auctions} auctions, from round {first} on. Over the whole run it can lose at most "
-        f"{say(most)} of the tokens it is granted"
-        + (f" and of {say(joining.debt)} tokens of debt." if joining.debt else "; it is never in debt."),
-        "It loses a bid's whole price only where its update is refused or worth least, and the model improved so much "
-        f"(by {100 * gamma:g} % or more) that nothing is given back.",
-    )
-    gains = [
-        f"Up to {100 * eta:g} % of what was paid goes back to those who paid; the rest is shared by those who trained, "
-        "by rank.",
-    ]
-    if seats is not None and seats > 1:
-        best, last = (round(price * 2 * k / (seats + 1)) for k in (seats, 1))
-        gains.append(
-            f"If {seats} clients pay and train and nothing is given back, the most valuable gets {say(best)} tokens "
-            f"for its {say(price)}, the least valuable {say(last)}, one in the middle what it paid."
-        )
-        if tiers is not None:
-            top = tiers * auctions * (best - price)
-            gains.append(f"So about {say(top)} tokens in all for one that is the best in every auction.")
-    gains.append("Who is invited without a bid trains and earns without paying.")
-    unknown = ("How many others bid, and how its updates rank among theirs.",)
-    return Terms(pays, tuple(gains), unknown, most, most_round)
-
-
 # DEPLOY: personal models in one shot (eqs 3, 4)
 
 
@@ -673,7 +644,7 @@ class OneShot(DeployPart):
     They are made at the client and never sent. Beside it a client holds the tier that it bids for first.
     """
 
-    reads: ClassVar[Named] = frozenset({"tier"})
+    reads = frozenset({"tier"})
     share: Literal["validation", "train"] = "validation"
     normalised: bool = True
 
@@ -689,13 +660,13 @@ class OneShot(DeployPart):
 
 
 def pifl(
-    tiers: Annotated[int, Field(ge=1)] = 2,
+    tiers: Positive = 2,
     by_contribution: Count = 8,
     at_random: Count = 2,
     price: Price = 1.0,
     eta: Share = 0.5,
     gamma: Share = 0.1,
-    score_samples: Annotated[int, Field(ge=1)] | None = 64,
+    score_samples: Positive | None = 64,
     personal_from: Literal["validation", "train"] = "validation",
     pretraining: Count = 0,
 ) -> Mechanism:
@@ -720,7 +691,7 @@ def tiff(
     price: Price = 1.0,
     eta: Share = 0.5,
     gamma: Share = 0.1,
-    score_samples: Annotated[int, Field(ge=1)] | None = 64,
+    score_samples: Positive | None = 64,
 ) -> Mechanism:
     """TIFF: PI-FL's tokens on one global model, with accuracies and contributions from the server's validation set."""
     return Mechanism(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hanse.base.errors import UserError, import_path, named, nearest
@@ -19,13 +19,13 @@ from hanse.mechanisms.fedfomo import FedFomo, fedfomo
 from hanse.mechanisms.fedgen import FedGen, fedgen, gtfedgen
 from hanse.mechanisms.fedsoft import FedSoft, fedsoft
 from hanse.mechanisms.greedyfed import greedyfed
-from hanse.mechanisms.gtflat import gtfedavg, gtfedprox
+from hanse.mechanisms.gtflat import GTFLAT, ValidationGTFLAT, gtfedavg, gtfedprox
 from hanse.mechanisms.ifca import IFCA, ifca
 from hanse.mechanisms.ipfl import IPFL, Utilities, ipfl
 from hanse.mechanisms.pfedgraph import FromCentres, PFedGraph, pfedgraph
 from hanse.mechanisms.pifl import OneShot, PretrainedTiers, ServerTokens, TierModels, Tiers, Tokens, pifl, tiff
 from hanse.mechanisms.scaffold import Scaffold, scaffold
-from hanse.mechanisms.value_held import FirstOrderAtClients
+from hanse.mechanisms.set_aware import SetAware
 
 __all__ = [
     "MECHANISMS",
@@ -56,7 +56,7 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "s_fedavg": select.SFedAvg,
         "power_of_choice": select.PowerOfChoice,
         "oort": select.Oort,
-        "set_aware": select.SetAware,
+        "set_aware": SetAware,
         "ipfl": IPFL,
         "tiers": Tiers,
         "pretrained_tiers": PretrainedTiers,
@@ -79,8 +79,8 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
     "weigh": {
         "samples": weigh.BySamples,
         "uniform": weigh.UniformWeights,
-        "gtflat": weigh.GTFLAT,
-        "gtflat_validation": weigh.ValidationGTFLAT,
+        "gtflat": GTFLAT,
+        "gtflat_validation": ValidationGTFLAT,
         "inverse_distance": weigh.InverseDistance,
         "scaffold": Scaffold,
         "fedamp": FedAMP,
@@ -98,7 +98,7 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "leave_one_out": value.LeaveOneOut,
         "banzhaf": value.Banzhaf,
         "first_order": value.FirstOrder,
-        "first_order_clients": FirstOrderAtClients,
+        "first_order_clients": value.FirstOrderAtClients,
     },
     "settle": {
         "tokens": Tokens,
@@ -170,7 +170,7 @@ def current_names(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 @dataclass
-class _Wanted:
+class _NamedPart:
     """A part that a ``[mechanism]`` table names: what makes it, its options and where each was given, its slots."""
 
     make: Callable[..., Any]
@@ -197,7 +197,7 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
         mechanism = call(make, options, "mechanism", ("name", *SLOTS))
     except UserError as wrong:
         lines += wrong.lines
-    wanted: dict[Any, _Wanted | None] = {}
+    wanted: dict[Any, _NamedPart | None] = {}
     for slot in SLOTS:
         if slot in table:
             try:
@@ -220,7 +220,7 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
 
 
 def _want(
-    wanted: dict[Any, _Wanted | None],
+    wanted: dict[Any, _NamedPart | None],
     slot: str,
     table: Mapping[str, Any],
     mechanism: Mechanism | None,
@@ -243,11 +243,12 @@ def _want(
         factory, changes = named(given, f"mechanism.{slot}", PARTS[slot])
     also: list[str] = []
     if mechanism is not None and own is not None and type(own) is factory:
-        start = _options(own)  # what is not given stays as the mechanism has it
+        # what is not given stays as the mechanism has it
+        start = {name: getattr(own, name) for name in defaults(factory)}
         also = mechanism.standing(own)
     else:
         start = carried(make, options, factory) if factory in PARTS[slot].values() else {}
-    one = wanted.setdefault(factory, _Wanted(factory, start))
+    one = wanted.setdefault(factory, _NamedPart(factory, start))
     assert one is not None
     for key, option in changes.items():
         before = one.given.get(key)
@@ -260,13 +261,9 @@ def _want(
     one.slots += [s for s in dict.fromkeys([slot, *also]) if s not in one.slots and (s == slot or s not in table)]
 
 
-def _options(part: Any) -> dict[str, Any]:
-    return {one.name: getattr(part, one.name) for one in fields(part)}
-
-
 METHODS = {
     "select": ("select",),
-    "train": ("blocks", "home", "seats"),
+    "train": ("blocks", "seats"),
     "weigh": ("aggregate", "weigh"),
     "value": ("value",),
     "settle": ("settle",),
@@ -274,7 +271,7 @@ METHODS = {
 }
 
 
-OTHER_METHODS = ("init", "asks", "sends", "learn", "figures", "tells", "terms")
+OTHER_METHODS = ("init", "home", "asks", "sends", "learn", "figures", "tells", "terms")
 
 
 def _no_part(mechanism: Mechanism) -> list[str]:

@@ -10,37 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from hanse.base.errors import UserError
+from hanse.base.factories import Rate
 from hanse.core.part import (
     Aggregate,
     AggregatePart,
-    Block,
     Context,
-    Floats,
     Group,
-    Ints,
     Mechanism,
-    Named,
-    Replace,
     State,
     TrainPart,
     View,
     Weighed,
     WeighPart,
+    by_slot,
 )
-from hanse.core.table import PER_CLIENT, Seats, Table
+from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats, units
 
 __all__ = ["Scaffold", "scaffold", "step_sum"]
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 VARIATES = frozenset({"control", "own_control"})
 
 
@@ -52,11 +46,11 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
     ``c - c_i`` down. Under momentum the divisor counts how much each gradient moved the model (:func:`step_sum`).
     """
 
-    needs: ClassVar[Named] = {"train": frozenset({"clients"}), "weigh": frozenset({"clients", "groups"})}
-    gives: ClassVar[Named] = {"train": frozenset({"groups"})}
-    reads: ClassVar[Named] = {"train": VARIATES}
-    fills: ClassVar[Named] = {"train": VARIATES}
-    global_lr: Positive = 1.0
+    needs = by_slot(train={"clients"}, weigh={"clients", "groups"})
+    gives = by_slot(train={"groups"})
+    reads = by_slot(train=VARIATES)
+    fills = by_slot(train=VARIATES)
+    global_lr: Rate = 1.0
 
     def blocks(self) -> Sequence[Block]:
         """Return x, c and the private c_i; all variates start at zero."""
@@ -65,10 +59,6 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
             Block("control", initial="zero"),
             Block("own_control", PER_CLIENT, initial="zero", private=True),
         )
-
-    def home(self, table: Table, context: Context) -> Ints:
-        """Return the row of x for everybody, ``[N]``."""
-        return np.full(context.num_clients, table.row("server"))
 
     def init(self, context: Context) -> State:
         """Keep nothing. Raises UserError for another optimiser than SGD, from whose steps gradients are read."""
@@ -121,7 +111,7 @@ def step_sum(steps: Ints, momentum: float) -> Floats:
     return np.asarray((T - momentum * (1.0 - momentum**T) / (1.0 - momentum)) / (1.0 - momentum))
 
 
-def scaffold(clients_per_round: Seated = None, global_lr: Positive = 1.0) -> Mechanism:
+def scaffold(clients_per_round: Seated = None, global_lr: Rate = 1.0) -> Mechanism:
     """SCAFFOLD (Karimireddy et al. 2020): one shared model, client drift corrected by control variates."""
     part = Scaffold(global_lr)
     return Mechanism("scaffold", who(clients_per_round), part, part, deploy=ServerModel())

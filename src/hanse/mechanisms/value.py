@@ -6,20 +6,35 @@ the mix restricted to it (the weights of its members, scaled to their old sum), 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
+from torch import Tensor
 
-from hanse.core.part import Floats, Named, State, ValuePart, Values, View
-from hanse.core.table import mix
+from hanse.base.factories import Positive
+from hanse.core.part import State, ValuePart, Values, View
+from hanse.core.port import Derived, Gradient, Request
+from hanse.core.table import Floats, mix
 from hanse.games import shapley
 from hanse.learning.coalitions import Coalitions
 from hanse.mechanisms.weigh import sample_shares
 
-__all__ = ["GTG", "Banzhaf", "Exact", "FirstOrder", "GameValue", "LeaveOneOut", "MonteCarlo", "Solved"]
+__all__ = [
+    "GTG",
+    "Banzhaf",
+    "Exact",
+    "FirstOrder",
+    "FirstOrderAtClients",
+    "GameValue",
+    "LeaveOneOut",
+    "MonteCarlo",
+    "Solved",
+]
+
 
 Utility = Literal["loss", "accuracy", "balanced"]
 MOST_CHECKED = 8  # seats: the exact value takes 2^n models
@@ -50,8 +65,8 @@ def _by_block(solve: Callable[[Floats], Floats], game: Coalitions) -> Floats:
 class GameValue(ValuePart):
     """Plays each group's game in units of ``utility``; subclasses say how a game is solved."""
 
-    needs: ClassVar[Named] = VALIDATION
-    gives: ClassVar[Named] = GIVES
+    needs = VALIDATION
+    gives = GIVES
     utility: Utility = field(default="loss", kw_only=True)
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
@@ -111,7 +126,7 @@ class GTG(GameValue):
     """
 
     eps: Annotated[float, Field(ge=0)] = 1e-4
-    max_permutations: Annotated[int, Field(ge=1)] | None = None
+    max_permutations: Positive | None = None
     check: bool = False
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
@@ -131,7 +146,7 @@ class GTG(GameValue):
 class MonteCarlo(GameValue):
     """Mean marginal utility over random permutations."""
 
-    permutations: Annotated[int, Field(ge=1)] = 100
+    permutations: Positive = 100
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return estimated Shapley values ``[n]`` with their standard errors."""
@@ -177,8 +192,8 @@ class FirstOrder(ValuePart):
     which depends on the origin of the parameters.
     """
 
-    needs: ClassVar[Named] = VALIDATION
-    gives: ClassVar[Named] = GIVES
+    needs = VALIDATION
+    gives = GIVES
     normalised: bool = True
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
@@ -201,3 +216,77 @@ class FirstOrder(ValuePart):
             for b, one in enumerate(lacking):
                 without_block[group, b] = shapley.first_order(one, params, weights, self.normalised)
         return Values(per_seat, metrics={"value/sum": float(per_seat.sum())}, without_block=without_block), state
+
+
+@dataclass(frozen=True)
+class FirstOrderAtClients(ValuePart):
+    """PI-FL's first-order Shapley values (Alg. 2, eq. 2, or eq. 1 unless ``normalised``) on the own data of the clients
+    that trained: each sends the loss gradient of its group's mean update, from ``samples`` of its ``share`` (none:
+    all).
+
+    The gradient of a group is the mean over its clients, weighted by samples. It is taken at the mean weighted by
+    reported samples, which is the new model itself unless WEIGH averages in another way.
+
+    With ``judges = "others"`` a client's own gradient is left out of its own value: a client whose data fit the tier
+    badly has the steepest gradient, and its update moves along it, so that "all" favours it.
+    """
+
+    needs = frozenset({"groups"})
+    gives = frozenset({"values"})
+    normalised: bool = True
+    share: Literal["train", "validation"] = "train"
+    samples: Positive | None = 64
+    judges: Literal["all", "others"] = "all"
+
+    def asks(self, view: View, state: State) -> Sequence[Request]:
+        """Ask each group's clients for the gradient of their mean update."""
+        if view.stage != "close":
+            return ()
+        updates = view.trained
+        found = []
+        for row, group in updates.seats.groups().items():
+            weights = sample_shares(updates.num_samples[group])
+            mean = mix(weights[None], updates.rows[group], updates.rows[:0])
+            task = Gradient(_question(row), mean, self.share, self.samples)
+            found += [Request(c, (task,)) for c in np.unique(updates.seats.client[group]).tolist()]
+        return found
+
+    def value(self, view: View, state: State) -> tuple[Values, State]:
+        """Return first-order values; 0 in a group whose clients all sent no gradient."""
+        updates, width = view.trained, view.context.layout.num_parameters
+        per_seat, heard = np.zeros(len(updates)), 0
+        for row, group in updates.seats.groups().items():
+            gradients = _gradients(view, row, np.unique(updates.seats.client[group]).tolist(), width)
+            heard += len(gradients)
+            weights = sample_shares(np.maximum(view.mixed.W[row, group], 0.0))
+            models = updates.rows[group, :width]
+            if self.judges == "all" and gradients:
+                per_seat[group] = shapley.first_order(_mean(gradients), models, weights, self.normalised)
+            for place, s in enumerate(group if self.judges == "others" else ()):
+                rest = {c: g for c, g in gradients.items() if c != updates.seats.client[s]}
+                if rest:
+                    per_seat[s] = shapley.first_order(_mean(rest), models, weights, self.normalised)[place]
+        return Values(per_seat, metrics={"value/sum": float(per_seat.sum()), "value/gradients": float(heard)}), state
+
+
+def _question(row: int) -> str:
+    return f"gradient {row}"
+
+
+def _gradients(view: View, row: int, clients: Sequence[int], width: int) -> dict[int, tuple[Tensor, int]]:
+    """Return the gradients that came, with their numbers of samples, by client; one that is not finite is left out."""
+    found = {}
+    for c in clients:
+        answer = view.answers.get((c, _question(row)))
+        if isinstance(answer, Derived) and answer.num_samples > 0:
+            gradient = answer.gradients[0, :width].double().cpu()
+            if bool(torch.isfinite(gradient).all()):
+                found[c] = (gradient, answer.num_samples)
+    return found
+
+
+def _mean(gradients: Mapping[int, tuple[Tensor, int]]) -> Tensor:
+    """Return the mean of gradients, weighted by samples."""
+    total = sum(samples for _, samples in gradients.values())
+    first, *rest = ((samples / total) * gradient for gradient, samples in gradients.values())
+    return sum(rest, start=first)

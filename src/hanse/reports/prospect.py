@@ -76,7 +76,7 @@ def prospect(experiment: Experiment, client: int) -> Prospect:
         mechanism.slots(),
     )
     terms = _terms(mechanism, joining)
-    most = joining.held if terms.most is None else min(joining.held, terms.most)
+    most = joining.at_stake if terms.most is None else min(joining.at_stake, terms.most)
     return Prospect(
         mechanism.name,
         client,
@@ -104,7 +104,7 @@ def _terms(mechanism: Mechanism, joining: Joining) -> Terms:
     terms = settle.terms(joining) if hasattr(settle, "terms") else None
     if terms is None:
         telling = settle.tells(frozenset({"settle"})).participant if hasattr(settle, "tells") else ""
-        unknown = f"What its settle part '{name}' charges is not known here: {joining.bound}."
+        unknown = f"What its settle part '{name}' charges is not known here: {joining.at_stake_in_words}."
         return Terms((telling, unknown) if telling else (unknown,))
     try:
         return Declared[Terms](Terms).check(terms)

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hanse.core.calling import PartError, call, name_of
+from hanse.base.errors import PartError
+from hanse.core.calling import call, name_of
 from hanse.core.part import State, TrainPart, View
 from hanse.core.payload import Payload
 from hanse.core.port import Federation, Request, Result, Task, Train, Trained
-from hanse.core.table import Seats, Table, Updates, mix
+from hanse.core.table import Seats, Table, Updates, copies, mix
 from hanse.federation.check import heard
 from hanse.learning.halves import unsound
 
@@ -100,8 +101,7 @@ def training(seats: Seats, table: Table, payload: Payload | None) -> list[Reques
 
 def _combine(weights: np.ndarray, rows: Tensor) -> Sequence[Tensor]:
     """Return ``weights [S, K] @ rows [K, P]``; a seat that takes one row as it is gets that row itself, not a copy."""
-    single = (np.count_nonzero(weights, axis=1) == 1) & (weights.max(axis=1, initial=0.0) == 1.0)
-    if single.all():
+    if copies(weights).all():
         return [rows[int(k)] for k in weights.argmax(axis=1)]
     return list(mix(weights, rows[:0], rows))
 
@@ -114,21 +114,14 @@ def accepted(seats: Seats, view: View) -> Updates:
         if isinstance(result, Trained):
             found.append((s, result))
     rows = torch.stack([t.row for _, t in found]) if found else view.table.rows[:0]
-    extras = (
-        {
-            name: torch.stack([t.extras[name] for _, t in found])
-            for name in set.intersection(*(set(t.extras) for _, t in found))
-        }
-        if found
-        else {}
-    )
+    common = set.intersection(*(set(t.extras) for _, t in found)) if found else ()
     return Updates(
         seats=seats.take(np.array([s for s, _ in found], dtype=np.int64)),
         rows=rows,
         num_samples=np.array([t.num_samples for _, t in found], dtype=np.float64),
         loss=np.array([t.loss for _, t in found], dtype=np.float64),
         steps=np.array([t.steps for _, t in found], dtype=np.int64),
-        extras=extras,
+        extras={name: torch.stack([t.extras[name] for _, t in found]) for name in common},
     )
 
 

@@ -35,21 +35,18 @@ class Judge:
 
     def gradient(self, rows: Tensor) -> Tensor:
         """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on the validation set; zero for buffers."""
-        samples = self._samples()
-        return gradient(
-            Gradient("validation", rows), Share(samples, torch.arange(len(samples))), self.problem
-        ).gradients
+        return self._gradient(rows, torch.arange(len(self._samples())))
 
     def gradients_without_block(self, rows: Tensor) -> Tensor:
         """Return the mean loss gradients ``[B, P]`` of one row ``[1, P]`` without each block of the validation set in
         turn (see :func:`hanse.learning.coalitions.sample_blocks`); zero for buffers.
         """
-        samples, task = self._samples(), Gradient("validation", rows)
-        blocks = sample_blocks(len(samples))
+        count = len(self._samples())
+        blocks = sample_blocks(count)
         sizes = torch.tensor([len(block) for block in blocks], dtype=rows.dtype, device=rows.device)[:, None]
-        means = [gradient(task, Share(samples, block), self.problem).gradients for block in blocks]
+        means = [self._gradient(rows, block) for block in blocks]
         sums = torch.cat([rows[:0], *means]) * sizes
-        return (sums.sum(0) - sums) / (len(samples) - sizes)
+        return (sums.sum(0) - sums) / (count - sizes)
 
     def confusion(self, rows: Tensor) -> Tensor:
         """Return how often ``rows [C, P]`` take each class (true) for each (predicted) on the validation set, ``[C,
@@ -73,15 +70,18 @@ class Judge:
         """Return the mean loss gradient ``[G, P]`` of ``row [P]`` on the first ``most`` validation samples of each
         class (regression: of each tenth by target); zero for buffers.
         """
-        samples, task = self._samples(), Gradient("validation", row[None])
-        shares = [Share(samples, index[:most]) for index in by_class(self.problem, samples)]
-        return torch.cat([gradient(task, share, self.problem).gradients for share in shares])
+        classes = by_class(self.problem, self._samples())
+        return torch.cat([self._gradient(row[None], index[:most]) for index in classes])
 
     def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str) -> Coalitions:
         """Return the utility of coalitions of ``updates [S, P]`` with ``weights [S]``; the empty one is ``base
         [P]``.
         """
         return Coalitions(self.problem, updates, base, weights, self._samples(), utility=utility, workers=self.workers)
+
+    def _gradient(self, rows: Tensor, index: Tensor) -> Tensor:
+        """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on these samples; zero for buffers."""
+        return gradient(Gradient("validation", rows), Share(self._samples(), index), self.problem).gradients
 
     def _samples(self) -> Samples:
         if self.validation is None:

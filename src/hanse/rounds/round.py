@@ -9,20 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from hanse.core.about import About
 from hanse.core.book import Book
-from hanse.core.calling import PartError, States, call, checked_state, decide, name_of
+from hanse.core.calling import States, call, check_figures, check_rows, checked_state, decide, guarded, name_of
 from hanse.core.entry import MINT, Transaction
 from hanse.core.entry import client as account_of
 from hanse.core.mixing import proposed_mix
-from hanse.core.part import Context, Floats, Ints, Mechanism, Part, Settlement, Stage, State, View
+from hanse.core.part import Context, Mechanism, Part, Settlement, Stage, State, View
 from hanse.core.port import Federation, Request, Roster
-from hanse.core.sound import wrong_figures, wrong_home
-from hanse.core.table import Mix, Seats, Table, Updates, mix
+from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies, mix
+from hanse.core.telling import About
 from hanse.data.federated import FederatedData
 from hanse.federation.private import NEVER
 from hanse.learning.job import Engine, Problem
-from hanse.mechanisms.feedback import Feedback
+from hanse.mechanisms.feedback import Feedback, gone
 from hanse.rounds.exchange import Exchange, accepted, merge, sent, training
 from hanse.rounds.judge import Judge
 
@@ -34,7 +33,7 @@ class Setup:
     """Everything that stays the same over a run: the mechanism, the clients behind the port, the judge, and what the
     run's data, model and engine are. ``grant`` and ``floor`` are in the smallest unit.
 
-    ``tested_clients [n]`` are the ids of those who test; ``elsewhere``: they do so where they are, on a network.
+    ``tested_clients [n]`` are the ids of those who test; ``remote``: they do so where they are, on a network.
     ``about`` is what parts, behaviours and the policy say of themselves.
     """
 
@@ -47,7 +46,7 @@ class Setup:
     engine: Engine
     device: torch.device
     tested_clients: Ints
-    elsewhere: bool = False
+    remote: bool = False
     deadline_s: float | None = None
     min_replies: int = 0
     feedback: Feedback | None = None
@@ -120,14 +119,14 @@ class _Now:
 def first_state(setup: Setup) -> LoopState:
     """Return the state before round 0."""
     train, context = setup.mechanism.train, setup.context
-    states = {
-        key: checked_state(f"the {key} part {type(part).__name__}: its init returned", part.init(context))
-        for key, part in setup.parts().items()
-    }
+    states: dict[str, State] = {}
+    for key, part in setup.parts().items():
+        with guarded(f"the {key} part {type(part).__name__}: its init returned"):
+            states[key] = checked_state(part.init(context))
     table = Table.laid_out(tuple(train.blocks()), context.num_clients, context.initial)
     home = train.home(table, context)
-    if wrong := wrong_home(home, context.num_clients, table.size):
-        raise PartError(f"the train part {type(train).__name__}: its home returned {wrong}")
+    with guarded(f"the train part {type(train).__name__}: its home returned"):
+        check_rows("rows", home, (context.num_clients,), table.size)
     return LoopState(0, table, home, states, Book(floor=setup.floor))
 
 
@@ -135,7 +134,7 @@ def play_round(setup: Setup, state: LoopState) -> Played:
     """Play one round and return the next state with everything that was decided. Pure but for the federation."""
     now = _begin(setup, state, "open")
     now = _ask_at_the_start(setup, now)
-    now = _settle_at_the_start(setup, now)
+    now = _settled(setup, now)
 
     now = _select(setup, now)
     now = _train(setup, now)
@@ -160,7 +159,8 @@ def _learned(setup: Setup, now: _Now) -> dict[str, State]:
     found = {}
     for key, part in setup.parts().items():
         state = call(key, part.learn, now.view, now.view, now.states[key])
-        found[key] = checked_state(f"{name_of(key, part.learn, now.view)}: its learn returned", state)
+        with guarded(f"{name_of(key, part.learn, now.view)}: its learn returned"):
+            found[key] = checked_state(state)
     return found
 
 
@@ -191,9 +191,8 @@ def finish(setup: Setup, state: LoopState) -> Played:
     now = _begin(setup, state, "end")
     settle = setup.mechanism.settle
     if settle is not None:
-        key = setup.key("settle")
         now = _without_leavers(setup, now)
-        questions = merge(call("settle", settle.asks, now.view, now.view, now.states[key]))
+        questions = merge(call("settle", settle.asks, now.view, now.view, now.states[setup.key("settle")]))
         now = replace(now, view=now.port.send(questions, now.view))
         now = _settled(setup, now)
     port = now.port
@@ -206,8 +205,8 @@ def _figures(setup: Setup, states: States) -> dict[str, Floats]:
     found: dict[str, Floats] = {}
     for key, part in setup.parts().items():
         figures = part.figures(states[key])
-        if wrong := wrong_figures(figures, setup.context.num_clients):
-            raise PartError(f"the {key} part {type(part).__name__}: its figures returned {wrong}")
+        with guarded(f"the {key} part {type(part).__name__}: its figures returned"):
+            check_figures(figures, setup.context.num_clients)
         found |= figures
     return found
 
@@ -231,13 +230,6 @@ def _ask(setup: Setup, now: _Now, stage: Stage) -> _Now:
     """Send the parts' questions of a stage."""
     with now.port.clock("ask"):
         return replace(now, view=now.port.send(_questions(setup, now, stage), now.view))
-
-
-def _settle_at_the_start(setup: Setup, now: _Now) -> _Now:
-    if setup.mechanism.settle is None:
-        return now
-    with now.port.clock("settle"):
-        return _settled(setup, now)
 
 
 def _select(setup: Setup, now: _Now) -> _Now:
@@ -285,18 +277,11 @@ def _settle_and_mix(setup: Setup, now: _Now) -> tuple[_Now, Table]:
     """Settle and mix. A row that would not be finite stays as it was, and then nobody pays for it: the round is settled
     again without it.
     """
-
-    def settle(now: _Now) -> _Now:
-        if setup.mechanism.settle is None:
-            return now
-        with now.port.clock("settle"):
-            return _settled(setup, now)
-
-    settled = settle(now)
+    settled = _settled(setup, now)
     with now.port.clock("mix"):
         table, broken = _mixed(settled.view)
     if broken:
-        settled = settle(replace(now, view=_without(now.view, broken)))
+        settled = _settled(setup, replace(now, view=_without(now.view, broken)))
         table, _ = _mixed(settled.view)
     return settled, table
 
@@ -310,15 +295,19 @@ def _deploy(setup: Setup, now: _Now) -> _Now:
 
 
 def _settled(setup: Setup, now: _Now) -> _Now:
-    """Return the round settled at its stage, with what is settled in the books. Raises LedgerError, nothing posted."""
+    """Return the round settled at its stage, with what is settled in the books: as it is, where nobody settles. Raises
+    LedgerError, nothing posted.
+    """
     settle = setup.mechanism.settle
-    assert settle is not None
+    if settle is None:
+        return now
     settlement: Settlement
-    settlement, states = decide("settle", settle.settle, now.view, now.states, setup.key("settle"))
-    if (before := now.view.settlement) is not None:  # that of the round's start: its records stay
-        metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}
-        settlement = replace(settlement, metrics=metrics, arrays=arrays)
-    view = _post(replace(now.view, settlement=settlement), settlement.transactions)
+    with now.port.clock("settle"):
+        settlement, states = decide("settle", settle.settle, now.view, now.states, setup.key("settle"))
+        if (before := now.view.settlement) is not None:  # that of the round's start: its records stay
+            metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}
+            settlement = replace(settlement, metrics=metrics, arrays=arrays)
+        view = _post(replace(now.view, settlement=settlement), settlement.transactions)
     return replace(now, states=states, view=view).handing_on(settlement.found)
 
 
@@ -343,8 +332,8 @@ def _without_leavers(setup: Setup, now: _Now) -> _Now:
     """Return the round without the clients that have left."""
     if setup.feedback is None:
         return now
-    gone = set(setup.feedback.gone(now.view, now.states["feedback"]).tolist())
-    return now.knowing(roster=Roster(c for c in now.view.roster if c.id not in gone)) if gone else now
+    left = gone(now.view, now.states["feedback"])
+    return now.knowing(roster=Roster(c for c in now.view.roster if not left[c.id])) if left.any() else now
 
 
 def _questions(setup: Setup, now: _Now, stage: Stage) -> list[Request]:
@@ -375,11 +364,9 @@ def _mixed(view: View) -> tuple[Table, Sequence[int]]:
     proposed, settlement = view.mixed, view.settlement
     if settlement is not None and settlement.withheld:
         proposed = proposed.without(view.table, sorted(settlement.withheld), view.home)
-    W = proposed.W
-    rows = mix(W, view.trained.rows, view.table.rows)
+    rows = mix(proposed.W, view.trained.rows, view.table.rows)
     table = Table(rows, proposed.owner, proposed.block, view.table.blocks)
-    copied = (np.count_nonzero(W, axis=1) == 1) & (W.max(axis=1, initial=0.0) == 1.0)  # of what is sound already
-    mixed = np.flatnonzero(~copied).tolist()
+    mixed = np.flatnonzero(~copies(proposed.W)).tolist()  # a copy is of what is sound already
     if not mixed:
         return table, ()
     # a finite sum has finite terms, and takes one pass without a copy; only where it is not, each number is looked at

@@ -24,7 +24,7 @@ from hanse.runs.config import Experiment
 from hanse.runs.record import RoundRecord
 from hanse.runs.testing import Figures, ask_tests
 
-__all__ = ["MOST_FAILED", "Done", "Watched", "attempt", "tell_owners", "telling"]
+__all__ = ["MOST_FAILED", "RecordedRound", "Watched", "attempt", "tell_owners", "telling"]
 
 log = logging.getLogger(__name__)
 
@@ -33,18 +33,18 @@ LONGEST = 300  # characters of what was raised that are recorded
 
 
 @dataclass(frozen=True)
-class Done:
+class RecordedRound:
     """A round that was played, with what is written of it."""
 
     state: LoopState
     record: RoundRecord
 
 
-def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
+def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRound:
     """Play a round. On a network one in which a part raises is undone, and recorded as failed; the log has the
     traceback.
     """
-    if not setup.elsewhere:
+    if not setup.remote:
         return _round(setup, experiment, state)
     begun, watched = time.perf_counter(), Watched(setup.federation)
     try:
@@ -56,10 +56,10 @@ def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
         played, said = _failed(setup, state, watched, wrong)
     record = RoundRecord.of(played, Figures(), {"round": time.perf_counter() - begun})
     record.metrics["failed"] = said
-    return Done(played.state, record)
+    return RecordedRound(played.state, record)
 
 
-def _round(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
+def _round(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRound:
     """Play a round and test what clients hold then."""
     begun = time.perf_counter()
     played = play_round(telling(setup, state), state)
@@ -67,7 +67,7 @@ def _round(setup: Setup, experiment: Experiment, state: LoopState) -> Done:
     tested = _test(setup, experiment, played)
     after = played.state if tested.personal is None else replace(played.state, personal=tested.personal)
     seconds["test"] = time.perf_counter() - begun - seconds["play"]
-    return Done(after, RoundRecord.of(played, tested, seconds | {"round": time.perf_counter() - begun}))
+    return RecordedRound(after, RoundRecord.of(played, tested, seconds | {"round": time.perf_counter() - begun}))
 
 
 def _test(setup: Setup, experiment: Experiment, played: Played) -> Figures:
@@ -75,8 +75,8 @@ def _test(setup: Setup, experiment: Experiment, played: Played) -> Figures:
     if number % experiment.eval.every and number != experiment.run.rounds:
         return Figures()
     held = played.view.deployment or Deployment(state.home)
-    federation, clients, elsewhere = telling(setup, state).federation, setup.tested_clients, setup.elsewhere
-    return ask_tests(setup.engine, setup.data, federation, number, state.table, held, clients, elsewhere)
+    federation, clients, remote = telling(setup, state).federation, setup.tested_clients, setup.remote
+    return ask_tests(setup.engine, setup.data, federation, number, state.table, held, clients=clients, remote=remote)
 
 
 def telling(setup: Setup, state: LoopState) -> Setup:
@@ -84,7 +84,7 @@ def telling(setup: Setup, state: LoopState) -> Setup:
 
     It is said from the loop's state, so that a failed round, which leaves none, and a resumed one say what stands.
     """
-    if not setup.elsewhere:
+    if not setup.remote:
         return setup
     return replace(setup, federation=Telling.of(setup.federation, state.table.owner, state.moved))
 
@@ -92,7 +92,7 @@ def telling(setup: Setup, state: LoopState) -> Setup:
 def tell_owners(setup: Setup, state: LoopState) -> None:
     """Tell the owners of private rows on a network, after the last round, what became of their last updates."""
     owners = np.unique(state.table.owner[np.flatnonzero(state.moved != NEVER)])
-    if setup.elsewhere and len(owners):
+    if setup.remote and len(owners):
         federation = telling(setup, state).federation
         here = np.intersect1d(federation.present(state.round).ids, owners).tolist()
         federation.exchange(state.round, [Request(c, ()) for c in here], None, 0)

@@ -93,13 +93,7 @@ def store(path: Path, snapshot: Snapshot) -> None:
         "blocks": [asdict(block) for block in state.table.blocks],
         "plain": plain,
         "lengths": dict(snapshot.lengths),
-        "book": {
-            "head": book.head,
-            "count": book.count,
-            "floor": book.floor,
-            "round": book.round,
-            "balances": dict(book.balances),
-        },
+        "book": {name: getattr(book, name) for name in ("head", "count", "floor", "round", "balances")},
         "pending": [[r, t.step, t.kind, t.memo, t.postings] for r, t in snapshot.pending],
     }
     notes = json.dumps(known, sort_keys=True)
@@ -142,10 +136,11 @@ def load(path: Path, device: torch.device) -> Snapshot:
     personal = tensors["personal"].numpy() if "personal" in tensors else None
     book, home = Book(**known["book"]), tensors["table/home"].numpy()
     moved = tensors["table/moved"].numpy()
-    state = LoopState(known["round"], table, home, states, book, personal, known["finished"], moved)
-    pending = tuple((r, Transaction(step, kind, _pairs(rows), memo)) for r, step, kind, memo, rows in known["pending"])
+    state = LoopState(
+        known["round"], table, home, states, book, personal=personal, finished=known["finished"], moved=moved
+    )
+    pending = tuple(
+        (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))
+        for r, step, kind, memo, rows in known["pending"]
+    )
     return Snapshot(state, known["lengths"], pending)
-
-
-def _pairs(rows: list[list[Any]]) -> tuple[tuple[str, int], ...]:
-    return tuple((account, units) for account, units in rows)

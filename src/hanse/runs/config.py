@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from hanse.base import toml
 from hanse.base.errors import UserError, import_path, nearest
-from hanse.base.factories import defaults
+from hanse.base.factories import Count, Positive, Rate, Weight, defaults
 from hanse.core.part import Mechanism
 from hanse.core.recipe import Recipe
 from hanse.data.spec import DataSpec
@@ -29,8 +29,6 @@ __all__ = [
     "TrainSection",
     "read_sections",
 ]
-
-Positive = Annotated[int, Field(ge=1)]
 
 
 class Section(BaseModel):
@@ -82,9 +80,9 @@ class TrainSection(Section):
     batch_size: Positive | None = None
     batches_per_epoch: Positive | None = None
     steps: Positive | None = None
-    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
+    lr: Rate = 0.01
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    weight_decay: Weight = 0.0
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     optimizer: Literal["sgd", "adamw"] = "sgd"
 
@@ -134,7 +132,7 @@ class FederationSection(Section):
 
     engine: Literal["local", "ray"] = "local"
     deadline_s: Annotated[float, Field(gt=0)] | None = None
-    min_replies: Annotated[int, Field(ge=0)] = 0
+    min_replies: Count = 0
     half_precision: bool = False
     refuse: str | dict[str, Any] | None = None
 
@@ -175,7 +173,7 @@ class EvalSection(Section):
     """``[eval]``: test every this many rounds (and after the last); how many clients test on their own test share."""
 
     every: Positive = 1
-    clients: Annotated[int, Field(ge=0)] | Literal["all"] = "all"
+    clients: Count | Literal["all"] = "all"
 
 
 class RunSection(Section):
@@ -185,7 +183,7 @@ class RunSection(Section):
     ``max_seconds`` or moved ``max_megabytes`` (10^6 bytes, both ways).
     """
 
-    rounds: Annotated[int, Field(ge=0)] = 20
+    rounds: Count = 20
     seed: int = 0
     checkpoint_every: Positive = 1
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None

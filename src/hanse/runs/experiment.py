@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -26,15 +26,15 @@ from hanse.learning.job import Problem
 from hanse.learning.threads import intra_op
 from hanse.rounds.round import LoopState, Played, Setup, finish, first_state
 from hanse.runs.attempt import MOST_FAILED, attempt, tell_owners, telling
-from hanse.runs.budget import Budget
-from hanse.runs.config import Experiment
+from hanse.runs.config import Experiment, RunSection
+from hanse.runs.record import METRICS, SEATS, played_lines
 from hanse.runs.rundir import RunDir, claim
 from hanse.runs.setup import build, settle_engine
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Observer", "Run", "resume", "run"]
+__all__ = ["Budget", "Observer", "Run", "resume", "run"]
 
 NEEDS_RAY = "federation.engine: 'ray': needs Flower and Ray; pip install 'hanse[ray]'"
 
@@ -117,6 +117,43 @@ def _frame(lines: list[dict[str, Any]]) -> pd.DataFrame:
     return frame
 
 
+@dataclass
+class Budget:
+    """When a run ends before its last round: adds up what rounds cost; each limit may be absent.
+
+    ``target_accuracy`` is a share of the server's test set, ``max_seconds`` the wall-clock of all rounds,
+    ``max_megabytes`` all bytes up and down in units of 10^6.
+    """
+
+    limits: RunSection
+    seconds: float = 0.0
+    megabytes: float = 0.0
+    accuracy: float = 0.0
+    rounds: int = 0
+
+    def spend(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Count these rounds' metrics."""
+        for line in lines:
+            self.rounds += 1
+            self.seconds += line["time/round_s"]
+            self.megabytes += (line["bytes/down"] + line["bytes/up"]) / 1e6
+            accuracy = line.get("test/accuracy")
+            if accuracy is not None:
+                self.accuracy = max(self.accuracy, accuracy)
+
+    def over(self) -> str | None:
+        """Return why the run is over, with the number of rounds it took, or None."""
+        after = f"after {self.rounds} round{'s' if self.rounds != 1 else ''}"
+        wanted, seconds, megabytes = self.limits.target_accuracy, self.limits.max_seconds, self.limits.max_megabytes
+        if wanted is not None and self.accuracy >= wanted:
+            return f"target accuracy {wanted:g} reached {after} ({self.accuracy:.4f})"
+        if seconds is not None and self.seconds >= seconds:
+            return f"max_seconds {seconds:g} used up {after} ({self.seconds:.1f} s)"
+        if megabytes is not None and self.megabytes >= megabytes:
+            return f"max_megabytes {megabytes:g} used up {after} ({self.megabytes:.1f} MB)"
+        return None
+
+
 def run(
     experiment: Experiment | str | Path,
     *,
@@ -176,7 +213,7 @@ def _engine(experiment: Experiment) -> Callable[..., Run]:
     return play
 
 
-def run_elsewhere(
+def run_remote(
     experiment: Experiment,
     data: FederatedData,
     federation: Federation,
@@ -254,16 +291,17 @@ def _play(
     """Play the rounds that are left."""
     result = Run(experiment, setup.problem, table=state.table, home=state.home)
     if folder is not None:
-        result.path, result.metrics, result.clients = folder.path, folder.metrics(), folder.clients()
+        result.path = folder.path
+        result.metrics, result.clients = (played_lines(folder.path, name) for name in (METRICS, SEATS))
     _tell(
         observers, "on_start", experiment, state.round, [*said, *(f"warning: {line}" for line in setup.data.warnings)]
     )
     limits = experiment.run
-    budget = Budget(limits.target_accuracy, limits.max_seconds, limits.max_megabytes)
+    budget = Budget(limits)
     budget.spend(result.metrics)
     result.over, failures = budget.over(), 0
     # engines and games bring their own threads; for what lies between, one is robust beside busy neighbours
-    with intra_op(1), interruptible(ours=not setup.elsewhere) as stop:
+    with intra_op(1), interruptible(ours=not setup.remote) as stop:
         while state.round < limits.rounds and result.over is None and not stop.asked:
             done = attempt(setup, experiment, state)
             state, record, metrics = done.state, done.record, done.record.metrics

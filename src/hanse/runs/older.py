@@ -13,8 +13,7 @@ from hanse.base.errors import UserError
 from hanse.base.factories import call
 from hanse.base.files import table
 from hanse.base.looking import looking
-from hanse.core.about import About, Said, describe
-from hanse.core.telling import Telling
+from hanse.core.telling import About, Said, Telling, describe
 from hanse.federation.behaviour import BEHAVIOURS
 from hanse.federation.policy import POLICIES
 from hanse.mechanisms.registry import PARTS, SLOTS, build_mechanism

@@ -39,7 +39,8 @@ from hanse.base.files import (
     run_folder,
     table,
 )
-from hanse.core.about import About, read_about
+from hanse.core.table import Floats, Ints
+from hanse.core.telling import About, read_about
 from hanse.games.market import Market
 from hanse.runs.config import ClientsSection
 
@@ -74,8 +75,7 @@ __all__ = [
     "read_members",
     "recorded_markets",
     "round_file",
-    "rounds_of",
-]  # fmt: skip
+    "rounds_of"]  # fmt: skip
 
 METRICS, SEATS, ROUNDS = "metrics.jsonl", "clients.jsonl", "rounds"
 LINES = (METRICS, SEATS)
@@ -86,8 +86,6 @@ CHUNK = 1 << 20  # bytes of a growing file that are read at a time
 REMEMBER = 64  # bytes before the place reached, to see whether they are still the same
 END = 1 << 16  # bytes in which a file's last line is looked for
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Arrays = Mapping[str, NDArray[Any]]
 
 # ---- what a round leaves
@@ -125,10 +123,6 @@ def round_file(folder: Path, round: int) -> Path:
     return folder / ROUNDS / f"{round:05d}.npz"
 
 
-def _mean(values: Floats) -> float | None:
-    return float(values.mean()) if len(values) else None
-
-
 def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Mapping[str, float]) -> dict[str, Any]:
     """Return a round's line of ``metrics.jsonl``: counts, test figures, what the parts recorded, bytes, time,
     memory.
@@ -145,7 +139,7 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
         "answered": len(updates),
         "refused": len(view.refusals),
         "samples": float(updates.num_samples.sum()),
-        "train/loss": _mean(updates.loss),
+        "train/loss": float(updates.loss.mean()) if len(updates) else None,
         **tested,
         **recorded,
         "bytes/down": played.bytes_down,
@@ -191,12 +185,10 @@ def _line_of(view: View, s: int) -> dict[str, Any]:
         line["value"] = float(view.values.per_seat[s])
         if view.values.exact is not None:
             line["value_exact"] = float(view.values.exact[s])
-        if view.values.standard_errors is not None:
-            error = float(view.values.standard_errors[s])
-            line["value_error"] = None if np.isnan(error) else error
-        if view.values.draw_errors is not None:
-            drawn = float(view.values.draw_errors[s])
-            line["value_draw_error"] = None if np.isnan(drawn) else drawn
+        errors = {"value_error": view.values.standard_errors, "value_draw_error": view.values.draw_errors}
+        for name, per_seat in errors.items():
+            if per_seat is not None:
+                line[name] = None if np.isnan(per_seat[s]) else float(per_seat[s])
     return line
 
 

@@ -15,13 +15,7 @@ from hanse.games.market import prices
 from hanse.games.market_checks import critical_prices
 from hanse.runs.record import MarketRound
 
-__all__ = [
-    "first_wrong",
-    "unlike_books",
-    "wrong_balance",
-    "wrong_delivery",
-    "wrong_payments",
-]
+__all__ = ["first_wrong", "unlike_books", "wrong_balance", "wrong_delivery", "wrong_payments"]
 
 
 def wrong_payments(r: MarketRound) -> str:

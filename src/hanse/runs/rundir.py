@@ -14,8 +14,8 @@ import platform
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -26,15 +26,15 @@ import torch
 from hanse.base.errors import MachineError, UserError
 from hanse.base.files import write_whole
 from hanse.base.lock import LOCK, Hold
-from hanse.core.about import ABOUT, About, write_about
 from hanse.core.book import Book, LedgerError
 from hanse.core.entry import JOURNAL, Transaction
+from hanse.core.telling import ABOUT, About, write_about
 from hanse.data.fingerprint import DATA, Fingerprint, compare_data, write_data
 from hanse.rounds.round import LoopState
 from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.config import Experiment
-from hanse.runs.record import LINES, MEMBERS, METRICS, ROUNDS, SEATS, RoundRecord, played_lines
+from hanse.runs.record import LINES, MEMBERS, METRICS, ROUNDS, SEATS, RoundRecord
 
 if TYPE_CHECKING:
     from hanse.runs.runbooks import RunBooks
@@ -144,8 +144,6 @@ class RunDir:
         Whatever lies after that checkpoint is cut off, and its transactions are in the ledger. Raises UserError if
         ``data`` are not those that the run was played with, unless ``other_data`` allows it.
         """
-        if not (path / "config.toml").exists():
-            raise UserError(f"{path}: is not a run directory (it has no config.toml)")
         note = compare_data(path, data, allowed=other_data)
         said = [] if note is None else [note]
         folder = RunDir(path)
@@ -229,8 +227,21 @@ class RunDir:
             for old in sorted(folder.glob("*.safetensors"))[:-KEEP]:
                 old.unlink()
 
-    def _storing(self) -> AbstractContextManager[None]:
-        return _storing(self.path, lambda: self._kept)
+    @contextmanager
+    def _storing(self) -> Iterator[None]:
+        """Turn what the machine cannot do for the run into a MachineError that says how many rounds are kept and how to
+        go on.
+        """
+        try:
+            yield
+        except (OSError, LedgerError) as wrong:
+            what = (wrong.strerror if isinstance(wrong, OSError) else None) or str(wrong)
+            full = getattr(wrong, "errno", None) in FULL or "disk is full" in what
+            where = f"{getattr(wrong, 'filename', None) or self.path}: " if isinstance(wrong, OSError) else ""
+            raise MachineError(
+                f"{where}{'disk full: ' if full else ''}{what}; {self._kept} rounds of the run are kept; "
+                f"{'free some space' if full else 'mend that'}, then 'hanse resume {self.path}'"
+            ) from wrong
 
     def receipts(self, round: int, book: Book, posted: Sequence[Transaction]) -> None:
         """Write what each participant keeps of the finished run into ``receipts/``, to hold the books against it."""
@@ -238,20 +249,10 @@ class RunDir:
             with self._storing():
                 self._books.receipts(round, book, posted)
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return the rounds so far."""
-        return played_lines(self.path, METRICS)
-
-    def clients(self) -> list[dict[str, Any]]:
-        """Return the seats so far."""
-        return played_lines(self.path, SEATS)
-
     def close(self) -> None:
         """Close the line files and the ledger."""
         for file in self._files.values():
-            with suppress(
-                OSError
-            ):  # all lines were flushed; what could not be written was said then, and is tried again
+            with suppress(OSError):  # lines were flushed; what could not be written was said then, and is tried again
                 file.close()
         self._files = {}
         if self._books is not None:
@@ -308,20 +309,3 @@ def _making(path: Path) -> Iterator[None]:
         if wrong.errno in FULL:
             raise MachineError(f"--out {path}: disk full: {wrong.strerror}; free some space") from None
         raise UserError(f"--out {path}: cannot be written: {wrong.strerror}") from None
-
-
-@contextmanager
-def _storing(path: Path, kept: Callable[[], int]) -> Iterator[None]:
-    """Turn what the machine cannot do for a run into a MachineError that says how many rounds are ``kept`` and how to
-    go on.
-    """
-    try:
-        yield
-    except (OSError, LedgerError) as wrong:
-        what = (wrong.strerror if isinstance(wrong, OSError) else None) or str(wrong)
-        full = getattr(wrong, "errno", None) in FULL or "disk is full" in what
-        where = f"{getattr(wrong, 'filename', None) or path}: " if isinstance(wrong, OSError) else ""
-        raise MachineError(
-            f"{where}{'disk full: ' if full else ''}{what}; {kept()} rounds of the run are kept; "
-            f"{'free some space' if full else 'mend that'}, then 'hanse resume {path}'"
-        ) from wrong

@@ -15,10 +15,10 @@ from torch import Tensor
 from hanse.base.errors import UserError, import_path, named
 from hanse.base.factories import call, misspelt
 from hanse.base.streams import stream
-from hanse.core.about import About, describe
 from hanse.core.entry import TOKEN
 from hanse.core.part import Context, Mechanism, in_slots
 from hanse.core.port import Federation
+from hanse.core.telling import About, describe
 from hanse.data import FederatedData, Samples
 from hanse.data import build as build_data
 from hanse.federation.behaviour import BEHAVIOURS, Behaviour
@@ -46,10 +46,10 @@ __all__ = ["Blueprint", "build", "settle_engine"]
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
 
 # clients on a network train themselves: numbers are those of one thread
-ELSEWHERE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"])
+REMOTE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Blueprint:
     """Everything but the engine: data, model with its ``initial`` row ``[P]``, mechanism, and what clients are like."""
 
@@ -88,7 +88,7 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
     device = tried(lambda: pick_device(experiment.engine.device), "engine.")
     unfit = _one_answer(experiment, data) or _unfit(experiment, data, problem, device or torch.device("cpu"))
     lines += [lack.line for lack in unmet_needs(mechanism, _given(experiment, data, problem, mechanism, bool(unfit)))]
-    lines += [*_too_many(experiment.mechanism.table, data.num_clients), *unfit]
+    lines += [*_too_many(experiment.mechanism.table, mechanism, data.num_clients), *unfit]
     seats, least = getattr(mechanism.select, "clients_per_round", data.num_clients), experiment.federation.min_replies
     if least > min(seats, data.num_clients):
         lines.append(f"federation.min_replies: {least}: more than the {min(seats, data.num_clients)} seats of a round")
@@ -108,7 +108,18 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
         raise UserError(*lines)
     acting = dict(zip(experiment.behaviour, behaviours, strict=True))
     said = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
-    return Blueprint(data, problem, initial, mechanism, tuple(behaviours), policy, profiles, refuse, device, said)
+    return Blueprint(
+        data=data,
+        problem=problem,
+        initial=initial,
+        mechanism=mechanism,
+        behaviours=tuple(behaviours),
+        policy=policy,
+        profiles=profiles,
+        refuse=refuse,
+        device=device,
+        about=said,
+    )
 
 
 HOOKS = ("present", "holds", "sees", "on_request", "on_reply", "tells")
@@ -126,18 +137,20 @@ def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
     return found
 
 
-def _too_many(table: dict[str, Any], num_clients: int) -> list[str]:
-    """Return a line if more clients a round are asked for than there are; a default adapts by itself."""
+def _too_many(table: dict[str, Any], mechanism: Mechanism, num_clients: int) -> list[str]:
+    """Return a line if more clients a round are asked for, or more tiers, than there are clients; the default of the
+    former adapts by itself.
+    """
     select = table.get("select")
     asked = {
         "mechanism": table.get("clients_per_round"),
         "mechanism.select": select.get("clients_per_round") if isinstance(select, dict) else None,
     }
-    tiers = table.get("tiers")
-    lines = [f"mechanism.tiers: {tiers}: more than the {num_clients} clients that there are"]
-    return (lines if isinstance(tiers, int) and tiers > num_clients else []) + [
-        f"{where}.clients_per_round: {m}: more than the {num_clients} clients that there are"
-        for where, m in asked.items()
+    many = {f"{where}.clients_per_round": m for where, m in asked.items()}
+    many["mechanism.tiers"] = getattr(mechanism.train, "tiers", None)
+    return [
+        f"{name}: {m}: more than the {num_clients} clients that there are"
+        for name, m in many.items()
         if isinstance(m, int) and m > num_clients
     ]
 
@@ -197,7 +210,7 @@ def settle_engine(
 
     With a ``federation`` the clients train elsewhere: the engine here only scores, one thread.
     """
-    choice = _choose(experiment, blueprint) if federation is None else ELSEWHERE
+    choice = _choose(experiment, blueprint) if federation is None else REMOTE
     compared = (blueprint.initial, _some(blueprint.data), blueprint.device, experiment.engine.precision)
     choice, problem, engine, differs = settle(choice, blueprint.problem, *compared)
     blueprint = replace(blueprint, problem=problem)
@@ -276,7 +289,7 @@ def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
     )
 
 
-def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhere: Federation | None) -> Setup:
+def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote: Federation | None) -> Setup:
     data, problem, seed = blueprint.data, blueprint.problem, experiment.run.seed
     section = experiment.model
 
@@ -294,7 +307,7 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhe
     here = LocalFederation(
         data, problem, engine, recipe, seed, blueprint.behaviours, blueprint.policy, least, blueprint.profiles
     )
-    federation: Federation = here if elsewhere is None else elsewhere
+    federation: Federation = here if remote is None else remote
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
@@ -307,8 +320,8 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhe
         problem,
         engine,
         blueprint.device,
-        _tested(experiment, data, elsewhere is not None),
-        elsewhere=elsewhere is not None,
+        _tested(experiment, data, remote is not None),
+        remote=remote is not None,
         deadline_s=experiment.federation.deadline_s,
         min_replies=experiment.federation.min_replies,
         feedback=Feedback() if experiment.clients.told else None,
@@ -318,12 +331,12 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, elsewhe
     )
 
 
-def _tested(experiment: Experiment, data: FederatedData, elsewhere: bool) -> np.ndarray:
+def _tested(experiment: Experiment, data: FederatedData, remote: bool) -> np.ndarray:
     """Return the ids of the clients that test on their own share: none without such a share (clients on a network have
     or have none, whatever ``[data]`` says).
     """
     wanted = experiment.eval.clients
-    if (experiment.data.client_test == 0 and not elsewhere) or wanted == 0:
+    if (experiment.data.client_test == 0 and not remote) or wanted == 0:
         return np.zeros(0, np.int64)
     if wanted == "all" or wanted >= data.num_clients:
         return np.arange(data.num_clients)

@@ -7,7 +7,7 @@ The names of these figures stand here alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +20,13 @@ from hanse.core.part import Deployment, OwnMix
 from hanse.core.port import Federation, Mixture, Request, Roster, Test, Tested
 from hanse.core.table import SERVER, Floats, Ints, Table, mix
 from hanse.data.federated import FederatedData
+from hanse.federation.bids import fits
 from hanse.federation.check import heard
 from hanse.learning.job import Engine, Scores
 from hanse.learning.sequences import is_text, perplexity
-from hanse.runs.held import by_distribution, personal_fit
 
-__all__ = ["Figures", "ask_tests"]
+__all__ = ["QUANTILES", "Figures", "ask_tests", "by_distribution", "personal_fit"]
+
 
 Metrics = Mapping[str, float | None]
 
@@ -46,44 +47,45 @@ def ask_tests(
     round: int,
     table: Table,
     held: Deployment,
+    *,
     clients: Ints,
-    elsewhere: bool,
+    remote: bool,
 ) -> Figures:
     """Test what clients hold after a round: on the server's test set (a mean over clients), and by ``clients [n]``,
     each on its own test share.
 
     In a simulation private rows lie in the table and are tested on the server's set, too, and all ``clients`` answer,
-    whether they are present or not. With clients that are ``elsewhere``, a private row is tested by its owner alone,
+    whether they are present or not. With clients that are ``remote``, a private row is tested by its owner alone,
     only those that are here are asked, and what they say is checked.
     """
     rows = held.rows
-    public = rows[table.owner[rows] == SERVER] if elsewhere else rows
-    roster = federation.present(round) if elsewhere and len(clients) else Roster()
-    here = np.intersect1d(roster.ids, clients) if elsewhere else clients
-    requests = _requests(table, held, here, elsewhere)
+    public = rows[table.owner[rows] == SERVER] if remote else rows
+    roster = federation.present(round) if remote and len(clients) else Roster()
+    here = np.intersect1d(roster.ids, clients) if remote else clients
+    requests = _requests(table, held, here, remote)
     replies = federation.exchange(round, requests, None, 0) if requests else ()
     arrays: dict[str, NDArray[Any]] = {}
-    if elsewhere:  # what comes from this process is as sound as its engine, also where a model has diverged
+    if remote:  # what comes from this process is as sound as its engine, also where a model has diverged
         came = heard(round, requests, replies, table.rows.shape[1], roster)
         replies = list(came.replies.values())
         if came.refusals:
             arrays["test_refused"] = np.array([c for c, _ in came.refusals], np.int64)
             arrays["test_reason"] = np.array([reason for _, reason in came.refusals], np.str_)
     found = {r.client: one for r in replies for one in r.results if isinstance(one, Tested)}
-    tested = {c: found[c] for c in here.tolist() if c in found and (found[c].num_samples or not elsewhere)}
+    tested = {c: found[c] for c in here.tolist() if c in found and (found[c].num_samples or not remote)}
     metrics = _on_server(engine, data, table, public)
     if tested:
         text = is_text(data.pool([], "test")[0])
         figures = _figures(np.array(list(tested)), list(tested.values()), text)
         # JSON has no word for infinity, which is what a participant can make of a mean
         finite = {name: x if x is None or math.isfinite(x) else None for name, x in figures.metrics.items()}
-        metrics |= finite if elsewhere else figures.metrics
+        metrics |= finite if remote else figures.metrics
         arrays = {**figures.arrays, **arrays}
     metrics |= by_distribution(engine, data, table) if len(public) else {}
     return Figures(metrics, arrays, held.weights if held.own_mix is None else _personal(table, held.own_mix, found))
 
 
-def _requests(table: Table, held: Deployment, clients: Ints, elsewhere: bool) -> list[Request]:
+def _requests(table: Table, held: Deployment, clients: Ints, remote: bool) -> list[Request]:
     """Return a test for each of ``clients [n]``.
 
     In a simulation clients that do not test are asked for their own mixtures as well: who runs it may look at them.
@@ -96,7 +98,7 @@ def _requests(table: Table, held: Deployment, clients: Ints, elsewhere: bool) ->
     if share is not None:
         own = Mixture(rows[share.rows], share.share, share.normalised)
         beside = models
-        others = () if elsewhere else range(len(at))
+        others = () if remote else range(len(at))
         models = {c: views[at[c]] for c in sorted({*models, *others})}
     elif held.weights is not None:
         beside = dict(models)
@@ -105,7 +107,7 @@ def _requests(table: Table, held: Deployment, clients: Ints, elsewhere: bool) ->
     asked = []
     for c, model in models.items():
         row = at[c] if private[at[c]] else None
-        if row is not None and elsewhere and table.owner[row] != c:
+        if row is not None and remote and table.owner[row] != c:
             continue  # another's private row
         asked.append(Request(c, (Test("test", model, row, own, beside.get(c), own is None or c in beside),)))
     return asked
@@ -160,3 +162,50 @@ def _personal(table: Table, own: OwnMix, found: Mapping[int, Tested]) -> Floats 
     weights = np.zeros((max(known) + 1, table.size))
     weights[np.ix_(np.array(list(known)), own.rows)] = torch.stack(list(known.values())).numpy()
     return weights
+
+
+QUANTILES = (10, 25, 50, 75, 90)
+_MOST_ROWS = 16  # server rows that are tested on each distribution
+
+
+def by_distribution(engine: Engine, data: FederatedData, table: Table) -> Mapping[str, float]:
+    """Return how each server row does on the held-out data of each distribution: accuracy, or ``1 / (1 + loss)``.
+
+    With as many rows as distributions also "test/tier d/..", where tier d is the row that is matched to distribution d
+    (the matching with the largest sum; which row serves which is chance), its "best" figure, and "test/separated": 1 if
+    every tier is best on its own distribution and on each distribution its own tier is best.
+    """
+    rows, tests = table.on_show[:_MOST_ROWS], [t for t in data.server_tests if len(t)]
+    if not len(rows) or not tests:
+        return {}
+    figures = np.array([fits(engine.score(table.rows[rows], samples)) for samples in tests]).T
+    found = {f"test/row {k}/distribution {d}": x for k, own in zip(rows, figures, strict=True) for d, x in _enum(own)}
+    if len(rows) == len(tests):
+        from scipy.optimize import linear_sum_assignment  # late: few runs need it, and it is long to import
+
+        _, tier = linear_sum_assignment(figures.T, maximize=True)
+        for d, own in enumerate(figures[tier]):
+            found |= {f"test/tier {d}/distribution {e}": x for e, x in _enum(own)}
+            found[f"test/tier {d}/best"] = float(own.max())
+        found["test/separated"] = float(_separated(figures[tier]))
+    return found
+
+
+def _enum(figures: Floats) -> Iterator[tuple[int, float]]:
+    return enumerate(figures.tolist())
+
+
+def _separated(figures: Floats) -> bool:
+    """Say whether the diagonal of ``figures [D, D]`` is the largest of its row and of its column, alone."""
+    own, rest = np.diag(figures), figures.copy()
+    np.fill_diagonal(rest, -np.inf)
+    return bool((own > rest.max(axis=1)).all() and (own > rest.max(axis=0)).all())
+
+
+def personal_fit(scores: Scores) -> Mapping[str, float]:
+    """Return the mean and some quantiles over clients of how well their models fit their own test shares."""
+    found = np.array(fits(scores))[scores.count > 0]
+    if not len(found):
+        return {}
+    mean = {"client/test_fit": float(found.mean())}
+    return mean | {f"client/test_fit_q{q}": float(np.quantile(found, q / 100)) for q in QUANTILES}

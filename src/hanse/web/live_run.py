@@ -15,8 +15,7 @@ from typing import Any
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_toml, table
-from hanse.core.about import About, read_about
-from hanse.core.telling import matched
+from hanse.core.telling import About, matched, read_about
 from hanse.runs.record import MEMBERS, METRICS, SEATS, LineTail, Seat, is_number, read_members
 from hanse.web.books import LiveBooks
 

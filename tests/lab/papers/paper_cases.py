@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from hanse.lab.job import Job, Step
-from hanse.lab.papers.frame import Cell, PaperTable, Published, Variant
+from hanse.lab.papers.tables import Cell, PaperTable, Printed, Variant
 
 
 def sections(rounds: int = 3, **mechanism: Any) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def sections(rounds: int = 3, **mechanism: Any) -> dict[str, Any]:
 
 def cell(algorithm: str, *variants: Variant, at: int = 3, published: float | None = None, **more: Any) -> Cell:
     given = variants or (Variant("", sections()),)
-    printed = None if published is None else Published(published, 1.0)
+    printed = None if published is None else Printed(published, 1.0)
     place = {"group": "digits", "column": more.pop("column", "iid"), "algorithm": algorithm}
     return Cell(**place, variants=given, at=at, published=printed, **more)
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from hanse.lab.job import play
-from hanse.lab.papers import audited
-from hanse.lab.papers.frame import Variant
-from hanse.lab.papers.runner import job_of, run_table
+from hanse.lab.papers.runner import audits, job_of, play_audited, run_table
+from hanse.lab.papers.tables import Variant
 from hanse.mechanisms.ipfl import IPFL
 
 from .paper_cases import cell, sections, table
@@ -26,21 +25,21 @@ def market(name: str = "ipfl", **more: Any) -> Variant:
 
 def test_a_run_without_books_is_played_as_ever() -> None:
     job = job_of(cell("a"), cell("a").variants[0], 0)
-    found = audited.play_audited(job, lambda rounds: None)
+    found = play_audited(job, lambda rounds: None)
     assert "audit" not in found
     assert found["curves"] == play(job, lambda rounds: None)["curves"]
 
 
 def test_a_market_is_replayed_and_its_figures_are_those_without_a_folder(tmp_path: Path) -> None:
     wanted = table(cell("iPFL", market()), cell("FedAvg"))
-    outcome = run_table(wanted, seeds=2, workers=1, folder=tmp_path, work=audited.play_audited)
+    outcome = run_table(wanted, seeds=2, workers=1, folder=tmp_path, work=play_audited)
     assert not outcome.failures
     jobs = {job.label: outcome.results[job.key] for job in outcome.jobs}
     mine = next(found for label, found in jobs.items() if "iPFL" in label)
     assert mine["audit"]["rounds"] == mine["rounds"] - 1  # no market after the last training
     assert all(check["holds"] for name, check in mine["audit"].items() if name != "rounds")
     assert mine["curves"] == play(outcome.jobs[0], lambda rounds: None)["curves"]
-    (line,) = audited.audits(outcome)
+    (line,) = audits(outcome)
     markets = 2 * mine["audit"]["rounds"]
     assert line.startswith(f"2 runs with books were audited, {markets} markets replayed; in all of them: the ledger")
     for name in ("individual rationality", "budget balance", "local optimality", "conservation"):
@@ -48,10 +47,8 @@ def test_a_market_is_replayed_and_its_figures_are_those_without_a_folder(tmp_pat
 
 
 def test_tokens_have_books_but_no_markets(tmp_path: Path) -> None:
-    outcome = run_table(
-        table(cell("PI-FL", market("pifl"))), seeds=1, workers=1, folder=tmp_path, work=audited.play_audited
-    )
-    assert audited.audits(outcome) == ["1 runs with books were audited; in all of them: the ledger verifies"]
+    outcome = run_table(table(cell("PI-FL", market("pifl"))), seeds=1, workers=1, folder=tmp_path, work=play_audited)
+    assert audits(outcome) == ["1 runs with books were audited; in all of them: the ledger verifies"]
 
 
 def test_what_does_not_hold_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,6 +62,6 @@ def test_what_does_not_hold_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return replace(made, arrays=wrong), after
 
     monkeypatch.setattr(IPFL, "settle", settle)
-    outcome = run_table(table(cell("iPFL", market())), seeds=1, workers=1, folder=tmp_path, work=audited.play_audited)
-    lines = audited.audits(outcome)
+    outcome = run_table(table(cell("iPFL", market())), seeds=1, workers=1, folder=tmp_path, work=play_audited)
+    lines = audits(outcome)
     assert any(line.startswith(("payments: not in 1 of 1 runs", "graph: not in 1 of 1 runs")) for line in lines)

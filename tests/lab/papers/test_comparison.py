@@ -12,15 +12,15 @@ from typer.testing import CliRunner
 
 from hanse.cli.reproduce import reproduce
 from hanse.lab.papers import show
-from hanse.lab.papers.compare import Row, Score, cpu_hours, orders, rank_correlation, rows
-from hanse.lab.papers.frame import Variant
-from hanse.lab.papers.runner import Outcome, run_table
+from hanse.lab.papers.compare import Row, VariantScore, cpu_hours, orders, rank_correlation, rows
+from hanse.lab.papers.runner import TableOutcome, run_table
+from hanse.lab.papers.tables import Variant
 
 from .paper_cases import cell, made_up, sections, table
 
 
 def row(algorithm: str, published: float, mean: float, sd: float = 1.0, **more: bool) -> Row:
-    score = Score("", mean, sd, 3)
+    score = VariantScore("", mean, sd, 3)
     return Row(cell(algorithm, published=published, **more), score, (score,))
 
 
@@ -45,7 +45,7 @@ def test_swaps() -> None:
     assert orders([row("a", 80, 70.5)]) == []
 
 
-def outcome(folder: Path, **more: bool) -> Outcome:
+def outcome(folder: Path, **more: bool) -> TableOutcome:
     def lr(value: float) -> Variant:
         return Variant(f"lr={value:g}", {**sections(), "train": {"lr": value}})
 
@@ -119,7 +119,7 @@ def test_smoke_run_of_table1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_failure_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = Variant("", {**sections(), "train": {"lr": 66.0}})
     monkeypatch.setattr("hanse.lab.papers.catalogue.find_table", lambda *_: table(cell("a", bad), cell("b")))
-    monkeypatch.setattr("hanse.lab.papers.audited.play_audited", made_up)
+    monkeypatch.setattr("hanse.lab.papers.runner.play_audited", made_up)
     app = typer.Typer()
     app.command()(reproduce)
     done = CliRunner().invoke(app, ["ours", "table1", "--workers", "1", "--out", str(tmp_path), "--json"])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hanse.lab.papers.catalogue import PAPERS, find_table
-from hanse.lab.papers.frame import SCALES, Cell, PaperTable
+from hanse.lab.papers.tables import SCALES, Cell, PaperTable
 
 DIGESTS = Path(__file__).parent / "digests.json"
 FILES = ("mnist", "fashion_mnist", "cifar10", "emnist_balanced", "emnist_cased")

@@ -8,8 +8,8 @@ import pytest
 
 from hanse.base.errors import UserError
 from hanse.lab.papers.catalogue import PAPERS, find_table
-from hanse.lab.papers.frame import SCALES, PaperTable, Published, filtered, on_device, with_seeds
 from hanse.lab.papers.runner import expand
+from hanse.lab.papers.tables import SCALES, PaperTable, Printed, filtered, on_device, with_seeds
 from hanse.runs.config import Experiment
 
 CELLS = {
@@ -41,7 +41,7 @@ CELLS = {
     ],
 )
 def test_printed_cells(where: tuple[str, str, str, str], mean: float, sd: float) -> None:
-    assert CELLS[where] == Published(mean, sd)
+    assert CELLS[where] == Printed(mean, sd)
 
 
 def test_all_cells_are_there_and_the_shared_column_is_the_same() -> None:

@@ -16,17 +16,16 @@ from hanse.cli.reproduce import reproduce
 from hanse.lab.job import Job, Step
 from hanse.lab.papers.catalogue import PAPERS, find_table
 from hanse.lab.papers.compare import curves, rows
-from hanse.lab.papers.frame import SCALES, Measure, PaperTable, Published, Variant, filtered, on_device
-from hanse.lab.papers.runner import Outcome, expand, run_table
+from hanse.lab.papers.runner import TableOutcome, expand, run_table
 from hanse.lab.papers.show import write_outcome
-from hanse.lab.papers.tables import read_table
+from hanse.lab.papers.tables import SCALES, Measure, PaperTable, Printed, Variant, filtered, on_device, read_table
 from hanse.reports.effective import improvement
 
 from .paper_cases import cell, made_up, sections, table
 
 BASES = ("FedAvg", "FedProx", "FedGen")
 ACCURACY = {
-    (group, alpha, row): Published(*pair)
+    (group, alpha, row): Printed(*pair)
     for group, rows_of in read_table("gtflat", "table2", "paper")["published"].items()
     for row, pairs in rows_of.items()
     for alpha, pair in zip((0.05, 1.0), pairs, strict=True)
@@ -188,7 +187,7 @@ def against(lr: float, base: float) -> Variant:
     return Variant("", made[0], made[1])
 
 
-def outcome(folder: Path, *, seeds: int = 1) -> Outcome:
+def outcome(folder: Path, *, seeds: int = 1) -> TableOutcome:
     kinds: tuple[Measure, ...] = ("rounds", "improvement")
     cells = [
         cell(f"{lr:g} {kind}", against(lr, 0.1), at=5, measure=kind, ranked=False)

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from hanse.base.errors import UserError
 from hanse.cli.reproduce import reproduce
-from hanse.lab.papers.catalogue import PAPERS, find_table
-from hanse.lab.papers.listing import list_papers
+from hanse.lab.papers.catalogue import PAPERS, find_table, list_papers
 
 
 def call(*args: str) -> str:
@@ -28,7 +27,7 @@ def call(*args: str) -> str:
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HANSE_DATA", str(tmp_path))
     monkeypatch.setattr("hanse.data.sources.cache_dir", lambda: tmp_path)  # whatever this machine has downloaded
-    monkeypatch.setattr("hanse.lab.papers.listing.cache_dir", lambda: tmp_path)
+    monkeypatch.setattr("hanse.lab.papers.catalogue.cache_dir", lambda: tmp_path)
     return tmp_path
 
 

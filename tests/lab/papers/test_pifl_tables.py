@@ -10,8 +10,8 @@ import pytest
 
 from hanse.cli import app
 from hanse.lab.papers.catalogue import PAPERS
-from hanse.lab.papers.frame import Scale
 from hanse.lab.papers.runner import expand
+from hanse.lab.papers.tables import Scale
 
 NAMES = (
     *(f"table{n}" for n in (1, 2, 3, 4, 5)),

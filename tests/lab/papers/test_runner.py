@@ -14,8 +14,8 @@ from hanse.base.errors import UserError
 from hanse.cli.options import resumable
 from hanse.lab.job import play
 from hanse.lab.papers.compare import rows
-from hanse.lab.papers.frame import Variant
 from hanse.lab.papers.runner import expand, job_of, run_table
+from hanse.lab.papers.tables import Variant
 from hanse.lab.player import Store
 
 from .paper_cases import cell, made_up, sections, table

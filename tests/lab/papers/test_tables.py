@@ -9,7 +9,7 @@ import pytest
 
 from hanse.base.errors import UserError
 from hanse.lab.papers import tables
-from hanse.lab.papers.frame import PaperTable, Published, Scale
+from hanse.lab.papers.tables import PaperTable, Printed, Scale
 
 PAPER = """
 citation = "Nobody, 2026"
@@ -88,12 +88,12 @@ def test_a_cell_is_a_group_a_column_and_a_row(read: Read) -> None:
         "train": {"lr": 1.0},
         "run": {"rounds": 400},
     }
-    assert (first.at, first.metric, first.published, first.ranked) == (100, ("x/100", "y"), Published(90.0, 0.5), True)
+    assert (first.at, first.metric, first.published, first.ranked) == (100, ("x/100", "y"), Printed(90.0, 0.5), True)
     assert second.variants[0].sections["train"] == {"lr": 0.01, "mu": 0.5}
     assert second.published is None
     assert third.variants[0].sections["data"] == {"clients": 4, "source": "digits"}
     assert third.variants[0].sections["mechanism"] == {"name": "fedavg"}
-    assert (third.at, third.factor, third.published, third.ranked) == (400, 0.25, Published(5.0), False)
+    assert (third.at, third.factor, third.published, third.ranked) == (400, 0.25, Printed(5.0), False)
 
 
 def test_scales(read: Read) -> None:

@@ -1,25 +1,34 @@
-"""The papers that can be reproduced, by name."""
+"""What can be reproduced: the papers by name, their tables and figures, the data that each needs, and whether they are
+here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError, nearest
+from hanse.data.sources import cache_dir, is_here
 from hanse.lab.papers.computed import COMPUTED
-from hanse.lab.papers.frame import SCALES, Paper, PaperTable
-from hanse.lab.papers.tables import load_paper
+from hanse.lab.papers.tables import SCALES, Paper, PaperTable, load_paper, read_table, sources_of
 
-__all__ = ["PAPERS", "find_table"]
+__all__ = ["PAPERS", "find_table", "list_papers", "printed_papers"]
+
 
 PAPERS: Mapping[str, Paper] = {name: load_paper(name, COMPUTED) for name in ("greedyfed", "gtflat", "ipfl", "pifl")}
 
 
+def _unknown(paper: str) -> list[str]:
+    return [] if paper in PAPERS else [f"reproduce {paper}: no such paper{nearest(paper, PAPERS)}"]
+
+
 def find_table(paper: str, table: str, scale: str) -> PaperTable:
     """Return a paper's table at a scale. Raises UserError that names the nearest name of one that does not exist."""
-    lines = []
-    if paper not in PAPERS:
-        lines.append(f"reproduce {paper}: no such paper{nearest(paper, PAPERS)}")
-    elif table not in PAPERS[paper].tables:
+    lines = _unknown(paper)
+    if not lines and table not in PAPERS[paper].tables:
         lines.append(f"reproduce {paper} {table}: no such table{nearest(table, PAPERS[paper].tables)}")
     chosen = next((s for s in SCALES if s == scale), None)
     if chosen is None:
@@ -27,3 +36,68 @@ def find_table(paper: str, table: str, scale: str) -> PaperTable:
     if lines or chosen is None:
         raise UserError(*lines)
     return PAPERS[paper].tables[table](chosen)
+
+
+SHIPPED = ("digits", "fedsoft_linear", "instructions")
+MADE_OF = {
+    "emnist_cased": ("emnist_byclass",),
+    "mixed_finance": ("fiqa", "tfns", "nwgi"),
+    "finance_code": ("nwgi", "code_alpaca"),
+}
+
+
+def _available(source: str) -> bool:
+    """Say whether a source's files are here, so that nothing must be downloaded."""
+    folders = [Path(os.environ["HANSE_DATA"]).expanduser()] if "HANSE_DATA" in os.environ else []
+    return source in SHIPPED or all(
+        is_here(part) or any(any(folder.glob(f"{part}.train.*")) for folder in (*folders, cache_dir()))
+        for part in MADE_OF.get(source, (source,))
+    )
+
+
+def list_papers(paper: str | None = None) -> list[dict[str, Any]]:
+    """Return the papers, or one of them: ``{paper, citation, tables}``, where a table is ``{table, title, data}`` and
+    ``data`` says for each scale which sources it needs and whether they are here.
+
+    Raises UserError for a paper that does not exist.
+    """
+    if paper is not None and (lines := _unknown(paper)):
+        raise UserError(*lines)
+    known: dict[str, bool] = {}
+    return [_one(one, known) for one in PAPERS.values() if paper in (None, one.name)]
+
+
+def _one(paper: Paper, known: dict[str, bool]) -> dict[str, Any]:
+    tables = []
+    for name in sorted(paper.tables):
+        needed = {scale: sources_of(paper.name, name, scale) for scale in SCALES}
+        known |= {
+            source: _available(source) for sources in needed.values() for source in sources if source not in known
+        }
+        tables.append(
+            {
+                "table": name,
+                "title": read_table(paper.name, name, "paper")["title"],
+                "data": {scale: {source: known[source] for source in sources} for scale, sources in needed.items()},
+            }
+        )
+    return {"paper": paper.name, "citation": paper.citation, "tables": tables}
+
+
+def printed_papers(papers: Sequence[dict[str, Any]]) -> list[RichTable]:
+    """Return the list for people, a table a paper."""
+    shown = []
+    for paper in papers:
+        table = RichTable(title=f"{paper['paper']}: {paper['citation']}", title_justify="left", title_style="bold")
+        for name in ("table", "title", "data of --scale small", "data of --scale paper"):
+            table.add_column(name, overflow="fold")
+        for line in paper["tables"]:
+            table.add_row(line["table"], line["title"], *(_said(line["data"][scale]) for scale in ("small", "paper")))
+        shown.append(table)
+    return shown
+
+
+def _said(data: dict[str, bool]) -> str:
+    here, away = ([source for source, there in data.items() if there is wanted] for wanted in (True, False))
+    missing = [f"[yellow]not here:[/] {', '.join(away)}"] if away else []
+    return "; ".join([*([", ".join(here)] if here else []), *missing]) or "none"

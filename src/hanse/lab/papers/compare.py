@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from hanse.lab.job import Job
-from hanse.lab.papers.frame import Cell, PaperTable
-from hanse.lab.papers.runner import Outcome, expand
+from hanse.lab.papers.runner import TableOutcome, expand
+from hanse.lab.papers.tables import Cell, PaperTable
 from hanse.reports.effective import best_so_far, effective_round, improvement
 
 __all__ = [
-    "Curve",
+    "CellCurve",
     "Order",
     "Row",
-    "Score",
     "Swap",
+    "VariantScore",
     "cpu_hours",
     "curves",
     "orders",
@@ -42,7 +42,7 @@ Pair = tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
 
 
 @dataclass(frozen=True)
-class Score:
+class VariantScore:
     """A variant over its finished seeds: mean, sample standard deviation (None for one seed) and their number."""
 
     variant: str
@@ -56,8 +56,8 @@ class Row:
     """A cell with what came out: the best variant's score, and all of them."""
 
     cell: Cell
-    best: Score
-    variants: tuple[Score, ...]
+    best: VariantScore
+    variants: tuple[VariantScore, ...]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Curve:
+class CellCurve:
     """A cell's best variant over the rounds: ``rounds``, ``mean`` and ``sd`` over ``n`` seeds, ``[points]`` each."""
 
     row: Row
@@ -92,7 +92,7 @@ class Curve:
     n: int
 
 
-def rows(outcome: Outcome) -> list[Row]:
+def rows(outcome: TableOutcome) -> list[Row]:
     """Return the cells with what came out, in the order of the table.
 
     Of several variants the one with the highest mean counts, among those with the most finished seeds: chosen on the
@@ -108,11 +108,11 @@ def rows(outcome: Outcome) -> list[Row]:
     result = []
     for cell in table.cells:
         if cell.computed is not None:
-            exact = Score("", cell.computed, None, outcome.seeds)
+            exact = VariantScore("", cell.computed, None, outcome.seeds)
             result.append(Row(cell, exact, (exact,)))
             continue
         scores = tuple(
-            Score(v.name, *_measured(cell, runs.get((cell.setting, cell.algorithm, v.name), []), table))
+            VariantScore(v.name, *_measured(cell, runs.get((cell.setting, cell.algorithm, v.name), []), table))
             for v in cell.variants
         )
         best = max(scores, key=lambda s: (s.n, -math.inf if s.mean is None else s.mean))
@@ -232,7 +232,7 @@ def _swap(a: Row, b: Row) -> Swap | None:
     return Swap(a.cell.algorithm, b.cell.algorithm, all(abs(gap) > spread for gap, spread in gaps))
 
 
-def curves(outcome: Outcome, found: Sequence[Row]) -> list[Curve]:
+def curves(outcome: TableOutcome, found: Sequence[Row]) -> list[CellCurve]:
     """Return the best variants' curves; of cells that read the same runs at several rounds, the last one's."""
     last = {(r.cell.group, r.cell.algorithm, _kind(r.cell)): r for r in sorted(found, key=lambda r: r.cell.at)}
     result = []
@@ -248,7 +248,7 @@ def curves(outcome: Outcome, found: Sequence[Row]) -> list[Curve]:
             y = best_so_far(y) if row.cell.measure == "best" else y
             sd = y.std(axis=0, ddof=1) if len(y) > 1 else np.zeros(y.shape[1])
             mean = tuple(map(float, y.mean(axis=0)))
-            result.append(Curve(row, tuple(done[0]["tested"]), mean, tuple(map(float, sd)), len(done)))
+            result.append(CellCurve(row, tuple(done[0]["tested"]), mean, tuple(map(float, sd)), len(done)))
     return result
 
 
@@ -256,7 +256,7 @@ def _kind(cell: Cell) -> str:
     return repr([v.sections for v in cell.variants])
 
 
-def cpu_hours(outcome: Outcome, full: PaperTable) -> tuple[float, list[str]]:
+def cpu_hours(outcome: TableOutcome, full: PaperTable) -> tuple[float, list[str]]:
     """Return how many CPU hours the full table would take here, and the data sources that nothing is known of.
 
     Each of its runs is taken to cost as much a round as the measured runs of that mechanism on that source, or of the

@@ -10,8 +10,7 @@ import numpy as np
 
 from hanse.data.sources import is_here
 from hanse.games import replicator
-from hanse.lab.papers.frame import Cell
-from hanse.lab.papers.tables import Computed, read_table
+from hanse.lab.papers.tables import Cell, Computed, read_table
 
 __all__ = ["COMPUTED", "fit"]
 

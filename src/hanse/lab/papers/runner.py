@@ -1,20 +1,27 @@
-"""From a table to jobs, one experiment each, shared by all cells that read the same run."""
+"""From a table to jobs, one experiment each, shared by all cells that read the same run.
+
+Runs that move money are played in a run directory and audited: their ledger, and their markets by round.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from hanse.base.errors import UserError
-from hanse.lab.job import Job, play, seeded
-from hanse.lab.papers.frame import Cell, PaperTable, Variant
+from hanse.lab.job import Job, Step, attempt, play, seeded
+from hanse.lab.papers.tables import Cell, PaperTable, Variant
 from hanse.lab.player import Work, play_all
 
-__all__ = ["Outcome", "Reading", "expand", "job_of", "run_table"]
+if TYPE_CHECKING:
+    from hanse.runs.experiment import Run
+
+__all__ = ["Reading", "TableOutcome", "audits", "expand", "job_of", "play_audited", "run_table"]
 
 
 @dataclass(frozen=True)
@@ -58,17 +65,14 @@ def expand(table: PaperTable, seeds: int) -> tuple[list[Job], list[Reading]]:
 
 
 def _check(job: Job, cell: Cell) -> None:
-    try:
-        experiment = job.experiment
-    except UserError as wrong:
-        raise UserError(*(f"{job.label}: {line}" for line in wrong.lines)) from None
+    experiment = job.checked()
     last = cell.at == experiment.run.rounds
     if cell.at > experiment.run.rounds or (cell.at % experiment.eval.every and not last):
         raise UserError(f"{job.label}: nothing is tested after round {cell.at}")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TableOutcome:
     """A table that was run: its jobs' results by key, the reason of each failure by label, and what was left to do.
 
     ``played``: how many jobs were run now; the others were finished before.
@@ -91,7 +95,7 @@ def run_table(
     folder: Path,
     console: Console | None = None,
     work: Work = play,
-) -> Outcome:
+) -> TableOutcome:
     """Run a table's jobs with seeds 0..seeds-1 and return what came out; results go to ``folder/jobs``.
 
     ``workers`` processes, or this one if it is 1. A job that fails is recorded and tried again next time. Raises
@@ -103,4 +107,74 @@ def run_table(
     jobs, readings = expand(table, seeds)
     done = play_all(jobs, folder, work, workers=workers, label=f"{table.paper} {table.name}", console=console)
     failures = {job.label: done.failures[job.key] for job in jobs if job.key in done.failures}
-    return Outcome(table, seeds, tuple(jobs), tuple(readings), done.results, failures, done.played)
+    return TableOutcome(
+        table, seeds, tuple(jobs), tuple(readings), results=done.results, failures=failures, played=done.played
+    )
+
+
+LEDGER = "the ledger verifies"
+
+
+def play_audited(job: Job, step: Step) -> dict[str, Any]:
+    """Run a job and return what is kept of it (:func:`hanse.lab.job.attempt`).
+
+    A run with books is played in a temporary run directory; its result has ``audit``: each check's name with
+    ``{"holds", "said"}``, and ``rounds``, the markets that were replayed.
+    """
+    from hanse.runs.experiment import run
+
+    if job.experiment.mechanism.built.settle is None:
+        return play(job, step)
+    audit: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="hanse-") as scratch:
+        folder = Path(scratch) / "run"
+
+        def go(observers: Sequence[Any]) -> Run:
+            result = run(job.experiment, out=folder, observers=observers)
+            if not result.interrupted and (folder / "ledger.db").exists():
+                audit.update(_audit(folder))
+            return result
+
+        found = attempt(job, step, go)
+    return found | {"audit": audit} if audit and found["status"] == "done" else found
+
+
+def _audit(folder: Path) -> dict[str, Any]:
+    from hanse.ledger.place import open_ledger
+    from hanse.reports.audit import audit_run
+    from hanse.runs.record import recorded_markets
+
+    with open_ledger(folder) as ledger:
+        verdict = ledger.verify()
+    found: dict[str, Any] = {LEDGER: {"holds": verdict.ok, "said": verdict.wrong or ""}}
+    found["rounds"] = sum(1 for _ in recorded_markets(folder))
+    if found["rounds"]:
+        found |= {check.name: {"holds": check.holds, "said": check.said} for check in audit_run(folder).checks}
+    return found
+
+
+def audits(outcome: TableOutcome) -> list[str]:
+    """Return what the audits of a table's runs say: a line for all checks that hold everywhere, one for each other."""
+    kept: Mapping[str, Mapping[str, Any]] = {
+        job.label: outcome.results[job.key]["audit"]
+        for job in outcome.jobs
+        if "audit" in outcome.results.get(job.key, {})
+    }
+    if not kept:
+        return []
+    names = [name for name in dict.fromkeys(name for audit in kept.values() for name in audit) if name != "rounds"]
+    broken = {
+        name: [
+            f"{label}: {audit[name]['said']}"
+            for label, audit in kept.items()
+            if name in audit and not audit[name]["holds"]
+        ]
+        for name in names
+    }
+    sound = [name for name in names if not broken[name] and name != "isolation"]
+    markets = sum(audit["rounds"] for audit in kept.values())
+    replayed = f", {markets} markets replayed" if markets else ""
+    return [
+        f"{len(kept)} runs with books were audited{replayed}; in all of them: {', '.join(sound)}",
+        *(f"{name}: not in {len(where)} of {len(kept)} runs ({where[0]})" for name, where in broken.items() if where),
+    ]

@@ -14,15 +14,14 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from hanse.base.files import write_whole
-from hanse.lab.papers.audited import audits
-from hanse.lab.papers.compare import Curve, Order, Row, Score, cpu_hours, curves, orders, rows
-from hanse.lab.papers.frame import PaperTable, Published
-from hanse.lab.papers.runner import Outcome
+from hanse.lab.papers.compare import CellCurve, Order, Row, VariantScore, cpu_hours, curves, orders, rows
+from hanse.lab.papers.runner import TableOutcome, audits
+from hanse.lab.papers.tables import PaperTable, Printed
 
 __all__ = ["as_json", "print_outcome", "table_json", "table_markdown", "write_outcome"]
 
 
-def as_json(outcome: Outcome) -> dict[str, Any]:
+def as_json(outcome: TableOutcome) -> dict[str, Any]:
     """Return ``{paper, table, scale, seeds, rows: [{setting, algorithm, published, mean, sd, n}]}``.
 
     ``published``, ``mean`` and ``sd`` are in the table's unit (percent), None where there is nothing.
@@ -30,7 +29,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     return _head(outcome) | {"rows": [_row(row) for row in rows(outcome)]}
 
 
-def _head(outcome: Outcome) -> dict[str, Any]:
+def _head(outcome: TableOutcome) -> dict[str, Any]:
     table = outcome.table
     return {"paper": table.paper, "table": table.name, "scale": table.scale, "seeds": outcome.seeds}
 
@@ -47,7 +46,7 @@ def _row(row: Row) -> dict[str, Any]:
     }
 
 
-def table_json(outcome: Outcome, full: PaperTable) -> dict[str, Any]:
+def table_json(outcome: TableOutcome, full: PaperTable) -> dict[str, Any]:
     """Return everything: :func:`as_json` with the variants, the orders, the scale's changes, the costs and failures."""
     found = rows(outcome)
     hours, missing = cpu_hours(outcome, full)
@@ -84,7 +83,7 @@ def table_json(outcome: Outcome, full: PaperTable) -> dict[str, Any]:
     }
 
 
-def _costs(outcome: Outcome) -> dict[str, float]:
+def _costs(outcome: TableOutcome) -> dict[str, float]:
     """Return the mean milliseconds a round by algorithm, over all its runs."""
     found: dict[str, dict[str, float]] = {}
     for reading in outcome.readings:
@@ -95,7 +94,7 @@ def _costs(outcome: Outcome) -> dict[str, float]:
     return {name: float(np.mean(list(costs.values()))) for name, costs in found.items()}
 
 
-def _figures(score: Score | Published | None) -> str:
+def _figures(score: VariantScore | Printed | None) -> str:
     if score is None or score.mean is None:
         return "–"
     return f"{score.mean:.2f}" + ("" if score.sd is None else f" ± {score.sd:.2f}")
@@ -121,7 +120,7 @@ def _said(order: Order) -> str:
 CLEAR = "'clear': both gaps, the paper's and ours, are larger than the deviations sqrt(sd_a^2 + sd_b^2)"
 
 
-def _tail(outcome: Outcome, full: PaperTable) -> list[str]:
+def _tail(outcome: TableOutcome, full: PaperTable) -> list[str]:
     """Return the lines on audits and on time."""
     costs = [f"{name} {value:.1f}" for name, value in _costs(outcome).items()]
     hours, missing = cpu_hours(outcome, full)
@@ -137,7 +136,7 @@ def _tail(outcome: Outcome, full: PaperTable) -> list[str]:
     return [*(f"Audit: {line}." for line in audits(outcome)), *lines]
 
 
-def print_outcome(outcome: Outcome, full: PaperTable, console: Console) -> None:
+def print_outcome(outcome: TableOutcome, full: PaperTable, console: Console) -> None:
     """Print the cells beside the paper's, the orders, what the scale changed, and the time."""
     table, found = outcome.table, rows(outcome)
     console.print(f"[bold]{table.title}[/bold] ({table.paper}), {table.unit}: ours (seeds: {outcome.seeds}) / paper")
@@ -166,7 +165,7 @@ def _both(row: Row | None, seeds: int) -> str:
     return f"[bold]{ours}[/]{few}\n[dim]{theirs}[/]{name}"
 
 
-def table_markdown(outcome: Outcome, full: PaperTable) -> str:
+def table_markdown(outcome: TableOutcome, full: PaperTable) -> str:
     """Return the table as Markdown: a block a group, each cell ours and the paper's."""
     table, found = outcome.table, rows(outcome)
     lines = [f"### {table.paper}: {table.title}", ""]
@@ -191,7 +190,7 @@ def table_markdown(outcome: Outcome, full: PaperTable) -> str:
     return "\n".join(lines)
 
 
-def write_outcome(outcome: Outcome, full: PaperTable, folder: Path) -> list[Path]:
+def write_outcome(outcome: TableOutcome, full: PaperTable, folder: Path) -> list[Path]:
     """Write ``<table>-<scale>.json`` and ``.md``, and of a figure ``.csv`` and a ``.png`` a group; return their
     paths.
     """
@@ -215,7 +214,7 @@ def write_outcome(outcome: Outcome, full: PaperTable, folder: Path) -> list[Path
     return paths
 
 
-def _csv(drawn: Sequence[Curve]) -> str:
+def _csv(drawn: Sequence[CellCurve]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["group", "algorithm", "variant", "rounds", "mean", "sd", "n"])
@@ -230,7 +229,7 @@ def _slug(text: str) -> str:
     return "-".join("".join(c if c.isalnum() or c == "." else " " for c in text.lower()).split())
 
 
-def _draw(table: PaperTable, drawn: Sequence[Curve], path: Path) -> None:
+def _draw(table: PaperTable, drawn: Sequence[CellCurve], path: Path) -> None:
     from hanse.reports.chart import Chart, Line, Lines
     from hanse.reports.draw_matplotlib import to_matplotlib
 

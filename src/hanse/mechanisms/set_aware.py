@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from hanse.core.part import Choice, Context, Floats, Ints, Named, SelectPart, State, View
-from hanse.mechanisms.select.basic import PerRound
-from hanse.mechanisms.select.by_value import VALUES, average_in, meet_all, no_values
+from hanse.base.factories import Positive, Weight
+from hanse.core.part import Choice, Context, SelectPart, State, View
+from hanse.core.table import Floats, Ints
+from hanse.mechanisms.select import VALUES, average_in, meet_all, no_values
 
 __all__ = ["SetAware", "best_set", "mixtures"]
 
@@ -96,14 +97,14 @@ class SetAware(SelectPart):
     class that its direction is taken from. Regression has tenths by target for classes.
     """
 
-    needs: ClassVar[Named] = VALUES | {"validation"}
-    meets_everyone: ClassVar[bool] = True
-    clients_per_round: PerRound = 10
-    emphasis: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    rest: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.02
-    worth: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.02
+    needs = VALUES | {"validation"}
+    meets_everyone = True
+    clients_per_round: Positive = 10
+    emphasis: Weight = 1.0
+    rest: Weight = 0.02
+    worth: Weight = 0.02
     memory: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    class_samples: Annotated[int, Field(ge=1)] = 100
+    class_samples: Positive = 100
 
     def init(self, context: Context) -> State:
         """Nobody is known."""

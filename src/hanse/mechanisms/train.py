@@ -1,16 +1,17 @@
-"""TRAIN for one shared model, and for a private model a client."""
+"""TRAIN: how the model table is laid out, and what each seat minimises; here for one shared model, and for a private
+model a client."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
-from hanse.core.part import Block, Context, Floats, Ints, Named, State, TrainPart, View
-from hanse.core.table import PER_CLIENT, Seats, Table
+from hanse.core.part import State, TrainPart, View
+from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Seats
 
 __all__ = ["OwnModels", "Proximal", "SharedModel", "chosen_seats", "units"]
 
@@ -38,15 +39,11 @@ def units(rows: Ints, size: int) -> Floats:
 class SharedModel(TrainPart):
     """FedAvg: one row "server"; everybody starts there and minimises its own loss."""
 
-    gives: ClassVar[Named] = frozenset({"groups"})
+    gives = frozenset({"groups"})
 
     def blocks(self) -> Sequence[Block]:
         """Return the one server row."""
         return (Block("server"),)
-
-    def home(self, table: Table, context: Context) -> Ints:
-        """Return the server's row for everybody, ``[N]``."""
-        return np.full(context.num_clients, table.row("server"))
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Seat each chosen client at its home row."""
@@ -70,15 +67,11 @@ class Proximal(SharedModel):
 class OwnModels(TrainPart):
     """Local training: a private row "own" a client, all from the same initial model."""
 
-    needs: ClassVar[Named] = frozenset({"clients"})
+    needs = frozenset({"clients"})
 
     def blocks(self) -> Sequence[Block]:
         """Return a private row a client."""
         return (Block("own", PER_CLIENT, private=True),)
-
-    def home(self, table: Table, context: Context) -> Ints:
-        """Return each client's own row, ``[N]``."""
-        return table.at("own")
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Seat each chosen client at its own row."""
