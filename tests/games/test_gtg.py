@@ -148,3 +148,19 @@ def test_all_averages_agree_but_the_literal_one() -> None:
     )
     assert close(plain, mean, 1e-13)
     assert not close(plain, literal, 1e-3)
+
+
+@pytest.mark.parametrize(("n", "used"), [(3, 21), (7, 21), (20, 20)])
+def test_the_mean_over_clients_settles_at_the_first_check(n: int, used: int) -> None:
+    """As the authors' code stops: a permutation's values sum to v(N) - v({}), so their mean never moves."""
+    draw = np.random.default_rng(n)
+    gains = draw.normal(size=n)
+
+    def worth(coalition: frozenset[int]) -> float:
+        return float(sum(gains[list(coalition)])) ** 3 if coalition else 0.0
+
+    one = shapley.gtg(worth, n, eps=0.0, seed=1, stop="mean")
+    assert (one.permutations, one.converged) == (used, True)
+    assert shapley.gtg(worth, n, eps=0.0, seed=1, max_permutations=40 * n).permutations > used
+    with pytest.raises(ValueError, match="stop is 'first'; allowed: every, mean"):
+        shapley.gtg(worth, n, stop="first")  # type: ignore[arg-type]

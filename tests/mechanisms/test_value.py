@@ -11,7 +11,9 @@ import torch
 from torch.nn import functional
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.core.part import Values, View
+from hanse.games import shapley
 from hanse.learning.coalitions import sample_blocks
 from hanse.mechanisms.registry import build_mechanism
 from hanse.rounds.round import Setup, first_state, play_round
@@ -127,6 +129,59 @@ def test_first_order_values_are_gradient_times_move(world: Setup, view: View) ->
     got = value(view, name="first_order")
     np.testing.assert_allclose(got.per_seat, want, rtol=1e-3, atol=1e-6)
     assert got.per_seat.sum() == pytest.approx(0, abs=1e-6)
+
+
+def test_few_seats_are_valued_exactly_by_the_mixture_and_many_with_errors(view: View) -> None:
+    """Four seats have 16 coalitions, fewer than the default of 10 models a seat."""
+    exact, found = value(view, name="exact"), value(view, name="mixture", interactions=True)
+    assert found.per_seat == pytest.approx(exact.per_seat, abs=1e-12)
+    assert found.standard_errors is not None
+    assert (found.standard_errors == 0).all()
+    assert found.without_block == pytest.approx(exact.without_block, abs=1e-12)
+    assert found.metrics["value/models_evaluated"] == 16
+    few = value(view, name="mixture", budget=12, check=True)
+    assert few.metrics["value/models_evaluated"] == 16  # with the exact values beside it
+    assert few.exact == pytest.approx(exact.per_seat)
+    assert few.per_seat == pytest.approx(exact.per_seat, abs=0.05 * float(np.abs(exact.per_seat).max()))
+    assert few.without_block == pytest.approx(exact.without_block, abs=0.1 * float(np.abs(exact.per_seat).max()))
+    assert value(view, name="mixture", budget=12).metrics["value/models_evaluated"] == 12
+    pairs = found.interactions
+    assert pairs is not None
+    game = view.judge.coalitions(view.trained.rows, view.table.rows[0], view.mixed.W[0, :M], "loss")
+    for i, j in combinations(range(M), 2):
+        total = 0.0
+        for size in range(M - 1):
+            for others in combinations([k for k in range(M) if k not in (i, j)], size):
+                s = frozenset(others)
+                both, one, other, none = game.many([s | {i, j}, s | {i}, s | {j}, s])
+                total += (both - one - other + none) / ((M - 1) * comb(M - 2, size))
+        assert pairs[i, j] == pairs[j, i] == pytest.approx(total, abs=1e-7)
+
+
+def test_other_semivalues_by_the_mixture(view: View) -> None:
+    assert value(view, name="mixture", semivalue="banzhaf").per_seat == pytest.approx(
+        value(view, name="banzhaf").per_seat, abs=1e-12
+    )
+    even = value(view, name="mixture", semivalue="beta", alpha=1.0, beta=1.0)
+    assert even.per_seat == pytest.approx(value(view, name="exact").per_seat, abs=1e-12)
+
+
+@pytest.mark.parametrize("broken", [float("nan"), 1e30])
+def test_updates_without_a_finite_loss_leave_the_game_first(view: View, broken: float) -> None:
+    rows = view.trained.rows.clone()
+    rows[2] = broken
+    spoilt = replace(view, updates=replace(view.trained, rows=rows))
+    found = value(spoilt, name="mixture")
+    sound = [0, 1, 3]
+    game = view.judge.coalitions(rows[sound], view.table.rows[0], view.mixed.W[0, sound], "loss")
+    assert found.per_seat[sound] == pytest.approx(shapley.exact(game, 3), abs=1e-9)
+    assert found.per_seat[2] == -1e9
+    assert found.metrics["value/not_finite"] == 1
+
+
+def test_a_budget_too_small_for_the_seats_is_refused(view: View) -> None:
+    with pytest.raises(UserError, match=r"value.budget is 9; allowed: at least 10 models for a game of 4 seats"):
+        value(view, name="mixture", budget=9)
 
 
 def test_a_utility_that_does_not_exist_is_refused() -> None:

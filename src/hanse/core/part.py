@@ -152,7 +152,9 @@ class Values:
     errors of the estimate ``[S]`` and the exact values ``[S]`` beside it where there are any.
 
     ``without_block [S, B]``: the values with one of B blocks of the validation samples left out at a time, from which
-    the error follows that comes from the draw of these samples (None: not known).
+    the error follows that comes from the draw of these samples (None: not known). ``interactions [S, S]``: above 0 for
+    two seats that complement each other, below 0 for two that duplicate each other, NaN for seats that play no game
+    together (None: not asked for).
     """
 
     per_seat: Floats
@@ -160,6 +162,7 @@ class Values:
     exact: Floats | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     without_block: Floats | None = None
+    interactions: Floats | None = None
     found: tuple[Any, ...] = ()
 
     @property

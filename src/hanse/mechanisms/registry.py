@@ -93,6 +93,7 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
     },
     "value": {
         "gtg": value.GTG,
+        "mixture": value.Mixture,
         "exact": value.Exact,
         "monte_carlo": value.MonteCarlo,
         "leave_one_out": value.LeaveOneOut,

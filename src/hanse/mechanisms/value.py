@@ -15,12 +15,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from hanse.base.errors import UserError
 from hanse.base.factories import Positive
 from hanse.core.part import State, ValuePart, Values, View
 from hanse.core.port import Derived, Gradient, Request
-from hanse.core.table import Floats, mix
-from hanse.games import shapley
-from hanse.learning.coalitions import Coalitions
+from hanse.core.table import Floats, Ints, mix
+from hanse.games import mixture, shapley
+from hanse.games.gtg import Stop
+from hanse.games.semivalues import Semivalue
+from hanse.learning.coalitions import WORST, Coalitions
 from hanse.mechanisms.weigh import sample_shares
 
 __all__ = [
@@ -31,6 +34,7 @@ __all__ = [
     "FirstOrderAtClients",
     "GameValue",
     "LeaveOneOut",
+    "Mixture",
     "MonteCarlo",
     "Solved",
 ]
@@ -45,7 +49,7 @@ GIVES = frozenset({"values"})
 @dataclass(frozen=True)
 class Solved:
     """One group's solution: ``values [m]``, the same without each block of validation samples ``[m, B]``, standard
-    errors and exact values ``[m]`` or None, and what to record.
+    errors and exact values ``[m]`` or None, what to record, and the interactions ``[m, m]`` if they are asked for.
     """
 
     values: Floats
@@ -53,6 +57,7 @@ class Solved:
     errors: Floats | None = None
     exact: Floats | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    interactions: Floats | None = None
 
 
 def _by_block(solve: Callable[[Floats], Floats], game: Coalitions) -> Floats:
@@ -80,6 +85,7 @@ class GameValue(ValuePart):
         errors, exact = np.full(len(updates), np.nan), np.full(len(updates), np.nan)
         metrics = {"value/models_evaluated": 0.0}
         without: list[Floats] = []
+        pairs: Floats | None = None
         for row, group in updates.seats.groups().items():
             weights = view.mixed.W[row, group]
             game = view.judge.coalitions(updates.rows[group], view.table.rows[row], weights, self.utility)
@@ -90,13 +96,16 @@ class GameValue(ValuePart):
                 errors[group] = solved.errors
             if solved.exact is not None:
                 exact[group] = solved.exact
+            if solved.interactions is not None:
+                pairs = np.full((len(updates), len(updates)), np.nan) if pairs is None else pairs
+                pairs[np.ix_(group, group)] = solved.interactions
             metrics["value/models_evaluated"] += game.evaluated
             for name, amount in solved.metrics.items():
                 metrics[name] = metrics.get(name, 0.0) + amount
         metrics["value/sum"] = float(per_seat.sum())
         groups = np.concatenate(list(updates.seats.groups().values()))
         without_block = np.concatenate(without)[np.argsort(groups)]  # in the order of the seats
-        return Values(per_seat, _known(errors), _known(exact), metrics, without_block), state
+        return Values(per_seat, _known(errors), _known(exact), metrics, without_block, pairs), state
 
 
 def _known(numbers: Floats) -> Floats | None:
@@ -122,16 +131,18 @@ class GTG(GameValue):
     """GTG-Shapley (GreedyFed Alg. 2): guided permutations, truncated between and within rounds.
 
     ``eps`` is the truncation threshold in units of the utility; ``max_permutations`` defaults to 50 a seat (papers.md
-    G4). With ``check`` the exact values stand beside the estimate, for groups of at most 8 seats.
+    G4). It stops when "every" seat's estimate has settled, or their "mean", as the authors' code does after about 20
+    permutations. With ``check`` the exact values stand beside the estimate, for groups of at most 8 seats.
     """
 
     eps: Annotated[float, Field(ge=0)] = 1e-4
     max_permutations: Positive | None = None
     check: bool = False
+    stop: Stop = "every"
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return estimated Shapley values ``[n]`` with their standard errors."""
-        found = shapley.gtg(game, n, eps=self.eps, max_permutations=self.max_permutations, seed=_seed(view))
+        found = shapley.gtg(game, n, self.eps, self.max_permutations, seed=_seed(view), stop=self.stop)
         counts = {
             "value/requests": float(found.evaluations),
             "value/permutations": float(found.permutations),
@@ -140,6 +151,101 @@ class GTG(GameValue):
         without = _along(found, game)
         exact = shapley.exact(game, n) if self.check and n <= MOST_CHECKED else None
         return Solved(found.values, without, found.standard_errors, exact, counts)
+
+
+@dataclass(frozen=True)
+class _Among:
+    """The game among some ``players [m]`` of a larger one, numbered 0 to m - 1."""
+
+    game: shapley.Memo
+    players: Ints
+
+    def named(self, coalitions: Sequence[shapley.Coalition]) -> list[shapley.Coalition]:
+        """Return the coalitions by the numbers that their players have in the larger game."""
+        return [frozenset(self.players[list(one)].tolist()) for one in coalitions]
+
+    def __call__(self, coalition: shapley.Coalition) -> float:
+        return self.many([coalition])[0]
+
+    def many(self, coalitions: Sequence[shapley.Coalition]) -> list[float]:
+        return self.game.many(self.named(coalitions))
+
+
+@dataclass(frozen=True)
+class Mixture(GameValue):
+    """A surrogate in the mixture of the updates (:mod:`hanse.games.mixture`), from ``budget`` models a group (default:
+    10 a seat; all coalitions if they fit).
+
+    ``semivalue`` is "shapley", "banzhaf" or "beta", which takes ``alpha`` and ``beta``. With ``stop`` it may end with
+    fewer models: at "top", when the intervals part the ``top`` best seats from the others, at "payout", when every
+    interval is within ``precision`` of the sum of the positive values. With ``interactions`` it is recorded which seats
+    complement and which duplicate each other. ``check``: as for GTG-Shapley.
+
+    Seats whose own model has no finite loss leave the game first; each is worth what such a model is to the whole.
+    """
+
+    budget: Positive | None = None
+    semivalue: Literal["shapley", "banzhaf", "beta"] = "shapley"
+    alpha: Annotated[float, Field(gt=0)] = 4.0
+    beta: Annotated[float, Field(gt=0)] = 1.0
+    stop: Literal["budget", "top", "payout"] = "budget"
+    top: Positive = 1
+    precision: Annotated[float, Field(gt=0)] = 0.01
+    interactions: bool = False
+    check: bool = False
+
+    def solve(self, game: Coalitions, n: int, view: View) -> Solved:
+        """Return estimated semivalues ``[n]`` with their standard errors.
+
+        Raises:
+            UserError: ``budget`` is too small for so many seats.
+        """
+        game.keep_outputs = True
+        memo = shapley.Memo(game)
+        alone = np.array(memo.many([frozenset(), *(frozenset({i}) for i in range(n))]))[1:]
+        sound = np.flatnonzero(alone > WORST)
+        values, errors = np.full(n, WORST), np.zeros(n)
+        without = np.full((n, game.without_block.shape[1]), WORST)
+        metrics: dict[str, float] = {"value/not_finite": float(n - len(sound))}
+        pairs = np.zeros((n, n)) if self.interactions else None
+        if len(sound):
+            found = self._among(memo, game, sound, view)
+            measure = self._measure(len(sound))
+            estimate = found.estimate(measure)
+            worth = game.without_block[memo.places(_Among(memo, sound).named(found.design.coalitions()))]
+            values[sound], errors[sound] = estimate.values, estimate.standard_errors
+            without[sound] = found.values(measure, worth)
+            if pairs is not None:
+                pairs[np.ix_(sound, sound)] = found.interactions(measure)[0]
+            metrics |= {"value/exact_games": float(found.design.complete)}
+        exact = shapley.exact(memo, n) if self.check and n <= MOST_CHECKED else None
+        return Solved(values, without, errors, exact, metrics, pairs)
+
+    def _among(self, memo: shapley.Memo, game: Coalitions, sound: Ints, view: View) -> mixture.Fit:
+        """Return the fit of the game among these players ``[m]``, numbered 0 to m - 1 in it."""
+
+        def grams() -> list[Floats]:
+            both = (game.update_gram(), game.output_gram())
+            return [gram[np.ix_(sound, sound)] for gram in both if gram is not None]
+
+        m = len(sound)
+        least = min(2**m, 2 * m + 2)
+        if self.budget is not None and self.budget < least:
+            raise UserError(f"value.budget is {self.budget}; allowed: at least {least} models for a game of {m} seats")
+        found = mixture.mixture(
+            _Among(memo, sound), m, game.shares[sound], grams, self.budget, _seed(view), enough=self._enough()
+        )
+        return found.fit
+
+    def _measure(self, n: int) -> Semivalue:
+        if self.semivalue == "beta":
+            return Semivalue.beta_shapley(n, self.alpha, self.beta)
+        return Semivalue.banzhaf() if self.semivalue == "banzhaf" else Semivalue.shapley(n)
+
+    def _enough(self) -> Callable[[Floats, Floats], bool] | None:
+        if self.stop == "top":
+            return mixture.top_settled(self.top)
+        return mixture.shares_settled(self.precision) if self.stop == "payout" else None
 
 
 @dataclass(frozen=True)
