@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 import hanse
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, FederatedData, build, counts_figure, counts_table, load, parse_spec, split
-from hanse.data.distributions import by_rotation
 from hanse.data.federated import SplitData
-from hanse.data.mixtures import inverse, mixes, mixture
-from hanse.data.regression import fedsoft_weights
+from hanse.data.mixtures import by_rotation, inverse, mixes, mixture
+from hanse.data.synthetic import fedsoft_weights
 
 
 def made(**values: Any) -> FederatedData:

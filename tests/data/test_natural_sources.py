@@ -17,10 +17,9 @@ import torch
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, build, load
 from hanse.data import sources as sources_module
-from hanse.data.emnist import read_emnist
-from hanse.data.pacs import CLASSES, DOMAINS
+from hanse.data.download import read_emnist
+from hanse.data.natural import CLASSES, DOMAINS, LEAST_WINDOWS, WINDOW, parse_roles, windows
 from hanse.data.partitions import natural, natural_owners
-from hanse.data.text import LEAST_WINDOWS, WINDOW, parse_roles, windows
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,17 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
-from hanse.data.partitions import Partition, dirichlet, iid, label_mixes, natural, niid, pathological, pooled
-from hanse.data.sizes import client_sizes
+from hanse.data.partitions import (
+    Partition,
+    client_sizes,
+    dirichlet,
+    iid,
+    label_mixes,
+    natural,
+    niid,
+    pathological,
+    pooled,
+)
 
 Labels = NDArray[np.int64]
 

@@ -19,13 +19,12 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.federation.answers import Share, gradient
-from hanse.learning import convolutions, program
-from hanse.learning.agreement import disagreement, settle
+from hanse.learning import forward, program
+from hanse.learning.agreement import Plain, disagreement, settle
 from hanse.learning.engines import Choice, make_engine
 from hanse.learning.job import Engine, Problem, SeatJob, TrainedRows
 from hanse.learning.models import build_problem
 from hanse.learning.program import read_stack
-from hanse.learning.reference import Plain
 
 from .helpers import jobs_of, made
 
@@ -90,7 +89,7 @@ def test_a_convolution_that_is_read_wrongly_is_found(monkeypatch: pytest.MonkeyP
     problem, row = problem_of(nn.Sequential(*layers))
     engine = make_engine(Choice("sequential", 1, 1), problem)
     assert disagreement(engine, problem, row, made((1, 8, 8), 5), CPU) is None
-    monkeypatch.setattr(convolutions, "layers_in_order", named_children)
+    monkeypatch.setattr(forward, "layers_in_order", named_children)
     engine = make_engine(Choice("sequential", 1, 1), problem)
     reason = disagreement(engine, problem, row, made((1, 8, 8), 5), CPU)
     assert reason == "scores models otherwise than the module itself"

@@ -26,13 +26,10 @@ from hanse.base.errors import UserError, import_path
 from hanse.base.files import write_whole
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, image_samples, stratified_split
-from hanse.data.download import fetch
-from hanse.data.emnist import ARCHIVE, CASED, cased, cased_distributions, find_emnist, read_emnist
-from hanse.data.leaf import femnist
-from hanse.data.pacs import pacs
-from hanse.data.regression import fedsoft_linear
+from hanse.data.download import ARCHIVE, CASED, cased, cased_distributions, fetch, find_emnist, read_emnist
+from hanse.data.natural import TEXTS, TextOptions, femnist, pacs, shakespeare
 from hanse.data.samples import Samples
-from hanse.data.text import TEXTS, TextOptions, shakespeare
+from hanse.data.synthetic import fedsoft_linear
 
 __all__ = ["GENERATED", "SOURCES", "Loader", "cache_dir", "is_here", "load"]
 

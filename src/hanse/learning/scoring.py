@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.data.samples import Samples
-from hanse.learning.convolutions import read_convolutions
-from hanse.learning.forward import forward, through
+from hanse.learning.forward import forward, read_convolutions, through
 from hanse.learning.job import Problem, Scores
 from hanse.learning.local import Precision, Trainer
 from hanse.learning.program import read_stack

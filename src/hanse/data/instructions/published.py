@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError, library
-from hanse.data.instructions.records import Instruction, read_records
-from hanse.data.instructions.tokens import EXTRA, reason
+from hanse.data.instructions.records import EXTRA, Instruction, read_records, reason
 
 __all__ = ["PUBLISHED", "SENTIMENTS", "Published", "load_published"]
 
