@@ -11,7 +11,8 @@ import gzip
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError
 from hanse.data.dataset import Distributions
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "cased_distributions",
     "fetch",
     "fetch_text",
+    "fetching",
     "find_emnist",
     "parse_cifar10",
     "parse_idx",
@@ -164,6 +167,10 @@ def read_idx_files(path: Path, files: Mapping[str, str]) -> Arrays:
     return out
 
 
+def _read_emnist_archive(folder: Path, *, split: str) -> Arrays:
+    return read_emnist(folder / ARCHIVE, split)
+
+
 def _bytes(path: Path, name: str) -> bytes:
     if path.is_dir():
         return (path / name).read_bytes()
@@ -235,7 +242,7 @@ REMOTES: Mapping[str, Remote] = {
         f"emnist_{split}": Remote(
             bases=("https://biometrics.nist.gov/cs_links/EMNIST/",),
             files={ARCHIVE: "58c8d27c78d21e728a6bc7b3cc06412e"},
-            read=lambda folder, split=split: read_emnist(folder / ARCHIVE, split),
+            read=partial(_read_emnist_archive, split=split),
             folder="emnist",
         )
         for split in ("byclass", "balanced")
@@ -256,11 +263,25 @@ def fetch(source: str, cache: Path, remotes: Mapping[str, Remote] = REMOTES) -> 
     return remote.read(folder)
 
 
-def fetch_text(address: str, sha256: str, path: Path) -> Path:
+def fetch_text(address: str, sha256: str, path: Path) -> None:
     """Download one file to ``path``, checked. Raises OSError with one line that says what failed."""
     base, _, name = address.rpartition("/")
     _fetch_file(name, f"sha256:{sha256}", (base + "/",), path.parent, path.name)
-    return path
+
+
+@contextmanager
+def fetching(source: str, looked: Sequence[Path], remedy: str, download: bool) -> Iterator[None]:
+    """Surround the download of a source that is in none of the places ``looked`` for.
+
+    Raises UserError, with the remedy, if ``download`` is off, or where the block fails.
+    """
+    places = f"looked for {', '.join(map(str, looked))}"
+    if not download:
+        raise UserError(f"source '{source}' was not found and download is off; {places}; {remedy}, or allow download")
+    try:
+        yield
+    except (OSError, ValueError) as error:  # what requests raises is an OSError
+        raise UserError(f"source '{source}' could not be downloaded ({error}); {places}; {remedy}") from error
 
 
 def _fetch_file(name: str, known_hash: str, bases: tuple[str, ...], folder: Path, saved_as: str = "") -> None:

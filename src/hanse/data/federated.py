@@ -76,12 +76,6 @@ class FederatedData(ABC):
         """Return the client's group (see ``groups``), or None where there are none."""
         return None if self.groups is None else int(self.groups[client])
 
-    def distribution_counts(self, share: str = "train") -> NDArray[np.int64] | None:
-        """Return samples of each client and distribution in a share, ``[clients, distributions]``, if there are
-        several.
-        """
-        return None
-
     def origin(self, share: str) -> Sequence[str] | None:
         """Return a line a client that says what its samples are made from, where samples are not in memory (none for
         clients that are elsewhere); None where they are.
@@ -186,22 +180,9 @@ class SplitData(FederatedData):
         """Return train samples of each client and class, or ``None`` for regression."""
         if self.num_classes is None or self.train.y.ndim > 1:
             return None
-        return self._counts(self.train.y.numpy(), self.num_classes, "train")
-
-    def distribution_counts(self, share: str = "train") -> NDArray[np.int64] | None:
-        """Return samples of each client and distribution in a share, ``[clients, distributions]``, if there are
-        several.
-        """
-        if self.distribution_of is None or (share == "test" and self.lent is not None):
-            return None
-        self._check((), share)
-        return self._counts(self.distribution_of, len(self.distribution_names), share)
-
-    def _counts(self, kind_of: NDArray[np.int64], kinds: int, share: str) -> NDArray[np.int64]:
-        column = SHARES.index(share)
-        kind = kind_of[self.order.numpy()]
-        spans = self.bounds[:, column : column + 2].tolist()
-        return np.stack([np.bincount(kind[a:b], minlength=kinds) for a, b in spans]).astype(np.int64)
+        label = self.train.y[self.order].numpy()
+        spans = self.bounds[:, :2].tolist()
+        return np.stack([np.bincount(label[a:b], minlength=self.num_classes) for a, b in spans]).astype(np.int64)
 
 
 def _names(dataset: Dataset, partition: Partition) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, largest_remainder, stratified_split
-from hanse.data.partitions import SizeLaw, check_count, client_sizes
+from hanse.data.partitions import SizeLaw, client_sizes
 from hanse.data.samples import Samples
 
 __all__ = ["MIX_RULE", "by_classes", "by_rotation", "check_mix", "inverse", "mixes", "mixture", "with_distributions"]
@@ -158,8 +158,8 @@ def mixes(law: str, clients: int, distributions: int, *, seed: int) -> Floats:
     them one after another, from the last to the first. "random": the lengths into which S - 1 uniform points cut
     [0, 1].
     """
-    check_count("clients", clients)
-    check_count("num_distributions", distributions, 2)
+    if distributions < 2:
+        raise UserError(f"num_distributions = {distributions!r}; allowed: an integer of at least 2")
     ratio = check_mix(law)
     if law == "random":
         cuts = np.sort(stream(seed, "partition", start=7).random((clients, distributions - 1)), axis=1)
@@ -205,7 +205,6 @@ def mixture(
     Returns sorted indices (train, validation, test) for each client. Raises UserError for what cannot be met.
     """
     clients = len(train_mix)
-    check_count("min_samples", min_samples)
     stock = np.array([len(pool) for pool in pools], dtype=np.int64)
 
     def demand(samples: int) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, image_samples, stratified_split
-from hanse.data.download import fetch_text
+from hanse.data.download import fetch_text, fetching
 from hanse.data.samples import Samples
 
 __all__ = [
@@ -128,14 +128,9 @@ def _find_text(folders: Sequence[Path], download: bool) -> Path:
     for path in paths:
         if path.is_file():
             return path
-    looked = f"looked for {', '.join(map(str, paths))}"
-    remedy = f"set HANSE_DATA to a folder that holds {FILE}"
-    if not download:
-        raise UserError(f"source 'shakespeare' was not found and download is off; {looked}; {remedy}")
-    try:
-        return fetch_text(ADDRESS, SHA256, paths[-1])
-    except (OSError, ValueError) as error:  # what requests raises is an OSError
-        raise UserError(f"source 'shakespeare' could not be downloaded ({error}); {looked}; {remedy}") from error
+    with fetching("shakespeare", paths, f"set HANSE_DATA to a folder that holds {FILE}", download):
+        fetch_text(ADDRESS, SHA256, paths[-1])
+    return paths[-1]
 
 
 LEAF_CLASSES, LEAF_SIDE = 62, 28

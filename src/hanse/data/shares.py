@@ -37,12 +37,7 @@ def client_shares(
 
 
 def share_ends(sizes: NDArray[np.int64], client_test: float, client_validation: float) -> NDArray[np.int64]:
-    """Return where a client's train, validation and test shares end, ``[clients, 3]``. Raises UserError."""
-    for name, value in (("client_test", client_test), ("client_validation", client_validation)):
-        if not 0 <= value < 1:
-            raise UserError(f"{name} = {value!r}; allowed: at least 0 and less than 1")
-    if client_test + client_validation >= 1:
-        raise UserError(f"client_test + client_validation = {client_test + client_validation:g}; allowed: less than 1")
+    """Return where a client's train, validation and test shares end, ``[clients, 3]``."""
     test = np.floor(sizes * client_test).astype(np.int64)
     validation = np.floor(sizes * client_validation).astype(np.int64)
     return np.stack([sizes - test - validation, sizes - test, sizes], axis=1)
@@ -59,8 +54,6 @@ def server_cut(
     """Return the sorted positions of the server's (validation, test) sets in a test set; validation is this share of
     it, stratified by class (by owner where a sample has many classes, as text has) and distribution.
     """
-    if not 0 <= validation < 1:
-        raise UserError(f"validation = {validation!r}; allowed: at least 0 and less than 1")
     size = round(len(test) * validation)
     labels = None if num_classes is None else owner_of if test.y.ndim > 1 else test.y.numpy()
     if told is not None:

@@ -26,7 +26,7 @@ from hanse.base.errors import UserError, import_path
 from hanse.base.files import write_whole
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, image_samples, stratified_split
-from hanse.data.download import ARCHIVE, CASED, cased, cased_distributions, fetch, find_emnist, read_emnist
+from hanse.data.download import ARCHIVE, CASED, cased, cased_distributions, fetch, fetching, find_emnist, read_emnist
 from hanse.data.natural import TEXTS, TextOptions, femnist, pacs, shakespeare
 from hanse.data.samples import Samples
 from hanse.data.synthetic import fedsoft_linear
@@ -200,17 +200,11 @@ def _find(name: str, root: Path | None, download: bool) -> tuple[dict[str, NDArr
             return read_emnist(published, name.removeprefix("emnist_")), published
         except ValueError as error:
             raise UserError(f"source '{name}': {error}") from error
-    looked = f"looked for {', '.join(map(str, paths))}"
     remedy = f"set HANSE_DATA to a folder that holds {name}.npz"
     if name.startswith("emnist_"):
         remedy += f" or EMNIST's published {ARCHIVE}"
-    if not download:
-        raise UserError(f"source '{name}' was not found and download is off; {looked}; {remedy}, or allow download")
-    try:
-        arrays = fetch(name, folders[-1])
-        _write_npz(paths[-1], arrays)
-    except (OSError, ValueError) as error:
-        raise UserError(f"source '{name}' could not be downloaded ({error}); {looked}; {remedy}") from error
+    with fetching(name, paths, remedy, download):
+        _write_npz(paths[-1], fetch(name, folders[-1]))
     return _read_npz(paths[-1], _IMAGES[name]), paths[-1]
 
 

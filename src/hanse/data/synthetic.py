@@ -25,11 +25,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hanse.base.errors import UserError
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions
 from hanse.data.federated import SHARES, FederatedData
-from hanse.data.partitions import check_count
 from hanse.data.samples import Samples
 from hanse.data.shares import server_cut, share_ends, taken
 
@@ -57,16 +55,8 @@ class Synthetic:
     seed: int = 0
     samples_per_client: int | None = None
 
-    def __post_init__(self) -> None:
-        for name, value in (("alpha", self.alpha), ("beta", self.beta)):
-            if not 0 <= value < float("inf"):
-                raise UserError(f"{name} = {value!r}; allowed: a finite number of at least 0")
-        if self.samples_per_client is not None:
-            check_count("samples_per_client", self.samples_per_client)
-
     def sizes(self, clients: int) -> NDArray[np.int64]:
         """Return each client's number of samples, ``[clients]``; it does not depend on how many others there are."""
-        check_count("clients", clients)
         if self.samples_per_client is not None:
             return np.full(clients, self.samples_per_client, dtype=np.int64)
         draws = stream(self.seed, "synthetic-sizes").lognormal(4.0, 2.0, clients)
