@@ -135,8 +135,8 @@ class SplitData(FederatedData):
         lengths = np.array([[len(part) for part in own] for own in shares], dtype=np.int64)
         ends = np.cumsum(lengths, axis=1)
         starts = np.concatenate([[0], np.cumsum(ends[:, -1])[:-1]])
-        told = dataset.distributions
-        held, cut = server_cut(dataset.test, dataset.num_classes, validation, seed, told, dataset.test_client_of)
+        dists = dataset.distributions
+        held, cut = server_cut(dataset.test, dataset.num_classes, validation, seed, dists, dataset.test_client_of)
         server_test = taken(dataset.test, cut)
         lent = None
         if lend and client_test > 0:
@@ -161,9 +161,11 @@ class SplitData(FederatedData):
             bounds=np.concatenate([starts[:, None], starts[:, None] + ends], axis=1),
             lent=lent,
         )
-        if told is not None:
-            tests = tuple(dataset.test.take(torch.from_numpy(cut[told.test[cut] == d])) for d in range(len(told.names)))
-            data = replace(data, distribution_names=told.names, server_tests=tests, distribution_of=told.train)
+        if dists is not None:
+            tests = tuple(
+                dataset.test.take(torch.from_numpy(cut[dists.test[cut] == d])) for d in range(len(dists.names))
+            )
+            data = replace(data, distribution_names=dists.names, server_tests=tests, distribution_of=dists.train)
         return replace(data, warnings=tuple(unheld_classes(data)))
 
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:

@@ -34,12 +34,15 @@ def with_distributions(
     ``kind``: "classes", "rotation", "source", or None: as the source says if it does, else by classes. ``count`` is
     their number (None: 2, or what ``class_groups`` or the source have). Raises UserError for what the data cannot do.
     """
-    told = dataset.distributions
+    dists = dataset.distributions
     if kind is None:
-        kind = "source" if told is not None and class_groups is None and count in (None, len(told.names)) else "classes"
-    if kind == "source" and told is not None and count not in (None, len(told.names)):
+        kind = (
+            "source" if dists is not None and class_groups is None and count in (None, len(dists.names)) else "classes"
+        )
+    if kind == "source" and dists is not None and count not in (None, len(dists.names)):
         raise UserError(
-            f"data.num_distributions = {count}: source '{dataset.name}' has {len(told.names)}: {', '.join(told.names)}"
+            f"data.num_distributions = {count}: source '{dataset.name}' has {len(dists.names)}: "
+            + ", ".join(dists.names)
         )
     count = 2 if count is None else count
     if kind == "source":

@@ -37,7 +37,7 @@ __all__ = [
     "windows",
 ]
 
-# sources of instructions by name; they are in hanse.llm
+# sources of instructions by name; they are in hanse.data.instructions
 TEXTS = (
     "instructions", "instruction_files", "fiqa", "tfns", "nwgi", "code_alpaca", "mixed_finance", "finance_code",
 )  # fmt: skip
@@ -183,9 +183,9 @@ def _load_leaf(files: dict[str, list[Path]]) -> Dataset:
 def read_leaf(path: Path) -> Iterator[tuple[str, tuple[NDArray[np.float32], NDArray[np.int64]]]]:
     """Yield ``user, (x float32 [n, 784], y int64 [n])`` of one of LEAF's json files. Raises UserError by file name."""
     try:
-        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        for name in told["users"]:
-            data = told["user_data"][name]
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        for name in content["users"]:
+            data = content["user_data"][name]
             x = np.asarray(data["x"], dtype=np.float32).reshape(len(data["x"]), -1)
             y = np.asarray(data["y"], dtype=np.int64)
             if y.shape != (len(x),) or (len(x) and x.shape[1] != LEAF_SIDE * LEAF_SIDE):

@@ -48,7 +48,7 @@ def server_cut(
     num_classes: int | None,
     validation: float,
     seed: int,
-    told: Distributions | None = None,
+    distributions: Distributions | None = None,
     owner_of: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the sorted positions of the server's (validation, test) sets in a test set; validation is this share of
@@ -56,8 +56,8 @@ def server_cut(
     """
     size = round(len(test) * validation)
     labels = None if num_classes is None else owner_of if test.y.ndim > 1 else test.y.numpy()
-    if told is not None:
-        labels = told.test if labels is None else labels * len(told.names) + told.test
+    if distributions is not None:
+        labels = distributions.test if labels is None else labels * len(distributions.names) + distributions.test
     rest, cut = stratified_split(labels, len(test), size, stream(seed, "server-validation"))
     return cut, rest
 

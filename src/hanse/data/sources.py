@@ -160,8 +160,8 @@ def _image_source(
     mean, std = _scaling(arrays["x_train"], facts, scale)
     train = image_samples(arrays["x_train"], arrays["y_train"], mean, std)
     test = image_samples(arrays["x_test"], arrays["y_test"], mean, std)
-    told = cased_distributions(train.y.numpy(), test.y.numpy()) if name == "emnist_cased" else None
-    return Dataset(name, train, test, classes, tuple(train.x.shape[1:]), note=note, distributions=told)
+    distributions = cased_distributions(train.y.numpy(), test.y.numpy()) if name == "emnist_cased" else None
+    return Dataset(name, train, test, classes, tuple(train.x.shape[1:]), note=note, distributions=distributions)
 
 
 def _scaling(images: NDArray[np.uint8], facts: _Images, scale: Scale) -> tuple[tuple[float, ...], tuple[float, ...]]:

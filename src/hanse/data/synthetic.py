@@ -107,8 +107,8 @@ def fedsoft_linear(*, root: Path | None, seed: int, download: bool) -> Dataset:
     (train, train_of), (test, test_of) = (
         _linear_samples(seed, size, share) for share, size in enumerate((LINEAR_TRAIN, LINEAR_TEST))
     )
-    told = Distributions(tuple(f"model {'AB'[d]}" for d in range(LINEAR_MODELS)), train_of, test_of)
-    return Dataset("fedsoft_linear", train, test, None, (LINEAR_FEATURES,), distributions=told)
+    distributions = Distributions(tuple(f"model {'AB'[d]}" for d in range(LINEAR_MODELS)), train_of, test_of)
+    return Dataset("fedsoft_linear", train, test, None, (LINEAR_FEATURES,), distributions=distributions)
 
 
 def _linear_samples(seed: int, size: int, share: int) -> tuple[Samples, NDArray[np.int64]]:

@@ -23,7 +23,7 @@ from hanse.base.streams import stream, torch_seed
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.coalitions import Coalitions
-from hanse.learning.engines import Choice, make_engine
+from hanse.learning.engines import EngineChoice, make_engine
 from hanse.learning.forward import read_convolutions
 from hanse.learning.job import Engine, Problem, SeatJob, batch_plan, smallest_batch
 from hanse.learning.local import Precision, in_channels_last, loss_of
@@ -194,13 +194,13 @@ _STEPS = Recipe(steps=2, batch_size=_SAMPLES, momentum=0.9, weight_decay=0.1)
 
 
 def settle(
-    choice: Choice,
+    choice: EngineChoice,
     problem: Problem,
     row: Tensor,
     samples: Samples,
     device: torch.device,
     precision: Precision,
-) -> tuple[Choice, Problem, Engine, list[str]]:
+) -> tuple[EngineChoice, Problem, Engine, list[str]]:
     """Return the chosen engine, made and compared with the module itself on ``samples``; see :func:`disagreement`.
 
     Where they differ, or the engine fails, the choice becomes the sequential engine, the problem ``plain``, and a
@@ -244,8 +244,8 @@ def _case(problem: Problem, row: Tensor, samples: Samples, attempt: int) -> tupl
     noise = [torch.from_numpy(draw.standard_normal((3, len(row)), dtype=np.float32)) for _ in seats]
     for one in noise:
         one[:, problem.layout.num_parameters :] = 0  # statistics: a variance must stay above zero
-        if problem.held is not None:
-            one[0, problem.held] = 0
+        if problem.frozen_columns is not None:
+            one[0, problem.frozen_columns] = 0
     return few, [
         SeatJob(index, row + 0.01 * near, (0, attempt, s, 0), row + 0.1 * away, 0.5, 0.1 * slope)
         for s, (index, (near, away, slope)) in enumerate(zip(seats, noise, strict=True))
@@ -285,7 +285,7 @@ def _trains_otherwise(engine: Engine, plain: Plain, few: Samples, jobs: Sequence
             grain = _GRAIN * float(mine[part].norm())
             if _far(theirs[part] - job.start[part], mine[part] - job.start[part], plain, grain):
                 return f"trains to other {what} than the module itself"
-    held = plain.problem.held
+    held = plain.problem.frozen_columns
     if held is not None and any(
         not torch.equal(row[held], job.start[held]) for row, job in zip(got, jobs, strict=True)
     ):

@@ -27,8 +27,7 @@ from hanse.federation.local import LocalFederation
 from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import Profile, build_profiles
 from hanse.learning.agreement import settle, why_unfit
-from hanse.learning.engines import Choice as EngineChoice
-from hanse.learning.engines import choose, pick_device
+from hanse.learning.engines import EngineChoice, choose, pick_device
 from hanse.learning.generator import why_no_head
 from hanse.learning.job import Engine, Problem, smallest_batch
 from hanse.learning.models import build_problem

@@ -77,7 +77,7 @@ FINANCE_EACH, FINANCE_CODE_EACH, TEST_EACH = 200, 387, 100  # samples of a clien
 
 
 @dataclass(frozen=True)
-class _Told:
+class _ClientSets:
     """A set's instructions, client by client, and what the clients are called."""
 
     train: Sequence[Sequence[Instruction]]
@@ -93,9 +93,9 @@ def load_instructions(
     Clients come with the set (partition "natural"). What was cut to fit the window is counted in the note. Raises
     UserError.
     """
-    told = INSTRUCTIONS[name](folders, root, seed, download)
+    sets = INSTRUCTIONS[name](folders, root, seed, download)
     tokenizer = build_tokenizer(options.tokenizer, download)
-    shares = {"train": told.train, "test": told.test}
+    shares = {"train": sets.train, "test": sets.test}
     flat = {share: [item for own in items for item in own] for share, items in shares.items()}
     longest = encode([*flat["train"], *flat["test"]], tokenizer, options.length)
     width = longest.samples.x.shape[1]
@@ -108,7 +108,7 @@ def load_instructions(
     if longest.cut:
         total = len(flat["train"]) + len(flat["test"])
         notes.append(f"{longest.cut} of {total} instructions are longer than {options.length} tokens and were cut")
-    clients = len(told.train) > 1
+    clients = len(sets.train) > 1
     return Dataset(
         name,
         samples["train"],
@@ -118,24 +118,24 @@ def load_instructions(
         note="; ".join(notes),
         client_of=owners["train"] if clients else None,
         test_client_of=owners["test"] if clients else None,
-        client_names=told.names if clients else (),
+        client_names=sets.names if clients else (),
     )
 
 
-def _shipped(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _Told:
+def _shipped(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
     train, test = client_reports()
     names = tuple(f"pair {c // 2} {'ab'[c % 2]}" for c in range(len(CLIENTS)))
-    return _Told(train, test, names)
+    return _ClientSets(train, test, names)
 
 
-def _one(name: str, folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _Told:
+def _one(name: str, folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
     train, test = load_published(name, folders, download)
-    return _Told([train], [test], (name,))
+    return _ClientSets([train], [test], (name,))
 
 
 def _dealt(
     plan: Sequence[tuple[str, int]], each: int, folders: Sequence[Path], root: Path | None, seed: int, download: bool
-) -> _Told:
+) -> _ClientSets:
     """Deal published sets to clients: ``each`` train samples a client, no sample twice; clients of one set share its
     test samples out.
     """
@@ -153,10 +153,10 @@ def _dealt(
             for share, order, size, out in zip(shares, orders, sizes, (train, test), strict=True):
                 out.append([share[i] for i in order[c * size : (c + 1) * size].tolist()])
             names.append(f"{name} {c}")
-    return _Told(train, test, tuple(names))
+    return _ClientSets(train, test, tuple(names))
 
 
-def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _Told:
+def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
     """One client a file of ``data.path``, in order of the names; the last fifth of a file is its test share."""
     if root is None:
         raise UserError("source 'instruction_files': data.path is needed: a folder with a file a client, or one file")
@@ -170,10 +170,10 @@ def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool
         kept = len(items) // 5
         train.append(items[: len(items) - kept])
         test.append(items[len(items) - kept :])
-    return _Told(train, test, tuple(path.stem for path in paths))
+    return _ClientSets(train, test, tuple(path.stem for path in paths))
 
 
-Reader = Callable[[Sequence[Path], Path | None, int, bool], _Told]
+Reader = Callable[[Sequence[Path], Path | None, int, bool], _ClientSets]
 INSTRUCTIONS: Mapping[str, Reader] = {
     "instructions": _shipped,
     "instruction_files": _files,
