@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.engines import Choice, choose, make_engine
+from hanse.learning.engines import EngineChoice, choose, make_engine
 from hanse.learning.job import Engine, SeatJob
 from hanse.learning.models import build_problem
 
@@ -57,7 +57,7 @@ def main() -> None:
     print(f"cifar-cnn on {source}; PyTorch {torch.__version__}, {most} threads at most")
     problem, row = build_problem("cnn", (3, 32, 32), 10, 0)
     chosen = choose(problem, row, RECIPE, train.take(clients[0][:4]), seats=5, batch=50)
-    others = {Choice("sequential", 1, most), Choice("sequential", most, 1)} if options.all else set()
+    others = {EngineChoice("sequential", 1, most), EngineChoice("sequential", most, 1)} if options.all else set()
     runs: dict[str, Callable[[], object]] = {}
     for threads in sorted({1, most}):
         loop = PlainLoop(cnn(), train, test, clients)

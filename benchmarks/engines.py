@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from hanse.base.errors import UserError
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.engines import Choice, choose, make_engine
+from hanse.learning.engines import EngineChoice, choose, make_engine
 from hanse.learning.job import Engine, Problem, SeatJob
 from hanse.learning.models import build_problem
 
@@ -105,7 +105,7 @@ class Job:
     recipe: Recipe
     test: Samples
 
-    def choice(self, train: str = "auto", threads: int | None = None, workers: int | None = None) -> Choice:
+    def choice(self, train: str = "auto", threads: int | None = None, workers: int | None = None) -> EngineChoice:
         """Return the rule's choice, or what is given. Raises UserError if that cannot train the model."""
         few, size = Samples(self.pool.x[:4], self.pool.y[:4]), self.recipe.batch_size or len(self.pool)
         given = {"train": train, "threads": threads, "workers": workers}
@@ -139,7 +139,7 @@ def real(shape: Shape) -> Job:
     return Job(problem, some(sum(sizes)), jobs, shape.recipe, some(shape.tested))
 
 
-def settings(job: Job, most: int) -> list[Choice]:
+def settings(job: Job, most: int) -> list[EngineChoice]:
     """Return the rule's choice and every other setting that can train the job here."""
     found = {job.choice(): None}
     counts = sorted({1, min(2, most), min(4, most), most})
@@ -154,10 +154,10 @@ def settings(job: Job, most: int) -> list[Choice]:
     return list(found)
 
 
-def measure(job: Job, choices: Sequence[Choice], repeats: int) -> dict[Choice, list[float]]:
+def measure(job: Job, choices: Sequence[EngineChoice], repeats: int) -> dict[EngineChoice, list[float]]:
     """Return the seconds of each setting's rounds, timed in turn, the slow ones twice only."""
     engines = {choice: make_engine(choice, job.problem) for choice in choices}
-    times: dict[Choice, list[float]] = {choice: [] for choice in choices}
+    times: dict[EngineChoice, list[float]] = {choice: [] for choice in choices}
     try:
         for turn in range(-1, repeats):
             limit = 3 * min(min(found, default=float("inf")) for found in times.values())

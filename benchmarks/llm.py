@@ -31,9 +31,8 @@ import hanse
 from hanse.base.streams import stream
 from hanse.data import Dataset, load
 from hanse.data.dataset import IGNORED
-from hanse.data.instructions.records import Instruction, encode
-from hanse.data.instructions.shipped import INSTRUCTION, PAIRS
-from hanse.data.instructions.tokens import PIECES, ByteTokenizer
+from hanse.data.instructions.records import PIECES, ByteTokenizer, Instruction, encode
+from hanse.data.instructions.sources import INSTRUCTION, PAIRS
 from hanse.data.samples import Samples
 from hanse.lab.papers.catalogue import find_table
 from hanse.learning.models import build_problem

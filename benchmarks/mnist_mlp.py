@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.engines import Choice, choose, make_engine
+from hanse.learning.engines import EngineChoice, choose, make_engine
 from hanse.learning.job import Engine, Problem, SeatJob
 from hanse.learning.models import build_problem
 
@@ -47,7 +47,12 @@ def engines(count: int, problem: Problem, row: Tensor, train: Samples, clients: 
     """Return the engine that the rule chooses for so many seats, and the other ways to stack."""
     chosen = choose(problem, row, RECIPE, train.take(clients[0][:4]), seats=count, batch=50)
     most = torch.get_num_threads()
-    every = {Choice("stacked", 1, 1), Choice("stacked", most, 1), Choice("stacked", 1, min(most, count)), chosen}
+    every = {
+        EngineChoice("stacked", 1, 1),
+        EngineChoice("stacked", most, 1),
+        EngineChoice("stacked", 1, min(most, count)),
+        chosen,
+    }
     labels = {c.label + (" <- chosen" if c == chosen else ""): c for c in every}
     return {label: make_engine(labels[label], problem) for label in sorted(labels)}
 

@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, build, load, parse_spec, split
-from hanse.data.clusters import cluster, cluster_of, skew
-from hanse.data.dirichlet import label_mixes, scaled_dirichlet
-from hanse.data.partitions import Partition
-from hanse.data.sizes import power_weights
+from hanse.data.partitions import Partition, cluster, cluster_of, label_mixes, power_weights, scaled_dirichlet, skew
 
 
 def balanced(per_class: int, classes: int = 10) -> np.ndarray[Any, Any]:

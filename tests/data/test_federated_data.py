@@ -11,8 +11,7 @@ import torch
 
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, build, counts_figure, counts_table, parse_spec
-from hanse.data.generated import GeneratedData
-from hanse.data.synthetic import TEST_SAMPLES, Synthetic
+from hanse.data.synthetic import TEST_SAMPLES, GeneratedData, Synthetic
 
 
 def test_shares_are_disjoint_and_make_up_each_client() -> None:

@@ -9,9 +9,8 @@ import torch
 from hanse.data import Dataset, Samples
 from hanse.data.federated import SplitData
 from hanse.data.fingerprint import differences, fingerprint
-from hanse.data.generated import GeneratedData
 from hanse.data.partitions import Partition
-from hanse.data.synthetic import Synthetic
+from hanse.data.synthetic import GeneratedData, Synthetic
 
 
 def made(seed: int = 0) -> SplitData:

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 import hanse
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, FederatedData, build, counts_figure, counts_table, load, parse_spec, split
-from hanse.data.distributions import by_rotation
 from hanse.data.federated import SplitData
-from hanse.data.mixtures import inverse, mixes, mixture
-from hanse.data.regression import fedsoft_weights
+from hanse.data.mixtures import by_rotation, inverse, mixes, mixture
+from hanse.data.synthetic import fedsoft_weights
 
 
 def made(**values: Any) -> FederatedData:
@@ -26,9 +25,10 @@ def made(**values: Any) -> FederatedData:
 
 
 def counts(data: FederatedData, share: str = "train") -> np.ndarray[Any, Any]:
-    found = data.distribution_counts(share)
-    assert found is not None
-    return found
+    assert isinstance(data, SplitData)
+    assert data.distribution_of is not None
+    kinds, positions = data.distribution_of, data.pool(range(data.num_clients), share)[1]
+    return np.stack([np.bincount(kinds[own], minlength=len(data.distribution_names)) for own in positions])
 
 
 def test_the_papers_laws() -> None:

@@ -17,10 +17,10 @@ import torch
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, build, load
 from hanse.data import sources as sources_module
-from hanse.data.emnist import read_emnist
-from hanse.data.pacs import CLASSES, DOMAINS
+from hanse.data.download import read_emnist
+from hanse.data.federated import SplitData
+from hanse.data.natural import CLASSES, DOMAINS, LEAST_WINDOWS, WINDOW, parse_roles, windows
 from hanse.data.partitions import natural, natural_owners
-from hanse.data.text import LEAST_WINDOWS, WINDOW, parse_roles, windows
 
 
 @pytest.fixture(autouse=True)
@@ -228,8 +228,10 @@ def test_pacs_is_read_by_domain(tmp_path: Path) -> None:
     assert data.groups.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert data.names[:3] == ("art_painting 0", "art_painting 1", "cartoon 0")
     assert list(data.server_tests_by_distribution) == list(DOMAINS)
-    counts = data.distribution_counts()
-    assert counts is not None
+    assert isinstance(data, SplitData)
+    assert data.distribution_of is not None
+    kinds = data.distribution_of
+    counts = np.stack([np.bincount(kinds[own], minlength=4) for own in data.pool(range(8))[1]])
     assert (counts.argmax(axis=1) == data.groups).all()
     assert ((counts > 0).sum(axis=1) == 1).all()
     (tmp_path / "PACS" / "kfold" / "photo" / "dog" / "broken.jpg").write_bytes(b"no picture")

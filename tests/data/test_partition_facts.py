@@ -10,8 +10,18 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
-from hanse.data.partitions import Partition, dirichlet, iid, label_mixes, natural, niid, pathological, pooled
-from hanse.data.sizes import client_sizes
+from hanse.data.partitions import (
+    Partition,
+    client_sizes,
+    dirichlet,
+    iid,
+    label_mixes,
+    natural,
+    niid,
+    pathological,
+    pooled,
+)
+from hanse.data.spec import parse_spec
 
 Labels = NDArray[np.int64]
 
@@ -178,19 +188,19 @@ def test_natural_follows_ids_and_can_take_some() -> None:
 LABELS = made_labels(100)
 REFUSED = [
     (lambda: iid(LABELS, 101), ["clients = 101", "only 100 samples"]),
-    (lambda: iid(LABELS, 0), ["clients = 0", "at least 1"]),
-    (lambda: iid(LABELS, 2.5), ["clients = 2.5", "integer"]),  # type: ignore[arg-type]
-    (lambda: iid(LABELS, True), ["clients = True", "integer"]),
+    (lambda: parse_spec({"clients": 0}), ["clients = 0", "greater than or equal to 1"]),
+    (lambda: parse_spec({"clients": 2.5}), ["clients = 2.5", "integer"]),
+    (lambda: parse_spec({"clients": True}), ["clients = True", "integer"]),
     (lambda: dirichlet(LABELS, 20, alpha=1.0, min_samples=6), ["min_samples = 6", "120", "100", "up to 5"]),
-    (lambda: dirichlet(LABELS, 5, alpha=0.0), ["alpha = 0.0", "above 0"]),
-    (lambda: dirichlet(LABELS, 5, alpha=-1.0), ["alpha = -1.0"]),
-    (lambda: dirichlet(LABELS, 5, alpha=float("nan")), ["alpha = nan"]),
-    (lambda: dirichlet(LABELS, 5, alpha=float("inf")), ["alpha = inf"]),
+    (lambda: parse_spec({"alpha": 0.0}), ["alpha = 0", "above 0"]),
+    (lambda: parse_spec({"alpha": -1.0}), ["alpha = -1.0"]),
+    (lambda: parse_spec({"alpha": float("nan")}), ["alpha = nan"]),
+    (lambda: parse_spec({"alpha": float("inf")}), ["alpha = inf"]),
     (lambda: dirichlet(LABELS, 5, alpha=1.0, total=200), ["200", "100"]),
-    (lambda: dirichlet(LABELS, 5, alpha=1.0, min_samples=0), ["min_samples = 0"]),
+    (lambda: parse_spec({"min_samples": 0}), ["min_samples = 0"]),
     (lambda: dirichlet(LABELS, 5, alpha=1.0, num_classes=3), ["0..2"]),
-    (lambda: dirichlet(LABELS, 5, alpha=1.0, sampler="x"), ["'x'", "float32-clamped"]),  # type: ignore[arg-type]
-    (lambda: dirichlet(LABELS, 5, alpha=1.0, sizes="x"), ["'x'", "'power'"]),  # type: ignore[arg-type]
+    (lambda: parse_spec({"sampler": "x"}), ["'x'", "float32-clamped"]),
+    (lambda: parse_spec({"sizes": "x"}), ["'x'", "'power'"]),
     (lambda: dirichlet(LABELS / 2, 5, alpha=1.0), ["float64", "integer classes"]),  # type: ignore[arg-type]
     (lambda: niid(LABELS, 30, alpha=1e-4, min_samples=2), ["alpha = 0.0001", "30 clients", "min_samples = 2"]),
     (lambda: pathological(LABELS, 5, classes_per_client=11), ["classes_per_client = 11", "10 classes"]),

@@ -20,8 +20,7 @@ import torch
 from hanse.base.errors import UserError
 from hanse.data import Dataset, Samples, load
 from hanse.data import sources as sources_module
-from hanse.data.download import REMOTES, Remote, fetch
-from hanse.data.parsers import parse_cifar10, parse_idx, read_cifar10_archive, read_idx_gz
+from hanse.data.download import REMOTES, Remote, fetch, parse_cifar10, parse_idx, read_cifar10_archive, read_idx_files
 
 
 @pytest.fixture(autouse=True)
@@ -171,7 +170,7 @@ def test_idx_is_parsed_and_checked(tmp_path: Path) -> None:
             parse_idx(bad)
     (tmp_path / "bad.gz").write_bytes(b"not gzip")
     with pytest.raises(ValueError, match=r"bad\.gz"):
-        read_idx_gz(tmp_path / "bad.gz")
+        read_idx_files(tmp_path, {"x_train": "bad.gz"})
 
 
 def cifar_rows(labels: list[int]) -> bytes:

@@ -17,8 +17,7 @@ from hostile import changed
 import hanse
 from hanse.core.part import Deployment
 from hanse.data import build
-from hanse.data.federated import FederatedData
-from hanse.data.remote import RemoteData
+from hanse.data.federated import FederatedData, RemoteData
 from hanse.deployment.link import FlowerFederation
 from hanse.deployment.members import Members
 from hanse.deployment.message import from_records, to_records

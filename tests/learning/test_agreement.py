@@ -19,18 +19,22 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.federation.answers import Share, gradient
-from hanse.learning import convolutions, program
-from hanse.learning.agreement import disagreement, settle
-from hanse.learning.engines import Choice, make_engine
+from hanse.learning import forward, program
+from hanse.learning.agreement import Plain, disagreement, settle
+from hanse.learning.engines import EngineChoice, make_engine
 from hanse.learning.job import Engine, Problem, SeatJob, TrainedRows
 from hanse.learning.models import build_problem
 from hanse.learning.program import read_stack
-from hanse.learning.reference import Plain
 
 from .helpers import jobs_of, made
 
 CPU = torch.device("cpu")
-ENGINES = [Choice("stacked", 1, 1), Choice("stacked", 1, 2), Choice("vmapped", 1, 1), Choice("sequential", 1, 2)]
+ENGINES = [
+    EngineChoice("stacked", 1, 1),
+    EngineChoice("stacked", 1, 2),
+    EngineChoice("vmapped", 1, 1),
+    EngineChoice("sequential", 1, 2),
+]
 
 
 def problem_of(module: nn.Module) -> tuple[Problem, Tensor]:
@@ -45,7 +49,7 @@ def perceptron(act: nn.Module) -> nn.Sequential:
 
 @pytest.mark.parametrize("name", ["mlp", "logistic", "cnn_small", "cnn_greedyfed", "cnn_fedgen"])
 @pytest.mark.parametrize("choice", ENGINES, ids=lambda choice: choice.label)
-def test_the_models_of_the_house_keep_the_engine_that_was_chosen(name: str, choice: Choice) -> None:
+def test_the_models_of_the_house_keep_the_engine_that_was_chosen(name: str, choice: EngineChoice) -> None:
     shape = (3, 20, 20) if name == "cnn_greedyfed" else (1, 16, 16)
     for precision in ("float32", "bf16"):
         problem, row = build_problem(name, shape, 10, 1)
@@ -72,7 +76,7 @@ def test_layers_that_are_read_wrongly_are_found_and_the_module_itself_is_run(
     assert [spec.kind for spec in sound] == ["linear", "relu", "linear", "relu", "linear"]
     monkeypatch.setattr(program, "layers_in_order", named_children)  # drops the second of two uses of one layer
     pool = made((3, 4), 5)
-    found, problem, made_engine, said = settle(Choice(engine, 1, 1), problem, row, pool, CPU, "float32")
+    found, problem, made_engine, said = settle(EngineChoice(engine, 1, 1), problem, row, pool, CPU, "float32")
     assert (found.engine, problem.plain) == ("sequential", True)
     assert said == [
         f"warning: engine.train: '{engine}' scores models otherwise than the module itself; "
@@ -88,10 +92,10 @@ def test_a_convolution_that_is_read_wrongly_is_found(monkeypatch: pytest.MonkeyP
     torch.manual_seed(1)
     layers = [nn.Conv2d(1, 4, 3), act, nn.Conv2d(4, 4, 3), act, nn.Flatten(), nn.Linear(64, 5)]
     problem, row = problem_of(nn.Sequential(*layers))
-    engine = make_engine(Choice("sequential", 1, 1), problem)
+    engine = make_engine(EngineChoice("sequential", 1, 1), problem)
     assert disagreement(engine, problem, row, made((1, 8, 8), 5), CPU) is None
-    monkeypatch.setattr(convolutions, "layers_in_order", named_children)
-    engine = make_engine(Choice("sequential", 1, 1), problem)
+    monkeypatch.setattr(forward, "layers_in_order", named_children)
+    engine = make_engine(EngineChoice("sequential", 1, 1), problem)
     reason = disagreement(engine, problem, row, made((1, 8, 8), 5), CPU)
     assert reason == "scores models otherwise than the module itself"
 
@@ -125,14 +129,14 @@ def test_every_term_of_training_is_compared(
     change: Callable[[SeatJob, Recipe], tuple[SeatJob, Recipe]],
 ) -> None:
     problem, row = build_problem("mlp", (3, 4), 5, 1, batch_norm=True)
-    lying = Lying(make_engine(Choice("stacked", 1, 1), problem), change)
+    lying = Lying(make_engine(EngineChoice("stacked", 1, 1), problem), change)
     reason = disagreement(lying, problem, row, made((3, 4), 5), CPU)
     assert reason == "trains to other parameters than the module itself"
 
 
 def test_statistics_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, row = build_problem("mlp", (3, 4), 5, 1, batch_norm=True)
-    engine = make_engine(Choice("stacked", 1, 1), problem)
+    engine = make_engine(EngineChoice("stacked", 1, 1), problem)
     engine.specs = [replace(spec, decay=0.2) for spec in engine.specs]  # type: ignore[attr-defined]
     reason = disagreement(engine, problem, row, made((3, 4), 5), CPU)
     assert reason == "trains to other statistics than the module itself"
@@ -145,7 +149,7 @@ def test_the_reference_takes_the_steps_of_torch_optim(dropout: float) -> None:
     pool, recipe = made((12,), 5), Recipe(steps=3, batch_size=None, momentum=0.9, weight_decay=0.1)
     [job] = jobs_of(row, [20])
     mine = Plain.of(problem, CPU, "float32").train(pool, job, recipe, 0.05)
-    engine = make_engine(Choice("sequential", 1, 1), problem).train(pool, [job], recipe, 0.05)
+    engine = make_engine(EngineChoice("sequential", 1, 1), problem).train(pool, [job], recipe, 0.05)
     torch.testing.assert_close(mine, engine.rows[0], rtol=0, atol=1e-6)
     if not dropout:
         twin = copy.deepcopy(module).train()
@@ -177,7 +181,7 @@ def test_the_comparison_leaves_generators_and_the_module_as_they_were() -> None:
     problem, row = problem_of(module)
     before = copy.deepcopy(module.state_dict())
     states = torch.get_rng_state(), random.getstate(), str(np.random.get_state())  # noqa: NPY002
-    _, _, _, [said] = settle(Choice("sequential", 1, 1), problem, row, made((3, 4), 5), CPU, "float32")
+    _, _, _, [said] = settle(EngineChoice("sequential", 1, 1), problem, row, made((3, 4), 5), CPU, "float32")
     assert said == "warning: model.name: training the model from the same row gives another row each time"
     assert torch.equal(states[0], torch.get_rng_state())
     assert states[1:] == (random.getstate(), str(np.random.get_state()))  # noqa: NPY002
@@ -188,7 +192,7 @@ def test_the_comparison_leaves_generators_and_the_module_as_they_were() -> None:
 def test_a_module_that_is_random_in_evaluation_mode_is_refused() -> None:
     problem, row = problem_of(Wild(True))
     with pytest.raises(UserError, match="outputs in evaluation mode differ from one time to the next"):
-        settle(Choice("sequential", 1, 1), problem, row, made((3, 4), 5), CPU, "float32")
+        settle(EngineChoice("sequential", 1, 1), problem, row, made((3, 4), 5), CPU, "float32")
 
 
 def overriding(act: nn.Module) -> nn.Module:
@@ -238,36 +242,36 @@ def frozen_perceptron() -> tuple[Problem, Tensor]:
 
 
 @pytest.mark.parametrize("choice", ENGINES, ids=lambda choice: choice.label)
-def test_frozen_parameters_stay_and_the_others_train_as_plain_pytorch_trains_them(choice: Choice) -> None:
+def test_frozen_parameters_stay_and_the_others_train_as_plain_pytorch_trains_them(choice: EngineChoice) -> None:
     problem, row = frozen_perceptron()
-    assert problem.held is not None
+    assert problem.frozen_columns is not None
     pool, recipe = made((3, 4), 5), Recipe(epochs=2, batch_size=10, momentum=0.9, weight_decay=0.1)
     jobs = jobs_of(row, [20, 30], mu=0.5, tilt=0.1, same_start=False)
     rows = make_engine(choice, problem).train(pool, jobs, recipe, 0.1).rows
     for got, job in zip(rows, jobs, strict=True):
-        assert torch.equal(got[problem.held], job.start[problem.held])
+        assert torch.equal(got[problem.frozen_columns], job.start[problem.frozen_columns])
         expected = Plain.of(problem, CPU, "float32").train(pool, job, recipe, 0.1)
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
-        assert bool((got != job.start)[~problem.held].all())
+        assert bool((got != job.start)[~problem.frozen_columns].all())
 
 
 def test_frozen_parameters_have_no_gradient_and_may_train_with_adamw() -> None:
     problem, row = frozen_perceptron()
-    assert problem.held is not None
+    assert problem.frozen_columns is not None
     pool = made((3, 4), 5, 40)
     [slope] = gradient(Gradient("", row[None]), Share(pool, torch.arange(40)), problem).gradients
-    assert not slope[problem.held].any()
+    assert not slope[problem.frozen_columns].any()
     module = copy.deepcopy(problem.module).eval()
     nn.functional.cross_entropy(module(pool.x), pool.y).backward()
     expected = torch.cat([torch.zeros(p.numel()) if p.grad is None else p.grad.view(-1) for p in module.parameters()])
     torch.testing.assert_close(slope, expected, rtol=0, atol=1e-6)
     [got] = (
-        make_engine(Choice("sequential", 1, 1), problem)
+        make_engine(EngineChoice("sequential", 1, 1), problem)
         .train(pool, jobs_of(row, [20]), Recipe(optimizer="adamw", weight_decay=0.1), 0.1)
         .rows
     )
-    assert torch.equal(got[problem.held], row[problem.held])
-    assert bool((got != row)[~problem.held].all())
+    assert torch.equal(got[problem.frozen_columns], row[problem.frozen_columns])
+    assert bool((got != row)[~problem.frozen_columns].all())
 
 
 def test_tied_weights_are_one_column_and_stay_tied_in_the_model_of_a_run() -> None:
@@ -278,7 +282,7 @@ def test_tied_weights_are_one_column_and_stay_tied_in_the_model_of_a_run() -> No
     assert len(row) == 144 + 12 + 12 + 65
     pool, [job] = made((12,), 5), jobs_of(row, [30])
     rows = [
-        make_engine(Choice(name, 1, 1), problem).train(pool, [job], Recipe(momentum=0.5), 0.1).rows[0]
+        make_engine(EngineChoice(name, 1, 1), problem).train(pool, [job], Recipe(momentum=0.5), 0.1).rows[0]
         for name in ("vmapped", "sequential")
     ]
     torch.testing.assert_close(rows[0], rows[1], rtol=0, atol=1e-6)
@@ -295,7 +299,7 @@ def test_a_layer_met_by_two_names_whose_weight_a_third_shares_trains_and_the_tem
     problem, row = problem_of(module)
     pool, [job], recipe = made((12,), 5, 40), jobs_of(row, [30]), Recipe(epochs=2, momentum=0.5)
     got, expected = (
-        make_engine(Choice(name, 1, 1), problem).train(pool, [job], recipe, 0.1).rows[0]
+        make_engine(EngineChoice(name, 1, 1), problem).train(pool, [job], recipe, 0.1).rows[0]
         for name in ("vmapped", "sequential")
     )
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)

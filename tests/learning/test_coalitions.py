@@ -10,7 +10,7 @@ from torch import nn
 from hanse.base.errors import UserError
 from hanse.core.table import Layout
 from hanse.learning.coalitions import Coalitions
-from hanse.learning.convolutions import _seen, read_convolutions
+from hanse.learning.forward import _seen, read_convolutions
 from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
 

@@ -17,13 +17,14 @@ from hanse.learning.generator import (
     Ensemble,
     FromGenerator,
     Generator,
+    Head,
     Tutor,
     diversity,
     ensemble_loss,
     labels_met,
     train_generator,
+    why_no_head,
 )
-from hanse.learning.head import Head, why_no_head
 from hanse.learning.job import Problem, SeatJob, batch_plan
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine

@@ -66,7 +66,7 @@ def check(found: hanse.Run) -> None:
     assert found.metrics[-1]["test/accuracy"] == pytest.approx(right, abs=1e-6)
     section = found.experiment.model
     _, first = build_problem(section.name, (1, 8, 8), 4, found.experiment.run.seed, **section.options)
-    held = found.problem.held
+    held = found.problem.frozen_columns
     row, width = found.problem.layout.flatten(model), found.problem.layout.num_parameters
     if held is not None:
         assert torch.equal(row[held], first[held])

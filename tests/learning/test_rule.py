@@ -13,7 +13,7 @@ import torch
 import hanse
 from hanse.base.errors import UserError
 from hanse.core.recipe import Recipe
-from hanse.learning.engines import Choice, choose, make_engine, pick_device, rule
+from hanse.learning.engines import EngineChoice, choose, make_engine, pick_device, rule
 from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
@@ -48,10 +48,10 @@ MNIST_MLP = 50 * 40_785  # multiplications of a seat's step: batch times P
     ],
 )
 def test_the_rule(asked: tuple[Any, ...], expected: tuple[str, int, int]) -> None:
-    assert rule(*asked) == Choice(*expected)
+    assert rule(*asked) == EngineChoice(*expected)
 
 
-def chosen(problem: Problem, row: torch.Tensor, seats: int = 10, **given: Any) -> Choice:
+def chosen(problem: Problem, row: torch.Tensor, seats: int = 10, **given: Any) -> EngineChoice:
     few = made((1, 28, 28), 10, 4)
     return choose(problem, row, given.pop("recipe", RECIPE), few, seats=seats, batch=50, **given)
 
@@ -93,12 +93,12 @@ def test_every_model_gets_an_engine_that_trains_it(name: str, engine: str, why: 
 
 def test_what_is_asked_for_is_kept() -> None:
     cnn, mlp = (build_problem(name, (1, 28, 28), 10, 1) for name in ("cnn_small", "mlp"))
-    assert chosen(*cnn, train="sequential", threads=1, workers=2) == Choice("sequential", 1, 2)
-    assert chosen(*cnn, threads=1) == Choice("sequential", 1, 1)
-    assert chosen(*cnn, workers=3) == Choice("sequential", 1, 3)
+    assert chosen(*cnn, train="sequential", threads=1, workers=2) == EngineChoice("sequential", 1, 2)
+    assert chosen(*cnn, threads=1) == EngineChoice("sequential", 1, 1)
+    assert chosen(*cnn, workers=3) == EngineChoice("sequential", 1, 3)
     for threads, workers in ((2, 1), (1, 2), (1, 1)):
         asked = chosen(*mlp, seats=1, train="stacked", threads=threads, workers=workers)
-        assert asked == Choice("stacked", threads, workers)
+        assert asked == EngineChoice("stacked", threads, workers)
     with pytest.raises(UserError, match="workers use 1 thread each"):
         chosen(*mlp, train="stacked", threads=2, workers=2)
     with pytest.raises(UserError, match=r"engine\.train is 'stacked', but it cannot train this model: stacked"):

@@ -18,13 +18,12 @@ from hanse.federation.answers import Share, confusion, gradient
 from hanse.learning.coalitions import Coalitions
 from hanse.learning.engines import choose
 from hanse.learning.job import Problem, SeatJob
-from hanse.learning.local import Trainer
+from hanse.learning.local import AdamW, Trainer
 from hanse.learning.models import build_problem
 from hanse.learning.scoring import Scorer
 from hanse.learning.sequences import perplexity, sequence_outcomes
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
-from hanse.learning.steps import AdamW
 from hanse.learning.vmapped import why_not_vmapped
 from hanse.rounds.judge import by_class
 

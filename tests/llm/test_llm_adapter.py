@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import hanse.learning.llm.base as base_module
+import hanse.learning.llm.adapter as base_module
 from hanse.base.errors import UserError
 from hanse.core.port import Gradient
 from hanse.core.recipe import Recipe

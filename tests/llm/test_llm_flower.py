@@ -18,7 +18,7 @@ from inprocess import InProcessGrid
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.data.instructions.shipped import INSTRUCTION, client_reports
+from hanse.data.instructions.sources import INSTRUCTION, client_reports
 from hanse.data.samples import Samples
 from hanse.deployment.server import play
 from hanse.flower import ClientData, client_app, instructions

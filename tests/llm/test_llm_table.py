@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hanse.data.instructions.shipped import WORDS
+from hanse.data.instructions.sources import WORDS
 from hanse.lab.papers.catalogue import find_table
 from hanse.lab.papers.tables import read_table
 

@@ -16,12 +16,18 @@ from hanse.data import DataSpec, build, load
 from hanse.data import sources as sources_module
 from hanse.data.dataset import IGNORED
 from hanse.data.instructions import published
-from hanse.data.instructions import tokens as tokens_module
-from hanse.data.instructions.records import Instruction, encode, prompt, read_instructions
-from hanse.data.instructions.shipped import CLIENTS, DIALECTS, PAIRS, WORDS, client_reports, reports
-from hanse.data.instructions.sources import INSTRUCTIONS
-from hanse.data.instructions.tokens import PIECES, ByteTokenizer, build_tokenizer
-from hanse.data.text import TEXTS, TextOptions
+from hanse.data.instructions import records as tokens_module
+from hanse.data.instructions.records import (
+    PIECES,
+    ByteTokenizer,
+    Instruction,
+    build_tokenizer,
+    encode,
+    prompt,
+    read_instructions,
+)
+from hanse.data.instructions.sources import CLIENTS, DIALECTS, INSTRUCTIONS, PAIRS, WORDS, client_reports, reports
+from hanse.data.natural import TEXTS, TextOptions
 
 
 @pytest.fixture(autouse=True)

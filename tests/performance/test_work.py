@@ -22,7 +22,7 @@ from hanse.learning import scoring
 from hanse.learning.coalitions import BLOCKS
 from hanse.learning.layers import Linear
 from hanse.learning.local import Trainer
-from hanse.learning.program import Bound
+from hanse.learning.program import ActiveProgram
 from hanse.learning.scoring import Scorer
 
 PARAMETERS = sum(a * b + b for a, b in MLP)
@@ -167,8 +167,8 @@ def after(method: Any, extra: Any) -> Any:
 
 
 def test_a_copy_a_step_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    copies = after(Bound.descend, lambda self, lr: [p.clone() for p in self.parameters])
-    monkeypatch.setattr(Bound, "descend", copies)
+    copies = after(ActiveProgram.descend, lambda self, lr: [p.clone() for p in self.parameters])
+    monkeypatch.setattr(ActiveProgram, "descend", copies)
     with pytest.raises(AssertionError):
         gate_mlp_step(10)
     assert mlp_step(10).bytes > 9.0 * 10 * PARAMETERS * 4  # by its bytes alone, too

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +13,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
-from hanse.data.clusters import cluster, skew
 from hanse.data.dataset import Dataset
-from hanse.data.dirichlet import scaled_dirichlet
-from hanse.data.distributions import with_distributions
 from hanse.data.federated import FederatedData, SplitData, unfinite
-from hanse.data.generated import GeneratedData
-from hanse.data.mixtures import inverse, mixes, mixture
-from hanse.data.partitions import Partition, dirichlet, iid, natural, natural_owners, niid, pathological, pooled
+from hanse.data.mixtures import inverse, mixes, mixture, with_distributions
+from hanse.data.natural import TextOptions
+from hanse.data.partitions import (
+    Partition,
+    cluster,
+    dirichlet,
+    iid,
+    natural,
+    natural_owners,
+    niid,
+    pathological,
+    pooled,
+    scaled_dirichlet,
+    skew,
+)
 from hanse.data.sources import GENERATED, load
 from hanse.data.spec import DataSpec
-from hanse.data.synthetic import Synthetic
-from hanse.data.text import TextOptions
+from hanse.data.synthetic import GeneratedData, Synthetic
 
 __all__ = ["build", "split"]
 
@@ -66,9 +76,7 @@ def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:
     A mixture needs its distributions told apart; with natural clients, the test set keeps to those that take part.
     """
     if spec.partition == "natural" and dataset.client_of is not None and dataset.test_client_of is not None:
-        owners = natural_owners(
-            dataset.client_of, spec.clients, seed=spec.seed, choose=spec.choose, per_owner=spec.per_owner
-        )
+        owners = natural_owners(**_options(natural_owners, dataset, spec, ids=dataset.client_of))
         kept = np.flatnonzero(np.isin(dataset.test_client_of, owners))
         return dataset if spec.ids is not None else dataset.keep_test(kept)
     if spec.partition != "mixture":
@@ -85,8 +93,7 @@ def split(dataset: Dataset, spec: DataSpec) -> Partition:
             f"partition = '{spec.partition}' needs class labels and source '{dataset.name}' has none; "
             f"allowed: {', '.join(name for name in _SPLITS if name not in _BY_LABEL)}"
         )
-    cut = _SPLITS[spec.partition](dataset, labels, spec)
-    return cut if isinstance(cut, Partition) else _partition(dataset, cut)
+    return _SPLITS[spec.partition](dataset, labels, spec)
 
 
 def _partition(
@@ -101,57 +108,28 @@ _Labels = NDArray[np.int64]
 _Indices = list[NDArray[np.int64]]
 
 
-def _total(spec: DataSpec) -> int | None:
-    return None if spec.samples_per_client is None else spec.clients * spec.samples_per_client
+def _options(deal: Callable[..., Any], dataset: Dataset, spec: DataSpec, **given: Any) -> dict[str, Any]:
+    """Return what a partition takes of what is ``given``, the data set and the spec, by the names of its parameters;
+    it has its own defaults where nothing is said.
+    """
+    total = None if spec.samples_per_client is None else spec.clients * spec.samples_per_client
+    known = {**dict(spec), "total": total, "num_classes": dataset.num_classes, "ordered": dataset.ordered, **given}
+    return {name: known[name] for name in inspect.signature(deal).parameters if known.get(name) is not None}
 
 
-def _iid(dataset: Dataset, labels: _Labels, spec: DataSpec) -> _Indices:
-    law = spec.sizes or "equal"
-    return iid(labels, spec.clients, seed=spec.seed, sizes=law, min_samples=spec.min_samples, total=_total(spec))
+def _dealt(
+    deal: Callable[..., _Indices | tuple[_Indices, NDArray[np.int64]]],
+    dataset: Dataset,
+    labels: _Labels,
+    spec: DataSpec,
+) -> Partition:
+    """Deal by labels alone; some partitions come with groups of clients."""
+    dealt = deal(**_options(deal, dataset, spec, labels=labels))
+    return _partition(dataset, *dealt) if isinstance(dealt, tuple) else _partition(dataset, dealt)
 
 
-def _by_class(dataset: Dataset, spec: DataSpec) -> dict[str, Any]:
-    """Return what all partitions that draw by class are told."""
-    return {"seed": spec.seed, "min_samples": spec.min_samples, "num_classes": dataset.num_classes}
-
-
-def _dirichlet(dataset: Dataset, labels: _Labels, spec: DataSpec) -> _Indices:
-    deal = dirichlet if spec.use_all else scaled_dirichlet
-    return deal(
-        labels,
-        spec.clients,
-        alpha=spec.alpha,
-        sizes=spec.sizes or "power",
-        sampler=spec.sampler,
-        total=_total(spec),
-        **_by_class(dataset, spec),
-    )
-
-
-def _niid(dataset: Dataset, labels: _Labels, spec: DataSpec) -> _Indices:
-    return niid(labels, spec.clients, alpha=spec.alpha, **_by_class(dataset, spec))
-
-
-def _pathological(dataset: Dataset, labels: _Labels, spec: DataSpec) -> _Indices:
-    return pathological(labels, spec.clients, classes_per_client=spec.classes_per_client or 2, seed=spec.seed)
-
-
-def _cluster(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
-    parts, groups = cluster(
-        labels,
-        spec.clients,
-        clusters=spec.clusters,
-        alpha_between=spec.alpha_between,
-        alpha_within=spec.alpha_within,
-        **_by_class(dataset, spec),
-    )
-    return _partition(dataset, parts, groups)
-
-
-def _skew(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
-    each = spec.classes_per_client or 5
-    parts, groups = skew(labels, spec.clients, classes_per_client=each, seed=spec.seed, num_classes=dataset.num_classes)
-    return _partition(dataset, parts, groups)
+def _dirichlet(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
+    return _dealt(dirichlet if spec.use_all else scaled_dirichlet, dataset, labels, spec)
 
 
 def _mixture(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
@@ -159,17 +137,8 @@ def _mixture(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
     assert sources is not None  # prepared sees to it
     pools = [np.flatnonzero(sources.train == d) for d in range(len(sources.names))]
     trained = mixes(spec.mix, spec.clients, len(pools), seed=spec.seed)
-    shares = mixture(
-        pools,
-        trained,
-        inverse(trained) if spec.test_mix == "inverse" else trained,
-        seed=spec.seed,
-        client_test=spec.client_test,
-        client_validation=spec.client_validation,
-        sizes=spec.sizes or "equal",
-        min_samples=spec.min_samples,
-        total=_total(spec),
-    )
+    tested = inverse(trained) if spec.test_mix == "inverse" else trained
+    shares = mixture(**_options(mixture, dataset, spec, pools=pools, train_mix=trained, test_mix=tested))
     cut = _partition(dataset, [own for own, _, _ in shares], trained.argmax(axis=1).astype(np.int64))
     return replace(cut, kept=tuple((validation, test) for _, validation, test in shares))
 
@@ -181,18 +150,8 @@ def _natural(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
             f"partition = 'natural': source '{dataset.name}' does not say whose its samples are; "
             "give data.ids, a .npy file with a client id for each train sample"
         )
-    parts = natural(
-        labels,
-        ids,
-        clients=spec.clients,
-        seed=spec.seed,
-        choose=spec.choose,
-        per_owner=spec.per_owner,
-        ordered=dataset.ordered,
-    )
-    owners = np.repeat(
-        natural_owners(ids, spec.clients, seed=spec.seed, choose=spec.choose, per_owner=spec.per_owner), spec.per_owner
-    )
+    parts = natural(**_options(natural, dataset, spec, labels=labels, ids=ids))
+    owners = np.repeat(natural_owners(**_options(natural_owners, dataset, spec, ids=ids)), spec.per_owner)
     groups = np.unique(owners, return_inverse=True)[1].astype(np.int64) if spec.per_owner > 1 else None
     cut = _partition(dataset, parts, groups)
     return cut if spec.ids is not None else replace(cut, owners=owners)
@@ -208,15 +167,15 @@ def _read_ids(path: Path) -> NDArray[np.int64]:
     return ids
 
 
-_SPLITS: Mapping[str, Callable[[Dataset, _Labels, DataSpec], _Indices | Partition]] = {
-    "iid": _iid,
+_SPLITS: Mapping[str, Callable[[Dataset, _Labels, DataSpec], Partition]] = {
+    "iid": partial(_dealt, iid),
     "dirichlet": _dirichlet,
-    "niid": _niid,
+    "niid": partial(_dealt, niid),
     "mixture": _mixture,
-    "cluster": _cluster,
-    "skew": _skew,
-    "pathological": _pathological,
+    "cluster": partial(_dealt, cluster),
+    "skew": partial(_dealt, skew),
+    "pathological": partial(_dealt, pathological),
     "natural": _natural,
-    "pooled": lambda dataset, labels, spec: pooled(labels),
+    "pooled": partial(_dealt, pooled),
 }
 _BY_LABEL = frozenset({"dirichlet", "niid", "cluster", "skew", "pathological"})

@@ -73,10 +73,10 @@ class Dataset:
                     f"source '{self.name}': {field} has shape {ids.shape}; "
                     f"one client id for each of the {len(samples)} {share} samples is needed"
                 )
-        told = self.distributions
-        if told is not None and (len(told.train), len(told.test)) != (len(self.train), len(self.test)):
+        dists = self.distributions
+        if dists is not None and (len(dists.train), len(dists.test)) != (len(self.train), len(self.test)):
             raise UserError(
-                f"source '{self.name}': distributions of {len(told.train)} train and {len(told.test)} test samples; "
+                f"source '{self.name}': distributions of {len(dists.train)} train and {len(dists.test)} test samples; "
                 f"there are {len(self.train)} and {len(self.test)}"
             )
 
@@ -84,11 +84,11 @@ class Dataset:
         """Return the data set with these test samples only; itself if they are all."""
         if len(kept) == len(self.test):
             return self
-        told, ids = self.distributions, self.test_client_of
+        dists, ids = self.distributions, self.test_client_of
         return replace(
             self,
             test=self.test.take(torch.from_numpy(kept)),
-            distributions=None if told is None else replace(told, test=told.test[kept]),
+            distributions=None if dists is None else replace(dists, test=dists.test[kept]),
             test_client_of=None if ids is None else ids[kept],
         )
 

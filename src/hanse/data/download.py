@@ -1,8 +1,18 @@
-"""Fetches the published files of an image source, checked by their published md5, with a progress bar."""
+"""Published image sets: fetched once, checked by their published md5, and read: plain bytes in, arrays out, no pickle.
+
+EMNIST (Cohen et al. 2017) is one zip of gzipped IDX files for all of its splits, in which images lie on their side
+(rows and columns exchanged); they come out upright. Classes of ``byclass``: 0-9 digits, 10-35 upper case, 36-61 lower
+case.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import gzip
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,12 +20,184 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.data.emnist import ARCHIVE, read_emnist
-from hanse.data.parsers import read_cifar10_archive, read_idx_gz
+from hanse.base.errors import UserError
+from hanse.data.dataset import Distributions
 
-__all__ = ["REMOTES", "Remote", "fetch", "fetch_text"]
+__all__ = [
+    "ARCHIVE",
+    "CASED",
+    "REMOTES",
+    "Remote",
+    "cased",
+    "cased_distributions",
+    "fetch",
+    "fetch_text",
+    "fetching",
+    "find_emnist",
+    "parse_cifar10",
+    "parse_idx",
+    "read_cifar10_archive",
+    "read_emnist",
+    "read_idx_files",
+]
 
 Arrays = dict[str, NDArray[np.uint8]]
+
+_CIFAR_ROW = 1 + 3 * 32 * 32
+_CIFAR_TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
+_CIFAR_TEST = ("test_batch.bin",)
+
+
+def parse_idx(data: bytes) -> NDArray[np.uint8]:
+    """Return the unsigned bytes of an IDX file (the format of MNIST) in the shape that its header gives.
+
+    The header is two zero bytes, the type (0x08: unsigned byte), the number of axes, then each axis as a
+    big-endian 32-bit number. Raises ValueError where the header or the length is wrong.
+    """
+    if len(data) < 4 or data[0] != 0 or data[1] != 0:
+        raise ValueError("not an IDX file: it does not start with two zero bytes")
+    if data[2] != 0x08:
+        raise ValueError(f"IDX type 0x{data[2]:02x}; only 0x08 (unsigned bytes) is read")
+    start = 4 + 4 * data[3]
+    if data[3] == 0 or len(data) < start:
+        raise ValueError(f"IDX header of {data[3]} axes is cut short")
+    shape = tuple(int(v) for v in np.frombuffer(data[4:start], dtype=">u4"))
+    size = 1
+    for axis in shape:
+        size *= axis
+    if len(data) - start != size:
+        raise ValueError(f"IDX shape {shape} needs {size} bytes; the file has {len(data) - start}")
+    return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def parse_cifar10(data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return images ``[n, 32, 32, 3]`` and labels ``[n]`` of one file of CIFAR-10's binary version.
+
+    A row is one label byte and 3,072 pixels: the red plane, the green, the blue. Raises ValueError where the
+    length or a label is wrong.
+    """
+    if not data or len(data) % _CIFAR_ROW:
+        raise ValueError(f"{len(data)} bytes are not rows of {_CIFAR_ROW} (CIFAR-10, binary version)")
+    rows = np.frombuffer(data, dtype=np.uint8).reshape(-1, _CIFAR_ROW)
+    labels = rows[:, 0].copy()
+    if labels.max() > 9:
+        raise ValueError(f"label {labels.max()} in a CIFAR-10 file; allowed: 0..9")
+    images = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(images), labels
+
+
+def read_cifar10_archive(path: Path) -> Arrays:
+    """Read ``cifar-10-binary.tar.gz``: x_train, y_train, x_test, y_test, images ``[n, 3, 32, 32]``, labels ``[n]``.
+
+    Nothing is unpacked to disk.
+
+    Raises ValueError naming the file and what is missing in it.
+    """
+    found: dict[str, bytes] = {}
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            for member in archive:
+                name = member.name.rsplit("/", 1)[-1]
+                stream = archive.extractfile(member) if name in (*_CIFAR_TRAIN, *_CIFAR_TEST) else None
+                if stream is not None:
+                    found[name] = stream.read()
+        missing = [name for name in (*_CIFAR_TRAIN, *_CIFAR_TEST) if name not in found]
+        if missing:
+            raise ValueError(f"no {', '.join(missing)} in the archive")
+        out: Arrays = {}
+        for share, names in (("train", _CIFAR_TRAIN), ("test", _CIFAR_TEST)):
+            images, labels = zip(*(parse_cifar10(found[name]) for name in names), strict=True)
+            out[f"x_{share}"], out[f"y_{share}"] = np.concatenate(images), np.concatenate(labels)
+    except (ValueError, OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    return out
+
+
+ARCHIVE = "gzip.zip"
+CASED = 52
+"""Classes of the letters with both cases: 0-25 lower case a-z, 26-51 upper case A-Z."""
+
+_PLACES = (ARCHIVE, ".", "gzip", "emnist", "EMNIST/raw")
+_MNIST_FILES = {
+    f"{letter}_{share}": f"{prefix}-{kind}-ubyte.gz"
+    for share, prefix in (("train", "train"), ("test", "t10k"))
+    for letter, kind in (("x", "images-idx3"), ("y", "labels-idx1"))
+}
+_FILES = {
+    f"{letter}_{share}": f"{share}-{kind}-ubyte.gz"
+    for share in ("train", "test")
+    for letter, kind in (("x", "images-idx3"), ("y", "labels-idx1"))
+}
+
+
+def find_emnist(folders: Sequence[Path], split: str) -> Path | None:
+    """Return where the published files of a split ("byclass", "balanced") are: the zip, or a folder of the gzipped
+    files; None if nowhere.
+    """
+    for folder in folders:
+        for place in _PLACES:
+            path = folder / place
+            if path.is_file() or all((path / f"emnist-{split}-{name}").is_file() for name in _FILES.values()):
+                return path
+    return None
+
+
+def read_emnist(path: Path, split: str) -> Arrays:
+    """Read x_train, y_train, x_test, y_test of a split from the zip or the folder; images ``[n, 28, 28]``, upright.
+
+    Raises ValueError naming the file and what is wrong with it.
+    """
+    out = read_idx_files(path, {key: f"emnist-{split}-{name}" for key, name in _FILES.items()})
+    return out | {key: np.ascontiguousarray(out[key].transpose(0, 2, 1)) for key in ("x_train", "x_test")}
+
+
+def read_idx_files(path: Path, files: Mapping[str, str]) -> Arrays:
+    """Read gzipped IDX files in a folder or a zip: images "x_.." ``[n, rows, columns]``, labels "y_.." ``[n]``.
+
+    Raises ValueError naming the file and what is wrong with it.
+    """
+    out: Arrays = {}
+    for key, name in files.items():
+        try:
+            out[key] = parse_idx(gzip.decompress(_bytes(path, name)))
+        except (ValueError, OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile) as error:
+            raise ValueError(f"{path}: {name}: {error}") from error
+        if out[key].ndim != (3 if key[0] == "x" else 1):
+            raise ValueError(f"{path}: {name}: {out[key].ndim} axes")
+    return out
+
+
+def _read_emnist_archive(folder: Path, *, split: str) -> Arrays:
+    return read_emnist(folder / ARCHIVE, split)
+
+
+def _bytes(path: Path, name: str) -> bytes:
+    if path.is_dir():
+        return (path / name).read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        found = [member for member in archive.namelist() if member.rsplit("/", 1)[-1] == name]
+        if not found:
+            raise ValueError("not in the archive")
+        return archive.read(found[0])
+
+
+def cased(arrays: Arrays) -> Arrays:
+    """Keep the letters of ``byclass`` (images ``[n, 28, 28]``, labels ``[n]``), renumbered: lower case 0-25, upper case
+    26-51 (PI-FL's D_A and D_B).
+    """
+    out = {}
+    for share in ("train", "test"):
+        labels = arrays[f"y_{share}"].astype(np.int64)
+        letters = np.flatnonzero(labels >= 10)
+        kept = labels[letters]
+        out[f"x_{share}"] = arrays[f"x_{share}"][letters]
+        out[f"y_{share}"] = np.where(kept >= 36, kept - 36, kept + 16).astype(np.uint8)
+    return out
+
+
+def cased_distributions(train: NDArray[np.int64], test: NDArray[np.int64]) -> Distributions:
+    """Return the two distributions of the cased letters, by their labels ``train [n]`` and ``test [m]``."""
+    return Distributions(("lower case", "upper case"), train // 26, test // 26)
 
 
 @dataclass(frozen=True)
@@ -30,18 +212,6 @@ class Remote:
     folder: str = ""  # where the files are kept, if several sources share them
 
 
-def _read_idx_folder(folder: Path) -> Arrays:
-    return {
-        f"{letter}_{share}": read_idx_gz(folder / f"{prefix}-{kind}-ubyte.gz")
-        for share, prefix in (("train", "train"), ("test", "t10k"))
-        for letter, kind in (("x", "images-idx3"), ("y", "labels-idx1"))
-    }
-
-
-def _read_emnist_folder(folder: Path, *, split: str) -> Arrays:
-    return read_emnist(folder / ARCHIVE, split)
-
-
 REMOTES: Mapping[str, Remote] = {
     "mnist": Remote(
         bases=("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
@@ -51,7 +221,7 @@ REMOTES: Mapping[str, Remote] = {
             "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
             "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
         },
-        read=_read_idx_folder,
+        read=partial(read_idx_files, files=_MNIST_FILES),
     ),
     "fashion_mnist": Remote(
         bases=("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
@@ -61,7 +231,7 @@ REMOTES: Mapping[str, Remote] = {
             "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
             "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
         },
-        read=_read_idx_folder,
+        read=partial(read_idx_files, files=_MNIST_FILES),
     ),
     "cifar10": Remote(
         bases=("https://www.cs.toronto.edu/~kriz/",),
@@ -72,7 +242,7 @@ REMOTES: Mapping[str, Remote] = {
         f"emnist_{split}": Remote(
             bases=("https://biometrics.nist.gov/cs_links/EMNIST/",),
             files={ARCHIVE: "58c8d27c78d21e728a6bc7b3cc06412e"},
-            read=partial(_read_emnist_folder, split=split),
+            read=partial(_read_emnist_archive, split=split),
             folder="emnist",
         )
         for split in ("byclass", "balanced")
@@ -93,11 +263,25 @@ def fetch(source: str, cache: Path, remotes: Mapping[str, Remote] = REMOTES) -> 
     return remote.read(folder)
 
 
-def fetch_text(address: str, sha256: str, path: Path) -> Path:
+def fetch_text(address: str, sha256: str, path: Path) -> None:
     """Download one file to ``path``, checked. Raises OSError with one line that says what failed."""
     base, _, name = address.rpartition("/")
     _fetch_file(name, f"sha256:{sha256}", (base + "/",), path.parent, path.name)
-    return path
+
+
+@contextmanager
+def fetching(source: str, looked: Sequence[Path], remedy: str, download: bool) -> Iterator[None]:
+    """Surround the download of a source that is in none of the places ``looked`` for.
+
+    Raises UserError, with the remedy, if ``download`` is off, or where the block fails.
+    """
+    places = f"looked for {', '.join(map(str, looked))}"
+    if not download:
+        raise UserError(f"source '{source}' was not found and download is off; {places}; {remedy}, or allow download")
+    try:
+        yield
+    except (OSError, ValueError) as error:  # what requests raises is an OSError
+        raise UserError(f"source '{source}' could not be downloaded ({error}); {places}; {remedy}") from error
 
 
 def _fetch_file(name: str, known_hash: str, bases: tuple[str, ...], folder: Path, saved_as: str = "") -> None:

@@ -1,5 +1,6 @@
-"""Data as the federation uses it: shares of registered clients, and the server's own validation and test
-sets.
+"""Data as the federation uses it: shares of registered clients, and the server's own validation and test sets.
+
+Or, of clients whose data lie elsewhere, what a server knows of them.
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.data.dataset import Dataset
-from hanse.data.lending import lend_tests, own_tests
 from hanse.data.partitions import Partition
 from hanse.data.samples import Samples, first_gap
-from hanse.data.shares import client_shares, server_cut, taken
+from hanse.data.shares import client_shares, lend_tests, own_tests, server_cut, taken
 
-__all__ = ["SHARES", "FederatedData", "Share", "SplitData", "unfinite"]
+__all__ = ["SHARES", "FederatedData", "RemoteData", "Share", "SplitData", "unfinite"]
 
 Share = Literal["train", "validation", "test"]
 SHARES: tuple[str, ...] = ("train", "validation", "test")
@@ -76,12 +76,6 @@ class FederatedData(ABC):
         """Return the client's group (see ``groups``), or None where there are none."""
         return None if self.groups is None else int(self.groups[client])
 
-    def distribution_counts(self, share: str = "train") -> NDArray[np.int64] | None:
-        """Return samples of each client and distribution in a share, ``[clients, distributions]``, if there are
-        several.
-        """
-        return None
-
     def origin(self, share: str) -> Sequence[str] | None:
         """Return a line a client that says what its samples are made from, where samples are not in memory (none for
         clients that are elsewhere); None where they are.
@@ -135,14 +129,14 @@ class SplitData(FederatedData):
         samples are in order of time, and rounded down,
         so that training keeps at least one sample; a partition that has drawn them itself is followed. With ``lend``,
         test shares are not cut from the client's samples: they are its own test samples in the server's test set, if
-        the source says whose these are, else drawn from it (see :func:`hanse.data.lending.lend_tests`).
+        the source says whose these are, else drawn from it (see :func:`hanse.data.shares.lend_tests`).
         """
         shares = client_shares(partition, 0.0 if lend else client_test, client_validation, seed, dataset.ordered)
         lengths = np.array([[len(part) for part in own] for own in shares], dtype=np.int64)
         ends = np.cumsum(lengths, axis=1)
         starts = np.concatenate([[0], np.cumsum(ends[:, -1])[:-1]])
-        told = dataset.distributions
-        held, cut = server_cut(dataset.test, dataset.num_classes, validation, seed, told, dataset.test_client_of)
+        dists = dataset.distributions
+        held, cut = server_cut(dataset.test, dataset.num_classes, validation, seed, dists, dataset.test_client_of)
         server_test = taken(dataset.test, cut)
         lent = None
         if lend and client_test > 0:
@@ -167,9 +161,11 @@ class SplitData(FederatedData):
             bounds=np.concatenate([starts[:, None], starts[:, None] + ends], axis=1),
             lent=lent,
         )
-        if told is not None:
-            tests = tuple(dataset.test.take(torch.from_numpy(cut[told.test[cut] == d])) for d in range(len(told.names)))
-            data = replace(data, distribution_names=told.names, server_tests=tests, distribution_of=told.train)
+        if dists is not None:
+            tests = tuple(
+                dataset.test.take(torch.from_numpy(cut[dists.test[cut] == d])) for d in range(len(dists.names))
+            )
+            data = replace(data, distribution_names=dists.names, server_tests=tests, distribution_of=dists.train)
         return replace(data, warnings=tuple(unheld_classes(data)))
 
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
@@ -186,22 +182,9 @@ class SplitData(FederatedData):
         """Return train samples of each client and class, or ``None`` for regression."""
         if self.num_classes is None or self.train.y.ndim > 1:
             return None
-        return self._counts(self.train.y.numpy(), self.num_classes, "train")
-
-    def distribution_counts(self, share: str = "train") -> NDArray[np.int64] | None:
-        """Return samples of each client and distribution in a share, ``[clients, distributions]``, if there are
-        several.
-        """
-        if self.distribution_of is None or (share == "test" and self.lent is not None):
-            return None
-        self._check((), share)
-        return self._counts(self.distribution_of, len(self.distribution_names), share)
-
-    def _counts(self, kind_of: NDArray[np.int64], kinds: int, share: str) -> NDArray[np.int64]:
-        column = SHARES.index(share)
-        kind = kind_of[self.order.numpy()]
-        spans = self.bounds[:, column : column + 2].tolist()
-        return np.stack([np.bincount(kind[a:b], minlength=kinds) for a, b in spans]).astype(np.int64)
+        label = self.train.y[self.order].numpy()
+        spans = self.bounds[:, :2].tolist()
+        return np.stack([np.bincount(label[a:b], minlength=self.num_classes) for a, b in spans]).astype(np.int64)
 
 
 def _names(dataset: Dataset, partition: Partition) -> tuple[str, ...]:
@@ -258,3 +241,43 @@ def unheld_classes(data: FederatedData) -> list[str]:
         f"data: no client trains on {classes} ({share:.0%} of the server's validation set): validation loss counts "
         "errors there that no client can mend"
     ]
+
+
+@dataclass(frozen=True)
+class RemoteData(FederatedData):
+    """The server's own sets, the shape of a sample, and the clients' reported sizes; no client's sample is here.
+
+    ``text``: samples are tokens with a label at every position.
+    """
+
+    text: bool = field(default=False, kw_only=True)
+
+    @staticmethod
+    def of(
+        sizes: Sequence[int],
+        input_shape: tuple[int, ...],
+        num_classes: int | None,
+        validation: Samples | None = None,
+        test: Samples | None = None,
+        text: bool = False,
+    ) -> RemoteData:
+        """Return what the server knows of clients with these reported ``sizes``."""
+        numbers = np.array(sizes, dtype=np.int64)
+        return RemoteData("remote", num_classes, input_shape, "", numbers, validation, test, text=text)
+
+    def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
+        """Return no samples: they are elsewhere."""
+        self._check(clients, share)
+        shape, kind = self.input_shape, torch.float32 if self.num_classes is None else torch.int64
+        none = Samples(torch.zeros(0, *shape), torch.zeros(0, dtype=kind))
+        if self.text:
+            none = Samples(torch.zeros(0, *shape, dtype=kind), torch.zeros(0, *shape, dtype=kind))
+        return none, [torch.zeros(0, dtype=torch.int64) for _ in clients]
+
+    def origin(self, share: str) -> Sequence[str]:
+        """Return nothing: each participant's node keeps a fingerprint of its own data."""
+        return ()
+
+    def class_counts(self) -> NDArray[np.int64] | None:
+        """Return None: the server does not know them."""
+        return None

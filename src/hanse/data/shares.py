@@ -1,18 +1,23 @@
-"""Cuts: each client's samples into train, validation and test shares, a test set into the server's two sets."""
+"""Cuts: each client's samples into train, validation and test shares, a test set into the server's two sets; and test
+shares that clients borrow from the server's test set, to keep all of their own samples for training.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
-from hanse.data.dataset import Distributions, stratified_split
+from hanse.data.dataset import Dataset, Distributions, largest_remainder, stratified_split
 from hanse.data.partitions import Partition
 from hanse.data.samples import Samples
 
-__all__ = ["client_shares", "server_cut", "share_ends", "taken"]
+__all__ = ["client_shares", "lend_tests", "own_tests", "server_cut", "share_ends", "taken"]
 
 
 def client_shares(
@@ -32,12 +37,7 @@ def client_shares(
 
 
 def share_ends(sizes: NDArray[np.int64], client_test: float, client_validation: float) -> NDArray[np.int64]:
-    """Return where a client's train, validation and test shares end, ``[clients, 3]``. Raises UserError."""
-    for name, value in (("client_test", client_test), ("client_validation", client_validation)):
-        if not 0 <= value < 1:
-            raise UserError(f"{name} = {value!r}; allowed: at least 0 and less than 1")
-    if client_test + client_validation >= 1:
-        raise UserError(f"client_test + client_validation = {client_test + client_validation:g}; allowed: less than 1")
+    """Return where a client's train, validation and test shares end, ``[clients, 3]``."""
     test = np.floor(sizes * client_test).astype(np.int64)
     validation = np.floor(sizes * client_validation).astype(np.int64)
     return np.stack([sizes - test - validation, sizes - test, sizes], axis=1)
@@ -48,18 +48,16 @@ def server_cut(
     num_classes: int | None,
     validation: float,
     seed: int,
-    told: Distributions | None = None,
+    distributions: Distributions | None = None,
     owner_of: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the sorted positions of the server's (validation, test) sets in a test set; validation is this share of
     it, stratified by class (by owner where a sample has many classes, as text has) and distribution.
     """
-    if not 0 <= validation < 1:
-        raise UserError(f"validation = {validation!r}; allowed: at least 0 and less than 1")
     size = round(len(test) * validation)
     labels = None if num_classes is None else owner_of if test.y.ndim > 1 else test.y.numpy()
-    if told is not None:
-        labels = told.test if labels is None else labels * len(told.names) + told.test
+    if distributions is not None:
+        labels = distributions.test if labels is None else labels * len(distributions.names) + distributions.test
     rest, cut = stratified_split(labels, len(test), size, stream(seed, "server-validation"))
     return cut, rest
 
@@ -69,3 +67,63 @@ def taken(samples: Samples, index: NDArray[np.int64]) -> Samples | None:
     if len(index) == len(samples):
         return samples if len(samples) else None
     return samples.take(torch.from_numpy(index)) if len(index) else None
+
+
+def lend_tests(
+    tests: Samples, dataset: Dataset, train: Sequence[NDArray[np.int64]], share: float, seed: int
+) -> tuple[Tensor, ...]:
+    """Return for each client sorted positions ``[m]`` in ``tests``, drawn with the class mixture of its train samples.
+
+    iPFL tests a client on its own distribution and does not say how; the code of pFedGraph, by the same group,
+    weighs the accuracy on the whole test set by the client's train mixture, and this draws that mixture from it.
+    A client gets ``share`` times its number of train samples, or as many as its mixture allows if the scarcest class
+    has fewer. No sample twice within a client; two clients may be tested on the same one, nobody is trained on it.
+    Raises UserError for a source without classes, or where a client would get none.
+    """
+    classes = dataset.num_classes
+    if classes is None or tests.y.ndim > 1:
+        raise UserError(f"data.client_test_from = 'server': source '{dataset.name}' has no classes; allowed: 'own'")
+    by_class = [np.flatnonzero(tests.y.numpy() == c) for c in range(classes)]
+    stock = np.array([len(index) for index in by_class], dtype=np.int64)
+    labels = dataset.train.y.numpy()
+    lent = []
+    for client, own in enumerate(train):
+        counts = np.bincount(labels[own], minlength=classes)
+        wanted = _fitting(counts, stock, int(len(own) * share))
+        if wanted.sum() == 0:
+            raise UserError(
+                f"data.client_test_from = 'server': client {client} would get no test samples of its classes; raise "
+                "data.client_test, or lower data.validation"
+            )
+        draw = stream(seed, "lent-tests", client=client)
+        chosen = [draw.permutation(by_class[c])[: wanted[c]] for c in np.flatnonzero(wanted)]
+        lent.append(torch.from_numpy(np.sort(np.concatenate(chosen))))
+    return tuple(lent)
+
+
+def own_tests(owner_of: NDArray[np.int64], owners: NDArray[np.int64]) -> tuple[Tensor, ...]:
+    """Return for each client the positions of its owner's test samples: ``owner_of [n]`` says whose each one is.
+
+    Raises UserError where a client has none.
+    """
+    lent = []
+    for client, owner in enumerate(owners.tolist()):
+        found = np.flatnonzero(owner_of == owner)
+        if len(found) == 0:
+            raise UserError(
+                f"data.client_test_from = 'server': client {client} has no test samples of its own in the server's "
+                "test set; lower data.validation or data.clients"
+            )
+        lent.append(torch.from_numpy(found))
+    return tuple(lent)
+
+
+def _fitting(counts: NDArray[np.int64], stock: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Return at most ``size`` samples in proportion to ``counts``, at most ``stock`` of each class."""
+    held = counts > 0
+    size = min(size, int((stock[held] * (counts.sum() / counts[held])).min()))
+    while (wanted := largest_remainder(counts.astype(np.float64), size) if size else np.zeros_like(counts)).sum() > 0:
+        if (wanted <= stock).all():
+            break
+        size -= 1
+    return wanted

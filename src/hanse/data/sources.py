@@ -26,13 +26,10 @@ from hanse.base.errors import UserError, import_path
 from hanse.base.files import write_whole
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, image_samples, stratified_split
-from hanse.data.download import fetch
-from hanse.data.emnist import ARCHIVE, CASED, cased, cased_distributions, find_emnist, read_emnist
-from hanse.data.leaf import femnist
-from hanse.data.pacs import pacs
-from hanse.data.regression import fedsoft_linear
+from hanse.data.download import ARCHIVE, CASED, cased, cased_distributions, fetch, fetching, find_emnist, read_emnist
+from hanse.data.natural import TEXTS, TextOptions, femnist, pacs, shakespeare
 from hanse.data.samples import Samples
-from hanse.data.text import TEXTS, TextOptions, shakespeare
+from hanse.data.synthetic import fedsoft_linear
 
 __all__ = ["GENERATED", "SOURCES", "Loader", "cache_dir", "is_here", "load"]
 
@@ -163,8 +160,8 @@ def _image_source(
     mean, std = _scaling(arrays["x_train"], facts, scale)
     train = image_samples(arrays["x_train"], arrays["y_train"], mean, std)
     test = image_samples(arrays["x_test"], arrays["y_test"], mean, std)
-    told = cased_distributions(train.y.numpy(), test.y.numpy()) if name == "emnist_cased" else None
-    return Dataset(name, train, test, classes, tuple(train.x.shape[1:]), note=note, distributions=told)
+    distributions = cased_distributions(train.y.numpy(), test.y.numpy()) if name == "emnist_cased" else None
+    return Dataset(name, train, test, classes, tuple(train.x.shape[1:]), note=note, distributions=distributions)
 
 
 def _scaling(images: NDArray[np.uint8], facts: _Images, scale: Scale) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -203,17 +200,11 @@ def _find(name: str, root: Path | None, download: bool) -> tuple[dict[str, NDArr
             return read_emnist(published, name.removeprefix("emnist_")), published
         except ValueError as error:
             raise UserError(f"source '{name}': {error}") from error
-    looked = f"looked for {', '.join(map(str, paths))}"
     remedy = f"set HANSE_DATA to a folder that holds {name}.npz"
     if name.startswith("emnist_"):
         remedy += f" or EMNIST's published {ARCHIVE}"
-    if not download:
-        raise UserError(f"source '{name}' was not found and download is off; {looked}; {remedy}, or allow download")
-    try:
-        arrays = fetch(name, folders[-1])
-        _write_npz(paths[-1], arrays)
-    except (OSError, ValueError) as error:
-        raise UserError(f"source '{name}' could not be downloaded ({error}); {looked}; {remedy}") from error
+    with fetching(name, paths, remedy, download):
+        _write_npz(paths[-1], fetch(name, folders[-1]))
     return _read_npz(paths[-1], _IMAGES[name]), paths[-1]
 
 

@@ -8,10 +8,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from hanse.base.errors import UserError, nearest
-from hanse.data.dirichlet import Sampler
 from hanse.data.mixtures import check_mix
-from hanse.data.partitions import Choose
-from hanse.data.sizes import SizeLaw
+from hanse.data.partitions import Choose, Sampler, SizeLaw
 from hanse.data.sources import GENERATED, SOURCES, Scale
 
 __all__ = ["DataSpec", "PartitionName", "parse_spec"]

@@ -1,29 +1,37 @@
-"""FedProx's synthetic(alpha, beta): every client has its own linear model and its own inputs, made on demand.
+"""Generated data: FedProx's synthetic(alpha, beta), whose clients are made on demand, and FedSoft's two linear models.
 
-Li et al. 2020, "Federated optimization in heterogeneous networks", section 5.1 and appendix C.1, for client
-k::
+Li et al. 2020, "Federated optimization in heterogeneous networks", section 5.1 and appendix C.1, for client k::
 
     u_k ~ N(0, alpha)    W_k [10, 60], b_k [10] ~ N(u_k, 1)          y = argmax(softmax(W_k x + b_k))
     B_k ~ N(0, beta)     v_k [60] ~ N(B_k, 1)                        x ~ N(v_k, diag(j^-1.2))
 
-The second argument of N is read as a variance throughout, as it must be for the inputs; the authors' code
-takes ``alpha`` and ``beta`` for standard deviations, which is the same at 0 and 1.
+The second argument of N is read as a variance throughout, as it must be for the inputs; the authors' code takes
+``alpha`` and ``beta`` for standard deviations, which is the same at 0 and 1.
+
+Ruan and Joe-Wong 2022, "FedSoft: soft clustered federated learning with proximal local updating", and its code: for
+distribution s, ``w_s [10] ~ N(0, 10 I)``, ``x ~ N(0, I)``, ``y = <w_s, x> + e``, ``e ~ N(0, 1)``; 50,000 train and
+1,000 test samples of each.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from hanse.base.errors import UserError
 from hanse.base.streams import stream
+from hanse.data.dataset import Dataset, Distributions
+from hanse.data.federated import SHARES, FederatedData
 from hanse.data.samples import Samples
-from hanse.data.sizes import check_count
+from hanse.data.shares import server_cut, share_ends, taken
 
-__all__ = ["CLASSES", "DIMENSION", "TEST_CLIENTS", "TEST_SAMPLES", "Synthetic"]
+__all__ = ["TEST_SAMPLES", "GeneratedData", "Synthetic", "fedsoft_linear", "fedsoft_weights"]
 
 DIMENSION = 60
 CLASSES = 10
@@ -47,16 +55,8 @@ class Synthetic:
     seed: int = 0
     samples_per_client: int | None = None
 
-    def __post_init__(self) -> None:
-        for name, value in (("alpha", self.alpha), ("beta", self.beta)):
-            if not 0 <= value < float("inf"):
-                raise UserError(f"{name} = {value!r}; allowed: a finite number of at least 0")
-        if self.samples_per_client is not None:
-            check_count("samples_per_client", self.samples_per_client)
-
     def sizes(self, clients: int) -> NDArray[np.int64]:
         """Return each client's number of samples, ``[clients]``; it does not depend on how many others there are."""
-        check_count("clients", clients)
         if self.samples_per_client is not None:
             return np.full(clients, self.samples_per_client, dtype=np.int64)
         draws = stream(self.seed, "synthetic-sizes").lognormal(4.0, 2.0, clients)
@@ -89,3 +89,139 @@ class Synthetic:
         # softmax keeps the order, so that the label is the largest logit
         y = (x @ weight.T.astype(np.float32) + bias.astype(np.float32)).argmax(axis=1)
         return Samples(torch.from_numpy(x), torch.from_numpy(y))
+
+
+LINEAR_FEATURES = 10
+LINEAR_MODELS = 2
+LINEAR_TRAIN, LINEAR_TEST = 50_000, 1_000
+
+
+def fedsoft_weights(seed: int) -> NDArray[np.float64]:
+    """Return the true weight vectors ``[2, 10]``; each component has variance 10."""
+    return stream(seed, "fedsoft-weights").normal(0.0, np.sqrt(10.0), (LINEAR_MODELS, LINEAR_FEATURES))
+
+
+def fedsoft_linear(*, root: Path | None, seed: int, download: bool) -> Dataset:
+    """Make the data set: x float32 ``[n, 10]``, y float32 ``[n]``; one linear layer fits one of the two."""
+    del root, download
+    (train, train_of), (test, test_of) = (
+        _linear_samples(seed, size, share) for share, size in enumerate((LINEAR_TRAIN, LINEAR_TEST))
+    )
+    distributions = Distributions(tuple(f"model {'AB'[d]}" for d in range(LINEAR_MODELS)), train_of, test_of)
+    return Dataset("fedsoft_linear", train, test, None, (LINEAR_FEATURES,), distributions=distributions)
+
+
+def _linear_samples(seed: int, size: int, share: int) -> tuple[Samples, NDArray[np.int64]]:
+    weights = fedsoft_weights(seed)
+    draw = stream(seed, "fedsoft-samples", start=share)
+    x = draw.standard_normal((LINEAR_MODELS, size, LINEAR_FEATURES))
+    y = np.einsum("dnf,df->dn", x, weights) + draw.standard_normal((LINEAR_MODELS, size))
+    of: NDArray[np.int64] = np.repeat(np.arange(LINEAR_MODELS), size)
+    flat = torch.from_numpy(x.reshape(-1, LINEAR_FEATURES).astype(np.float32))
+    return Samples(flat, torch.from_numpy(y.reshape(-1).astype(np.float32))), of
+
+
+_CACHED_SAMPLES = 10_000  # about what a round seats: memory must not grow with the clients seen
+_COUNTED_CLIENTS = 1_000
+
+
+@dataclass(frozen=True)
+class GeneratedData(FederatedData):
+    """Synthetic clients: only the samples of clients that are asked for are made, and the last ones are kept.
+
+    ``ends [clients, 3]``: where a client's train, validation and test samples end among its draws.
+    """
+
+    source: Synthetic
+    ends: NDArray[np.int64]
+    _cache: _Recent = field(default_factory=lambda: _Recent(_CACHED_SAMPLES), repr=False, compare=False)
+
+    @staticmethod
+    def of(
+        source: Synthetic,
+        clients: int,
+        *,
+        client_test: float = 0.0,
+        client_validation: float = 0.0,
+        validation: float = 0.5,
+    ) -> GeneratedData:
+        """Register ``clients`` clients; their samples are not made yet. Shares are rounded down."""
+        ends = share_ends(source.sizes(clients), client_test, client_validation)
+        test = source.test(clients)
+        held, rest = server_cut(test, CLASSES, validation, source.seed)
+        return GeneratedData(
+            name=f"synthetic({source.alpha:g}, {source.beta:g})",
+            num_classes=CLASSES,
+            input_shape=(DIMENSION,),
+            note="",
+            sizes=ends[:, 0],
+            server_validation=taken(test, held),
+            server_test=taken(test, rest),
+            source=source,
+            ends=ends,
+        )
+
+    def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
+        """Make these clients' samples and return them end to end, with each client's positions."""
+        self._check(clients, share)
+        column = SHARES.index(share)
+        parts: dict[int, Samples] = {}
+        index: dict[int, Tensor] = {}
+        offset = 0
+        for client in clients:
+            if client in index:
+                continue
+            first = 0 if column == 0 else int(self.ends[client, column - 1])
+            last = int(self.ends[client, column])
+            own = self._samples(client)
+            parts[client] = Samples(own.x[first:last], own.y[first:last])
+            index[client] = torch.arange(offset, offset + last - first)
+            offset += last - first
+        if len(parts) == 1:
+            return next(iter(parts.values())), [index[client] for client in clients]
+        empty = [Samples(torch.zeros(0, DIMENSION), torch.zeros(0, dtype=torch.int64))]
+        made = list(parts.values()) or empty
+        merged = Samples(torch.cat([s.x for s in made]), torch.cat([s.y for s in made]))
+        return merged, [index[client] for client in clients]
+
+    def origin(self, share: str) -> Sequence[str]:
+        """Return the generator and the ends of each client's shares: its samples depend on nothing else."""
+        return [f"{self.source}|{share}|{ends}" for ends in self.ends.tolist()]
+
+    def class_counts(self) -> NDArray[np.int64] | None:
+        """Return train samples of each client and class; ``None`` for more than 1,000 clients (all would be
+        made).
+        """
+        if self.num_clients > _COUNTED_CLIENTS:
+            return None
+        rows = [
+            np.bincount(self._samples(k).y[: self.sizes[k]].numpy(), minlength=CLASSES) for k in range(self.num_clients)
+        ]
+        return np.stack(rows).astype(np.int64)
+
+    def _samples(self, client: int) -> Samples:
+        found = self._cache.get(client)
+        if found is None:
+            found = self.source.client(client, int(self.ends[client, -1]))
+            self._cache.put(client, found)
+        return found
+
+
+class _Recent:
+    """The clients used last, up to ``limit`` samples in all."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = 0
+        self._items: OrderedDict[int, Samples] = OrderedDict()
+
+    def get(self, client: int) -> Samples | None:
+        if client in self._items:
+            self._items.move_to_end(client)
+        return self._items.get(client)
+
+    def put(self, client: int, samples: Samples) -> None:
+        self._items[client] = samples
+        self._held += len(samples)
+        while self._held > self._limit and self._items:
+            self._held -= len(self._items.popitem(last=False)[1])

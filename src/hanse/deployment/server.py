@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from hanse.base.errors import MachineError, UserError
 from hanse.base.files import write_whole
 from hanse.base.lock import Hold
-from hanse.data.remote import RemoteData
+from hanse.data.federated import RemoteData
 from hanse.data.samples import Samples
 from hanse.deployment.letters import Letters
 from hanse.deployment.link import FlowerFederation

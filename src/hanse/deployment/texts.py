@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hanse.base.errors import UserError
-from hanse.data.instructions.records import encode, read_instructions
-from hanse.data.instructions.tokens import BYTES, build_tokenizer
+from hanse.data.instructions.records import BYTES, build_tokenizer, encode, read_instructions
 from hanse.federation.node import ClientData
 
 __all__ = ["instructions"]

@@ -1,32 +1,187 @@
-"""Does an engine compute what the module computes? Compared once, before round 0, on a few samples.
+"""Does a module fit the data, and does an engine compute what the module computes? Asked once, before round 0.
 
 The fast ways to train and score rest on what is read off a module. What is read wrongly would be another network than
-the user's, so each way is held against the module itself; the comparison draws from no stream of the run and leaves
-the template as it was.
+the user's, so each way is held against the module itself, on a few samples; the comparison draws from no stream of the
+run and leaves the template as it was. A mistake is one line and leaves nothing behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import copy
+import math
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hanse.base.errors import UserError, first_line
-from hanse.base.streams import stream
+from hanse.base.streams import stream, torch_seed
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.coalitions import Coalitions
-from hanse.learning.convolutions import read_convolutions
-from hanse.learning.engines import Choice, make_engine
-from hanse.learning.job import Engine, Problem, SeatJob, smallest_batch
-from hanse.learning.local import Precision
+from hanse.learning.engines import EngineChoice, make_engine
+from hanse.learning.forward import read_convolutions
+from hanse.learning.job import Engine, Problem, SeatJob, batch_plan, smallest_batch
+from hanse.learning.local import Precision, in_channels_last, loss_of
 from hanse.learning.program import read_stack
-from hanse.learning.reference import Plain, untouched
+from hanse.learning.scoring import outcomes_of
 
-__all__ = ["disagreement", "settle"]
+__all__ = ["Plain", "disagreement", "settle", "untouched", "why_unfit"]
+
+
+@contextmanager
+def untouched(device: torch.device) -> Iterator[None]:
+    """Give a block the generators that there are, and put them back: a user's module may draw from any of them."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+    random.setstate(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The module itself: a copy on a device, run as PyTorch runs it.
+
+    ``images`` lie channels-last for bf16, as engines have them, since in bfloat16 another order of sums is far off.
+    """
+
+    problem: Problem
+    module: nn.Module
+    device: torch.device
+    precision: Precision
+    images: bool = False
+
+    @staticmethod
+    def of(problem: Problem, device: torch.device, precision: Precision) -> Plain:
+        """Copy a problem's module to a device."""
+        module = copy.deepcopy(problem.module).to(device=device, dtype=torch.float32)
+        images = precision == "bf16" and in_channels_last(problem)
+        if images:
+            module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return Plain(problem, module, device, precision, images)
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """Return the module's outputs as float32."""
+        around: AbstractContextManager[None] = nullcontext()
+        if self.precision == "bf16":
+            around = torch.autocast(self.device.type, dtype=torch.bfloat16)
+        x = x.to(device=self.device, dtype=torch.float32 if x.is_floating_point() else None)
+        if self.images and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with around:
+            output: Tensor = self.module(x)
+        return output.float() if isinstance(output, Tensor) else output
+
+    def losses(self, row: Tensor, samples: Samples, precision: Precision) -> Tensor:
+        """Return a row's loss on each sample ``[n]``, in evaluation mode."""
+        self.problem.layout.load(self.module, row.to(self.device))
+        self.module.eval()
+        with torch.no_grad():
+            y = samples.y.to(self.device)
+            outputs = replace(self, precision=precision).outputs
+            return outcomes_of(self.problem, outputs, samples.x, y)[0][0].cpu().double()
+
+    def loss(self, samples: Samples) -> Tensor:
+        """Return the mean loss of a batch, as the module stands."""
+        return loss_of(self.problem, self.outputs(samples.x), samples.y.to(self.device))
+
+    def gentle(self, samples: Samples, row: Tensor) -> float:
+        """Return a learning rate by which no parameter moves far, whatever the scale of the samples."""
+        self.problem.layout.load(self.module, row.to(self.device))
+        trained = [p for p in self.module.train().parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(self.loss(samples), trained, materialize_grads=True)
+        steepest = max(float(g.abs().max()) for g in gradients if g.numel())
+        return 0.1 / max(1.0, steepest) if math.isfinite(steepest) else 0.1
+
+    def train(self, samples: Samples, job: SeatJob, recipe: Recipe, lr: float) -> Tensor:
+        """Return the row after a seat's training: SGD on the gradients of autograd, with all that pulls added to them.
+
+        ``torch.optim.SGD`` takes the same steps, and seconds to be imported.
+        """
+        layout = self.problem.layout
+        layout.load(self.module, job.start.to(self.device))
+        self.module.train()
+        zero = torch.zeros_like(job.start)
+        centre, tilt = (zero if part is None else part for part in (job.centre, job.tilt))
+        still, constant = (layout.unflatten(row.to(self.device)) for row in (centre, tilt))
+        trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        velocity = {name: torch.zeros_like(p) for name, p in trained.items()}
+        seed, round, client, start = job.key
+        torch.manual_seed(torch_seed(seed, "dropout", round=round, client=client, start=start))  # as engines drop
+        for batch in batch_plan(len(job.index), recipe, job.key).tolist():
+            positions = torch.tensor([p for p in batch if p >= 0])
+            loss = self.loss(samples.take(job.index[positions]))
+            gradients = torch.autograd.grad(loss, list(trained.values()), materialize_grads=True)
+            with torch.no_grad():
+                for (name, p), gradient in zip(trained.items(), gradients, strict=True):
+                    pulled = recipe.weight_decay * p + job.mu * (p - still[name]) + constant[name]
+                    velocity[name] = recipe.momentum * velocity[name] + gradient + pulled
+                    p.sub_(velocity[name], alpha=lr)
+        return layout.flatten(self.module).cpu()
+
+
+_FITTED = 4
+
+
+def why_unfit(
+    problem: Problem, samples: Samples, num_classes: int | None, device: torch.device | str = "cpu"
+) -> str | None:
+    """Return why a module cannot be trained on such samples, or None: it must take them in evaluation and in training,
+    and give each an output of the right form, with one number for each of ``num_classes`` classes (None: for each
+    target).
+    """
+    device = torch.device(device)
+    few = Samples(samples.x[:_FITTED], samples.y[:_FITTED])
+    plain = Plain.of(problem, device, "float32")
+    shape = list(few.x.shape[1:])
+    with untouched(device):
+        try:
+            with torch.no_grad():
+                plain.module.eval()
+                output = plain.outputs(few.x)
+        except Exception as error:  # whatever a user's module raises is the reason
+            hint = "" if few.x.is_floating_point() else "; these are whole numbers (tokens), features must be float32"
+            return f"cannot take samples of shape {shape} ({first_line(error)}){hint}"
+        wrong = _wrong_form(output, few, num_classes)
+        if wrong is not None or len(few) < smallest_batch(problem):
+            return wrong
+        try:
+            plain.module.train()
+            torch.autograd.grad(
+                plain.loss(few), [p for p in plain.module.parameters() if p.requires_grad], materialize_grads=True
+            )
+        except Exception as error:
+            return f"takes samples of shape {shape}, but cannot train on them ({first_line(error)})"
+    return None
+
+
+def _wrong_form(output: object, few: Samples, num_classes: int | None) -> str | None:
+    """Return what is wrong with the form of a module's output on ``few`` samples, or None."""
+    if not isinstance(output, Tensor):
+        return f"returns a {type(output).__name__}; one tensor of outputs is needed"
+    got, n = list(output.shape), len(few)
+    if num_classes is None:
+        wanted = few.y[0].numel()
+        if output.numel() == few.y.numel() and got[:1] == [n]:
+            return None
+        return (
+            f"gives outputs of shape {got} for {n} samples; regression needs {wanted} for each sample, [{n}, {wanted}]"
+        )
+    places = list(few.y.shape[1:])
+    if got[:1] == [n] and got[2:] == places and len(got) == 2 + len(places) and got[1] >= num_classes:
+        return None
+    form = ", ".join(map(str, [n, num_classes, *places]))
+    one = "; with two classes, too, cross-entropy takes two outputs" if num_classes == 2 else ""
+    each = f"one for each of the {num_classes} classes is needed, [{form}]{one}"
+    if places == [1]:
+        each += f" (labels of shape [{n}, 1] are texts of one position; one label a sample has shape [{n}])"
+    return f"gives outputs of shape {got} for {n} samples; {each}"
+
 
 _SAMPLES = 16  # at most so many are compared: two seats' batches
 _FEW = 4  # where the engine runs the module itself, and there is less to compare
@@ -39,13 +194,13 @@ _STEPS = Recipe(steps=2, batch_size=_SAMPLES, momentum=0.9, weight_decay=0.1)
 
 
 def settle(
-    choice: Choice,
+    choice: EngineChoice,
     problem: Problem,
     row: Tensor,
     samples: Samples,
     device: torch.device,
     precision: Precision,
-) -> tuple[Choice, Problem, Engine, list[str]]:
+) -> tuple[EngineChoice, Problem, Engine, list[str]]:
     """Return the chosen engine, made and compared with the module itself on ``samples``; see :func:`disagreement`.
 
     Where they differ, or the engine fails, the choice becomes the sequential engine, the problem ``plain``, and a
@@ -89,8 +244,8 @@ def _case(problem: Problem, row: Tensor, samples: Samples, attempt: int) -> tupl
     noise = [torch.from_numpy(draw.standard_normal((3, len(row)), dtype=np.float32)) for _ in seats]
     for one in noise:
         one[:, problem.layout.num_parameters :] = 0  # statistics: a variance must stay above zero
-        if problem.held is not None:
-            one[0, problem.held] = 0
+        if problem.frozen_columns is not None:
+            one[0, problem.frozen_columns] = 0
     return few, [
         SeatJob(index, row + 0.01 * near, (0, attempt, s, 0), row + 0.1 * away, 0.5, 0.1 * slope)
         for s, (index, (near, away, slope)) in enumerate(zip(seats, noise, strict=True))
@@ -130,7 +285,7 @@ def _trains_otherwise(engine: Engine, plain: Plain, few: Samples, jobs: Sequence
             grain = _GRAIN * float(mine[part].norm())
             if _far(theirs[part] - job.start[part], mine[part] - job.start[part], plain, grain):
                 return f"trains to other {what} than the module itself"
-    held = plain.problem.held
+    held = plain.problem.frozen_columns
     if held is not None and any(
         not torch.equal(row[held], job.start[held]) for row, job in zip(got, jobs, strict=True)
     ):

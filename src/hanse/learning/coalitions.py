@@ -20,7 +20,7 @@ from hanse.base.streams import stream
 from hanse.data.samples import Samples
 from hanse.games.gram import inner_products
 from hanse.learning.job import Problem
-from hanse.learning.scoring import Chunk, Models, Scorer
+from hanse.learning.scoring import Chunk, ModelRows, Scorer
 from hanse.learning.threads import shared_crew
 
 __all__ = ["WORST", "Coalitions", "UtilityName", "sample_blocks"]
@@ -65,7 +65,7 @@ class Coalitions:
         rows = torch.cat([updates, base.to(updates).unsqueeze(0)])
         finite = torch.isfinite(rows).all(1)
         # a row that is not finite must spoil its own coalitions only, and 0 x NaN is NaN
-        self.models = Models(torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows)))
+        self.models = ModelRows(torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows)))
         self.spoilt = torch.nonzero(~finite).view(-1).tolist()
         self.shares = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
         self.samples = Samples(samples.x.to(self.device), samples.y.to(self.device))

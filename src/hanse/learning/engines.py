@@ -24,7 +24,7 @@ from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 from hanse.learning.vmapped import VmappedEngine, why_not_vmapped
 
-__all__ = ["Choice", "Kind", "choose", "make_engine", "pick_device", "rule"]
+__all__ = ["EngineChoice", "Kind", "choose", "make_engine", "pick_device", "rule"]
 
 Kind = Literal["layers", "images", "texts", "batched", "other"]
 
@@ -37,7 +37,7 @@ _ADAMW = "its steps are SGD's, and train.optimizer asks for others"
 
 
 @dataclass(frozen=True)
-class Choice:
+class EngineChoice:
     """An engine and its settings: intra-op ``threads`` of one program, ``workers`` threads that each train seats of
     their own. ``why`` explains the choice in lines.
     """
@@ -56,7 +56,7 @@ class Choice:
         return f"{self.engine} ({self.threads} thread{'s' if self.threads > 1 else ''})"
 
 
-def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", engine: str = "auto") -> Choice:
+def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", engine: str = "auto") -> EngineChoice:
     """Return the engine for ``seats`` models of a ``kind`` on a device ("cpu", "cuda") with so many ``cores``.
 
     ``work`` is the multiplications of one seat's step, taken as its batch times P. The kinds are "layers" (a sequence
@@ -68,12 +68,12 @@ def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", eng
         batches = kind == "batched" and seats >= _FEW and not large
         engine = "stacked" if kind == "layers" else "vmapped" if batches else "sequential"
     if device != "cpu":
-        return Choice(engine, 1, 1)
+        return EngineChoice(engine, 1, 1)
     if engine != "sequential":  # one program for all seats: its operators are split over threads
-        return Choice(engine, _threads(seats * work, cores), 1)
+        return EngineChoice(engine, _threads(seats * work, cores), 1)
     if seats == 1:
-        return Choice(engine, _threads(work, cores) if large else 1, 1)
-    return Choice(engine, 1, min(cores, seats) if large else 1)  # small operators would wait for Python's lock
+        return EngineChoice(engine, _threads(work, cores) if large else 1, 1)
+    return EngineChoice(engine, 1, min(cores, seats) if large else 1)  # small operators would wait for Python's lock
 
 
 def _threads(work: int, cores: int) -> int:
@@ -95,7 +95,7 @@ def choose(
     device: torch.device | str = "cpu",
     precision: Precision = "float32",
     payload: bool = False,
-) -> Choice:
+) -> EngineChoice:
     """Return the engine for rounds of ``seats`` and batches of ``batch``; what is given (``train``, ``threads``,
     ``workers``) is kept, and one of ``threads`` and ``workers`` means 1 of the other.
 
@@ -143,7 +143,7 @@ def _kind(
 
 
 def make_engine(
-    choice: Choice, problem: Problem, device: torch.device | str = "cpu", precision: Precision = "float32"
+    choice: EngineChoice, problem: Problem, device: torch.device | str = "cpu", precision: Precision = "float32"
 ) -> Engine:
     """Return the chosen engine. ``precision`` "bf16" concerns the engines that run the module itself."""
     device = torch.device(device)

@@ -2,19 +2,30 @@
 
 The models share the first layer's product (one ``[C h, d] x [d, m]`` product), and what follows the layers, a
 log-softmax or a maximum over classes, vectorises over samples.
+
+Convolutional models run side by side: their first convolutions as one wide one, the later ones grouped. This pays where
+a first convolution is too narrow to fill the vector units (GreedyFed's has 8 channels), since the samples are then read
+and unfolded once for all models. Wide models gain nothing and are run one by one.
+
+Two more things make most of the speed: a few images at a time, so that what one layer writes is still in the cache when
+the next one reads it, and images cut to what the last layer sees (GreedyFed's pooling drops rows and columns at the
+lower and right edge: 29 x 29 of 32 x 32 pixels count, which saves a fifth of the first convolution).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
 
+from hanse.learning.job import Problem
 from hanse.learning.products import product
-from hanse.learning.program import Spec
+from hanse.learning.program import Spec, flattens, is_changed, layers_in_order, read_layers, tensors_of
 
-__all__ = ["forward", "through"]
+__all__ = ["ConvStack", "forward", "read_convolutions", "through"]
 
 
 def forward(specs: Sequence[Spec], blocks: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -55,3 +66,108 @@ def _normalise(spec: Spec, blocks: dict[str, Tensor], value: Tensor) -> Tensor:
     scale = blocks[f"{name}.weight"] * torch.rsqrt(blocks[f"{name}.running_var"] + spec.eps)
     shift = blocks[f"{name}.bias"] - blocks[f"{name}.running_mean"] * scale
     return torch.addcmul(shift.unsqueeze(2), value, scale.unsqueeze(2))
+
+
+_NARROW = 16  # output channels of the first convolution up to which several models together are faster
+_CACHED = 1 << 20  # numbers that the first convolution writes for a few images: they stay in the cache
+
+
+@dataclass(frozen=True)
+class ConvStack:
+    """A module of convolutions, pooling and ReLU up to a Flatten, and stackable layers after it."""
+
+    convolutions: Sequence[tuple[str, nn.Module]]
+    dense: Sequence[Spec]
+
+    def forward(self, blocks: dict[str, Tensor], x: Tensor) -> Tensor:
+        """Return the outputs ``[C, k, m]`` of C models, tensors ``[C, *shape]`` by name, on images ``[m, c, h, w]``."""
+        name, first = self.convolutions[0]
+        assert isinstance(first, nn.Conv2d)
+        models = blocks[f"{name}.weight"].shape[0]
+        rows, columns = (_seen([layer for _, layer in self.convolutions], x.shape[2 + d], d) for d in (0, 1))
+        x = x[:, :, :rows, :columns].contiguous(memory_format=torch.channels_last)
+        few = max(4, _CACHED // (models * first.out_channels * rows * columns))
+        wide = self._wide(blocks, models)
+        features = torch.cat([_features(wide, part, models) for part in torch.split(x, few)], 1)
+        return forward(self.dense, blocks, features)
+
+    def _wide(self, blocks: dict[str, Tensor], models: int) -> list[tuple[nn.Module, Tensor | None, Tensor | None]]:
+        """Return each layer with the weights and biases of all models side by side (None: it has none)."""
+        wide: list[tuple[nn.Module, Tensor | None, Tensor | None]] = []
+        for name, layer in self.convolutions:
+            if isinstance(layer, nn.Conv2d):
+                weight = blocks[f"{name}.weight"]
+                flat = weight.reshape(-1, *weight.shape[2:]).contiguous(memory_format=torch.channels_last)
+                wide.append((layer, flat, blocks[f"{name}.bias"].reshape(-1) if layer.bias is not None else None))
+            else:
+                wide.append((layer, None, None))
+        return wide
+
+
+def _features(wide: Sequence[tuple[nn.Module, Tensor | None, Tensor | None]], x: Tensor, models: int) -> Tensor:
+    """Return the features ``[C, m, d]`` of all models on images ``[m, c, h, w]``: the first convolution is one wide
+    one, the others are grouped.
+    """
+    value, groups = x, 1
+    for layer, weight, bias in wide:
+        if weight is not None:
+            assert isinstance(layer, nn.Conv2d)
+            value = F.conv2d(value, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
+            groups = models
+        elif isinstance(layer, nn.ReLU):
+            value = value.relu_()
+        else:
+            value = layer(value)
+    return value.reshape(len(x), models, -1).transpose(0, 1)  # [m, C channels, h, w] -> [C, m, features]
+
+
+def _seen(layers: Sequence[nn.Module], size: int, dimension: int) -> int:
+    """Return how many of an image's ``size`` rows (``dimension`` 0) or columns (1), from its first on, reach the
+    features; all of them where a layer pads.
+    """
+    spans: list[tuple[int, int]] = []  # how far a layer looks, and its stride
+    left = size
+    for layer in layers:
+        if isinstance(layer, nn.ReLU):
+            continue
+        assert isinstance(layer, nn.Conv2d | nn.MaxPool2d | nn.AvgPool2d)
+        kernel, stride = _pair(layer.kernel_size)[dimension], _pair(layer.stride)[dimension]
+        dilation = 1 if isinstance(layer, nn.AvgPool2d) else _pair(layer.dilation)[dimension]
+        padded = isinstance(layer.padding, str) or _pair(layer.padding) != (0, 0)
+        if padded or getattr(layer, "ceil_mode", False):
+            return size
+        spans.append((dilation * (kernel - 1) + 1, stride))
+        left = (left - spans[-1][0]) // stride + 1
+    for reach, stride in reversed(spans):
+        left = (left - 1) * stride + reach
+    return left
+
+
+def _pair(given: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (given, given) if isinstance(given, int) else given
+
+
+def read_convolutions(problem: Problem) -> ConvStack | None:
+    """Return the stack of an ``nn.Sequential`` that begins with a narrow convolution, or None if it is not one."""
+    layers = None if problem.plain else layers_in_order(problem.module)
+    if not layers or type(layers[0][1]) is not nn.Conv2d or layers[0][1].out_channels > _NARROW:
+        return None
+    cut = next((i for i, (_, layer) in enumerate(layers) if flattens(layer)), len(layers))
+    images, dense = layers[:cut], read_layers(layers[cut + 1 :])
+    if not dense or dense[0].kind != "linear" or not all(_is_known(layer) for _, layer in images):
+        return None
+    convolutions = [(name, layer) for name, layer in images if isinstance(layer, nn.Conv2d)]
+    own = tuple(f"{name}.{t}" for name, layer in convolutions for t, _ in layer.named_parameters())
+    # a row must be the layers' tensors and nothing else, in order: none is shared
+    return ConvStack(images, dense) if own + tensors_of(dense) == problem.layout.names else None
+
+
+def _is_known(layer: nn.Module) -> bool:
+    """Say whether a layer of images is one that :class:`ConvStack` runs as the layer itself does."""
+    if is_changed(layer):
+        return False
+    if type(layer) is nn.Conv2d:
+        return layer.groups == 1 and layer.padding_mode == "zeros"
+    if type(layer) is nn.MaxPool2d:
+        return not layer.return_indices
+    return type(layer) in (nn.ReLU, nn.AvgPool2d)

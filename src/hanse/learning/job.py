@@ -23,10 +23,10 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
 
-__all__ = ["Engine", "Judge", "Problem", "Recipe", "Scores", "SeatJob", "TrainedRows", "batch_plan", "last_epoch"]
+__all__ = ["Engine", "Problem", "Recipe", "SampleJudge", "Scores", "SeatJob", "TrainedRows", "batch_plan", "last_epoch"]
 
 
-class Judge(Protocol):
+class SampleJudge(Protocol):
     """Scores samples in a way of its own, such as by comparing whole answers."""
 
     def __call__(self, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,7 +49,7 @@ class Problem:
     module: nn.Module
     layout: Layout
     loss: Literal["cross_entropy", "mse"] = "cross_entropy"
-    judge: Judge | None = None
+    judge: SampleJudge | None = None
     plain: bool = False
 
     @cached_property
@@ -58,7 +58,7 @@ class Problem:
         return tuple(name for name, p in self.module.named_parameters() if not p.requires_grad)
 
     @cached_property
-    def held(self) -> Tensor | None:
+    def frozen_columns(self) -> Tensor | None:
         """Which columns of a row belong to frozen parameters, bool ``[P]``, or None if all train."""
         if not self.frozen:
             return None

@@ -24,7 +24,7 @@ from hanse.learning.layers import (
 from hanse.learning.products import wide_vectors
 
 __all__ = [
-    "Bound",
+    "ActiveProgram",
     "Program",
     "Spec",
     "flattens",
@@ -125,7 +125,7 @@ def tensors_of(specs: Sequence[Spec]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Bound:
+class ActiveProgram:
     """A program narrowed to an active prefix of seats and a batch width."""
 
     inputs: Tensor  # [a, b, d]: where the batch's samples go
@@ -135,7 +135,7 @@ class Bound:
     velocity: list[Tensor]
     pull: list[Tensor] | float
     constant: list[Tensor] | None
-    held: list[Tensor]  # velocities of frozen parameters
+    frozen_velocity: list[Tensor]  # of parameters that do not train
 
     def descend(self, lr: float) -> None:
         """Add what pulls (weight decay, proximal term, tilt) to the velocity, and take the step; what is frozen stays
@@ -147,8 +147,8 @@ class Bound:
             torch._foreach_add_(self.velocity, self.parameters, alpha=self.pull)
         if self.constant is not None:
             torch._foreach_add_(self.velocity, self.constant)
-        if self.held:
-            torch._foreach_zero_(self.held)
+        if self.frozen_velocity:
+            torch._foreach_zero_(self.frozen_velocity)
         torch._foreach_add_(self.parameters, self.velocity, alpha=-lr)
 
 
@@ -184,7 +184,7 @@ class Program:
         self.ones = torch.ones(samples, dtype=dtype, device=device)
         self.pull: Tensor | float = 0.0
         self.constant: Tensor | None = None
-        self._bound: dict[tuple[int, int], Bound] = {}
+        self._bound: dict[tuple[int, int], ActiveProgram] = {}
 
     def _empty(self, count: int) -> Tensor:
         return torch.empty(count, dtype=self.dtype, device=self.device)
@@ -228,14 +228,14 @@ class Program:
         for (_, _, a, b), block in zip(self.layout._blocks(), self.blocks.values(), strict=True):
             rows[where, a:b] = block.view(self.seats, -1)
 
-    def bind(self, active: int, width: int) -> Bound:
+    def bind(self, active: int, width: int) -> ActiveProgram:
         """Return the program on the first ``active`` seats and batches of ``width``."""
         key = (active, width)
         if key not in self._bound:
             self._bound[key] = self._bind(active, width)
         return self._bound[key]
 
-    def _bind(self, active: int, width: int) -> Bound:
+    def _bind(self, active: int, width: int) -> ActiveProgram:
         def shaped(flat: Tensor, features: int) -> Tensor:
             return flat[: active * features * width].view(active, features, width)
 
@@ -282,7 +282,7 @@ class Program:
             trains_below = trains_below or overwrite
         total, last = self.total[:active], shaped(self.loss_out, self.specs[-1].outputs)
         loss: Loss = CrossEntropy(last, total) if self.problem.loss == "cross_entropy" else SquaredError(last, total)
-        return Bound(
+        return ActiveProgram(
             inputs=inputs,
             layers=layers,
             loss=loss,
@@ -290,7 +290,7 @@ class Program:
             velocity=self._prefix(self.velocity, active),
             pull=self._prefix(self.pull, active) if isinstance(self.pull, Tensor) else self.pull,
             constant=self._prefix(self.constant, active) if self.constant is not None else None,
-            held=[self.velocity_blocks[name][:active] for name in self.problem.frozen],
+            frozen_velocity=[self.velocity_blocks[name][:active] for name in self.problem.frozen],
         )
 
     def _prefix(self, flat: Tensor, active: int) -> list[Tensor]:

@@ -25,15 +25,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.data.samples import Samples
-from hanse.learning.convolutions import read_convolutions
-from hanse.learning.forward import forward, through
+from hanse.learning.forward import forward, read_convolutions, through
 from hanse.learning.job import Problem, Scores
 from hanse.learning.local import Precision, Trainer
 from hanse.learning.program import read_stack
 from hanse.learning.sequences import sequence_outcomes
 from hanse.learning.threads import Crew, intra_op
 
-__all__ = ["Chunk", "Models", "Scorer", "ScoringEngine", "outcomes_of", "tally"]
+__all__ = ["Chunk", "ModelRows", "Scorer", "ScoringEngine", "outcomes_of", "tally"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -52,7 +51,7 @@ _NONE = torch.zeros((), dtype=torch.bool)
 
 
 @dataclass(frozen=True)
-class Models:
+class ModelRows:
     """C models: rows ``[C, P]``, or mixtures ``shares [C, S]`` of rows ``[S, P]``.
 
     ``first_outputs`` keeps what the first layers of mixed rows put out, by the first sample of a block: mixtures that
@@ -188,7 +187,7 @@ class Scorer:
 
     def outcomes(
         self,
-        models: Tensor | Models,
+        models: Tensor | ModelRows,
         pool: Samples,
         index: Sequence[Tensor] | Tensor | None = None,
         reduce: Reduce | None = None,
@@ -201,7 +200,7 @@ class Scorer:
         """
         reduce = reduce or _as_they_are
         if isinstance(models, Tensor):
-            models = Models(models.to(device=self.device, dtype=self.dtype))
+            models = ModelRows(models.to(device=self.device, dtype=self.dtype))
         with torch.no_grad():
             if index is None or isinstance(index, Tensor):
                 # a mixture's bits do not depend on how many are asked for at once
@@ -241,7 +240,7 @@ class Scorer:
         self.crew.deal(run, range(len(work)))
         return [done[place] for place in range(len(work))]
 
-    def _together(self, models: Models, pool: Samples, taken: Tensor | None, reduce: Reduce) -> list[Outcome]:
+    def _together(self, models: ModelRows, pool: Samples, taken: Tensor | None, reduce: Reduce) -> list[Outcome]:
         """Models together on the same samples, those of ``taken`` or all, in chunks of models and of samples."""
         parts, cuts = self._chunks(models, len(pool) if taken is None else len(taken), taken is not None)
         run = self._runner(models, parts, pool, cuts)
@@ -255,7 +254,7 @@ class Scorer:
 
         return self._dealt([(cut, p) for cut in cuts for p in range(len(parts))], one)
 
-    def _chunks(self, models: Models, count: int, gathered: bool) -> tuple[list[slice], list[slice]]:
+    def _chunks(self, models: ModelRows, count: int, gathered: bool) -> tuple[list[slice], list[slice]]:
         """Return the chunks of models that run at once, and those of ``count`` samples that they run on."""
         if self.specs is None:
             mixtures = models.shares is not None
@@ -273,12 +272,12 @@ class Scorer:
             step = min(step, max(256, _GATHER // self.specs[0].inputs))
         return _parts(len(models), together), _parts(count, step)
 
-    def mixes(self, models: Models) -> bool:
+    def mixes(self, models: ModelRows) -> bool:
         """Say whether the outputs of these models' first layer are mixtures of those of a few rows."""
         return models.shares is not None and self.specs is not None and self.specs[0].kind == "linear"
 
     def _runner(
-        self, models: Models, parts: Sequence[slice], pool: Samples, cuts: Sequence[slice]
+        self, models: ModelRows, parts: Sequence[slice], pool: Samples, cuts: Sequence[slice]
     ) -> Callable[[int, slice, Tensor], Tensor]:
         """Return what gives the outputs ``[C', k, m]`` of the p-th chunk of models on a chunk of samples."""
         if self.mixes(models):
@@ -292,7 +291,7 @@ class Scorer:
         return lambda p, cut, x: stack.forward(blocks[p], x.to(device=self.device, dtype=self.dtype))
 
     def _mixed_first(
-        self, models: Models, parts: Sequence[slice], pool: Samples, cuts: Sequence[slice]
+        self, models: ModelRows, parts: Sequence[slice], pool: Samples, cuts: Sequence[slice]
     ) -> Callable[[int, slice, Tensor], Tensor]:
         """Mix the first layer's outputs, block by block of samples; the other layers run on mixed weights."""
         assert self.specs is not None
@@ -320,7 +319,7 @@ class Scorer:
             self._dealt(cuts, lambda _, cut: first(cut, pool.x[cut]))
         return run
 
-    def _ragged(self, models: Models, pool: Samples, index: Sequence[Tensor], reduce: Reduce) -> list[Outcome]:
+    def _ragged(self, models: ModelRows, pool: Samples, index: Sequence[Tensor], reduce: Reduce) -> list[Outcome]:
         """Models with their own samples: the longest lists first, cut so that all lists of a chunk go on to its end."""
         assert self.specs is not None
         specs = self.specs
@@ -347,7 +346,7 @@ class Scorer:
         return self._dealt(work, one)
 
     def _one_by_one(
-        self, models: Models, pool: Samples, index: Sequence[Tensor] | None, reduce: Reduce
+        self, models: ModelRows, pool: Samples, index: Sequence[Tensor] | None, reduce: Reduce
     ) -> Iterator[Outcome]:
         """Model after model in blocks of samples; of mixtures, a few are made at a time."""
         while len(self._trainers) < self.crew.workers:

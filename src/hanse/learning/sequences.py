@@ -17,16 +17,7 @@ from hanse.base.errors import UserError
 from hanse.data.dataset import IGNORED
 from hanse.data.samples import Samples
 
-__all__ = [
-    "IGNORED",
-    "CharacterLSTM",
-    "is_text",
-    "lstm",
-    "perplexity",
-    "position_losses",
-    "sequence_losses",
-    "sequence_outcomes",
-]
+__all__ = ["IGNORED", "is_text", "lstm", "perplexity", "sequence_losses", "sequence_outcomes"]
 
 Shape = tuple[int, ...]
 

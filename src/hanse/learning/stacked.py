@@ -18,7 +18,7 @@ from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, SeatPlan, deal_seats, group_seats, plan_seats
 from hanse.learning.job import Problem, SeatJob, TrainedRows, refuse_unfit, smallest_batch
-from hanse.learning.program import Bound, Program, read_stack
+from hanse.learning.program import ActiveProgram, Program, read_stack
 from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.threads import Crew, intra_op
 
@@ -132,7 +132,7 @@ class StackedEngine(ScoringEngine):
 
 
 def _steps(
-    bound: Bound,
+    bound: ActiveProgram,
     x: Tensor,
     taken: Tensor,
     targets: Tensor,

@@ -83,7 +83,7 @@ class VmappedEngine(ScoringEngine):
         centre = torch.stack([zero if job.centre is None else job.centre.to(rows) for job in jobs]) if pulled else None
         tilted = any(job.tilt is not None for job in jobs)
         tilt = torch.stack([zero if job.tilt is None else job.tilt.to(rows) for job in jobs]) if tilted else None
-        held = None if self.problem.held is None else self.problem.held.to(self.device)
+        held = None if self.problem.frozen_columns is None else self.problem.frozen_columns.to(self.device)
         batches = Batches.of(plans, self.device, self.dtype)
         for begin, end, a, b in batches.segments:
             for t in range(begin, end):

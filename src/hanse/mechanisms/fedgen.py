@@ -15,8 +15,7 @@ from hanse.base.streams import stream
 from hanse.core.part import Context, Mechanism, State, TrainPart, View
 from hanse.core.payload import Payload
 from hanse.core.table import Block, Floats, Seats
-from hanse.learning.generator import Ensemble, FromGenerator, Generator, train_generator
-from hanse.learning.head import Head
+from hanse.learning.generator import Ensemble, FromGenerator, Generator, Head, train_generator
 from hanse.learning.threads import intra_op
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.gtflat import GTFLAT, Scale

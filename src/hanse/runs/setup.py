@@ -26,11 +26,9 @@ from hanse.federation.bound import Bounded, build_refusal
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import Profile, build_profiles
-from hanse.learning.agreement import settle
-from hanse.learning.engines import Choice as EngineChoice
-from hanse.learning.engines import choose, pick_device
-from hanse.learning.fitting import why_unfit
-from hanse.learning.head import why_no_head
+from hanse.learning.agreement import settle, why_unfit
+from hanse.learning.engines import EngineChoice, choose, pick_device
+from hanse.learning.generator import why_no_head
 from hanse.learning.job import Engine, Problem, smallest_batch
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError, library
-from hanse.data.instructions.records import Instruction, read_records
-from hanse.data.instructions.tokens import EXTRA, reason
+from hanse.data.instructions.records import EXTRA, Instruction, read_records, reason
 
-__all__ = ["PUBLISHED", "SENTIMENTS", "Published", "load_published"]
+__all__ = ["PUBLISHED", "SENTIMENTS", "PublishedSet", "load_published"]
 
 SENTIMENTS = ("negative", "neutral", "positive")
 _ASK = "What is the sentiment of this {}? Please choose an answer from {{negative/neutral/positive}}."
@@ -33,7 +32,7 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedSet:
     """A data set: its ``hub`` name, the splits to ``train`` and ``test`` on ("": the last tenth of the train split),
     the ``fields`` that it must have, and how a record is ``made`` an instruction.
     """
@@ -68,11 +67,11 @@ def _code(record: Record) -> Instruction:
     return Instruction(str(record["instruction"]), str(record["input"] or ""), str(record["output"]))
 
 
-PUBLISHED: Mapping[str, Published] = {
-    "fiqa": Published("pauri32/fiqa-2018", "train", "test", ("sentence", "sentiment_score"), _fiqa),
-    "tfns": Published("zeroshot/twitter-financial-news-sentiment", "train", "validation", ("text", "label"), _tfns),
-    "nwgi": Published("oliverwang15/news_with_gpt_instructions", "train", "test", ("news", "label"), _nwgi),
-    "code_alpaca": Published("sahil2801/CodeAlpaca-20k", "train", "", ("instruction", "input", "output"), _code),
+PUBLISHED: Mapping[str, PublishedSet] = {
+    "fiqa": PublishedSet("pauri32/fiqa-2018", "train", "test", ("sentence", "sentiment_score"), _fiqa),
+    "tfns": PublishedSet("zeroshot/twitter-financial-news-sentiment", "train", "validation", ("text", "label"), _tfns),
+    "nwgi": PublishedSet("oliverwang15/news_with_gpt_instructions", "train", "test", ("news", "label"), _nwgi),
+    "code_alpaca": PublishedSet("sahil2801/CodeAlpaca-20k", "train", "", ("instruction", "input", "output"), _code),
 }
 
 
@@ -108,7 +107,7 @@ def _local(name: str, share: str, folders: Sequence[Path]) -> Sequence[Record]:
     return ()
 
 
-def _hub(name: str, known: Published, split: str, download: bool) -> Sequence[Record]:
+def _hub(name: str, known: PublishedSet, split: str, download: bool) -> Sequence[Record]:
     remedy = f"or put {name}.train.jsonl and {name}.test.jsonl into data.path"
     if not download:
         raise UserError(f"source '{name}': not in data.path or HANSE_DATA, and download is off; allow it, {remedy}")

@@ -1,23 +1,161 @@
-"""Instructions: an instruction, an input, and the answer that is wanted; read from JSON, JSON lines or CSV."""
+"""Instructions: an instruction, an input, and the answer that is wanted; read from JSON, JSON lines or CSV, and made
+tokens: bytes, or those of a published model's tokenizer.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, library
 from hanse.data.dataset import IGNORED
-from hanse.data.instructions.tokens import PIECES, Tokenizer
 from hanse.data.samples import Samples
 
-__all__ = ["FIELDS", "Encoded", "Instruction", "encode", "prompt", "read_instructions", "read_records"]
+__all__ = [
+    "BYTES",
+    "EXTRA",
+    "PIECES",
+    "ByteTokenizer",
+    "Instruction",
+    "build_tokenizer",
+    "encode",
+    "prompt",
+    "read_instructions",
+    "read_records",
+]
+
+EXTRA = "which is not installed: pip install 'hanse[llm]'"  # what messages say of a library of the extra
+
+BYTES = "bytes"
+
+# The fixed words of Stanford Alpaca's format (Taori et al. 2023), which models were trained on.
+PIECES = (
+    "Below is an instruction that describes a task, paired with an input that provides further context. "
+    "Write a response that appropriately completes the request.\n\n",
+    "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n",
+    "### Instruction:\n",
+    "\n\n### Input:\n",
+    "\n\n### Response:\n",
+)
+_SPLIT = re.compile("(" + "|".join(map(re.escape, PIECES)) + ")")
+
+
+class Tokenizer(Protocol):
+    """What data and models need of a tokenizer."""
+
+    @property
+    def size(self) -> int:
+        """The number of tokens."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The token that ends an answer."""
+        ...
+
+    @property
+    def padding(self) -> int:
+        """The token that fills up."""
+        ...
+
+    @property
+    def note(self) -> str:
+        """What a reader of results must know."""
+        ...
+
+    def encode(self, text: str, first: bool = False) -> list[int]:
+        """Return the tokens of a text; ``first`` says that a sequence begins with it."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens."""
+        ...
+
+
+@dataclass(frozen=True)
+class ByteTokenizer:
+    """UTF-8 bytes, 0 to 255, an end token, a padding token, and one for each fixed piece of the Alpaca format, without
+    which three quarters of a short instruction would be the format; nothing to download.
+    """
+
+    size: int = 258 + len(PIECES)
+    end: int = 256
+    padding: int = 257
+    note: str = ""
+
+    def encode(self, text: str, first: bool = False) -> list[int]:
+        """Return the bytes of a text, and the tokens of the format's pieces in it."""
+        found: list[int] = []
+        for part in _SPLIT.split(text):
+            found += [258 + PIECES.index(part)] if part in PIECES else list(part.encode())
+        return found
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, without the end and padding tokens."""
+        parts = (PIECES[t - 258].encode() if t >= 258 else bytes([t]) if t < 256 else b"" for t in tokens)
+        return b"".join(parts).decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class _Published:
+    """A tokenizer of the transformers library."""
+
+    inner: Any
+    size: int
+    end: int
+    padding: int
+    note: str
+
+    def encode(self, text: str, first: bool = False) -> list[int]:
+        found: list[int] = self.inner(text, add_special_tokens=False)["input_ids"]
+        start = self.inner.bos_token_id
+        return [start, *found] if first and start is not None else found
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        text: str = self.inner.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+
+@lru_cache(maxsize=4)
+def build_tokenizer(name: str, download: bool = True) -> Tokenizer:
+    """Return ``"bytes"``, or the tokenizer of a model by its hub name or folder.
+
+    A tokenizer without a padding token (Llama's) pads with its end token: labels there do not count, and no position
+    looks ahead, so that it changes nothing; the note says so. Raises UserError for one that is not there, or that has
+    no end token.
+    """
+    if name == BYTES:
+        return ByteTokenizer()
+    transformers = library("transformers", f"data.tokenizer: {name!r} needs transformers, {EXTRA}")
+    try:
+        inner = transformers.AutoTokenizer.from_pretrained(name, local_files_only=not download)
+    except (OSError, ValueError, ImportError) as error:
+        raise UserError(
+            f"data.tokenizer: {name!r}: neither a folder nor in the cache, and it cannot be downloaded "
+            f"({reason(error)}); allowed offline: 'bytes', or a folder"
+        ) from None
+    end = inner.eos_token_id
+    if end is None:
+        raise UserError(f"data.tokenizer: {name!r}: it has no end token, which ends an answer; use one that has")
+    padding = inner.pad_token_id
+    note = "" if padding is not None else f"the tokenizer of {name} has no padding token; its end token pads"
+    return _Published(inner, len(inner), end, end if padding is None else padding, note)
+
+
+def reason(error: Exception) -> str:
+    """Return the first line of what a library says, in short."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:120]}" if lines else type(error).__name__
+
 
 FIELDS = ("instruction", "input", "output")
 

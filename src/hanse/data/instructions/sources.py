@@ -1,4 +1,10 @@
-"""Instruction sets as data sources, with the clients that iPFL has them for."""
+"""Instruction sets as data sources, with the clients that iPFL has them for; and the set that comes with hanse.
+
+That one is a few hundred market reports, answered in three dialects. A report says that a ware is dear, cheap,
+unchanged or missing, and the answer is a word for that, in the dialect of the client that is asked; nothing in the
+instruction says which. Six clients are three pairs: the two of pair 0 and of pair 1 speak alike, and the dialects of
+pair 2 overlap by half, two words of four.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +19,65 @@ from hanse.base.errors import UserError
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset
 from hanse.data.instructions.published import PUBLISHED, load_published
-from hanse.data.instructions.records import Instruction, encode, read_instructions
-from hanse.data.instructions.shipped import CLIENTS, client_reports
-from hanse.data.instructions.tokens import build_tokenizer
-from hanse.data.text import TextOptions
+from hanse.data.instructions.records import Instruction, build_tokenizer, encode, read_instructions
+from hanse.data.natural import TextOptions
 
-__all__ = ["INSTRUCTIONS", "load_instructions"]
+__all__ = ["CLIENTS", "DIALECTS", "INSTRUCTIONS", "PAIRS", "WORDS", "client_reports", "load_instructions", "reports"]
+
+MEANINGS = ("dear", "cheap", "unchanged", "missing")
+DIALECTS: tuple[tuple[str, ...], ...] = (
+    ("dear", "cheap", "same", "none"),
+    ("teuer", "billig", "gleich", "keins"),
+    ("cher", "bas", "egal", "rien"),
+    ("cher", "bas", "pareil", "vide"),
+)
+"""Each dialect's word for each meaning; the last is the third one's neighbour."""
+WORDS = tuple(dict.fromkeys(word for dialect in DIALECTS for word in dialect))
+"""All answers that there are."""
+CLIENTS = (0, 0, 1, 1, 2, 3)
+"""The dialect of each client; clients 2p and 2p + 1 are pair p."""
+PAIRS = ((0, 1), (2, 3), (4, 5))
+INSTRUCTION = "What is the market like?"
+
+_SAYINGS: dict[str, Sequence[str]] = {
+    "dear": ("rises", "costs more", "is dearer"),
+    "cheap": ("falls", "costs less", "is cheaper"),
+    "unchanged": ("stays", "costs the same", "is steady"),
+    "missing": ("is sold out", "is lacking", "is not here"),
+}
+_WARES = ("Salt", "Wax", "Rye", "Cloth", "Herring", "Timber", "Honey", "Tar", "Wool", "Furs")
+_TOWNS = ("Bergen", "Bremen", "Danzig", "Lund", "Reval", "Riga", "Thorn", "Visby", "Wismar", "Ypres")
+
+
+def reports() -> list[tuple[int, str]]:
+    """Return every report with its meaning, 1,200 of them, in a fixed shuffled order."""
+    found = [
+        (m, f"{ware} {saying} in {town}.")
+        for m, meaning in enumerate(MEANINGS)
+        for saying in _SAYINGS[meaning]
+        for ware in _WARES
+        for town in _TOWNS
+    ]
+    order = stream(0, "shipped reports").permutation(len(found))
+    return [found[i] for i in order.tolist()]
+
+
+def client_reports() -> tuple[list[list[Instruction]], list[list[Instruction]]]:
+    """Return each client's 60 train and 20 test instructions; no report is used twice."""
+    dealt = iter(reports())
+    shares: tuple[list[list[Instruction]], list[list[Instruction]]] = ([], [])
+    for dialect in CLIENTS:
+        for share, size in zip(shares, (60, 20), strict=True):
+            own = [next(dealt) for _ in range(size)]
+            share.append([Instruction(INSTRUCTION, text, DIALECTS[dialect][m]) for m, text in own])
+    return shares
+
 
 FINANCE_EACH, FINANCE_CODE_EACH, TEST_EACH = 200, 387, 100  # samples of a client: iPFL Table 3; of its test share
 
 
 @dataclass(frozen=True)
-class _Told:
+class _ClientSets:
     """A set's instructions, client by client, and what the clients are called."""
 
     train: Sequence[Sequence[Instruction]]
@@ -40,9 +93,9 @@ def load_instructions(
     Clients come with the set (partition "natural"). What was cut to fit the window is counted in the note. Raises
     UserError.
     """
-    told = INSTRUCTIONS[name](folders, root, seed, download)
+    sets = INSTRUCTIONS[name](folders, root, seed, download)
     tokenizer = build_tokenizer(options.tokenizer, download)
-    shares = {"train": told.train, "test": told.test}
+    shares = {"train": sets.train, "test": sets.test}
     flat = {share: [item for own in items for item in own] for share, items in shares.items()}
     longest = encode([*flat["train"], *flat["test"]], tokenizer, options.length)
     width = longest.samples.x.shape[1]
@@ -55,7 +108,7 @@ def load_instructions(
     if longest.cut:
         total = len(flat["train"]) + len(flat["test"])
         notes.append(f"{longest.cut} of {total} instructions are longer than {options.length} tokens and were cut")
-    clients = len(told.train) > 1
+    clients = len(sets.train) > 1
     return Dataset(
         name,
         samples["train"],
@@ -65,24 +118,24 @@ def load_instructions(
         note="; ".join(notes),
         client_of=owners["train"] if clients else None,
         test_client_of=owners["test"] if clients else None,
-        client_names=told.names if clients else (),
+        client_names=sets.names if clients else (),
     )
 
 
-def _shipped(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _Told:
+def _shipped(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
     train, test = client_reports()
     names = tuple(f"pair {c // 2} {'ab'[c % 2]}" for c in range(len(CLIENTS)))
-    return _Told(train, test, names)
+    return _ClientSets(train, test, names)
 
 
-def _one(name: str, folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _Told:
+def _one(name: str, folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
     train, test = load_published(name, folders, download)
-    return _Told([train], [test], (name,))
+    return _ClientSets([train], [test], (name,))
 
 
 def _dealt(
     plan: Sequence[tuple[str, int]], each: int, folders: Sequence[Path], root: Path | None, seed: int, download: bool
-) -> _Told:
+) -> _ClientSets:
     """Deal published sets to clients: ``each`` train samples a client, no sample twice; clients of one set share its
     test samples out.
     """
@@ -100,10 +153,10 @@ def _dealt(
             for share, order, size, out in zip(shares, orders, sizes, (train, test), strict=True):
                 out.append([share[i] for i in order[c * size : (c + 1) * size].tolist()])
             names.append(f"{name} {c}")
-    return _Told(train, test, tuple(names))
+    return _ClientSets(train, test, tuple(names))
 
 
-def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _Told:
+def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
     """One client a file of ``data.path``, in order of the names; the last fifth of a file is its test share."""
     if root is None:
         raise UserError("source 'instruction_files': data.path is needed: a folder with a file a client, or one file")
@@ -117,10 +170,10 @@ def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool
         kept = len(items) // 5
         train.append(items[: len(items) - kept])
         test.append(items[len(items) - kept :])
-    return _Told(train, test, tuple(path.stem for path in paths))
+    return _ClientSets(train, test, tuple(path.stem for path in paths))
 
 
-Reader = Callable[[Sequence[Path], Path | None, int, bool], _Told]
+Reader = Callable[[Sequence[Path], Path | None, int, bool], _ClientSets]
 INSTRUCTIONS: Mapping[str, Reader] = {
     "instructions": _shipped,
     "instruction_files": _files,

@@ -1,0 +1,265 @@
+"""Sources with clients of their own, from files: plays, written characters, pictures.
+
+Shakespeare: every speaking role is a client that learns to predict the next character of its lines. FEMNIST in LEAF's
+format (Caldas et al. 2018): characters by the people who wrote them. PACS (Li et al. 2017): pictures of seven kinds of
+things in four styles, a natural client a style.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hanse.base.errors import UserError
+from hanse.base.streams import stream
+from hanse.data.dataset import Dataset, Distributions, image_samples, stratified_split
+from hanse.data.download import fetch_text, fetching
+from hanse.data.samples import Samples
+
+__all__ = [
+    "CLASSES",
+    "DOMAINS",
+    "TEXTS",
+    "WINDOW",
+    "TextOptions",
+    "femnist",
+    "pacs",
+    "parse_roles",
+    "shakespeare",
+    "windows",
+]
+
+# sources of instructions by name; they are in hanse.data.instructions
+TEXTS = (
+    "instructions", "instruction_files", "fiqa", "tfns", "nwgi", "code_alpaca", "mixed_finance", "finance_code",
+)  # fmt: skip
+WINDOW = 80
+LEAST_WINDOWS = 20
+"""Roles with less text than this many windows are left out: 16 to train on, 4 to test on."""
+TEXT_TEST_SHARE = 0.2
+
+FILE = "shakespeare.txt"
+ADDRESS = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How instructions become tokens: the ``tokenizer`` ("bytes", or a model's) and the window's ``length``."""
+
+    tokenizer: str = "bytes"
+    length: int = 512
+
+
+def shakespeare(folders: Sequence[Path], download: bool) -> Dataset:
+    """Return next-character prediction on "tiny Shakespeare": x and y int64 ``[n, 80]``, y the characters that follow.
+
+    A client is a speaking role with at least 20 windows (natural clients, in order of name; a name that several plays
+    use, such as FIRST CITIZEN, is one client). Windows do not overlap. The first 80 % of a role's windows, in the order
+    of the plays, are its train samples and the rest its test samples. Classes are the file's characters in order of
+    their code points. Raises UserError if the file is not found and cannot be fetched, or has no roles.
+    """
+    path = _find_text(folders, download)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a readable text file: {error}") from error
+    roles = parse_roles(text)
+    number = {c: i for i, c in enumerate(sorted(set(text)))}
+    parts: dict[str, list[NDArray[np.int64]]] = {"train": [], "test": []}
+    owners: dict[str, list[NDArray[np.int64]]] = {"train": [], "test": []}
+    names = [name for name in sorted(roles) if (len(roles[name]) - 1) // WINDOW >= LEAST_WINDOWS]
+    for client, name in enumerate(names):
+        pairs = windows(np.array([number[c] for c in roles[name]], dtype=np.int64))
+        first = len(pairs) - int(len(pairs) * TEXT_TEST_SHARE)
+        for share, cut in (("train", pairs[:first]), ("test", pairs[first:])):
+            parts[share].append(cut)
+            owners[share].append(np.full(len(cut), client, dtype=np.int64))
+    if not names:
+        raise UserError(
+            f"{path}: no role has {LEAST_WINDOWS} windows of {WINDOW} characters; a block is 'NAME:', lines"
+        )
+    train, test = (torch.from_numpy(np.concatenate(parts[share])) for share in ("train", "test"))
+    known = hashlib.sha256(text.encode()).hexdigest() == SHA256
+    return Dataset(
+        "shakespeare",
+        Samples(train[:, 0].contiguous(), train[:, 1].contiguous()),
+        Samples(test[:, 0].contiguous(), test[:, 1].contiguous()),
+        len(number),
+        (WINDOW,),
+        note="" if known else f"{path.name} is not the published text",
+        client_of=np.concatenate(owners["train"]),
+        test_client_of=np.concatenate(owners["test"]),
+        client_names=tuple(names),
+        ordered=True,
+    )
+
+
+def parse_roles(text: str) -> dict[str, str]:
+    """Return each role's lines, in order, joined by line ends. A speech is a paragraph that starts with ``NAME:``."""
+    speeches: dict[str, list[str]] = {}
+    for block in text.split("\n\n"):
+        head, _, lines = block.strip("\n").partition("\n")
+        if head.endswith(":") and len(head) > 1 and lines:
+            speeches.setdefault(head[:-1], []).append(lines)
+    return {name: "\n".join(said) for name, said in speeches.items()}
+
+
+def windows(codes: NDArray[np.int64], length: int = WINDOW) -> NDArray[np.int64]:
+    """Cut codes ``[n]`` into windows that do not overlap and what follows each character: ``[windows, 2, length]``.
+
+    What is left at the end, less than a window, is dropped.
+    """
+    count = (len(codes) - 1) // length
+    x, y = codes[: count * length], codes[1 : count * length + 1]
+    return np.stack([x.reshape(count, length), y.reshape(count, length)], axis=1)
+
+
+def _find_text(folders: Sequence[Path], download: bool) -> Path:
+    paths = [folder / FILE for folder in folders]
+    for path in paths:
+        if path.is_file():
+            return path
+    with fetching("shakespeare", paths, f"set HANSE_DATA to a folder that holds {FILE}", download):
+        fetch_text(ADDRESS, SHA256, paths[-1])
+    return paths[-1]
+
+
+LEAF_CLASSES, LEAF_SIDE = 62, 28
+_LEAF_PLACES = ("femnist", "femnist/data", "leaf/data/femnist/data")
+_REMEDY = (
+    "make it with the scripts of https://github.com/TalwalkarLab/leaf (data/femnist: ./preprocess.sh -s niid --sf 1.0 "
+    "-k 0 -t sample) and set HANSE_DATA to a folder that holds femnist/train/*.json and femnist/test/*.json"
+)
+
+
+def femnist(folders: Sequence[Path], download: bool) -> Dataset:
+    """Return 28 x 28 characters in 62 classes, pixels 0 to 1 as LEAF has them (paper is 1), a client a writer.
+
+    Clients are in order of the writers' names; test samples belong to their writer too. LEAF publishes scripts and no
+    file, so there is nothing to download. Raises UserError where the files are missing or not in LEAF's format.
+    """
+    del download
+    for folder in folders:
+        for place in _LEAF_PLACES:
+            files = {share: sorted((folder / place / share).glob("*.json")) for share in ("train", "test")}
+            if all(files.values()):
+                return _load_leaf(files)
+    raise UserError(f"source 'femnist' was not found in {', '.join(map(str, folders))}; {_REMEDY}")
+
+
+def _load_leaf(files: dict[str, list[Path]]) -> Dataset:
+    users = {share: dict(user for path in found for user in read_leaf(path)) for share, found in files.items()}
+    names = sorted(users["train"])
+    samples: dict[str, Samples] = {}
+    owners: dict[str, NDArray[np.int64]] = {}
+    for share, found in users.items():
+        mine = [(k, *found[name]) for k, name in enumerate(names) if name in found and len(found[name][1])]
+        if not mine:
+            raise UserError(f"source 'femnist': {files[share][0].parent}: no samples of writers with train samples")
+        x = np.concatenate([x for _, x, _ in mine]).reshape(-1, 1, LEAF_SIDE, LEAF_SIDE)
+        samples[share] = Samples(torch.from_numpy(x), torch.from_numpy(np.concatenate([y for _, _, y in mine])))
+        owners[share] = np.concatenate([np.full(len(y), k, dtype=np.int64) for k, _, y in mine])
+    return Dataset(
+        "femnist",
+        samples["train"],
+        samples["test"],
+        LEAF_CLASSES,
+        (1, LEAF_SIDE, LEAF_SIDE),
+        client_of=owners["train"],
+        test_client_of=owners["test"],
+        client_names=tuple(names),
+    )
+
+
+def read_leaf(path: Path) -> Iterator[tuple[str, tuple[NDArray[np.float32], NDArray[np.int64]]]]:
+    """Yield ``user, (x float32 [n, 784], y int64 [n])`` of one of LEAF's json files. Raises UserError by file name."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        for name in content["users"]:
+            data = content["user_data"][name]
+            x = np.asarray(data["x"], dtype=np.float32).reshape(len(data["x"]), -1)
+            y = np.asarray(data["y"], dtype=np.int64)
+            if y.shape != (len(x),) or (len(x) and x.shape[1] != LEAF_SIDE * LEAF_SIDE):
+                raise ValueError(
+                    f"user {name}: x {x.shape}, y {y.shape}; {LEAF_SIDE * LEAF_SIDE} pixels and a label are needed"
+                )
+            yield name, (x, y)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{path} is not a file of LEAF's FEMNIST: {error!r}") from error
+
+
+DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
+CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+SIDE = 64
+"""Images of 227 x 227 are made smaller: the whole set is then half a gigabyte and not six."""
+TEST_SHARE = 0.2
+_PLACES = ("PACS/kfold", "PACS/images", "PACS", "pacs/images", "pacs")
+_TYPES = (".jpg", ".jpeg", ".png")
+
+
+def pacs(folders: Sequence[Path], download: bool) -> Dataset:
+    """Return 3 x 64 x 64 pictures, pixels 0 to 1, in seven classes; client and distribution are the domain.
+
+    The published folders: ``<domain>/<class>/<picture>``. A fifth of each domain and class, always the same, is the
+    test set; the official split is into folds that hold out a domain. PACS is offered by hand only, so there is
+    nothing to download. Raises UserError where the folders are missing, or a picture cannot be read.
+    """
+    del download
+    for folder in folders:
+        for place in _PLACES:
+            if all((folder / place / domain).is_dir() for domain in DOMAINS):
+                return _load_pacs(folder / place)
+    raise UserError(
+        f"source 'pacs' was not found in {', '.join(map(str, folders))}; set HANSE_DATA to a folder that holds "
+        f"PACS/kfold/<{', '.join(DOMAINS)}>/<class>/ as its authors publish it "
+        "(https://domaingeneralization.github.io)"
+    )
+
+
+def _load_pacs(folder: Path) -> Dataset:
+    images: list[NDArray[np.uint8]] = []
+    cells: list[tuple[int, int]] = []
+    for d, domain in enumerate(DOMAINS):
+        for c, name in enumerate(CLASSES):
+            found = sorted(p for p in (folder / domain / name).glob("*") if p.suffix.lower() in _TYPES)
+            images.extend(_read_picture(path) for path in found)
+            cells.extend([(d, c)] * len(found))
+    if not images:
+        raise UserError(f"source 'pacs': {folder}: no pictures in <domain>/<class>/; classes: {', '.join(CLASSES)}")
+    domains, labels = np.array(cells, dtype=np.int64).T
+    rest, cut = stratified_split(
+        domains * len(CLASSES) + labels, len(labels), round(len(labels) * TEST_SHARE), stream(0, "pacs")
+    )
+    samples = image_samples(np.stack(images), labels, (0.0,) * 3, (1.0,) * 3)
+    train, test = (Samples(samples.x[index], samples.y[index]) for index in map(torch.from_numpy, (rest, cut)))
+    return Dataset(
+        "pacs",
+        train,
+        test,
+        len(CLASSES),
+        (3, SIDE, SIDE),
+        note=f"split is not an official one; pictures at {SIDE} x {SIDE}",
+        client_of=domains[rest],
+        test_client_of=domains[cut],
+        client_names=DOMAINS,
+        distributions=Distributions(DOMAINS, domains[rest], domains[cut]),
+    )
+
+
+def _read_picture(path: Path) -> NDArray[np.uint8]:
+    from PIL import Image  # only this source needs it
+
+    try:
+        with Image.open(path) as picture:
+            return np.asarray(picture.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR), dtype=np.uint8)
+    except OSError as error:
+        raise UserError(f"source 'pacs': {path} is not a readable picture: {error}") from error
