@@ -13,9 +13,8 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from hanse.cli import app
-from hanse.reports.compare import _holm, difference_rows, differences_tables
+from hanse.reports.compare import _holm, difference_rows, differences_tables, interval, paired
 from hanse.reports.groups import group_runs
-from hanse.reports.paired import interval, paired
 from hanse.runs.record import load_runs
 
 numbers = st.floats(-100, 100).map(lambda x: round(x, 3))

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from hanse.base.errors import UserError
-from hanse.web import doors as doors_module
-from hanse.web.doors import SESSION_S, Doors, may
-from hanse.web.keys import Key, check_key, make_key, read_keys, write_keys
-from hanse.web.limit import Limit
+from hanse.web import keys as doors_module
+from hanse.web.gate import Limit
+from hanse.web.keys import SESSION_S, Doors, Key, check_key, make_key, may, read_keys, write_keys
 
 
 class Clock:

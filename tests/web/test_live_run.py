@@ -12,7 +12,7 @@ from hanse.core.entry import MINT, TOKEN
 from hanse.ledger.totals import flows_of, net_of
 from hanse.runs.record import last_line
 from hanse.web.books import LiveBooks
-from hanse.web.live_run import LiveRun, Series, encode, state_of
+from hanse.web.live_run import LiveRun, SparseSeries, encode, state_of
 from hanse.web.runs import find_runs, summary
 
 
@@ -30,7 +30,7 @@ def taken(messages: list[dict[str, Any]]) -> dict[str, Any]:
             }
         else:
             for key, points in message["points"].items():
-                found = state["series"].setdefault(key, Series().as_json())
+                found = state["series"].setdefault(key, SparseSeries().as_json())
                 for x, y in points:
                     assert found["stride"] == 1  # these runs are short
                     found["x"].append(x)

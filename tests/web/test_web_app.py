@@ -17,11 +17,9 @@ from hanse.reports.statement import statement
 from hanse.reports.statement_page import render
 from hanse.web import app as app_module
 from hanse.web.app import Page, make_app
-from hanse.web.doors import Doors
-from hanse.web.gate import LOOPBACK, Gate
+from hanse.web.gate import LOOPBACK, Gate, Limit
 from hanse.web.hub import Hub
-from hanse.web.keys import make_key, write_keys
-from hanse.web.limit import Limit
+from hanse.web.keys import Doors, make_key, write_keys
 from hanse.web.runs import Found, find_runs
 from hanse.web.statements import NoStatementError
 

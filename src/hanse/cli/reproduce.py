@@ -103,8 +103,6 @@ def _print_papers(paper: str | None, as_json: bool) -> None:
     from hanse.lab.papers.catalogue import list_papers, printed_papers
 
     papers = list_papers(paper)
-
-    papers = list_papers(paper)
     if as_json:
         print(json.dumps({"papers": papers}, indent=1))
         return

@@ -81,8 +81,8 @@ def prepare(
         from hanse.web.connections import Connections
     except ModuleNotFoundError as missing:
         raise UserError(f"hanse serve: {missing.name} is not installed; pip install 'hanse[web]'") from None
-    from hanse.web.doors import Doors
     from hanse.web.gate import LOOPBACK
+    from hanse.web.keys import Doors
 
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder")

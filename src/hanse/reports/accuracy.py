@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even, slug
-from hanse.reports.groups import Group
+from hanse.reports.groups import Group, honest_of, roles_of
 from hanse.reports.market import MOST
 from hanse.reports.money import Books
-from hanse.reports.who import honest_of, roles_of
 from hanse.runs.record import RunRecord
 
 __all__ = [
@@ -21,6 +20,7 @@ __all__ = [
     "utilities",
 ]
 
+_SECTION = "How well it learned"
 MOST_ON_CURVE = 400
 MOST_READ = 200  # rounds whose file has to be opened
 
@@ -55,7 +55,7 @@ def curve_charts(groups: Sequence[Group]) -> list[Chart]:
             continue
         caption = f"{_MEANING[key]} {_band(groups, lines)}"
         name = key.replace("/", "-").replace("_", "-")
-        charts.append(Chart(name, "How well it learned", title, caption, "rounds played", axis, Lines(tuple(lines))))
+        charts.append(Chart(name, _SECTION, title, caption, Lines(tuple(lines)), x="rounds played", y=axis))
     return charts
 
 
@@ -92,8 +92,8 @@ def _band(groups: Sequence[Group], lines: Sequence[Line]) -> str:
 # ---- clients on their own data
 
 
-_SECTION = "How well it learned"
 MOST_POINTS = 2000
+_OWN_ACCURACY = "accuracy on own test data (%)"
 
 
 def own_charts(groups: Sequence[Group], books: Mapping[str, Books]) -> list[Chart]:
@@ -157,12 +157,12 @@ def _cdf(groups: Sequence[Group]) -> Chart | None:
             lines.append(Line(group.label, 100.0 * x[kept], 100.0 * y[kept], look=i))
     if not lines:
         return None
-    return Chart(
-        "own-accuracy-cdf", _SECTION, "How clients fare on their own test data",
+    caption = (
         "For each accuracy across, how many clients got at most that after the last round, all seeds together. A curve "
-        "further right is better; a steep one treats everyone alike; a long foot on the left are clients left behind.",
-        "accuracy on own test data (%)", "clients (%)", Lines(tuple(lines), steps=True, whole=False),
-    )  # fmt: skip
+        "further right is better; a steep one treats everyone alike; a long foot on the left are clients left behind."
+    )
+    title, marks = "How clients fare on their own test data", Lines(tuple(lines), steps=True, whole=False)
+    return Chart("own-accuracy-cdf", _SECTION, title, caption, marks, x=_OWN_ACCURACY, y="clients (%)")
 
 
 def _earned(group: Group, books: Books | None) -> Chart | None:
@@ -197,4 +197,4 @@ def _earned(group: Group, books: Books | None) -> Chart | None:
     )
     marks = Lines(tuple(lines), zero=True, whole=False)
     title = f"{what}: {group.label}"
-    return Chart(f"earned-{slug(group.label)}", _SECTION, title, caption, "accuracy on own test data (%)", axis, marks)
+    return Chart(f"earned-{slug(group.label)}", _SECTION, title, caption, marks, x=_OWN_ACCURACY, y=axis)

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -187,9 +187,10 @@ class Chart:
     section: str
     title: str
     caption: str
-    x: str
-    y: str
     marks: Lines | Bars | Heat | Graph
+    _: KW_ONLY
+    x: str = ""
+    y: str = ""
 
 
 def looks(items: Sequence[Line | Series]) -> list[int]:

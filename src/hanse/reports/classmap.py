@@ -101,7 +101,7 @@ def class_chart(facts: DataFacts) -> Chart | None:
     columns = tuple(str(k) for k in kept.tolist())
     marks = Heat(rows, columns, z, "samples", _marks(int(shown.max())), floor=0.0, root=True)
     title = f"Who has which classes: {facts.name}"
-    return Chart(f"classes-{slug(facts.name)}", "The data", title, caption, "client", "class", marks)
+    return Chart(f"classes-{slug(facts.name)}", "The data", title, caption, marks, x="client", y="class")
 
 
 def _marks(most: int) -> tuple[tuple[float, str], ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ from typing import Any
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from scipy import stats
 
 from hanse.base.errors import UserError
 from hanse.reports.accuracy import own_accuracy
-from hanse.reports.effective import EPSILON, effective_round, improvement
+from hanse.reports.chart import Floats, Ints
 from hanse.reports.groups import Group, group_runs
-from hanse.reports.paired import paired
 from hanse.runs.record import RunRecord, load_runs
 
 __all__ = [
@@ -30,23 +31,115 @@ __all__ = [
     "runs_table",
 ]
 
-NUMBERS = (
-    "test_accuracy",
-    "best_accuracy",
-    "test_loss",
-    "test_mse",
-    "client_accuracy",
-    "seconds_per_round",
-    "mb",
-    "refused",
-)
+# ---- how many rounds a run takes to be as good as another: GTFLAT's Definition 3 and eq. (13)
+
+
+EPSILON = 5e-3
+"""GTFLAT's tolerance: half a percent of accuracy."""
+
+
+def best_so_far(accuracy: Floats) -> Floats:
+    """Return the cumulative maximum over the rounds, the last axis, ``[..., rounds]``: GTFLAT's figure 2."""
+    return np.asarray(np.maximum.accumulate(accuracy, axis=-1))
+
+
+def effective_round(rounds: Ints, accuracy: Floats, target: float, epsilon: float = EPSILON) -> int | None:
+    """Return R*, GTFLAT Definition 3: how many rounds until ``accuracy [n]`` is at least ``target - epsilon``.
+
+    ``rounds [n]``: how many had been played at each test, ascending. None: it never was.
+    """
+    # a share of correct answers is a fraction whose last bits must not decide
+    there = np.flatnonzero(accuracy >= target - epsilon - 1e-12)
+    return int(rounds[there[0]]) if len(there) else None
+
+
+def improvement(ours: float | None, theirs: float | None) -> float | None:
+    """Return the effective round improvement ratio in percent, GTFLAT eq. (13): ``(1 - ours / theirs) 100``.
+
+    ``ours`` and ``theirs`` are effective rounds for the same target, the other's accuracy. Positive: fewer rounds than
+    the other. None if one of them never got there.
+    """
+    if ours is None or theirs is None or theirs == 0:
+        return None
+    return (1.0 - ours / theirs) * 100.0
+
+
+# ---- paired tests and intervals, for experiments that share their seeds
+
+
+LEVEL = 0.95
+MOST_FLIPPED = 16  # pairs for which all sign flips are tried: 65,536
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The differences of ``pairs`` pairs: their ``mean``, sample standard deviation ``sd``, the ends of a 95 % interval
+    for the mean (Student's t), the p-value of the paired t test, and of the sign-flip test, which assumes only that
+    without a difference each sign is as likely as the other (None for more than 16 pairs). All two-sided.
+    """
+
+    pairs: int
+    mean: float
+    sd: float
+    low: float
+    high: float
+    p: float
+    p_sign_flip: float | None
+
+    @property
+    def told(self) -> str:
+        """Whether the interval leaves out 0."""
+        return "a difference" if self.low > 0 or self.high < 0 else "no difference that these seeds can tell"
+
+
+def paired(ours: Mapping[Hashable, float], theirs: Mapping[Hashable, float]) -> Paired | None:
+    """Return ``ours - theirs`` over the keys (seeds) that both have; None for fewer than two."""
+    keys = [key for key in ours if key in theirs]
+    if len(keys) < 2:
+        return None
+    differences = np.array([ours[key] - theirs[key] for key in keys])
+    n, mean, sd = len(keys), float(differences.mean()), float(differences.std(ddof=1))
+    low, high = interval(differences.tolist()) or (mean, mean)
+    error = sd / math.sqrt(n)
+    if error == 0:
+        p = 1.0 if mean == 0 else 0.0
+    else:
+        p = float(2 * stats.t.sf(abs(mean) / error, n - 1))
+    return Paired(n, mean, sd, low, high, p, _sign_flip(differences))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the ends of the 95 % interval for the mean of ``values`` (Student's t); None for fewer than two."""
+    n = len(values)
+    if n < 2:
+        return None
+    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(n)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * error
+    return mean - half, mean + half
+
+
+def _sign_flip(differences: np.ndarray) -> float | None:
+    """Return the share of all sign patterns whose mean is at least as far from 0."""
+    n = len(differences)
+    if n > MOST_FLIPPED:
+        return None
+    signs = 1.0 - 2.0 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
+    sums = np.abs(signs @ differences)
+    # sums of the same numbers in another order differ in their last bits
+    return float((sums >= abs(differences.sum()) * (1 - 1e-9)).mean())
+
+
+# ---- rows
+
+
 TESTED = (
     "test_accuracy",
     "best_accuracy",
     "test_loss",
     "test_mse",
     "client_accuracy",
-)  # what differences are tested of
+)  # of which differences are tested
+NUMBERS = (*TESTED, "seconds_per_round", "mb", "refused")
 EFFECTIVE = ("effective_round", "effective_round_improvement")
 
 

@@ -236,7 +236,7 @@ def _ranking(group: Group, found: Contribution, name: str, many: str) -> Chart:
     series = Series("total value", np.concatenate(totals), np.concatenate(errors) if known else None)
     marks = Bars(tuple(labels), (series,))
     title = f"Total contribution by client: {group.label}{many}"
-    return Chart(f"contribution-ranking-{name}", _SECTION, title, caption, "total value", "", marks)
+    return Chart(f"contribution-ranking-{name}", _SECTION, title, caption, marks, x="total value")
 
 
 def _best_and_worst(group: Group, found: Contribution, name: str, many: str) -> Chart:
@@ -251,7 +251,7 @@ def _best_and_worst(group: Group, found: Contribution, name: str, many: str) -> 
         caption += f" Bands, up and down: {shown(found.last)}."
     title = f"Contribution over rounds: {group.label}{many}"
     marks = Lines(lines, zero=True)
-    return Chart(f"contribution-rounds-{name}", _SECTION, title, caption, "rounds played", "value so far", marks)
+    return Chart(f"contribution-rounds-{name}", _SECTION, title, caption, marks, x="rounds played", y="value so far")
 
 
 def _banded(name: str, x: Floats, y: Floats, error: Floats) -> Line:
@@ -277,7 +277,7 @@ def _map(group: Group, found: Contribution, name: str, many: str) -> Chart:
         "value so far",
     )
     title = f"Contribution of every client: {group.label}{many}"
-    return Chart(f"contribution-map-{name}", _SECTION, title, caption, "rounds played", "client", marks)
+    return Chart(f"contribution-map-{name}", _SECTION, title, caption, marks, x="rounds played", y="client")
 
 
 def _scores(group: Group, name: str) -> list[Chart]:
@@ -304,7 +304,9 @@ def _scores(group: Group, name: str) -> list[Chart]:
     )
     title = f"The score it selects by: {group.label}, {run.label.rpartition(', ')[2]}"
     marks = Lines(tuple(lines), steps=True, zero=True)
-    return [Chart(f"contribution-score-{name}", _SECTION, title, caption, "rounds played", "cumulative value", marks)]
+    return [
+        Chart(f"contribution-score-{name}", _SECTION, title, caption, marks, x="rounds played", y="cumulative value")
+    ]
 
 
 def _score_error(run: RunRecord) -> str:
@@ -362,5 +364,11 @@ def _chart(group: Group, exact: np.ndarray, value: np.ndarray, error: np.ndarray
     marks = Lines((dots, Line("exact", ends, ends)), whole=False)
     title = f"Estimated and exact values: {group.label}"
     return Chart(
-        f"estimates-{slug(group.label)}", "Who contributed", title, caption, "exact Shapley value", "estimate", marks
+        f"estimates-{slug(group.label)}",
+        "Who contributed",
+        title,
+        caption,
+        marks,
+        x="exact Shapley value",
+        y="estimate",
     )

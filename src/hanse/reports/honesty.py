@@ -9,11 +9,10 @@ import numpy as np
 from hanse.core.telling import HONEST
 from hanse.reports.accuracy import last_tested, utilities
 from hanse.reports.chart import Bars, Chart, Floats, Series, slug
+from hanse.reports.compare import paired
 from hanse.reports.contributions import errors_of
-from hanse.reports.groups import Group
+from hanse.reports.groups import Group, kinds_of
 from hanse.reports.money import balances
-from hanse.reports.paired import paired
-from hanse.reports.who import kinds_of
 from hanse.runs.record import RunRecord
 
 __all__ = ["honesty_charts", "outcomes"]
@@ -134,4 +133,4 @@ def _chart(
     if len(seeds) > MOST_SEEDS:
         caption += f" The first {MOST_SEEDS} of {len(seeds)} seeds are shown; the mean is over all."
     marks = Bars(tuple(labels), tuple(series), upright=True)
-    return Chart(f"honesty-{figure}-{slug(group.label)}", _SECTION, title, caption, "", axis, marks)
+    return Chart(f"honesty-{figure}-{slug(group.label)}", _SECTION, title, caption, marks, y=axis)

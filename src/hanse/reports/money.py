@@ -12,9 +12,8 @@ from hanse.base.errors import UserError
 from hanse.core.entry import TOKEN, is_account
 from hanse.core.telling import Plot
 from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even, slug
-from hanse.reports.groups import Group
+from hanse.reports.groups import Group, kinds_of
 from hanse.reports.part_charts import plotted
-from hanse.reports.who import kinds_of
 from hanse.runs.record import RunRecord
 
 __all__ = [
@@ -60,7 +59,6 @@ def read_books(run: RunRecord) -> Books | None:
     """Return a run's books; None if nobody pays in it. Raises UserError if they cannot be read."""
     if not (run.path / "ledger.json").exists():
         return None
-    from hanse.core.entry import TOKEN
     from hanse.ledger.place import reading
     from hanse.ledger.totals import Totals
 
@@ -124,7 +122,8 @@ def token_charts(groups: Sequence[Group], books: Mapping[str, Books] | None = No
     charts: list[Chart] = []
     for group in groups:
         held = (books or {}).get(group.label)
-        found = (None if held is None else _balance_chart(group, held), _riders_chart(group), _tier_chart(group))
+        tiers = plotted(group, TIERS, SECTION, "tiers")
+        found = (None if held is None else _balance_chart(group, held), _riders_chart(group), tiers)
         charts += [chart for chart in found if chart is not None]
     return charts
 
@@ -172,10 +171,9 @@ def _balance_chart(group: Group, books: Books) -> Chart | None:
             "hold together; a line is not always the same client."
         )
     caption = f"{what} A line that rises earns; lines that spread apart: the federation makes some rich. "
-    return Chart(
-        f"balances-{slug(group.label)}", SECTION, f"Token balances over the rounds: {group.label}",
-        caption + f"Seed {run.seeds[0]}.", "rounds played", "tokens", Lines(tuple(lines), steps=True),
-    )  # fmt: skip
+    key, title = f"balances-{slug(group.label)}", f"Token balances over the rounds: {group.label}"
+    marks = Lines(tuple(lines), steps=True)
+    return Chart(key, SECTION, title, f"{caption}Seed {run.seeds[0]}.", marks, x="rounds played", y="tokens")
 
 
 def _riders_chart(group: Group) -> Chart | None:
@@ -195,12 +193,6 @@ def _riders_chart(group: Group) -> Chart | None:
         return None
     who = " and ".join(labels)
     told = " ".join(c.sentence for c in group.runs[0].about.conducts if c.label in labels)
-    return Chart(
-        f"riders-{slug(group.label)}", SECTION, f"What {who} lose: {group.label}",
-        f"Mean balance of honest clients, and of {who}; every seed by itself. {told}".strip(),
-        "rounds played", "tokens", Lines(tuple(lines)),
-    )  # fmt: skip
-
-
-def _tier_chart(group: Group) -> Chart | None:
-    return plotted(group, TIERS, SECTION, "tiers")
+    caption = f"Mean balance of honest clients, and of {who}; every seed by itself. {told}".strip()
+    key, title, marks = f"riders-{slug(group.label)}", f"What {who} lose: {group.label}", Lines(tuple(lines))
+    return Chart(key, SECTION, title, caption, marks, x="rounds played", y="tokens")

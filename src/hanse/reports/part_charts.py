@@ -48,12 +48,10 @@ def plotted(group: Group, plot: Plot, section: str, key: str) -> Chart | None:
     if len(names) > MOST_LINES:
         caption += f" The first {MOST_LINES} of {len(names)}."
     title = f"{plot.title}: {group.label}"
-    marks: Bars | Lines
-    if plot.how == "bars":
-        marks, axes = _bars(curves, plot.factor), ("", plot.unit)
-    else:
-        marks, axes = _lines(curves, plot), ("rounds played", plot.unit)
-    return Chart(f"{key}-{slug(group.label)}", section, title, caption.strip(), *axes, marks)
+    bars = plot.how == "bars"
+    marks = _bars(curves, plot.factor) if bars else _lines(curves, plot)
+    x = "" if bars else "rounds played"
+    return Chart(f"{key}-{slug(group.label)}", section, title, caption.strip(), marks, x=x, y=plot.unit)
 
 
 def _names(group: Group) -> set[str]:

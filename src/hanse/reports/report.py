@@ -22,16 +22,14 @@ from hanse.reports.chart import Chart, to_csv
 from hanse.reports.classmap import DataFacts, class_chart, data_facts
 from hanse.reports.compare import differences_tables, experiments_table, run_row, runs_table
 from hanse.reports.contributions import SURE, Contribution, contribution, contribution_charts, estimate_charts, shown
-from hanse.reports.costs import cost_charts
 from hanse.reports.draw_matplotlib import save
 from hanse.reports.draw_plotly import to_plotly
-from hanse.reports.groups import Group, group_runs
+from hanse.reports.groups import Group, group_runs, honest_of, unknown_roles
 from hanse.reports.honesty import honesty_charts
 from hanse.reports.market import flow_chart, kinds_chart, market_charts
 from hanse.reports.money import Books, books_of, token_charts
 from hanse.reports.part_charts import part_charts
-from hanse.reports.participation import participation_charts, refusal_counts
-from hanse.reports.who import honest_of, unknown_roles
+from hanse.reports.participation import cost_charts, participation_charts, refusal_counts
 from hanse.runs.record import RunRecord, load_runs
 
 __all__ = [

@@ -16,10 +16,9 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from hanse.reports.statement_page import POLICY as STATEMENT_POLICY
-from hanse.web.doors import SESSION_S, Doors
 from hanse.web.gate import Gate, refuse, refused_page
 from hanse.web.hub import Hub
-from hanse.web.keys import Key
+from hanse.web.keys import SESSION_S, Doors, Key
 from hanse.web.pages import page
 from hanse.web.runs import Found, find_runs, summary
 from hanse.web.statements import NoStatementError, Statements

@@ -5,6 +5,9 @@ carries. In ASGI itself, so that no address can be added that does not pass here
 from __future__ import annotations
 
 import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -13,12 +16,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hanse.web.doors import ANYBODY, OPEN, Doors, may
-from hanse.web.keys import Key
-from hanse.web.limit import Limit
+from hanse.web.keys import ANYBODY, OPEN, Doors, Key, may
 from hanse.web.pages import page
 
-__all__ = ["LOOPBACK", "POLICY", "Gate", "asker", "refuse", "refused_page"]
+__all__ = ["LOOPBACK", "POLICY", "Gate", "Limit", "asker", "refuse", "refused_page"]
 
 log = logging.getLogger("hanse.web")
 
@@ -43,6 +44,41 @@ def asker(scope: Scope) -> str:
     """Return the address that a request comes from."""
     client = scope.get("client")
     return str(client[0]) if client else "?"
+
+
+@dataclass
+class Limit:
+    """A bucket of tokens for each asker, so that nobody asks too often (neither Starlette nor uvicorn bounds that).
+
+    ``burst`` requests at once, then ``per_second`` of them; of the ``most`` askers that were heard last.
+
+    Forgetting the others bounds the memory; who is forgotten starts again with a full bucket, as after a pause.
+    """
+
+    burst: float
+    per_second: float
+    most: int = 4096
+    clock: Callable[[], float] = time.monotonic
+    _buckets: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)  # left, when
+
+    def wait_s(self, asker: str) -> float:
+        """Return how many seconds this asker would have to wait; 0 if it may ask now. Takes nothing."""
+        return max(0.0, (1 - self._left(asker)) / self.per_second)
+
+    def take(self, asker: str) -> float:
+        """Take one request from the asker's bucket if there is one, and return 0; else the seconds until there is."""
+        left = self._left(asker)
+        if left < 1:
+            return (1 - left) / self.per_second
+        self._buckets[asker] = (left - 1, self.clock())
+        self._buckets.move_to_end(asker)
+        if len(self._buckets) > self.most:
+            self._buckets.popitem(last=False)
+        return 0.0
+
+    def _left(self, asker: str) -> float:
+        left, when = self._buckets.get(asker, (self.burst, self.clock()))
+        return min(self.burst, left + (self.clock() - when) * self.per_second)
 
 
 @dataclass(eq=False)

@@ -19,13 +19,13 @@ from hanse.core.telling import About, matched, read_about
 from hanse.runs.record import MEMBERS, METRICS, SEATS, LineTail, Seat, is_number, read_members
 from hanse.web.books import LiveBooks
 
-__all__ = ["Contributor", "Contributors", "LiveRun", "Series", "encode", "state_of"]
+__all__ = ["Contributor", "Contributors", "LiveRun", "SparseSeries", "encode", "progress_of", "state_of"]
 
 MOST_POINTS = 1024  # points; more than a screen can show
 
 
 @dataclass
-class Series:
+class SparseSeries:
     """At most ``most`` of the observations, evenly spread, and the last one.
 
     Every ``stride``-th observation is kept; when they become too many, every second is dropped and the stride doubles.
@@ -145,6 +145,34 @@ def encode(message: Mapping[str, Any]) -> str:
     return json.dumps(message, separators=(",", ":"), allow_nan=False)
 
 
+def progress_of(
+    folder: Path, config: Mapping[str, Any], last: Mapping[str, Any], pace_s: float | None, now: float
+) -> dict[str, Any]:
+    """Return how far a run is: mechanism, seed, registered clients, rounds done (by the ``last`` line of its
+    metrics) and planned, state, and the seconds since then. None: its files do not say.
+    """
+
+    def number(section: str, key: str) -> int | None:
+        value = table(config, section).get(key)
+        return value if type(value) is int else None
+
+    rounds = last["round"] + 1 if type(last.get("round")) is int else 0
+    try:
+        age = max(0.0, now - (folder / METRICS).stat().st_mtime) if rounds else None
+    except OSError:
+        age = None
+    planned = number("run", "rounds")
+    return {
+        "mechanism": str(table(config, "mechanism").get("name", "?")).rpartition(":")[2][:80],
+        "seed": number("run", "seed"),
+        "clients": 1 if table(config, "data").get("partition") == "pooled" else number("data", "clients"),
+        "rounds": rounds,
+        "planned": planned,
+        "state": state_of(rounds, planned, age, pace_s),
+        "age_s": None if age is None else round(age, 1),
+    }
+
+
 def state_of(rounds: int, planned: int | None, age_s: float | None, pace_s: float | None) -> str:
     """Return "finished", "running", "quiet" (no round for a while: stopped, or in a long round) or "waiting" (none
     yet), from the rounds done and planned, the age of the last one, and the seconds that a round takes.
@@ -162,7 +190,7 @@ class _Read:
 
     metrics: LineTail
     clients: LineTail
-    series: dict[str, Series] = field(default_factory=dict)
+    series: dict[str, SparseSeries] = field(default_factory=dict)
     seats: Contributors = field(default_factory=Contributors)
     utility: dict[int, float] = field(default_factory=dict)
     pace: deque[float] = field(default_factory=lambda: deque(maxlen=20))
@@ -275,7 +303,7 @@ class LiveRun:
             if key not in read.series:
                 if len(read.series) >= FIGURES:
                     continue
-                read.series[key] = Series()
+                read.series[key] = SparseSeries()
             read.series[key].add(round, value)
             points.setdefault(key, []).append((round, value))
         read.refused += int(line["refused"]) if is_number(line.get("refused")) else 0
@@ -340,23 +368,10 @@ class LiveRun:
 
     def _progress(self) -> Message:
         read = self._read
-        planned = self._section("run").get("rounds")
-        planned = planned if type(planned) is int else None
-        rounds = int(read.last["round"]) + 1 if read.last else 0
         pace = sum(read.pace) / len(read.pace) if read.pace else None
-        try:
-            age = max(0.0, time.time() - (self.folder / METRICS).stat().st_mtime) if rounds else None
-        except OSError:
-            age = None
         return {
             "name": self.name,
-            "mechanism": str(self._section("mechanism").get("name", "?")).rpartition(":")[2][:80],
-            "seed": _whole_number(self._section("run").get("seed")),
-            "registered": _whole_number(self._section("data").get("clients")),
-            "rounds": rounds,
-            "planned": planned,
-            "state": state_of(rounds, planned, age, pace),
-            "age_s": None if age is None else round(age, 1),
+            **progress_of(self.folder, self._config, read.last, pace, time.time()),
             "pace_s": pace,
             "refused": read.refused,
             "left": read.left,
@@ -383,9 +398,6 @@ class LiveRun:
             "trouble": self._unsaid,
         }  # fmt: skip
 
-    def _section(self, name: str) -> Mapping[str, Any]:
-        return table(self._config, name)
-
     def _recent(self) -> Message:
         seats = self._read.seats
         return {
@@ -406,7 +418,3 @@ class LiveRun:
             "round": totals.round,
             "trouble": self._books.trouble,
         }
-
-
-def _whole_number(value: object) -> int | None:
-    return value if type(value) is int else None

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
-from hanse.base.files import read_toml, table
+from hanse.base.files import read_toml
 from hanse.runs.record import METRICS, last_line
-from hanse.web.live_run import state_of
+from hanse.web.live_run import progress_of
 
 __all__ = ["Found", "find_runs", "summary"]
 
@@ -51,37 +50,17 @@ def find_runs(root: Path) -> dict[str, Found]:
 
 
 def summary(found: Found, now: float) -> dict[str, Any]:
-    """Return a run in a line: mechanism, rounds done and planned, clients, last accuracy, state, age in seconds."""
+    """Return a run in a line: what :func:`hanse.web.live_run.progress_of` says, and the last accuracy."""
     try:
         config = read_toml(found.folder / "config.toml")
     except UserError:
         config = {}
     line = last_line(found.folder / METRICS)
-    round = line.get("round")
-    rounds = round + 1 if type(round) is int else 0
-    try:
-        age = max(0.0, now - (found.folder / METRICS).stat().st_mtime) if rounds else None
-    except OSError:
-        age = None
     accuracy = line.get("test/accuracy", line.get("client/test_accuracy"))
-    planned = _at(config, "run", "rounds")
-    planned = planned if type(planned) is int else None
-    pooled = _at(config, "data", "partition") == "pooled"
-    clients = 1 if pooled else _at(config, "data", "clients")
     pace = line.get("time/round_s")
     return {
         "id": found.id,
         "name": found.name,
-        "mechanism": str(_at(config, "mechanism", "name") or "?").rpartition(":")[2][:80],
-        "seed": _at(config, "run", "seed"),
-        "clients": clients if type(clients) is int else None,
-        "rounds": rounds,
-        "planned": planned,
         "accuracy": accuracy if isinstance(accuracy, float) else None,
-        "state": state_of(rounds, planned, age, pace if isinstance(pace, float) else None),
-        "age_s": age,
+        **progress_of(found.folder, config, line, pace if isinstance(pace, float) else None, now),
     }
-
-
-def _at(config: Mapping[str, Any], section: str, key: str) -> Any:
-    return table(config, section).get(key)
