@@ -11,13 +11,13 @@ from hanse.reports.classmap import class_chart, data_facts
 from hanse.reports.contributions import contribution, contribution_charts
 from hanse.reports.draw_matplotlib import to_matplotlib
 from hanse.reports.draw_plotly import to_plotly
-from hanse.reports.groups import Group, group_runs
+from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.participation import participation_charts, selection, stage_seconds
 from hanse.reports.report import figures
 from hanse.runs.record import load_runs
 
 
-def group(*paths: Path) -> Group:
+def group(*paths: Path) -> SeedGroup:
     (found,) = group_runs(load_runs(paths))
     return found
 

@@ -11,8 +11,7 @@ from web_cases import Growing
 from hanse.core.entry import MINT, TOKEN
 from hanse.ledger.totals import flows_of, net_of
 from hanse.runs.record import last_line
-from hanse.web.books import LiveBooks
-from hanse.web.live_run import LiveRun, SparseSeries, encode, state_of
+from hanse.web.live_run import LiveBooks, LiveRun, SparseSeries, encode, state_of
 from hanse.web.runs import find_runs, summary
 
 
@@ -228,7 +227,7 @@ def test_who_paid_whom(postings: tuple[tuple[str, int], ...], flows: list[tuple[
 
 
 def test_books_are_followed_from_where_they_were_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hanse.web.books.CHUNK", 3)
+    monkeypatch.setattr("hanse.web.live_run.CHUNK", 3)
     run = Growing(tmp_path / "run", money=True)
     books = LiveBooks(run.folder)
     while books.read():

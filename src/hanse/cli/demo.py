@@ -202,13 +202,13 @@ def market_experiment(seed: int = 0, *, alone: bool = False) -> Experiment:
     )  # fmt: skip
 
 
-def scene(out: Path, seed: int = 0, observe: Callable[[str], Sequence[Observer]] = lambda what: ()) -> Scene:
+def scene(out: Path, observe: Callable[[str], Sequence[Observer]] = lambda what: ()) -> Scene:
     """Play the scene into ``out`` (``market`` and ``market-alone``), audit it, and draw its transaction graph there.
 
     ``observe`` gives the observers of each of the two runs, told what it is.
     """
-    market = run(market_experiment(seed), out=out / "market", observers=observe("the market"))
-    alone = run(market_experiment(seed, alone=True), out=out / "market-alone", observers=observe("each client alone"))
+    market = run(market_experiment(), out=out / "market", observers=observe("the market"))
+    alone = run(market_experiment(alone=True), out=out / "market-alone", observers=observe("each client alone"))
     audit = audit_run(out / "market")
     trades = load_trades(load_run(out / "market"))
     assert trades is not None  # the scene trades: it is audited above

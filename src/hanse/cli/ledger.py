@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,9 +38,10 @@ def balances(folder: RunFolder, ledger_url: LedgerUrl = None, as_json: AsJson = 
     """Show what every account holds."""
     from hanse.ledger.export import tokens
     from hanse.ledger.place import reading
+    from hanse.reports.chart import natural
 
     with reading(folder, ledger_url) as ledger:
-        held = dict(sorted(ledger.balances().items(), key=lambda entry: _natural(entry[0])))
+        held = dict(sorted(ledger.balances().items(), key=lambda entry: natural(entry[0])))
     if as_json:
         print(json.dumps(held, indent=1))
     elif as_csv:
@@ -207,11 +207,6 @@ def migrate(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
         print(f"The books do not hold: {verdict.wrong}", file=sys.stderr)
         raise typer.Exit(1)
     print(f"schema {SCHEMA}; {verdict.transactions} transactions verified")
-
-
-def _natural(account: str) -> list[tuple[bool, int, str]]:
-    """Return what accounts are sorted by: client/2 comes before client/10."""
-    return [(word.isdecimal(), int(word) if word.isdecimal() else 0, word) for word in re.split(r"(\d+)", account)]
 
 
 @contextmanager

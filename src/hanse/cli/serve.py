@@ -82,7 +82,7 @@ def prepare(
     except ModuleNotFoundError as missing:
         raise UserError(f"hanse serve: {missing.name} is not installed; pip install 'hanse[web]'") from None
     from hanse.web.gate import LOOPBACK
-    from hanse.web.keys import Doors
+    from hanse.web.keys import Sessions
 
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder")
@@ -101,7 +101,7 @@ def prepare(
         say(f"warning: --host {host} without --cert: {warning}", err, style="yellow", wrap=True)
     hosts = None if auth is not None else LOOPBACK | {host}
     # cookies do not know ports: two pages on one machine must not overwrite each other's
-    shown = Page(folder, Doors(auth), hosts, f"hanse_session_{port}", cert is not None, ledger_url)
+    shown = Page(folder, Sessions(auth), hosts, f"hanse_session_{port}", cert is not None, ledger_url)
     held = connections or Connections()
     config = uvicorn.Config(
         held.app(make_app(shown)), host=host, port=port, http=held.protocol(AutoHTTPProtocol),  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ __all__ = [
     "Series",
     "even",
     "looks",
+    "natural",
     "slug",
     "ticks",
     "to_csv",
@@ -222,6 +223,11 @@ def ticks(labels: Sequence[str], most: int) -> list[int]:
                 return found
             break
     return [int(i) for i in even(len(labels), min(most, 8))]
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts "tier 10" behind "tier 2"."""
+    return [(int(x[:18]), x) if x.isdecimal() else (-1, x) for x in re.split(r"(\d+)", name)]
 
 
 def slug(text: str) -> str:

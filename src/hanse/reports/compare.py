@@ -16,7 +16,7 @@ from scipy import stats
 from hanse.base.errors import UserError
 from hanse.reports.accuracy import own_accuracy
 from hanse.reports.chart import Floats, Ints
-from hanse.reports.groups import Group, group_runs
+from hanse.reports.groups import SeedGroup, group_runs
 from hanse.runs.record import RunRecord, load_runs
 
 __all__ = [
@@ -71,7 +71,7 @@ LEVEL = 0.95
 MOST_FLIPPED = 16  # pairs for which all sign flips are tried: 65,536
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Paired:
     """The differences of ``pairs`` pairs: their ``mean``, sample standard deviation ``sd``, the ends of a 95 % interval
     for the mean (Student's t), the p-value of the paired t test, and of the sign-flip test, which assumes only that
@@ -86,11 +86,6 @@ class Paired:
     p: float
     p_sign_flip: float | None
 
-    @property
-    def told(self) -> str:
-        """Whether the interval leaves out 0."""
-        return "a difference" if self.low > 0 or self.high < 0 else "no difference that these seeds can tell"
-
 
 def paired(ours: Mapping[Hashable, float], theirs: Mapping[Hashable, float]) -> Paired | None:
     """Return ``ours - theirs`` over the keys (seeds) that both have; None for fewer than two."""
@@ -99,23 +94,15 @@ def paired(ours: Mapping[Hashable, float], theirs: Mapping[Hashable, float]) -> 
         return None
     differences = np.array([ours[key] - theirs[key] for key in keys])
     n, mean, sd = len(keys), float(differences.mean()), float(differences.std(ddof=1))
-    low, high = interval(differences.tolist()) or (mean, mean)
     error = sd / math.sqrt(n)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * error
     if error == 0:
         p = 1.0 if mean == 0 else 0.0
     else:
         p = float(2 * stats.t.sf(abs(mean) / error, n - 1))
-    return Paired(n, mean, sd, low, high, p, _sign_flip(differences))
-
-
-def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the ends of the 95 % interval for the mean of ``values`` (Student's t); None for fewer than two."""
-    n = len(values)
-    if n < 2:
-        return None
-    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(n)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * error
-    return mean - half, mean + half
+    return Paired(
+        pairs=n, mean=mean, sd=sd, low=mean - half, high=mean + half, p=p, p_sign_flip=_sign_flip(differences)
+    )
 
 
 def _sign_flip(differences: np.ndarray) -> float | None:
@@ -166,7 +153,7 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
     return [*rows.values(), *means]
 
 
-def difference_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
+def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
     """Return, for each experiment but the first and each figure that both have, how it differs from the first over the
     seeds that both have: a paired test.
 
@@ -187,7 +174,7 @@ def difference_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
     return found
 
 
-def _by_seeds(group: Group, figure: str) -> dict[Any, float]:
+def _by_seeds(group: SeedGroup, figure: str) -> dict[Any, float]:
     """Return a figure by the run's and the split's seed, of the runs that have it."""
     return {run.seeds: float(v) for run in group.runs if (v := run_row(run)[figure]) is not None}
 
@@ -365,7 +352,7 @@ class TextTable:
     rows: tuple[tuple[str, ...], ...]
 
 
-def experiments_table(groups: Sequence[Group]) -> TextTable:
+def experiments_table(groups: Sequence[SeedGroup]) -> TextTable:
     """Return a row an experiment: mean ± sample standard deviation over its seeds. Empty columns are left out."""
     found = [(group.label, [run_row(run) for run in group.runs]) for group in groups]
     rows = [group_rows(label, each) or each for label, each in found]
@@ -389,7 +376,7 @@ def runs_table(runs: Sequence[RunRecord]) -> TextTable:
     return TextTable(("run", "mechanism", "seed", *(heading for _, heading, _, _ in shown)), tuple(body))
 
 
-def differences_tables(groups: Sequence[Group]) -> list[TextTable]:
+def differences_tables(groups: Sequence[SeedGroup]) -> list[TextTable]:
     """Return how each experiment differs from the first over the seeds that they share, a table a figure, the most
     telling one first; none if they share too few.
     """

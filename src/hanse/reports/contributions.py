@@ -14,7 +14,7 @@ import numpy as np
 
 from hanse.games.jackknife import jackknife_errors
 from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Series, even, slug
-from hanse.reports.groups import Group
+from hanse.reports.groups import SeedGroup
 from hanse.runs.record import RunRecord
 
 __all__ = [
@@ -148,7 +148,7 @@ class Contribution:
         return totals / totals.sum() if totals.sum() > 0 and totals.min() >= 0 else None
 
 
-def contribution(group: Group) -> Contribution | None:
+def contribution(group: SeedGroup) -> Contribution | None:
     """Add up the values of each client over the rounds; None if the runs recorded no values.
 
     A value is the client's share of what its round's training added on the validation set, so that values may be
@@ -196,7 +196,7 @@ def _valued_seats(run: RunRecord, clients: Ints) -> Ints:
     return np.asarray(np.bincount(valued, minlength=int(clients.max()) + 1)[clients])
 
 
-def contribution_charts(groups: Sequence[Group]) -> list[Chart]:
+def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return the charts of every experiment that values its clients."""
     charts: list[Chart] = []
     for group in groups:
@@ -210,7 +210,7 @@ def contribution_charts(groups: Sequence[Group]) -> list[Chart]:
     return charts
 
 
-def _ranking(group: Group, found: Contribution, name: str, many: str) -> Chart:
+def _ranking(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
     best, worst = (len(found.clients), 0) if len(found.clients) <= 30 else (15, 10)
     left_out = len(found.clients) - best - worst
     top, bottom = slice(best), slice(best + left_out, None)
@@ -239,7 +239,7 @@ def _ranking(group: Group, found: Contribution, name: str, many: str) -> Chart:
     return Chart(f"contribution-ranking-{name}", _SECTION, title, caption, marks, x="total value")
 
 
-def _best_and_worst(group: Group, found: Contribution, name: str, many: str) -> Chart:
+def _best_and_worst(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
     kept = _ends(len(found.clients), 4, 3)
     x = found.rounds.astype(np.float64)
     spread = found.spread.total
@@ -259,7 +259,7 @@ def _banded(name: str, x: Floats, y: Floats, error: Floats) -> Line:
     return Line(name, x, y, y - error, y + error) if known else Line(name, x, y)
 
 
-def _map(group: Group, found: Contribution, name: str, many: str) -> Chart:
+def _map(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
     half = MOST_CLIENTS // 2
     kept = _ends(len(found.clients), half, half)
     caption = (
@@ -280,7 +280,7 @@ def _map(group: Group, found: Contribution, name: str, many: str) -> Chart:
     return Chart(f"contribution-map-{name}", _SECTION, title, caption, marks, x="rounds played", y="client")
 
 
-def _scores(group: Group, name: str) -> list[Chart]:
+def _scores(group: SeedGroup, name: str) -> list[Chart]:
     """The score that a mechanism keeps of each client, where it keeps one: one run only, as it decides in that run."""
     run = group.runs[0]
     seats = run.seats
@@ -329,7 +329,7 @@ def _ends(count: int, first: int, last: int) -> list[int]:
 MOST_POINTS = 2000
 
 
-def estimate_charts(groups: Sequence[Group]) -> list[Chart]:
+def estimate_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return one chart for each experiment that has exact values beside its estimates."""
     charts = []
     for group in groups:
@@ -342,7 +342,7 @@ def estimate_charts(groups: Sequence[Group]) -> list[Chart]:
     return charts
 
 
-def _chart(group: Group, exact: np.ndarray, value: np.ndarray, error: np.ndarray) -> Chart:
+def _chart(group: SeedGroup, exact: np.ndarray, value: np.ndarray, error: np.ndarray) -> Chart:
     apart = np.abs(value - exact)
     scale = float(np.abs(exact).mean())
     order = np.argsort(exact, kind="stable")

@@ -14,17 +14,17 @@ from hanse.base.files import table
 from hanse.base.toml import flat
 from hanse.core.telling import HONEST
 from hanse.federation.profiles import build_profiles
-from hanse.reports.chart import Floats, Ints
+from hanse.reports.chart import Floats, Ints, Line, even
 from hanse.runs.record import SEEDS, RunRecord
 
-__all__ = ["Curve", "Group", "group_runs", "honest_of", "kinds_of", "roles_of", "unknown_roles"]
+__all__ = ["SeedCurve", "SeedGroup", "group_runs", "honest_of", "kinds_of", "roles_of", "unknown_roles"]
 
 # what may differ between two runs of one experiment: the seeds, and how (not what) it computes
 _APART = (*SEEDS, ("run", "checkpoint_every"), ("data", "path"), ("data", "download"), ("clients", "named"))
 
 
 @dataclass(frozen=True)
-class Curve:
+class SeedCurve:
     """A figure over rounds: ``rounds [n]`` (0-based), ``mean [n]``, and the sample standard deviation over the seeds
     ``sd [n]``, None for a single run.
     """
@@ -33,15 +33,28 @@ class Curve:
     mean: Floats
     sd: Floats | None
 
+    def line(self, name: str, most: int, factor: float = 1.0, look: int | None = None) -> Line:
+        """Return the mean as a line of at most ``most`` points over the rounds played (1, 2, ...), times ``factor``,
+        with a band of one deviation up and down.
+        """
+        kept = even(len(self.rounds), most)
+        x, mean = 1.0 + self.rounds[kept].astype(np.float64), self.mean[kept] * factor
+        if self.sd is None:
+            return Line(name, x, mean, look=look)
+        sd = self.sd[kept] * abs(factor)
+        return Line(name, x, mean, mean - sd, mean + sd, look)
+
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class SeedGroup:
     """The runs of one experiment, a seed each."""
 
     label: str
     runs: tuple[RunRecord, ...]
 
-    def curve(self, key: str, read: Callable[[RunRecord, str], tuple[Ints, Floats]] = RunRecord.series) -> Curve | None:
+    def curve(
+        self, key: str, read: Callable[[RunRecord, str], tuple[Ints, Floats]] = RunRecord.series
+    ) -> SeedCurve | None:
         """Return mean and deviation over the rounds that all runs recorded; None if there is no such round.
 
         ``read`` gives a run's rounds ``[n]`` and figures ``[n]``.
@@ -57,7 +70,7 @@ class Group:
             return None
         values = np.stack([v[np.searchsorted(r, rounds)] for r, v in series])
         sd = values.std(axis=0, ddof=1) if len(series) > 1 else None
-        return Curve(rounds, values.mean(axis=0), sd)
+        return SeedCurve(rounds, values.mean(axis=0), sd)
 
     @property
     def same_clients(self) -> tuple[RunRecord, ...]:
@@ -74,7 +87,7 @@ class Group:
         return f", seed {self.runs[0].seeds[0]}" if len(self.runs) > 1 else ""
 
 
-def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
+def group_runs(runs: Sequence[RunRecord]) -> list[SeedGroup]:
     """Gather runs that differ only in their seeds, in order of appearance, and label the groups apart.
 
     Of runs that agree even in their seeds only the longest counts: it says the same thing, and counting it twice would
@@ -87,7 +100,7 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
             seeds[run.seeds] = run
     groups = [tuple(seeds.values()) for seeds in found.values()]
     labels = _labels([g[0] for g in groups])
-    return [Group(label, runs) for label, runs in zip(labels, groups, strict=True)]
+    return [SeedGroup(label, runs) for label, runs in zip(labels, groups, strict=True)]
 
 
 def _labels(firsts: Sequence[RunRecord]) -> list[str]:
@@ -157,7 +170,7 @@ def roles_of(run: RunRecord) -> Mapping[int, str]:
         return dict.fromkeys(range(run.num_clients), "client")
 
 
-def unknown_roles(groups: Sequence[Group]) -> list[str]:
+def unknown_roles(groups: Sequence[SeedGroup]) -> list[str]:
     """Return why the clients' roles are not known, a line for each experiment of which they are not."""
     found = []
     for run in (group.runs[0] for group in groups):

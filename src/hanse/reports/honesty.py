@@ -11,7 +11,7 @@ from hanse.reports.accuracy import last_tested, utilities
 from hanse.reports.chart import Bars, Chart, Floats, Series, slug
 from hanse.reports.compare import paired
 from hanse.reports.contributions import errors_of
-from hanse.reports.groups import Group, kinds_of
+from hanse.reports.groups import SeedGroup, kinds_of
 from hanse.reports.money import balances
 from hanse.runs.record import RunRecord
 
@@ -55,13 +55,13 @@ def outcomes(run: RunRecord) -> dict[str, Floats]:
     return found
 
 
-def honesty_charts(groups: Sequence[Group]) -> list[Chart]:
+def honesty_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return a chart for each figure of every experiment with dishonest clients, all seeds side by side."""
     # who trains alone sends nothing that could be false
     return [chart for group in groups if group.runs[0].mechanism != "local" for chart in _charts(group)]
 
 
-def _charts(group: Group) -> list[Chart]:
+def _charts(group: SeedGroup) -> list[Chart]:
     seeds: list[str] = []
     means: dict[str, dict[str, list[float]]] = {}  # figure -> kind -> a number a seed
     sure: dict[str, list[float]] = {}  # kind -> the standard error of its mean value, a number a seed
@@ -92,7 +92,7 @@ def _charts(group: Group) -> list[Chart]:
 
 
 def _chart(
-    group: Group,
+    group: SeedGroup,
     figure: str,
     title: str,
     axis: str,

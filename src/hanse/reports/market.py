@@ -14,7 +14,7 @@ from hanse.games.market import learn_graph
 from hanse.reports.audit import load_market
 from hanse.reports.chart import Bars, Chart, Floats, Graph, Heat, Line, Lines, Series, slug
 from hanse.reports.draw_matplotlib import to_matplotlib
-from hanse.reports.groups import Group, roles_of
+from hanse.reports.groups import SeedGroup, roles_of
 from hanse.reports.money import Books
 from hanse.runs.record import MarketRound, RunRecord
 
@@ -69,7 +69,7 @@ def load_trades(run: RunRecord) -> Trades | None:
     )
 
 
-def market_charts(groups: Sequence[Group]) -> list[Chart]:
+def market_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return the market's charts: for each experiment with a market its trades, and all together by utility and
     accuracy. The first seed of an experiment is shown where a chart is of clients.
     """
@@ -139,7 +139,7 @@ def sweep_chart(last: MarketRound, label: str) -> Chart:
     return _chart("sweep", "What K and lambda change", label, caption, marks, x="lambda", y="eagerness")
 
 
-def _scatter(groups: Sequence[Group]) -> list[Chart]:
+def _scatter(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return utility against accuracy, a point a run, if experiments recorded both."""
     lines = []
     for group in groups:

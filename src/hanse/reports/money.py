@@ -12,7 +12,7 @@ from hanse.base.errors import UserError
 from hanse.core.entry import TOKEN, is_account
 from hanse.core.telling import Plot
 from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even, slug
-from hanse.reports.groups import Group, kinds_of
+from hanse.reports.groups import SeedGroup, kinds_of
 from hanse.reports.part_charts import plotted
 from hanse.runs.record import RunRecord
 
@@ -41,7 +41,7 @@ class Books:
     kinds: tuple[tuple[str, float], ...] = ()
 
 
-def books_of(groups: Sequence[Group]) -> tuple[dict[str, Books], list[str]]:
+def books_of(groups: Sequence[SeedGroup]) -> tuple[dict[str, Books], list[str]]:
     """Return the books of each group's first run, by the group's label, and why there are none where they should be."""
     found, notes = {}, []
     for group in groups:
@@ -117,7 +117,7 @@ TIERS = Plot(  # of every mechanism: the loop tests server rows on distributions
 )
 
 
-def token_charts(groups: Sequence[Group], books: Mapping[str, Books] | None = None) -> list[Chart]:
+def token_charts(groups: Sequence[SeedGroup], books: Mapping[str, Books] | None = None) -> list[Chart]:
     """Return the charts of the experiments that kept books (``books`` by label), and of tiers of models."""
     charts: list[Chart] = []
     for group in groups:
@@ -154,7 +154,7 @@ def _by_the_books(run: RunRecord) -> tuple[Ints, Floats] | None:
     return books.rounds[kept], books.held[kept]
 
 
-def _balance_chart(group: Group, books: Books) -> Chart | None:
+def _balance_chart(group: SeedGroup, books: Books) -> Chart | None:
     run, kept = group.runs[0], even(len(books.rounds), MOST_ROUNDS)
     x, held = 1.0 + books.rounds[kept].astype(np.float64), books.held[kept]
     known = np.flatnonzero(np.isfinite(held[-1]))
@@ -176,7 +176,7 @@ def _balance_chart(group: Group, books: Books) -> Chart | None:
     return Chart(key, SECTION, title, f"{caption}Seed {run.seeds[0]}.", marks, x="rounds played", y="tokens")
 
 
-def _riders_chart(group: Group) -> Chart | None:
+def _riders_chart(group: SeedGroup) -> Chart | None:
     """Return the mean balance of those who do not cheat beside that of each kind of those who do."""
     lines, labels = [], dict[str, None]()
     for run in group.runs:

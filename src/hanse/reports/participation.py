@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hanse.reports.chart import Bars, Chart, Floats, Heat, Line, Lines, Series, even
-from hanse.reports.groups import Group
+from hanse.reports.groups import SeedGroup
 from hanse.runs.record import RunRecord
 
 __all__ = ["cost_charts", "participation_charts", "refusal_counts", "selection", "stage_seconds"]
@@ -18,7 +18,7 @@ MOST_REASONS = 12
 _SECTION = "Who took part"
 
 
-def selection(group: Group) -> Floats:
+def selection(group: SeedGroup) -> Floats:
     """Return the share of rounds in which each registered client was selected, ``[N]``, mean over seeds."""
     runs = group.same_clients
     most = max(run.num_clients for run in runs)
@@ -31,17 +31,17 @@ def _one(run: RunRecord, clients: int) -> Floats:
     return np.bincount(pairs[1], minlength=clients)[:clients] / len(run.metrics)
 
 
-def refusal_counts(group: Group) -> Counter[str]:
+def refusal_counts(group: SeedGroup) -> Counter[str]:
     """Return how many updates were refused in all of a group's runs, by reason."""
     return Counter(reason for run in group.runs for _, _, reason in run.refusals())
 
 
-def participation_charts(groups: Sequence[Group]) -> list[Chart]:
+def participation_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return what there is to see: no selection if everyone always sits, no refusals if there are none."""
     return [*_selections(groups), *_refusals(groups)]
 
 
-def _selections(groups: Sequence[Group]) -> list[Chart]:
+def _selections(groups: Sequence[SeedGroup]) -> list[Chart]:
     shares = {group.label: selection(group) * 100 for group in groups}
     choosing = {label: s for label, s in shares.items() if s.any() and (s < 100).any()}
     if not choosing:
@@ -75,12 +75,12 @@ def _selections(groups: Sequence[Group]) -> list[Chart]:
     return [Chart("selection", _SECTION, "How often each client was selected", caption, marks, x=x, y=y)]
 
 
-def _names(groups: Sequence[Group], label: str, count: int) -> tuple[str, ...]:
+def _names(groups: Sequence[SeedGroup], label: str, count: int) -> tuple[str, ...]:
     run = next(group.runs[0] for group in groups if group.label == label)
     return tuple(run.client_label(client) for client in range(count))
 
 
-def _refusals(groups: Sequence[Group]) -> list[Chart]:
+def _refusals(groups: Sequence[SeedGroup]) -> list[Chart]:
     counts = {group.label: refusal_counts(group) for group in groups}
     counts = {label: c for label, c in counts.items() if c}
     if not counts:
@@ -106,13 +106,13 @@ _ORDER = ("train", "value", "test", "weigh", "mix", "select", "ask", "settle")
 _COST = "What it cost"
 
 
-def mean_of(group: Group, key: str) -> float:
+def mean_of(group: SeedGroup, key: str) -> float:
     """Return the mean of a metric over all rounds of all seeds; 0 if nothing was recorded."""
     values = np.concatenate([run.series(key)[1] for run in group.runs])
     return float(values.mean()) if len(values) else 0.0
 
 
-def stage_seconds(group: Group) -> dict[str, float]:
+def stage_seconds(group: SeedGroup) -> dict[str, float]:
     """Return the mean seconds a round of each stage, and as "other" what no stage accounts for (if above 2 %).
 
     A stage that does not happen in a round counts as 0 seconds in it, so that the stages add up to the round.
@@ -128,12 +128,12 @@ def stage_seconds(group: Group) -> dict[str, float]:
     return stages
 
 
-def cost_charts(groups: Sequence[Group]) -> list[Chart]:
+def cost_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return the time chart and the bytes chart, whichever the runs recorded."""
     return [*_time(groups), *_bytes(groups)]
 
 
-def _time(groups: Sequence[Group]) -> list[Chart]:
+def _time(groups: Sequence[SeedGroup]) -> list[Chart]:
     spent = [stage_seconds(group) for group in groups]
     found = set().union(*spent)
     # what nobody would see is gathered, so that the legend stays short
@@ -155,7 +155,7 @@ def _time(groups: Sequence[Group]) -> list[Chart]:
     return [Chart("time", _COST, "Time a round, by stage", caption, marks, x="seconds a round")]
 
 
-def _bytes(groups: Sequence[Group]) -> list[Chart]:
+def _bytes(groups: Sequence[SeedGroup]) -> list[Chart]:
     down = np.array([mean_of(group, "bytes/down") for group in groups]) / 1e6
     up = np.array([mean_of(group, "bytes/up") for group in groups]) / 1e6
     if not (down.any() or up.any()):

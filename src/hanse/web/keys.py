@@ -25,7 +25,7 @@ from pathlib import Path
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 
-__all__ = ["ANYBODY", "ROLES", "Doors", "Key", "check_key", "make_key", "may", "read_keys", "write_keys"]
+__all__ = ["ANYBODY", "ROLES", "Key", "Sessions", "check_key", "make_key", "may_ask", "read_keys", "write_keys"]
 
 ROLES = ("operator", "participant")
 _FORM = re.compile(r"hanse_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
@@ -120,7 +120,7 @@ OPEN = ("/login", "/static/")  # what is shown to those who have not said who th
 ANYBODY = Key("", "operator", "")  # without keys, whoever reaches the page is its operator
 
 
-def may(key: Key, path: str) -> bool:
+def may_ask(key: Key, path: str) -> bool:
     """Say whether this holder may ask for this path. A participant: its home, its statements, and to leave; which
     statements are its own is asked again where they are made.
     """
@@ -130,7 +130,7 @@ def may(key: Key, path: str) -> bool:
 
 
 @dataclass
-class Doors:
+class Sessions:
     """The keys of a file, read again when it changes, and the sessions of those who logged in with one.
 
     Without a ``file`` nobody is asked for a key. A key that was taken out of the file ends its sessions at once.
@@ -140,7 +140,7 @@ class Doors:
     clock: Callable[[], float] = time.monotonic
     _keys: dict[str, Key] = field(default_factory=dict)
     _stamp: tuple[int, int, int] | None = None
-    _sessions: OrderedDict[str, tuple[Key, float]] = field(default_factory=OrderedDict)
+    _open: OrderedDict[str, tuple[Key, float]] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
         if self.file is not None:
@@ -154,26 +154,26 @@ class Doors:
 
     def by_session(self, said: str) -> Key | None:
         """Return who opened this session, or None: unknown, too old, or its key is no longer in the file."""
-        found = self._sessions.get(_hash(said))
+        found = self._open.get(_hash(said))
         if found is None:
             return None
         key, opened = found
         if self.clock() - opened > SESSION_S or self._current().get(key.id) != key:
-            del self._sessions[_hash(said)]
+            del self._open[_hash(said)]
             return None
         return key
 
     def open_session(self, key: Key) -> str:
         """Return the secret of a new session; only its hash is kept."""
         secret = secrets.token_urlsafe(32)
-        self._sessions[_hash(secret)] = (key, self.clock())
-        while len(self._sessions) > SESSIONS:
-            self._sessions.popitem(last=False)
+        self._open[_hash(secret)] = (key, self.clock())
+        while len(self._open) > SESSIONS:
+            self._open.popitem(last=False)
         return secret
 
     def close_session(self, said: str) -> None:
         """End a session."""
-        self._sessions.pop(_hash(said), None)
+        self._open.pop(_hash(said), None)
 
     def still(self, key: Key) -> bool:
         """Say whether a holder who was let in may stay."""

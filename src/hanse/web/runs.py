@@ -13,14 +13,14 @@ from hanse.base.files import read_toml
 from hanse.runs.record import METRICS, last_line
 from hanse.web.live_run import progress_of
 
-__all__ = ["Found", "find_runs", "summary"]
+__all__ = ["ListedRun", "find_runs", "summary"]
 
 DEPTH = 5
 MOST = 2000
 
 
 @dataclass(frozen=True)
-class Found:
+class ListedRun:
     """A run directory: ``id`` for addresses (a hash of its path from the folder that is shown), ``name`` for people."""
 
     id: str
@@ -28,12 +28,12 @@ class Found:
     folder: Path
 
 
-def find_runs(root: Path) -> dict[str, Found]:
+def find_runs(root: Path) -> dict[str, ListedRun]:
     """Return the runs in ``root``, itself or in folders below (five deep, 2,000 at most), by id; names in order.
 
     Links are not followed: what lies elsewhere is not shown.
     """
-    found: dict[str, Found] = {}
+    found: dict[str, ListedRun] = {}
     for here, folders, files in os.walk(root):
         place = Path(here)
         depth = len(place.relative_to(root).parts)
@@ -41,7 +41,7 @@ def find_runs(root: Path) -> dict[str, Found]:
             path = place.relative_to(root).as_posix()
             id_ = hashlib.blake2b(os.fsencode(path), digest_size=6).hexdigest()
             name = root.resolve().name if depth == 0 else path
-            found[id_] = Found(id_, name.encode(errors="replace").decode(), place)
+            found[id_] = ListedRun(id_, name.encode(errors="replace").decode(), place)
             folders[:] = [f for f in folders if f not in ("rounds", "checkpoints", "receipts", "figures")]
         if depth >= DEPTH or len(found) >= MOST:
             folders.clear()
@@ -49,7 +49,7 @@ def find_runs(root: Path) -> dict[str, Found]:
     return dict(sorted(found.items(), key=lambda item: item[1].name))
 
 
-def summary(found: Found, now: float) -> dict[str, Any]:
+def summary(found: ListedRun, now: float) -> dict[str, Any]:
     """Return a run in a line: what :func:`hanse.web.live_run.progress_of` says, and the last accuracy."""
     try:
         config = read_toml(found.folder / "config.toml")
