@@ -50,7 +50,7 @@ def serve(
 ) -> None:
     """Show runs on a live page while they go on, and past ones; each participant's statement behind its own key."""
     logging_to(log)
-    server, shown = prepare(folder, host, port, auth, cert, cert_key, ledger_url)
+    server, shown = prepare(folder, host, port, auth, cert=cert, cert_key=cert_key, ledger_url=ledger_url)
     said = "https" if shown.secure else "http"
     with listen(host, port) as listening, contextlib.suppress(KeyboardInterrupt):  # raised again once all is closed
         name = f"[{host}]" if ":" in host else host
@@ -64,6 +64,7 @@ def prepare(
     host: str,
     port: int,
     auth: Path | None,
+    *,
     cert: Path | None = None,
     cert_key: Path | None = None,
     ledger_url: str | None = None,
@@ -101,7 +102,8 @@ def prepare(
         say(f"warning: --host {host} without --cert: {warning}", err, style="yellow", wrap=True)
     hosts = None if auth is not None else LOOPBACK | {host}
     # cookies do not know ports: two pages on one machine must not overwrite each other's
-    shown = Page(folder, Sessions(auth), hosts, f"hanse_session_{port}", cert is not None, ledger_url)
+    cookie = f"hanse_session_{port}"
+    shown = Page(folder, Sessions(auth), hosts, cookie, secure=cert is not None, ledger_url=ledger_url)
     held = connections or Connections()
     config = uvicorn.Config(
         held.app(make_app(shown)), host=host, port=port, http=held.protocol(AutoHTTPProtocol),  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from hanse.reports.compare import paired
 from hanse.reports.contributions import errors_of
 from hanse.reports.groups import SeedGroup, kinds_of
 from hanse.reports.money import balances
+from hanse.reports.participation import times_selected
 from hanse.runs.record import RunRecord
 
 __all__ = ["honesty_charts", "outcomes"]
@@ -44,8 +45,7 @@ def outcomes(run: RunRecord) -> dict[str, Floats]:
     if held is not None:
         found["tokens"] = held[1][-1] - run.grant
     if len(seats.client):
-        pairs = np.unique(np.stack([seats.round, seats.client]), axis=1)[1]
-        selected = 100.0 * np.bincount(pairs, minlength=n) / len(run.metrics)
+        selected = 100.0 * times_selected(run, n) / len(run.metrics)
         if (selected < 100).any():
             found["selected"] = selected
     tested = last_tested(run)
@@ -87,7 +87,10 @@ def _charts(group: SeedGroup) -> list[Chart]:
         by_kind = {k: v for k, v in means.get(figure, {}).items() if len(v) == len(seeds)}
         if len(by_kind) > 1:
             errors = sure if figure == "value" else {}
-            charts.append(_chart(group, figure, f"{title}: {group.label}", axis, seeds, by_kind, counts, errors))
+            heading = f"{title}: {group.label}"
+            charts.append(
+                _chart(group, figure, heading, axis, seeds=seeds, means=by_kind, counts=counts, errors_of_means=errors)
+            )
     return charts
 
 
@@ -96,16 +99,17 @@ def _chart(
     figure: str,
     title: str,
     axis: str,
+    *,
     seeds: Sequence[str],
     means: Mapping[str, Sequence[float]],
     counts: Mapping[str, int],
-    sure: Mapping[str, Sequence[float]],
+    errors_of_means: Mapping[str, Sequence[float]],
 ) -> Chart:
     labels = [*seeds[:MOST_SEEDS]] + (["mean"] if len(seeds) > 1 else [])
     series, estimated = [], False
     for name, values in means.items():
         shown = list(values[:MOST_SEEDS])
-        errors = list(sure.get(name, [float("nan")] * len(values))[:MOST_SEEDS])
+        errors = list(errors_of_means.get(name, [float("nan")] * len(values))[:MOST_SEEDS])
         estimated = estimated or bool(np.isfinite(errors).any())
         if len(seeds) > 1:
             shown.append(float(np.mean(values)))

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hanse.reports.chart import Bars, Chart, Floats, Heat, Line, Lines, Series, even
+from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Series, even
 from hanse.reports.groups import SeedGroup
 from hanse.runs.record import RunRecord
 
-__all__ = ["cost_charts", "participation_charts", "refusal_counts", "selection", "stage_seconds"]
+__all__ = ["cost_charts", "participation_charts", "refusal_counts", "selection", "stage_seconds", "times_selected"]
 
 MOST_NAMED = 60  # clients with a place of their own on the axis
 MOST_REASONS = 12
@@ -22,13 +22,13 @@ def selection(group: SeedGroup) -> Floats:
     """Return the share of rounds in which each registered client was selected, ``[N]``, mean over seeds."""
     runs = group.same_clients
     most = max(run.num_clients for run in runs)
-    return np.asarray(np.mean([_one(run, most) for run in runs], axis=0))
+    return np.asarray(np.mean([times_selected(run, most) / len(run.metrics) for run in runs], axis=0))
 
 
-def _one(run: RunRecord, clients: int) -> Floats:
-    # a client may hold several seats in a round, and was still selected once
+def times_selected(run: RunRecord, clients: int) -> Ints:
+    """Return in how many rounds each client was selected, ``[clients]``; with several seats in one it counts once."""
     pairs = np.unique(np.stack([run.seats.round, run.seats.client]), axis=1)
-    return np.bincount(pairs[1], minlength=clients)[:clients] / len(run.metrics)
+    return np.bincount(pairs[1], minlength=clients)[:clients]
 
 
 def refusal_counts(group: SeedGroup) -> Counter[str]:
