@@ -36,7 +36,7 @@ from hanse.reports.report import save as real_save
 from hanse.reports.report import write_report
 from hanse.runs.record import last_line, load_run
 from hanse.web.live_run import LiveRun
-from hanse.web.runs import Found, find_runs, summary
+from hanse.web.runs import ListedRun, find_runs, summary
 from hanse.web.statements import Statements
 
 Hanse = Callable[..., tuple[int, str, str]]
@@ -407,7 +407,7 @@ def test_a_statement_for_the_page_runs_nothing_of_the_current_folder(
     """Python puts the current folder first where a module is run by its name: its numpy.py would be run."""
     (folder / "numpy.py").write_text(EVIL.format(bait_of(folder)))
     monkeypatch.chdir(folder)
-    text = asyncio.run(Statements().get(Found("x", "run", folder), 0, "json"))
+    text = asyncio.run(Statements().get(ListedRun("x", "run", folder), 0, "json"))
     assert json.loads(text)["client"] == 0
     assert not bait_of(folder).exists()
 

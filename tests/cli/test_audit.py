@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 import hanse
 from hanse.cli import app
-from hanse.cli.demo_market import market_experiment, scene
+from hanse.cli.demo import market_experiment, scene
 from hanse.federation.profiles import TABLE_5
 from hanse.reports.audit import audit_run, load_market
 from hanse.reports.groups import group_runs
-from hanse.reports.lies import Counterfactual, Outcome, counterfactuals, verdict
+from hanse.reports.lies import Counterfactual, counterfactuals, verdict
 from hanse.reports.market import load_trades, market_charts, sweep_chart
 from hanse.reports.report import figures
 from hanse.runs.record import load_run, load_runs
@@ -68,13 +68,13 @@ def failed(folder: Path) -> dict[str, str]:
 def test_a_sound_run_holds(folder: Path) -> None:
     audit = audit_run(folder)
     assert audit.holds
-    assert audit.rounds == 2
+    assert audit.markets == 2
     assert failed(folder) == {}
-    assert audit.clients == [0, 1, 2, 3, 4]
+    assert [c.client for c in audit.clients] == [0, 1, 2, 3, 4]
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
-    for i in range(5):
-        assert audit.utility[i] == pytest.approx(last[f"utility/client/{i}"])
-        assert audit.sold[i] - audit.bought[i] == pytest.approx(last[f"balance/client/{i}"])
+    for i, sums in enumerate(audit.clients):
+        assert sums.utility == pytest.approx(last[f"utility/client/{i}"])
+        assert sums.sold - sums.bought == pytest.approx(last[f"balance/client/{i}"])
     assert {c.name: c.said for c in audit.checks}["isolation"] == "never traded: client 4"
     hanse.run(small(pricing="critical"), out=folder.parent / "critical")
     assert audit_run(folder.parent / "critical").holds
@@ -138,12 +138,12 @@ def test_lies_are_played_and_weighed(folder: Path) -> None:
     gains = {c.story: c.gain for c in found}
     assert gains["cost x10"] <= 1e-5
     assert gains["size x0.1"] < 0
-    assert found[2].outcome.utility == 0
+    assert found[2].utility == 0
     assert gains["alone"] == -honest.utility
     said = verdict(2, honest, found)
     assert "gained by nothing" in said[0]
     assert "Against training alone" in said[1]
-    paying = Counterfactual("size x2", Outcome(5.0, 0.5), 3.0, 2.5)
+    paying = Counterfactual("size x2", 5.0, 0.5, 3.0, 2.5)
     assert (
         "would have gained 3.000 tokens by 'size x2', and 2.500 under critical prices"
         in verdict(2, honest, [paying])[0]
@@ -187,10 +187,11 @@ def test_the_demos_scene(tmp_path: Path) -> None:
     assert found.audit.holds
     assert found.picture.stat().st_size > 10_000
     by_role = {role: [i for i, r in enumerate(TABLE_5) if r == role] for role in TABLE_5}
-    assert all(found.audit.sold[i] > 0 == found.audit.bought[i] for i in by_role["seller"])
-    assert all(found.audit.bought[i] > 0 == found.audit.sold[i] for i in by_role["buyer"])
-    assert found.audit.traded[11] == 0
-    assert min(found.audit.utility) >= 0
+    sums = found.audit.clients
+    assert all(sums[i].sold > 0 == sums[i].bought for i in by_role["seller"])
+    assert all(sums[i].bought > 0 == sums[i].sold for i in by_role["buyer"])
+    assert sums[11].rounds_traded == 0
+    assert min(c.utility for c in sums) >= 0
     together, alone = (r.tested["test_accuracy"] for r in (found.market, found.alone))
     buying = by_role["buyer"] + by_role["trader"]
     assert np.array_equal(together[by_role["seller"]], alone[by_role["seller"]])  # as in Table 5
@@ -203,8 +204,8 @@ def test_charts_of_the_market(folder: Path) -> None:
     trades = load_trades(run)
     assert trades is not None
     audit = audit_run(folder)
-    assert trades.money.sum(axis=1) == pytest.approx(audit.bought)
-    assert trades.utility == pytest.approx(audit.utility)
+    assert trades.money.sum(axis=1) == pytest.approx([c.bought for c in audit.clients])
+    assert trades.utility == pytest.approx([c.utility for c in audit.clients])
     assert trades.names[1] == "1 buyer"
     assert trades.roles[4] == "attacker"
     groups = group_runs(load_runs([folder]))

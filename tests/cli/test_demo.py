@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 
 from hanse.base.errors import UserError
-from hanse.cli import demo, demo_market
+from hanse.cli import demo
 
 
 def test_one_story_that_ends_with_the_report_and_the_live_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "ROUNDS", 3)
-    monkeypatch.setattr(demo_market, "ROUNDS", 3)
+    monkeypatch.setattr(demo, "MARKET_ROUNDS", 3)
     monkeypatch.setattr(demo, "NAMES", {name: demo.NAMES[name] for name in ("greedyfed", "local", "centralised")})
     written, out = io.StringIO(), tmp_path / "demo"
     demo.run_demo(out, 2, Console(file=written, width=80))

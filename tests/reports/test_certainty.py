@@ -14,10 +14,9 @@ import hanse
 from hanse.data import build
 from hanse.federation.behaviour import FreeRider
 from hanse.reports.contributions import contribution_charts, errors_of
-from hanse.reports.groups import group_runs
+from hanse.reports.groups import group_runs, kinds_of
 from hanse.reports.report import summary
 from hanse.reports.statement import Fit, Models, contributed, verdict_of
-from hanse.reports.who import kinds_of
 from hanse.runs.record import load_run, load_runs
 
 

@@ -36,7 +36,7 @@ TABLES = {
 
 
 def chart(kind: str) -> Chart:
-    return Chart(kind, "section", f"Title {BAD}", "caption", "rounds", "value", MARKS[kind])
+    return Chart(kind, "section", f"Title {BAD}", "caption", MARKS[kind], x="rounds", y="value")
 
 
 @pytest.mark.parametrize("kind", MARKS)

@@ -9,16 +9,15 @@ from reports_cases import large_run, metric, seat, write_run
 from hanse.reports.chart import Bars, Chart, Heat, Lines, even, ticks
 from hanse.reports.classmap import class_chart, data_facts
 from hanse.reports.contributions import contribution, contribution_charts
-from hanse.reports.costs import stage_seconds
 from hanse.reports.draw_matplotlib import to_matplotlib
 from hanse.reports.draw_plotly import to_plotly
-from hanse.reports.groups import Group, group_runs
-from hanse.reports.participation import participation_charts, selection
+from hanse.reports.groups import SeedGroup, group_runs
+from hanse.reports.participation import participation_charts, selection, stage_seconds
 from hanse.reports.report import figures
 from hanse.runs.record import load_runs
 
 
-def group(*paths: Path) -> Group:
+def group(*paths: Path) -> SeedGroup:
     (found,) = group_runs(load_runs(paths))
     return found
 

@@ -45,7 +45,7 @@ def auction(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from hanse.cli.demo_market import market_experiment
+    from hanse.cli.demo import market_experiment
 
     folder = tmp_path_factory.mktemp("market")
     trade = market_experiment(0)

@@ -40,7 +40,7 @@ def auction(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from hanse.cli.demo_market import market_experiment
+    from hanse.cli.demo import market_experiment
 
     out = tmp_path_factory.mktemp("dispute-market") / "trade"
     trade = market_experiment(0)
@@ -103,7 +103,7 @@ def check_bounds(folder: Path, bounds: dict[int, tuple[int | None, int | None]])
 
 
 def test_a_policy_that_agrees_to_less_and_prices_without_a_bound() -> None:
-    from hanse.cli.demo_market import market_experiment
+    from hanse.cli.demo import market_experiment
 
     given = market_experiment(0).sections()
     given["clients"] |= {"policy": {"name": "trader", "most": 1.5}}

@@ -14,11 +14,10 @@ from hanse.ledger.rows import Record
 from hanse.ledger.totals import Totals
 from hanse.reports.accuracy import own_charts
 from hanse.reports.chart import Bars, Graph, Lines
-from hanse.reports.groups import group_runs
+from hanse.reports.groups import group_runs, kinds_of
 from hanse.reports.honesty import honesty_charts
 from hanse.reports.market import flow_chart
 from hanse.reports.money import balances, books_of, read_books, token_charts
-from hanse.reports.who import kinds_of
 from hanse.runs.record import load_run, load_runs
 
 

@@ -39,12 +39,11 @@ from hanse.federation.behaviour.basic import Behaviour, Me, OfSome
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import MECHANISMS, PARTS
 from hanse.reports.chart import Bars, Lines
-from hanse.reports.groups import group_runs
+from hanse.reports.groups import group_runs, honest_of, kinds_of, roles_of
 from hanse.reports.part_charts import part_charts, plotted
 from hanse.reports.prospect import prospect
 from hanse.reports.report import figures
 from hanse.reports.statement import statement
-from hanse.reports.who import honest_of, kinds_of, roles_of
 from hanse.runs.older import older
 from hanse.runs.record import load_run, load_runs
 from hanse.web.live_run import LiveRun, encode

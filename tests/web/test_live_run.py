@@ -11,8 +11,7 @@ from web_cases import Growing
 from hanse.core.entry import MINT, TOKEN
 from hanse.ledger.totals import flows_of, net_of
 from hanse.runs.record import last_line
-from hanse.web.books import LiveBooks
-from hanse.web.live_run import LiveRun, Series, encode, state_of
+from hanse.web.live_run import LiveBooks, LiveRun, SparseSeries, encode, state_of
 from hanse.web.runs import find_runs, summary
 
 
@@ -30,7 +29,7 @@ def taken(messages: list[dict[str, Any]]) -> dict[str, Any]:
             }
         else:
             for key, points in message["points"].items():
-                found = state["series"].setdefault(key, Series().as_json())
+                found = state["series"].setdefault(key, SparseSeries().as_json())
                 for x, y in points:
                     assert found["stride"] == 1  # these runs are short
                     found["x"].append(x)
@@ -228,7 +227,7 @@ def test_who_paid_whom(postings: tuple[tuple[str, int], ...], flows: list[tuple[
 
 
 def test_books_are_followed_from_where_they_were_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hanse.web.books.CHUNK", 3)
+    monkeypatch.setattr("hanse.web.live_run.CHUNK", 3)
     run = Growing(tmp_path / "run", money=True)
     books = LiveBooks(run.folder)
     while books.read():

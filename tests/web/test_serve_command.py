@@ -146,7 +146,7 @@ def test_tls_is_served_with_a_certificate(tmp_path: Path) -> None:
     assert cryptography
     cert, key = _certificate(tmp_path)
     Growing(tmp_path / "run").round()
-    server, shown = prepare(tmp_path, "127.0.0.1", 0, None, cert, key)
+    server, shown = prepare(tmp_path, "127.0.0.1", 0, None, cert=cert, cert_key=key)
     assert shown.secure
     server.config.load()
     assert isinstance(server.config.ssl, ssl.SSLContext)

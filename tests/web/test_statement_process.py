@@ -8,14 +8,14 @@ import pytest
 from web_cases import Growing
 
 from hanse.web import statements
-from hanse.web.runs import Found
+from hanse.web.runs import ListedRun
 from hanse.web.statements import NoStatementError, Statements
 
 
 def test_a_statement_comes_from_another_process(tmp_path: Path) -> None:
     run = Growing(tmp_path / "run", money=True)
     run.round()
-    found = Found("x", "run", run.folder)
+    found = ListedRun("x", "run", run.folder)
 
     async def play() -> tuple[bytes, str]:
         kept = Statements()
@@ -34,7 +34,7 @@ def test_a_process_that_fails_or_hangs_is_no_statement(tmp_path: Path, monkeypat
 
     async def play() -> str:
         with pytest.raises(NoStatementError) as wrong:
-            await Statements().get(Found("x", "run", tmp_path), 0, "html")
+            await Statements().get(ListedRun("x", "run", tmp_path), 0, "html")
         return str(wrong.value)
 
     assert "the server's log says why" in asyncio.run(play())
@@ -53,7 +53,7 @@ def test_a_statement_is_kept_until_the_run_goes_on(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(statements, "_make", make)
     monkeypatch.setattr(statements.time, "monotonic", lambda: now)
     monkeypatch.setattr(statements, "KEPT", 2)
-    kept, found = Statements(), Found("x", "run", run.folder)
+    kept, found = Statements(), ListedRun("x", "run", run.folder)
 
     def get(client: int) -> bytes:
         return asyncio.run(kept.get(found, client, "html"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hanse.runs import record
 from hanse.runs.record import LineTail
-from hanse.web.live_run import Series
+from hanse.web.live_run import SparseSeries
 
 
 def test_a_torn_line_waits_until_it_is_whole(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_pieces_are_as_good_as_the_whole(
 
 
 def test_a_short_series_is_kept_whole() -> None:
-    series = Series(most=8)
+    series = SparseSeries(most=8)
     for x in range(8):
         series.add(x, x / 2)
     assert series.points() == [(x, x / 2) for x in range(8)]
@@ -115,7 +115,7 @@ def test_a_short_series_is_kept_whole() -> None:
 @given(st.integers(1, 3000), st.integers(2, 64).map(lambda n: 2 * n))
 @settings(max_examples=60, deadline=None)
 def test_a_long_series_is_thinned_evenly_and_ends_with_the_last(count: int, most: int) -> None:
-    series = Series(most)
+    series = SparseSeries(most)
     for x in range(count):
         series.add(x, -x)
     points = series.points()

@@ -17,12 +17,10 @@ from hanse.reports.statement import statement
 from hanse.reports.statement_page import render
 from hanse.web import app as app_module
 from hanse.web.app import Page, make_app
-from hanse.web.doors import Doors
-from hanse.web.gate import LOOPBACK, Gate
+from hanse.web.gate import LOOPBACK, Limit, RequestGate
 from hanse.web.hub import Hub
-from hanse.web.keys import make_key, write_keys
-from hanse.web.limit import Limit
-from hanse.web.runs import Found, find_runs
+from hanse.web.keys import Sessions, make_key, write_keys
+from hanse.web.runs import ListedRun, find_runs
 from hanse.web.statements import NoStatementError
 
 BASE = "http://127.0.0.1:8000"
@@ -65,13 +63,13 @@ def secrets(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def gate(root: Path, secrets: dict[str, str], tmp_path: Path) -> Gate:
-    made = make_app(Page(root, Doors(tmp_path / "keys.json")))
+def gate(root: Path, secrets: dict[str, str], tmp_path: Path) -> RequestGate:
+    made = make_app(Page(root, Sessions(tmp_path / "keys.json")))
     made.requests = Limit(1e6, 1e6)
     return made
 
 
-def client(gate: Gate, secret: str | None = None) -> TestClient:
+def client(gate: RequestGate, secret: str | None = None) -> TestClient:
     headers = {} if secret is None else {"authorization": f"Bearer {secret}"}
     return TestClient(gate, base_url=BASE, headers=headers, follow_redirects=False)
 
@@ -90,14 +88,16 @@ def noted(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture
     log.propagate = was
 
 
-def all_paths(gate: Gate, id_: str) -> list[str]:
+def all_paths(gate: RequestGate, id_: str) -> list[str]:
     routes = [r for r in gate.app.routes if isinstance(r, Route)]
     filled = [r.path.replace("{id_}", id_).replace("{client}", "2").replace("{name}", "live.css") for r in routes]
     assert len(filled) >= 10
     return sorted(set(filled))
 
 
-def test_nobody_sees_anything_but_the_login(gate: Gate, ids: dict[str, str], noted: pytest.LogCaptureFixture) -> None:
+def test_nobody_sees_anything_but_the_login(
+    gate: RequestGate, ids: dict[str, str], noted: pytest.LogCaptureFixture
+) -> None:
     who = client(gate)
     for path in all_paths(gate, ids["one"]):
         for method in ("GET", "POST"):
@@ -113,7 +113,7 @@ def test_nobody_sees_anything_but_the_login(gate: Gate, ids: dict[str, str], not
 
 
 def test_a_participant_sees_its_statements_and_nothing_else(
-    gate: Gate, ids: dict[str, str], secrets: dict[str, str], noted: pytest.LogCaptureFixture
+    gate: RequestGate, ids: dict[str, str], secrets: dict[str, str], noted: pytest.LogCaptureFixture
 ) -> None:
     who = client(gate, secrets["third"])
     assert who.get("/").status_code == 200
@@ -137,7 +137,7 @@ def test_a_participant_sees_its_statements_and_nothing_else(
     "client_said", ["03", "+3", "3 ", "３", "3%00", "-3", "3.0", "%33/../2", "3%2F..%2F2", "1e0", "9" * 40]
 )
 def test_odd_ways_to_write_a_client_open_nothing_else(
-    gate: Gate, ids: dict[str, str], secrets: dict[str, str], client_said: str
+    gate: RequestGate, ids: dict[str, str], secrets: dict[str, str], client_said: str
 ) -> None:
     answer = client(gate, secrets["third"]).get(f"/statement/{ids['one']}/{client_said}/json")
     assert answer.status_code in (200, 403, 404)
@@ -145,14 +145,16 @@ def test_odd_ways_to_write_a_client_open_nothing_else(
         assert answer.json()["client"] == 3
 
 
-def test_a_key_for_one_run_opens_that_run_alone(gate: Gate, ids: dict[str, str], secrets: dict[str, str]) -> None:
+def test_a_key_for_one_run_opens_that_run_alone(
+    gate: RequestGate, ids: dict[str, str], secrets: dict[str, str]
+) -> None:
     who = client(gate, secrets["bound"])
     assert ids["one"] not in who.get("/").text
     assert who.get(f"/statement/{ids['two']}/3").status_code == 200
     assert who.get(f"/statement/{ids['one']}/3").status_code == 403
 
 
-def test_the_operator_sees_runs_and_statements(gate: Gate, ids: dict[str, str], secrets: dict[str, str]) -> None:
+def test_the_operator_sees_runs_and_statements(gate: RequestGate, ids: dict[str, str], secrets: dict[str, str]) -> None:
     who = client(gate, secrets["operator"])
     assert all(f"/run/{id_}" in who.get("/").text for id_ in ids.values())
     assert [line["name"] for line in who.get("/runs.json").json()] == ["one", "two"]
@@ -169,7 +171,7 @@ def test_the_operator_sees_runs_and_statements(gate: Gate, ids: dict[str, str], 
     assert who.get("/static/..%2Fapp.py").status_code == 404
 
 
-def test_every_answer_carries_the_headers(gate: Gate, ids: dict[str, str], secrets: dict[str, str]) -> None:
+def test_every_answer_carries_the_headers(gate: RequestGate, ids: dict[str, str], secrets: dict[str, str]) -> None:
     for secret in (None, secrets["third"], secrets["operator"]):
         for path in ("/", "/login", "/static/live.js", f"/run/{ids['one']}", "/none", f"/statement/{ids['one']}/3"):
             headers = client(gate, secret).get(path).headers
@@ -183,7 +185,7 @@ def test_every_answer_carries_the_headers(gate: Gate, ids: dict[str, str], secre
             assert "server" not in headers
 
 
-def test_log_in_and_out(gate: Gate, secrets: dict[str, str], ids: dict[str, str]) -> None:
+def test_log_in_and_out(gate: RequestGate, secrets: dict[str, str], ids: dict[str, str]) -> None:
     who = client(gate)
     answer = who.post("/login", data={"key": f" {secrets['third']} "})
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
@@ -199,14 +201,14 @@ def test_log_in_and_out(gate: Gate, secrets: dict[str, str], ids: dict[str, str]
 
 
 def test_with_tls_the_cookie_is_secure(root: Path, secrets: dict[str, str], tmp_path: Path) -> None:
-    gate = make_app(Page(root, Doors(tmp_path / "keys.json"), secure=True))
+    gate = make_app(Page(root, Sessions(tmp_path / "keys.json"), secure=True))
     answer = client(gate).post("/login", data={"key": secrets["operator"]})
     assert "Secure" in answer.headers["set-cookie"]
     assert answer.headers["strict-transport-security"] == "max-age=31536000"
 
 
 def test_wrong_keys_are_slowed_down_and_lock_out_no_holder(
-    gate: Gate, secrets: dict[str, str], noted: pytest.LogCaptureFixture
+    gate: RequestGate, secrets: dict[str, str], noted: pytest.LogCaptureFixture
 ) -> None:
     """Attack 20: behind a proxy all share one address, and five wrong keys of a stranger locked out everybody."""
     now = 0.0
@@ -227,7 +229,7 @@ def test_wrong_keys_are_slowed_down_and_lock_out_no_holder(
     assert stranger.post("/login", data=wrong).status_code == 401
 
 
-def test_a_stranger_who_asks_too_often_leaves_holders_their_share(gate: Gate, secrets: dict[str, str]) -> None:
+def test_a_stranger_who_asks_too_often_leaves_holders_their_share(gate: RequestGate, secrets: dict[str, str]) -> None:
     """Attack 20: one address behind a proxy, one bucket of requests for all who come through it."""
     gate.requests = Limit(3, 1e-6)
     holder = client(gate)
@@ -239,7 +241,7 @@ def test_a_stranger_who_asks_too_often_leaves_holders_their_share(gate: Gate, se
     assert client(gate, secrets["bound"]).get("/").status_code == 200
 
 
-def test_forms_that_are_odd(gate: Gate) -> None:
+def test_forms_that_are_odd(gate: RequestGate) -> None:
     who = client(gate)
     assert who.post("/login", content=b"key=" + b"x" * 10_000).status_code == 413
     assert who.post("/login", content=b"\xff\xfe&&==").status_code == 401
@@ -252,7 +254,7 @@ def test_forms_that_are_odd(gate: Gate) -> None:
 
 
 def test_without_keys_loopbacks_names_alone_are_served(root: Path) -> None:
-    gate = make_app(Page(root, Doors(None), LOOPBACK))
+    gate = make_app(Page(root, Sessions(None), LOOPBACK))
     for name, status in (
         ("127.0.0.1:8000", 200),
         ("localhost", 200),
@@ -266,7 +268,7 @@ def test_without_keys_loopbacks_names_alone_are_served(root: Path) -> None:
 
 def test_requests_are_bounded(root: Path) -> None:
     now = 0.0
-    gate = make_app(Page(root, Doors(None), LOOPBACK))
+    gate = make_app(Page(root, Sessions(None), LOOPBACK))
     gate.requests = Limit(3, 1.0, clock=lambda: now)
     codes = [client(gate).get("/login").status_code for _ in range(5)]
     assert codes == [303, 303, 303, 429, 429]
@@ -275,17 +277,17 @@ def test_requests_are_bounded(root: Path) -> None:
 
 
 def test_one_run_is_shown_at_once_and_none_says_so(tmp_path: Path) -> None:
-    gate = make_app(Page(tmp_path, Doors(None), LOOPBACK))
+    gate = make_app(Page(tmp_path, Sessions(None), LOOPBACK))
     assert "There is no run" in client(gate).get("/").text
     Growing(tmp_path / "only").round()
-    gate = make_app(Page(tmp_path, Doors(None), LOOPBACK))
+    gate = make_app(Page(tmp_path, Sessions(None), LOOPBACK))
     assert re.fullmatch(r"/run/[0-9a-f]{12}", client(gate).get("/").headers["location"])
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     Growing(tmp_path / "<script>alert(1)<", mechanism="<img src=x onerror=alert(1)>").round()
     Growing(tmp_path / "quiet")
-    who = client(make_app(Page(tmp_path, Doors(None), LOOPBACK)))
+    who = client(make_app(Page(tmp_path, Sessions(None), LOOPBACK)))
     id_ = next(f.id for f in find_runs(tmp_path).values() if "script" in f.name)
     for page in ("/", f"/run/{id_}"):
         assert "<script>alert" not in who.get(page).text
@@ -295,7 +297,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 def test_too_many_streams_are_refused(root: Path, ids: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_module, "STREAMS", 0)
-    gate = make_app(Page(root, Doors(None), LOOPBACK))
+    gate = make_app(Page(root, Sessions(None), LOOPBACK))
     answer = client(gate).get(f"/run/{ids['one']}/events")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
 
@@ -308,7 +310,7 @@ def test_everybody_who_watches_gets_everything_once(root: Path, ids: dict[str, s
     async def play() -> tuple[list[str], list[str]]:
         stop, rest = False, asyncio.Event()
         hub = Hub(lambda: stop, look_s=0.001)
-        found = Found("x", "three", more.folder)
+        found = ListedRun("x", "three", more.folder)
         early, late = [], []
 
         async def follow(into: list[str]) -> None:
@@ -346,7 +348,7 @@ def test_a_revoked_key_ends_its_stream(root: Path) -> None:
     async def play() -> int:
         allowed, events = True, 0
         hub = Hub(look_s=0.001)
-        stream = hub.watch(Found("x", "one", root / "one"), lambda: allowed)
+        stream = hub.watch(ListedRun("x", "one", root / "one"), lambda: allowed)
         async for event in stream:
             events += event.startswith("data")
             allowed = events == 0
@@ -362,7 +364,7 @@ def test_a_slow_watcher_gets_everything_anew(root: Path, monkeypatch: pytest.Mon
 
     async def play() -> list[str]:
         hub, events = Hub(look_s=0.001), []
-        stream = hub.watch(Found("x", "three", more.folder))
+        stream = hub.watch(ListedRun("x", "three", more.folder))
         events = [await anext(stream), await anext(stream)]
         for n in range(8):  # nobody takes anything meanwhile
             more.round()

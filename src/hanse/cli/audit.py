@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table as RichTable
 
-from hanse.base.looking import looking, own_modules
-from hanse.cli.options import LedgerUrl, Trust
+from hanse.cli.options import LedgerUrl, RunFolder, Trust, err, out, say, trusting
 
 if TYPE_CHECKING:
-    from hanse.reports.lies import Counterfactual, Outcome
+    from hanse.reports.audit import Audit
+    from hanse.reports.lies import Counterfactual, Fared
 
 __all__ = ["EPILOG", "audit"]
 
@@ -23,7 +23,7 @@ EPILOG = "Examples:\n\nhanse audit runs/market\n\nhanse audit runs/market --clie
 
 
 def audit(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)],
+    folder: RunFolder,
     client: Annotated[
         int | None, typer.Option("--client", help="Also: would this client have gained by lying? Plays the run again.")
     ] = None,
@@ -42,64 +42,48 @@ def audit(
     from hanse.reports.audit import audit_run
     from hanse.reports.lies import counterfactuals, verdict
 
-    out, err = Console(), Console(stderr=True)
     if story and client is None:
         raise UserError("--story: needs --client, the one whose lies are tried")
     found = audit_run(folder, ledger_url)
-    honest: Outcome | None = None
-    lies: list[Counterfactual] = []
+    data, said = found.as_json(), list[str]()
     if client is not None:
-        if trust:
-            own_modules()
-        with looking(trust=trust):
-            honest, lies = counterfactuals(
-                folder, client, story or (), lambda name: err.print(f"playing: {name}", highlight=False, markup=False)
-            )
+        with trusting(trust):
+            honest, lies = counterfactuals(folder, client, story or (), lambda name: say(f"playing: {name}", err))
+        said = verdict(client, honest, lies)
+        stories = [asdict(lie) for lie in lies]
+        data["counterfactuals"] = {"client": client, "honest": asdict(honest), "stories": stories, "verdict": said}
     if as_json:
-        data = found.as_json()
-        if client is not None and honest is not None:
-            data["counterfactuals"] = {
-                "client": client,
-                "honest": {"utility": honest.utility, "accuracy": honest.accuracy},
-                "stories": [
-                    {
-                        "story": c.story,
-                        "utility": c.outcome.utility,
-                        "accuracy": c.outcome.accuracy,
-                        "gain": c.gain,
-                        "gain_under_critical_prices": c.under_critical,
-                    }
-                    for c in lies
-                ],
-                "verdict": verdict(client, honest, lies),
-            }
         print(json.dumps(data, indent=1, allow_nan=False))
     else:
-        table = RichTable("", "check", "", title=f"{found.rounds} markets of {folder.name}", title_justify="left")
-        for check in found.checks:
-            table.add_row("[green]holds[/green]" if check.holds else "[red]FAILS[/red]", check.name, check.said)
-        out.print(table)
-        sums = RichTable("client", "utility", "bought", "sold", "rounds traded", "rounds withheld")
-        rows = zip(found.clients, found.utility, found.bought, found.sold, found.traded, found.withheld, strict=True)
-        for who, utility, bought, sold, traded, withheld in rows:
-            sums.add_row(str(who), f"{utility:.3f}", f"{bought:.3f}", f"{sold:.3f}", str(traded), str(withheld))
-        out.print(sums)
-        if client is not None and honest is not None:
-            _lies(out, client, honest, lies)
-            for line in verdict(client, honest, lies):
-                out.print(line, markup=False, highlight=False, soft_wrap=True)
+        _print(found, folder)
+        if client is not None:
+            out.print(_lies(client, honest, lies))
+        for line in said:
+            say(line)
     if not found.holds:
         raise typer.Exit(1)
 
 
-def _lies(out: Console, client: int, honest: Outcome, lies: Sequence[Counterfactual]) -> None:
-    table = RichTable("client " + str(client), "utility", "gain", "accuracy %", "gain, critical prices")
+def _print(found: Audit, folder: Path) -> None:
+    table = RichTable("", "check", "", title=f"{found.markets} markets of {folder.name}", title_justify="left")
+    for check in found.checks:
+        table.add_row("[green]holds[/green]" if check.holds else "[red]FAILS[/red]", check.name, check.said)
+    out.print(table)
+    sums = RichTable("client", "utility", "bought", "sold", "rounds traded", "rounds withheld")
+    for c in found.clients:
+        tokens = (f"{amount:.3f}" for amount in (c.utility, c.bought, c.sold))
+        sums.add_row(str(c.client), *tokens, str(c.rounds_traded), str(c.rounds_withheld))
+    out.print(sums)
+
+
+def _lies(client: int, honest: Fared, lies: Sequence[Counterfactual]) -> RichTable:
+    table = RichTable(f"client {client}", "utility", "gain", "accuracy %", "gain, critical prices")
 
     def percent(accuracy: float | None) -> str:
         return "-" if accuracy is None else f"{100 * accuracy:.1f}"
 
     table.add_row("honest", f"{honest.utility:.3f}", "", percent(honest.accuracy), "")
     for c in lies:
-        under = "" if c.under_critical is None else f"{c.under_critical:+.3f}"
-        table.add_row(c.story, f"{c.outcome.utility:.3f}", f"{c.gain:+.3f}", percent(c.outcome.accuracy), under)
-    out.print(table)
+        under = "" if c.gain_under_critical_prices is None else f"{c.gain_under_critical_prices:+.3f}"
+        table.add_row(c.story, f"{c.utility:.3f}", f"{c.gain:+.3f}", percent(c.accuracy), under)
+    return table

@@ -11,28 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from hanse.base.errors import MachineError, PartError, UserError
 from hanse.base.looking import is_looking, looking, own_modules
-from hanse.cli.audit import EPILOG as AUDIT_EPILOG
-from hanse.cli.audit import audit
-from hanse.cli.ledger import app as ledger_app
-from hanse.cli.network import app as network_app
-from hanse.cli.options import LedgerUrl, Trust
-from hanse.cli.reproduce import EPILOG as REPRODUCE_EPILOG
-from hanse.cli.reproduce import reproduce
-from hanse.cli.serve import EPILOG as SERVE_EPILOG
-from hanse.cli.serve import app as token_app
-from hanse.cli.serve import serve
-from hanse.cli.statement import EPILOG as STATEMENT_EPILOG
-from hanse.cli.statement import statement
-from hanse.cli.sweep import EPILOG as SWEEP_EPILOG
-from hanse.cli.sweep import sweep
-from hanse.cli.theory import EPILOG as THEORY_EPILOG
-from hanse.cli.theory import theory
-from hanse.deployment.new import EPILOG as NEW_EPILOG
-from hanse.deployment.new import new
+from hanse.cli import audit, ledger, network, reproduce, serve, statement, sweep, theory
+from hanse.cli.options import Changes, ExperimentFile, LedgerUrl, RunFolder, Trust, err, out, say, trusting
+from hanse.deployment import new
 
 __all__ = ["app", "main"]
 
@@ -45,7 +29,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-out, err = Console(), Console(stderr=True)
 
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run directory; default runs/<name of the file>.")]
 Track = Annotated[list[str] | None, typer.Option("--track", help="Also record to: tensorboard, mlflow or wandb.")]
@@ -111,10 +94,8 @@ def list_(
     epilog="Examples:\n\nhanse run exp.toml\n\nhanse run exp.toml --set train.lr=0.1 --set mechanism.weigh=uniform",
 )
 def run(
-    file: Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment.", show_default=False)],
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace section.key in the file.")
-    ] = None,
+    file: ExperimentFile,
+    set_: Changes = None,
     out_dir: Out = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an existing run directory first.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say which training engine was chosen, and why.")] = False,
@@ -135,7 +116,7 @@ def run(
 
 @app.command(rich_help_panel=RUN, epilog="Example:\n\nhanse resume runs/exp")
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)],
+    folder: RunFolder,
     explain: Annotated[bool, typer.Option("--explain", help="Say which training engine is used, and why.")] = False,
     other_data: Annotated[
         bool, typer.Option("--other-data", help="Go on even if the data are not those of the rounds before.")
@@ -168,8 +149,8 @@ def _finish(result: object) -> None:
     figures = [f"{k} {last[k]:.4f}" for k in _FINAL if last.get(k) is not None]
     out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)
     for line in mostly_refused(result.clients):
-        out.print(f"warning: {line}", style="yellow", highlight=False, markup=False, soft_wrap=True)
-    out.print(f"in {result.path}; a picture of it: hanse report {result.path}", highlight=False, markup=False)
+        say(f"warning: {line}", style="yellow")
+    say(f"in {result.path}; a picture of it: hanse report {result.path}")
 
 
 @app.command(rich_help_panel=LOOK, epilog="Example:\n\nhanse compare runs/greedyfed runs/fedavg")
@@ -210,22 +191,21 @@ def report(
     """Write report.html (one file, works offline), and each figure as PNG, SVG and CSV."""
     from hanse.reports.report import write_report
 
-    if trust:
-        own_modules()
-    page = write_report(dirs, out_dir or dirs[0], trust=trust, ledger_url=ledger_url)
-    out.print(f"wrote {page}", highlight=False, markup=False)
+    with trusting(trust):
+        page = write_report(dirs, out_dir or dirs[0], trust=trust, ledger_url=ledger_url)
+    say(f"wrote {page}")
 
 
-app.command(rich_help_panel=RUN, epilog=REPRODUCE_EPILOG)(reproduce)
-app.command(rich_help_panel=RUN, epilog=SWEEP_EPILOG)(sweep)
-app.command(rich_help_panel=RUN, epilog=THEORY_EPILOG)(theory)
-app.command(rich_help_panel=LOOK, epilog=STATEMENT_EPILOG)(statement)
-app.command(rich_help_panel=LOOK, epilog=SERVE_EPILOG)(serve)
-app.add_typer(token_app, name="token", rich_help_panel=LOOK)
-app.command(rich_help_panel=LOOK, epilog=AUDIT_EPILOG)(audit)
-app.add_typer(ledger_app, name="ledger", rich_help_panel=LOOK)
-app.command(rich_help_panel=NETWORK, epilog=NEW_EPILOG)(new)
-app.add_typer(network_app, name="network", rich_help_panel=NETWORK)
+app.command(rich_help_panel=RUN, epilog=reproduce.EPILOG)(reproduce.reproduce)
+app.command(rich_help_panel=RUN, epilog=sweep.EPILOG)(sweep.sweep)
+app.command(rich_help_panel=RUN, epilog=theory.EPILOG)(theory.theory)
+app.command(rich_help_panel=LOOK, epilog=statement.EPILOG)(statement.statement)
+app.command(rich_help_panel=LOOK, epilog=serve.EPILOG)(serve.serve)
+app.add_typer(serve.app, name="token", rich_help_panel=LOOK)
+app.command(rich_help_panel=LOOK, epilog=audit.EPILOG)(audit.audit)
+app.add_typer(ledger.app, name="ledger", rich_help_panel=LOOK)
+app.command(rich_help_panel=NETWORK, epilog=new.EPILOG)(new.new)
+app.add_typer(network.app, name="network", rich_help_panel=NETWORK)
 
 
 def _usage(wrong: Any) -> str:
@@ -242,12 +222,12 @@ def _cannot_be_read(wrong: Exception) -> None:
     the place and the traceback tell.
     """
     last = traceback.extract_tb(wrong.__traceback__)[-1]
-    said = " ".join(str(wrong).split())[:200]
-    err.print(
+    message = " ".join(str(wrong).split())[:200]
+    say(
         f"hanse: {' '.join(sys.argv[1:])}: the files do not fit together ({type(wrong).__name__} at "
-        f"{Path(last.filename).name}:{last.lineno}: {said}); HANSE_TRACEBACK=1 shows where",
-        markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        f"{Path(last.filename).name}:{last.lineno}: {message}); HANSE_TRACEBACK=1 shows where",
+        err,
+    )
 
 
 def main() -> None:
@@ -268,7 +248,7 @@ def _main() -> None:
         code = app(standalone_mode=False, prog_name="hanse")
     except (UserError, MachineError) as wrong:
         for line in wrong.lines:
-            err.print(f"hanse: {line}", markup=False, highlight=False, soft_wrap=True)
+            say(f"hanse: {line}", err)
         sys.exit(2 if isinstance(wrong, UserError) else 1)
     except typer.Abort:
         err.print("hanse: stopped")
@@ -278,10 +258,10 @@ def _main() -> None:
         sys.exit(1)
     except Exception as wrong:
         if type(wrong).__module__.startswith(("click", "typer")) and hasattr(wrong, "format_message"):
-            err.print(f"hanse: {_usage(wrong)}", markup=False, highlight=False, soft_wrap=True)
+            say(f"hanse: {_usage(wrong)}", err)
             sys.exit(2)
         if isinstance(wrong, PartError) and not os.environ.get("HANSE_TRACEBACK"):
-            err.print(f"hanse: {wrong}; HANSE_TRACEBACK=1 shows where", markup=False, highlight=False, soft_wrap=True)
+            say(f"hanse: {wrong}; HANSE_TRACEBACK=1 shows where", err)
             sys.exit(1)
         if not is_looking() or os.environ.get("HANSE_TRACEBACK"):
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +12,11 @@ from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
-from rich.console import Console
 from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import write_whole
-from hanse.cli.options import LedgerUrl
+from hanse.cli.options import LedgerUrl, RunFolder, say
 
 __all__ = ["app"]
 
@@ -27,9 +25,7 @@ app = typer.Typer(
     epilog="Examples:\n\nhanse ledger balances runs/exp\n\nhanse ledger verify runs/exp",
     no_args_is_help=True,
 )
-console = Console()
 
-Dir = Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table; amounts are units.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
 Account = Annotated[
@@ -38,13 +34,14 @@ Account = Annotated[
 
 
 @app.command(epilog="Example:\n\nhanse ledger balances runs/exp")
-def balances(folder: Dir, ledger_url: LedgerUrl = None, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+def balances(folder: RunFolder, ledger_url: LedgerUrl = None, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """Show what every account holds."""
     from hanse.ledger.export import tokens
     from hanse.ledger.place import reading
+    from hanse.reports.chart import natural
 
     with reading(folder, ledger_url) as ledger:
-        held = dict(sorted(ledger.balances().items(), key=lambda entry: _natural(entry[0])))
+        held = dict(sorted(ledger.balances().items(), key=lambda entry: natural(entry[0])))
     if as_json:
         print(json.dumps(held, indent=1))
     elif as_csv:
@@ -55,7 +52,7 @@ def balances(folder: Dir, ledger_url: LedgerUrl = None, as_json: AsJson = False,
 
 @app.command(epilog="Examples:\n\nhanse ledger history runs/exp\n\nhanse ledger history runs/exp -a client/3 --csv")
 def history(
-    folder: Dir,
+    folder: RunFolder,
     account: Account = None,
     round_: Annotated[int | None, typer.Option("--round", help="Only this round.")] = None,
     ledger_url: LedgerUrl = None,
@@ -89,7 +86,7 @@ def history(
 
 @app.command(epilog="Example:\n\nhanse ledger verify runs/exp --receipts receipts")
 def verify(
-    folder: Dir,
+    folder: RunFolder,
     receipts: Annotated[
         Path | None, typer.Option("--receipts", help="Folder of participants' receipts to hold against the books.")
     ] = None,
@@ -136,7 +133,7 @@ def verify(
 
 @app.command(epilog="Examples:\n\nhanse ledger export runs/exp -o all.journal\n\nhanse ledger export runs/exp -f csv")
 def export(
-    folder: Dir,
+    folder: RunFolder,
     form: Annotated[str, typer.Option("--format", "-f", help="hledger, csv or json (JSON lines).")] = "hledger",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File; default: print.")] = None,
     ledger_url: LedgerUrl = None,
@@ -156,7 +153,7 @@ def export(
 
 @app.command(epilog="Example:\n\nhanse ledger backup runs/exp exp-backup.tar.gz")
 def backup(
-    folder: Dir,
+    folder: RunFolder,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to write (.tar.gz).", show_default=False)],
     ledger_url: LedgerUrl = None,
 ) -> None:
@@ -190,7 +187,7 @@ def restore(
 
 
 @app.command(epilog="Example:\n\nhanse ledger rebuild runs/exp")
-def rebuild(folder: Dir, ledger_url: LedgerUrl = None) -> None:
+def rebuild(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
     """Write a lost or damaged ledger anew from transactions.jsonl, if that leads to the head of the last checkpoint."""
     from hanse.ledger.recover import rebuild_run
 
@@ -199,7 +196,7 @@ def rebuild(folder: Dir, ledger_url: LedgerUrl = None) -> None:
 
 
 @app.command(epilog="Example:\n\nhanse ledger migrate runs/old")
-def migrate(folder: Dir, ledger_url: LedgerUrl = None) -> None:
+def migrate(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
     """Bring the ledger of an older hanse to the present schema (resuming the run does this too)."""
     from hanse.ledger.place import open_ledger
     from hanse.ledger.tables import SCHEMA
@@ -210,11 +207,6 @@ def migrate(folder: Dir, ledger_url: LedgerUrl = None) -> None:
         print(f"The books do not hold: {verdict.wrong}", file=sys.stderr)
         raise typer.Exit(1)
     print(f"schema {SCHEMA}; {verdict.transactions} transactions verified")
-
-
-def _natural(account: str) -> list[tuple[bool, int, str]]:
-    """Return what accounts are sorted by: client/2 comes before client/10."""
-    return [(word.isdecimal(), int(word) if word.isdecimal() else 0, word) for word in re.split(r"(\d+)", account)]
 
 
 @contextmanager
@@ -238,7 +230,7 @@ def _table(columns: list[str], rows: list[list[str]]) -> None:
     at = columns.index("tokens")
     for row, amount in zip(rows, _points_aligned([row[at] for row in rows]), strict=True):
         table.add_row(*row[:at], amount, *row[at + 1 :])
-    console.print(table, markup=False, highlight=False)
+    say(table, wrap=True)
 
 
 def _points_aligned(amounts: list[str]) -> list[str]:

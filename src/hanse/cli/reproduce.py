@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from hanse.cli.options import Workers, resumable
+from hanse.cli.options import Workers, err, out, resumable, say
 
 if TYPE_CHECKING:
     from hanse.lab.papers.runner import TableOutcome
@@ -59,21 +58,19 @@ def reproduce(
 
     Without a paper and a table it lists what there is.
     """
-    from hanse.lab.papers.catalogue import find_table, list_papers
+    if paper is None or table is None:
+        return _print_papers(paper, as_json)
+    from hanse.lab.papers.catalogue import find_table
     from hanse.lab.papers.runner import play_audited, run_table
     from hanse.lab.papers.tables import filtered, on_device, with_seeds
     from hanse.lab.player import cores
     from hanse.learning.engines import pick_device
 
-    if paper is None or table is None:
-        _print_papers(list_papers(paper), as_json)
-        return
-    chosen = filtered(find_table(paper, table, scale), only or [])
     full = find_table(paper, table, "paper")
-    chosen = with_seeds(on_device(chosen, device), seeds, full.seeds)
+    chosen = on_device(filtered(find_table(paper, table, scale), only or []), device)
+    chosen = with_seeds(chosen, seeds, full.seeds)
     pick_device(device)  # a device that is not here is refused before anything starts
     folder = out_dir or Path("runs") / "reproduce" / paper
-    err = Console(stderr=True)
     with resumable(err):
         outcome = run_table(
             chosen,
@@ -90,26 +87,25 @@ def _report(outcome: TableOutcome, full: PaperTable, folder: Path, as_json: bool
     """Write and print what came out. Raises typer.Exit with 1 if a run failed."""
     from hanse.lab.papers import show
 
-    out, err = Console(), Console(stderr=True)
     paths = show.write_outcome(outcome, full, folder)
     if as_json:
         print(json.dumps(show.as_json(outcome), indent=1, allow_nan=False))
     else:
         show.print_outcome(outcome, full, out)
-        out.print(f"wrote {', '.join(map(str, paths))}", markup=False, highlight=False, soft_wrap=True)
+        say(f"wrote {', '.join(map(str, paths))}")
     for label, why in outcome.failures.items():
-        err.print(f"hanse: {label} failed: {why}", markup=False, highlight=False, soft_wrap=True)
+        say(f"hanse: {label} failed: {why}", err)
     if outcome.failures:
         raise typer.Exit(1)
 
 
-def _print_papers(papers: list[dict[str, Any]], as_json: bool) -> None:
-    from hanse.lab.papers.catalogue import printed_papers
+def _print_papers(paper: str | None, as_json: bool) -> None:
+    from hanse.lab.papers.catalogue import list_papers, printed_papers
 
+    papers = list_papers(paper)
     if as_json:
         print(json.dumps({"papers": papers}, indent=1))
         return
-    out = Console()
     for table in printed_papers(papers):
         out.print(table)
     out.print(

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError
-from hanse.cli.options import LedgerUrl
+from hanse.cli.options import LedgerUrl, err, out, say
 
 if TYPE_CHECKING:
     import uvicorn
@@ -31,7 +30,6 @@ app = typer.Typer(
     epilog="Example:\n\nhanse token new keys.json --role operator && hanse serve runs --auth keys.json",
     no_args_is_help=True,
 )
-out, err = Console(), Console(stderr=True)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of keys.", show_default=False)]
 
@@ -52,12 +50,12 @@ def serve(
 ) -> None:
     """Show runs on a live page while they go on, and past ones; each participant's statement behind its own key."""
     logging_to(log)
-    server, shown = prepare(folder, host, port, auth, cert, cert_key, ledger_url)
+    server, shown = prepare(folder, host, port, auth, cert=cert, cert_key=cert_key, ledger_url=ledger_url)
     said = "https" if shown.secure else "http"
     with listen(host, port) as listening, contextlib.suppress(KeyboardInterrupt):  # raised again once all is closed
         name = f"[{host}]" if ":" in host else host
         port = listening.getsockname()[1]
-        out.print(f"{folder} is at {said}://{name}:{port}/ (Ctrl-C ends it)", markup=False, highlight=False)
+        say(f"{folder} is at {said}://{name}:{port}/ (Ctrl-C ends it)")
         server.run(sockets=[listening])
 
 
@@ -66,6 +64,7 @@ def prepare(
     host: str,
     port: int,
     auth: Path | None,
+    *,
     cert: Path | None = None,
     cert_key: Path | None = None,
     ledger_url: str | None = None,
@@ -83,8 +82,8 @@ def prepare(
         from hanse.web.connections import Connections
     except ModuleNotFoundError as missing:
         raise UserError(f"hanse serve: {missing.name} is not installed; pip install 'hanse[web]'") from None
-    from hanse.web.doors import Doors
     from hanse.web.gate import LOOPBACK
+    from hanse.web.keys import Sessions
 
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder")
@@ -97,14 +96,14 @@ def prepare(
         if file is not None and not file.is_file():
             raise UserError(f"{name} {file}: there is no such file")
     if not local and cert is None:
-        err.print(
-            f"warning: --host {host} without --cert: keys travel unencrypted; give a certificate, or keep the page on "
-            "loopback behind a proxy that has one",
-            style="yellow", markup=False, highlight=False,
-        )  # fmt: skip
+        warning = (
+            "keys travel unencrypted; give a certificate, or keep the page on loopback behind a proxy that has one"
+        )
+        say(f"warning: --host {host} without --cert: {warning}", err, style="yellow", wrap=True)
     hosts = None if auth is not None else LOOPBACK | {host}
     # cookies do not know ports: two pages on one machine must not overwrite each other's
-    shown = Page(folder, Doors(auth), hosts, f"hanse_session_{port}", cert is not None, ledger_url)
+    cookie = f"hanse_session_{port}"
+    shown = Page(folder, Sessions(auth), hosts, cookie, secure=cert is not None, ledger_url=ledger_url)
     held = connections or Connections()
     config = uvicorn.Config(
         held.app(make_app(shown)), host=host, port=port, http=held.protocol(AutoHTTPProtocol),  # type: ignore[arg-type]
@@ -178,7 +177,7 @@ def list_(file: File) -> None:
     table = RichTable("key", "role", "client", "run", "made")
     for key in read_keys(file).values():
         table.add_row(key.id, key.role, "-" if key.client is None else str(key.client), key.run or "every", key.made)
-    out.print(table, markup=False, highlight=False)
+    say(table, wrap=True)
 
 
 @app.command(epilog="Example:\n\nhanse token revoke keys.json 1a2b3c4d")

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
-from hanse.base.looking import looking, own_modules
-from hanse.cli.options import LedgerUrl, Trust
+from hanse.cli.options import LedgerUrl, Trust, err, out, say, trusting
 
 if TYPE_CHECKING:
     from hanse.reports.disputes import Replay
     from hanse.reports.prospect import Prospect
+    from hanse.reports.statement import Statement
 
 __all__ = ["EPILOG", "statement"]
 
@@ -26,7 +25,6 @@ EPILOG = (
     "Examples:\n\nhanse statement runs/market --client 3\n\nhanse statement market.toml --dry-run --client 3\n\n"
     "hanse statement runs/market --client 3 --check-receipts --receipts my/receipts"
 )
-out, err = Console(), Console(stderr=True)
 
 
 def statement(
@@ -60,49 +58,28 @@ def statement(
 
     --dry-run and --train-alone build or play the experiment, and need --trust if its file has import paths.
     """
-    if trust:
-        own_modules()
-    with looking(trust=trust):
-        _statement(place, client, out_file, as_json, alone, train_alone, dry_run, check_receipts, receipts, ledger_url)
-
-
-def _statement(
-    place: Path,
-    client: str,
-    out_file: Path | None,
-    as_json: bool,
-    alone: Path | None,
-    train_alone: bool,
-    dry_run: bool,
-    check_receipts: bool,
-    receipts: Path | None,
-    ledger_url: str | None,
-) -> None:
-    if dry_run:
-        if alone is not None or train_alone or check_receipts or receipts is not None:
-            raise UserError("--dry-run: goes with --client, --out and --json only: nothing has been played yet")
-        return _before(place, client, as_json)
-    if place.is_file():
+    if dry_run and (alone is not None or train_alone or check_receipts or receipts is not None):
+        raise UserError("--dry-run: goes with --client, --out and --json only: nothing has been played yet")
+    if place.is_file() and not dry_run:
         raise UserError(f"{place}: is a file; a statement is of a run directory, or, before joining, add --dry-run")
-    if check_receipts or receipts is not None:
-        return _check(place, client, receipts or place / "receipts", as_json, ledger_url)
-    if alone is not None and train_alone:
-        raise UserError("--train-alone: not together with --alone, which names the run to compare with")
-    return _page(place, client, out_file, as_json, alone, train_alone, ledger_url)
+    with trusting(trust):
+        if dry_run:
+            _before(place, client, as_json)
+        elif check_receipts or receipts is not None:
+            _check(place, client, receipts or place / "receipts", as_json, ledger_url)
+        elif alone is not None and train_alone:
+            raise UserError("--train-alone: not together with --alone, which names the run to compare with")
+        else:
+            number, found = _made(place, client, alone, train_alone, ledger_url)
+            page = out_file or place / "statements" / f"client-{number}.html"
+            _write(found, None if as_json else page)
 
 
-def _page(
-    folder: Path,
-    client: str,
-    out_file: Path | None,
-    as_json: bool,
-    alone: Path | None,
-    train_alone: bool,
-    ledger_url: str | None,
-) -> None:
+def _made(
+    folder: Path, client: str, alone: Path | None, train_alone: bool, ledger_url: str | None
+) -> tuple[int, Statement]:
     from hanse.reports.statement import client_of
     from hanse.reports.statement import statement as make
-    from hanse.reports.statement_page import render
     from hanse.runs.record import load_run
 
     number = client_of(load_run(folder), client)
@@ -113,18 +90,22 @@ def _page(
         from hanse.runs.observers import ProgressBar
 
         found = make(folder, number, alone=play(folder, [ProgressBar(err, "alone")]), ledger_url=ledger_url)
-    if as_json:
+    return number, found
+
+
+def _write(found: Statement, page: Path | None) -> None:
+    from hanse.reports.statement_page import render
+
+    if page is None:
         print(json.dumps(found.as_json(), indent=1, allow_nan=False))
         return
-    page = out_file or folder / "statements" / f"client-{number}.html"
     try:
         write_whole(page, render(found))
     except OSError as wrong:
         raise UserError(f"{page}: the statement cannot be written: {wrong.strerror or wrong}") from None
-    out.print(found.verdict.headline + ".", highlight=False, markup=False)
-    for line in found.verdict.reasons:
-        out.print(line, highlight=False, markup=False)
-    out.print(f"wrote {page}", highlight=False, markup=False, soft_wrap=True)
+    for line in (found.verdict.headline + ".", *found.verdict.reasons):
+        say(line, wrap=True)
+    say(f"wrote {page}")
 
 
 def _before(file: Path, client: str, as_json: bool) -> None:
@@ -140,7 +121,7 @@ def _before(file: Path, client: str, as_json: bool) -> None:
         print(json.dumps(found.as_json(), indent=1, allow_nan=False))
         return
     for line in _told(found):
-        out.print(line, highlight=False, markup=False)
+        say(line, wrap=True)
 
 
 def _told(found: Prospect) -> Sequence[str]:
@@ -181,7 +162,7 @@ def _check(folder: Path, client: str, receipts: Path, as_json: bool, ledger_url:
 
 def _print(found: Replay, folder: Path, receipts: Path) -> None:
     if found.book:
-        out.print(f"The book itself does not hold: {found.book}", highlight=False, markup=False)
+        say(f"The book itself does not hold: {found.book}", wrap=True)
     if found.disputes:
         table = RichTable("by", "what", "it says", "the book says")
         for d in found.disputes:
@@ -189,10 +170,7 @@ def _print(found: Replay, folder: Path, receipts: Path) -> None:
         out.print(table)
     what = f"{found.receipts} receipts ({found.signed} signed) and {found.records} records of rounds"
     verdict = "agree with the book" if found.holds else f"were compared: {len(found.disputes)} differences"
-    out.print(f"{what} {verdict}.", highlight=False, markup=False)
+    say(f"{what} {verdict}.", wrap=True)
     if receipts.resolve() == (folder / "receipts").resolve():
-        out.print(
-            "These receipts lie where the operator can write. They prove more if you kept your own copy: --receipts.",
-            highlight=False,
-            markup=False,
-        )
+        told = "These receipts lie where the operator can write. They prove more if you kept your own copy: --receipts."
+        say(told, wrap=True)

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from hanse.base.errors import UserError
-from hanse.cli.options import Workers, resumable
+from hanse.cli.options import Changes, ExperimentFile, Workers, err, out, resumable, say
 
 __all__ = ["EPILOG", "sweep"]
 
@@ -21,7 +20,7 @@ EPILOG = (
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment.", show_default=False)],
+    file: ExperimentFile,
     grid: Annotated[
         list[str] | None,
         typer.Option("--grid", metavar="KEY=A,B,C", help="Values of section.key; several of these are combined."),
@@ -29,9 +28,7 @@ def sweep(
     seeds: Annotated[
         int | None, typer.Option("--seeds", help="Seeds 0..N-1 of the split and of everything else.")
     ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace section.key in the file.")
-    ] = None,
+    set_: Changes = None,
     workers: Workers = None,
     ray: Annotated[
         str | None,
@@ -50,7 +47,6 @@ def sweep(
     from hanse.lab.player import cores
     from hanse.lab.sweep import TABLE, grid_of, means, means_table, printed_rows, rows_of, run_sweep
 
-    out, err = Console(), Console(stderr=True)
     if not grid and seeds is None:
         raise UserError("--grid: give at least one, as in --grid train.lr=0.1,0.01, or --seeds")
     if ray is not None and workers is not None:
@@ -78,7 +74,7 @@ def sweep(
         out.print(printed_rows(rows))
         if averages:
             out.print(means_table(averages))
-        out.print(f"{len(points)} runs, {done.played} of them now; {folder / TABLE}", highlight=False, markup=False)
+        say(f"{len(points)} runs, {done.played} of them now; {folder / TABLE}")
     if done.failures:
         err.print(f"hanse: {len(done.failures)} of {len(points)} runs failed; the same command tries them again")
         raise typer.Exit(1)

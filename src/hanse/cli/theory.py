@@ -108,6 +108,6 @@ def _draw(found: list[TheoryPoint], bound: dict[str, float], path: Path) -> None
     )
     title = "When does a client gain by joining a tier?"
     caption = f"joining pays below {bound['exact']:.4g}; as printed below {bound['printed']:.4g}"
-    chart = Chart("theory", "Theory", title, caption, "tau^2, the variance inside a tier", "expected squared error",
-                  Lines(lines, whole=False))  # fmt: skip
+    marks, axis = Lines(lines, whole=False), "tau^2, the variance inside a tier"
+    chart = Chart("theory", "Theory", title, caption, marks, x=axis, y="expected squared error")
     to_matplotlib(chart).savefig(path)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even, slug
-from hanse.reports.groups import Group
+from hanse.reports.groups import SeedGroup, honest_of, roles_of
 from hanse.reports.market import MOST
 from hanse.reports.money import Books
-from hanse.reports.who import honest_of, roles_of
 from hanse.runs.record import RunRecord
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "utilities",
 ]
 
+_SECTION = "How well it learned"
 MOST_ON_CURVE = 400
 MOST_READ = 200  # rounds whose file has to be opened
 
@@ -42,7 +43,7 @@ _MEANING = {
 }
 
 
-def curve_charts(groups: Sequence[Group]) -> list[Chart]:
+def curve_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return a chart for each figure that any experiment recorded; a round counts once it is over (1, 2, ...).
 
     Losses on a test set are left out where there is an accuracy of the same name, but the server's own is kept.
@@ -55,33 +56,28 @@ def curve_charts(groups: Sequence[Group]) -> list[Chart]:
             continue
         caption = f"{_MEANING[key]} {_band(groups, lines)}"
         name = key.replace("/", "-").replace("_", "-")
-        charts.append(Chart(name, "How well it learned", title, caption, "rounds played", axis, Lines(tuple(lines))))
+        charts.append(Chart(name, _SECTION, title, caption, Lines(tuple(lines)), x="rounds played", y=axis))
     return charts
 
 
-def _line(group: Group, key: str, factor: float, look: int) -> Line | None:
+def _line(group: SeedGroup, key: str, factor: float, look: int) -> Line | None:
     curve = group.curve(key, _read)
     if curve is None:
         return None
-    kept = even(len(curve.rounds), MOST_ON_CURVE)
-    x: Floats = curve.rounds[kept].astype(np.float64) + 1
-    mean = curve.mean[kept] * factor
-    if curve.sd is None:
-        return Line(group.label, x, mean, look=look)
-    sd = curve.sd[kept] * factor
-    low, high = mean - sd, mean + sd
+    name = group.label if curve.sd is None else f"{group.label} ({len(group.runs)} seeds)"
+    line = curve.line(name, MOST_ON_CURVE, factor, look)
+    if line.low is None or line.high is None:
+        return line
     if key.endswith("accuracy"):
-        low, high = low.clip(0.0, 100.0), high.clip(0.0, 100.0)
-    elif curve.mean.min() >= 0:
-        low = low.clip(0.0)
-    return Line(f"{group.label} ({len(group.runs)} seeds)", x, mean, low, high, look)
+        return replace(line, low=line.low.clip(0.0, 100.0), high=line.high.clip(0.0, 100.0))
+    return replace(line, low=line.low.clip(0.0)) if curve.mean.min() >= 0 else line
 
 
 def _read(run: RunRecord, key: str) -> tuple[Ints, Floats]:
     return own_accuracy(run, MOST_READ) if key == "client/test_accuracy" else run.series(key)
 
 
-def _band(groups: Sequence[Group], lines: Sequence[Line]) -> str:
+def _band(groups: Sequence[SeedGroup], lines: Sequence[Line]) -> str:
     alone = " A single marker is a single tested round." if any(len(line.x) == 1 for line in lines) else ""
     if all(line.low is None for line in lines):
         return f"One run a line: how much a different seed would change is not known.{alone}"
@@ -92,11 +88,11 @@ def _band(groups: Sequence[Group], lines: Sequence[Line]) -> str:
 # ---- clients on their own data
 
 
-_SECTION = "How well it learned"
 MOST_POINTS = 2000
+_OWN_ACCURACY = "accuracy on own test data (%)"
 
 
-def own_charts(groups: Sequence[Group], books: Mapping[str, Books]) -> list[Chart]:
+def own_charts(groups: Sequence[SeedGroup], books: Mapping[str, Books]) -> list[Chart]:
     """Return the charts of the experiments whose clients tested on their own data."""
     cdf = _cdf(groups)
     earned = [chart for group in groups if (chart := _earned(group, books.get(group.label))) is not None]
@@ -144,7 +140,7 @@ def utilities(run: RunRecord) -> Floats | None:
     return total
 
 
-def _cdf(groups: Sequence[Group]) -> Chart | None:
+def _cdf(groups: Sequence[SeedGroup]) -> Chart | None:
     lines = []
     for i, group in enumerate(groups):
         own = [found[1] for run in group.runs if (found := last_tested(run)) is not None]
@@ -157,15 +153,15 @@ def _cdf(groups: Sequence[Group]) -> Chart | None:
             lines.append(Line(group.label, 100.0 * x[kept], 100.0 * y[kept], look=i))
     if not lines:
         return None
-    return Chart(
-        "own-accuracy-cdf", _SECTION, "How clients fare on their own test data",
+    caption = (
         "For each accuracy across, how many clients got at most that after the last round, all seeds together. A curve "
-        "further right is better; a steep one treats everyone alike; a long foot on the left are clients left behind.",
-        "accuracy on own test data (%)", "clients (%)", Lines(tuple(lines), steps=True, whole=False),
-    )  # fmt: skip
+        "further right is better; a steep one treats everyone alike; a long foot on the left are clients left behind."
+    )
+    title, marks = "How clients fare on their own test data", Lines(tuple(lines), steps=True, whole=False)
+    return Chart("own-accuracy-cdf", _SECTION, title, caption, marks, x=_OWN_ACCURACY, y="clients (%)")
 
 
-def _earned(group: Group, books: Books | None) -> Chart | None:
+def _earned(group: SeedGroup, books: Books | None) -> Chart | None:
     """Return utility (in a market) or tokens (elsewhere) against accuracy, a dot a client of the first run."""
     run = group.runs[0]
     tested, utility = last_tested(run), utilities(run)
@@ -197,4 +193,4 @@ def _earned(group: Group, books: Books | None) -> Chart | None:
     )
     marks = Lines(tuple(lines), zero=True, whole=False)
     title = f"{what}: {group.label}"
-    return Chart(f"earned-{slug(group.label)}", _SECTION, title, caption, "accuracy on own test data (%)", axis, marks)
+    return Chart(f"earned-{slug(group.label)}", _SECTION, title, caption, marks, x=_OWN_ACCURACY, y=axis)

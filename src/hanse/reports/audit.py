@@ -6,7 +6,7 @@ It needs nothing but the run directory, so a deployment is audited as a simulati
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from hanse.games.market_checks import local_optimality
 from hanse.runs.record import MarketRound, recorded_markets
 from hanse.runs.replay import unlike_books, wrong_balance, wrong_delivery, wrong_payments
 
-__all__ = ["Audit", "Check", "audit_run", "load_market"]
+__all__ = ["Audit", "Check", "ClientSums", "audit_run", "load_market"]
 
 SLACK = 1e-6  # tokens that a rounded edge may differ by
 MOST = 1 << 32  # bytes of all markets of a run, which are held at once
@@ -36,18 +36,27 @@ class Check:
     said: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClientSums:
+    """A client's sums over all markets: what they were worth to it, what it paid and was paid (tokens), and in how many
+    rounds it traded, or what it wanted was withheld because it did not pay.
+    """
+
+    client: int
+    utility: float
+    bought: float
+    sold: float
+    rounds_traded: int
+    rounds_withheld: int
+
+
 @dataclass(frozen=True)
 class Audit:
-    """The checks, and each client's sums: ``[N]`` utility, bought and sold (tokens), rounds traded and withheld."""
+    """The checks of so many ``markets``, and each client's sums, by its number."""
 
+    markets: int
     checks: tuple[Check, ...]
-    clients: Sequence[int]
-    utility: Sequence[float]
-    bought: Sequence[float]
-    sold: Sequence[float]
-    traded: Sequence[int]
-    withheld: Sequence[int]
-    rounds: int
+    clients: tuple[ClientSums, ...]
 
     @property
     def holds(self) -> bool:
@@ -56,14 +65,7 @@ class Audit:
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        table = zip(self.clients, self.utility, self.bought, self.sold, self.traded, self.withheld, strict=True)
-        names = ("client", "utility", "bought", "sold", "rounds_traded", "rounds_withheld")
-        return {
-            "holds": self.holds,
-            "markets": self.rounds,
-            "checks": [{"name": c.name, "holds": c.holds, "said": c.said} for c in self.checks],
-            "clients": [dict(zip(names, line, strict=True)) for line in table],
-        }
+        return {"holds": self.holds, **asdict(self)}
 
 
 def load_market(folder: Path) -> list[MarketRound]:
@@ -88,7 +90,8 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
     Raises UserError for what is no run with a market.
     """
     rounds = load_market(folder)
-    checks = [
+    clients = _sums(rounds)
+    checks = (
         _all("graph", "every graph is what Algorithm 2 makes of the declarations", rounds, _graph),
         _all("payments", "every payment is its price, rounded down to the unit", rounds, wrong_payments),
         _all("local optimality", "no import too many or too few, iPFL eq. (9)", rounds, _optimal),
@@ -97,20 +100,26 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
         _all("budget balance", "what is paid is what is received", rounds, wrong_balance),
         _all("delivery", "who did not pay was delivered nothing", rounds, wrong_delivery),
         _books(folder, rounds, ledger_url),
-        _isolated(rounds),
-    ]
+        _isolated(clients),
+    )
+    return Audit(len(rounds), checks, clients)
+
+
+def _sums(rounds: Sequence[MarketRound]) -> tuple[ClientSums, ...]:
     who = np.unique(np.concatenate([r.clients for r in rounds]))
-    sums: dict[str, NDArray[Any]] = {name: np.zeros(len(who)) for name in ("utility", "bought", "sold")}
-    counts: dict[str, NDArray[Any]] = {name: np.zeros(len(who), np.int64) for name in ("traded", "withheld")}
+    utility, bought, sold = np.zeros((3, len(who)))
+    traded, withheld = np.zeros((2, len(who)), np.int64)
     for r in rounds:
         at = np.searchsorted(who, r.clients)
-        sums["utility"][at] += r.utility
-        sums["bought"][at] += r.money.sum(axis=1) / TOKEN
-        sums["sold"][at] += r.money.sum(axis=0) / TOKEN
-        counts["traded"][at] += r.realised.any(axis=0) | r.realised.any(axis=1)
-        counts["withheld"][at] += ~r.paid
-    found = {name: column.tolist() for name, column in (sums | counts).items()}
-    return Audit(tuple(checks), who.tolist(), **found, rounds=len(rounds))
+        utility[at] += r.utility
+        bought[at] += r.money.sum(axis=1) / TOKEN
+        sold[at] += r.money.sum(axis=0) / TOKEN
+        traded[at] += r.realised.any(axis=0) | r.realised.any(axis=1)
+        withheld[at] += ~r.paid
+    columns = {"client": who, "utility": utility, "bought": bought, "sold": sold}
+    columns |= {"rounds_traded": traded, "rounds_withheld": withheld}
+    lines = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return tuple(ClientSums(**dict(zip(columns, line, strict=True))) for line in lines)
 
 
 def _all(name: str, what: str, rounds: Sequence[MarketRound], wrong: Any) -> Check:
@@ -173,12 +182,7 @@ def _books(folder: Path, rounds: Sequence[MarketRound], ledger_url: str | None) 
     return Check(name, True, f"{verdict.transactions} transactions; the books and the records agree to the unit")
 
 
-def _isolated(rounds: Sequence[MarketRound]) -> Check:
-    seen: dict[int, bool] = {}
-    for r in rounds:
-        trades: NDArray[np.bool_] = np.asarray(r.realised.any(axis=0) | r.realised.any(axis=1))
-        for client, some in zip(r.clients.tolist(), trades.tolist(), strict=True):
-            seen[client] = seen.get(client, False) or some
-    alone = [str(client) for client, some in sorted(seen.items()) if not some]
+def _isolated(clients: Sequence[ClientSums]) -> Check:
+    alone = [str(c.client) for c in clients if not c.rounds_traded]
     who = f"never traded: client{'s' if len(alone) > 1 else ''} {', '.join(alone)}" if alone else "everybody traded"
     return Check("isolation", True, who)

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ __all__ = [
     "Series",
     "even",
     "looks",
+    "natural",
     "slug",
     "ticks",
     "to_csv",
@@ -187,9 +188,10 @@ class Chart:
     section: str
     title: str
     caption: str
-    x: str
-    y: str
     marks: Lines | Bars | Heat | Graph
+    _: KW_ONLY
+    x: str = ""
+    y: str = ""
 
 
 def looks(items: Sequence[Line | Series]) -> list[int]:
@@ -221,6 +223,11 @@ def ticks(labels: Sequence[str], most: int) -> list[int]:
                 return found
             break
     return [int(i) for i in even(len(labels), min(most, 8))]
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts "tier 10" behind "tier 2"."""
+    return [(int(x[:18]), x) if x.isdecimal() else (-1, x) for x in re.split(r"(\d+)", name)]
 
 
 def slug(text: str) -> str:

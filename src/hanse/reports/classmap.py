@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hanse.base.errors import UserError
 from hanse.base.looking import is_looking
 from hanse.reports.chart import Chart, Floats, Heat, even, slug
-from hanse.reports.groups import Group
+from hanse.reports.groups import SeedGroup
 from hanse.runs.record import RunRecord
 
 __all__ = ["DataFacts", "class_chart", "data_facts"]
@@ -35,13 +35,13 @@ class DataFacts:
     skipped: str = ""
 
 
-def data_facts(groups: Sequence[Group]) -> list[DataFacts]:
+def data_facts(groups: Sequence[SeedGroup]) -> list[DataFacts]:
     """Build the split of each group's first run (each split once, at most three), without downloading anything.
 
     What cannot be built is skipped, with the reason: so is a source given by import path, where those are refused
     (:mod:`hanse.base.looking`).
     """
-    splits: dict[str, list[Group]] = {}
+    splits: dict[str, list[SeedGroup]] = {}
     for group in groups:
         splits.setdefault(json.dumps(group.runs[0].config.get("data", {}), sort_keys=True, default=str), []).append(
             group
@@ -101,7 +101,7 @@ def class_chart(facts: DataFacts) -> Chart | None:
     columns = tuple(str(k) for k in kept.tolist())
     marks = Heat(rows, columns, z, "samples", _marks(int(shown.max())), floor=0.0, root=True)
     title = f"Who has which classes: {facts.name}"
-    return Chart(f"classes-{slug(facts.name)}", "The data", title, caption, "client", "class", marks)
+    return Chart(f"classes-{slug(facts.name)}", "The data", title, caption, marks, x="client", y="class")
 
 
 def _marks(most: int) -> tuple[tuple[float, str], ...]:

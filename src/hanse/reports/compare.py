@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ from typing import Any
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from scipy import stats
 
 from hanse.base.errors import UserError
 from hanse.reports.accuracy import own_accuracy
-from hanse.reports.effective import EPSILON, effective_round, improvement
-from hanse.reports.groups import Group, group_runs
-from hanse.reports.paired import paired
+from hanse.reports.chart import Floats, Ints
+from hanse.reports.groups import SeedGroup, group_runs
 from hanse.runs.record import RunRecord, load_runs
 
 __all__ = [
@@ -30,23 +31,102 @@ __all__ = [
     "runs_table",
 ]
 
-NUMBERS = (
-    "test_accuracy",
-    "best_accuracy",
-    "test_loss",
-    "test_mse",
-    "client_accuracy",
-    "seconds_per_round",
-    "mb",
-    "refused",
-)
+# ---- how many rounds a run takes to be as good as another: GTFLAT's Definition 3 and eq. (13)
+
+
+EPSILON = 5e-3
+"""GTFLAT's tolerance: half a percent of accuracy."""
+
+
+def best_so_far(accuracy: Floats) -> Floats:
+    """Return the cumulative maximum over the rounds, the last axis, ``[..., rounds]``: GTFLAT's figure 2."""
+    return np.asarray(np.maximum.accumulate(accuracy, axis=-1))
+
+
+def effective_round(rounds: Ints, accuracy: Floats, target: float, epsilon: float = EPSILON) -> int | None:
+    """Return R*, GTFLAT Definition 3: how many rounds until ``accuracy [n]`` is at least ``target - epsilon``.
+
+    ``rounds [n]``: how many had been played at each test, ascending. None: it never was.
+    """
+    # a share of correct answers is a fraction whose last bits must not decide
+    there = np.flatnonzero(accuracy >= target - epsilon - 1e-12)
+    return int(rounds[there[0]]) if len(there) else None
+
+
+def improvement(ours: float | None, theirs: float | None) -> float | None:
+    """Return the effective round improvement ratio in percent, GTFLAT eq. (13): ``(1 - ours / theirs) 100``.
+
+    ``ours`` and ``theirs`` are effective rounds for the same target, the other's accuracy. Positive: fewer rounds than
+    the other. None if one of them never got there.
+    """
+    if ours is None or theirs is None or theirs == 0:
+        return None
+    return (1.0 - ours / theirs) * 100.0
+
+
+# ---- paired tests and intervals, for experiments that share their seeds
+
+
+LEVEL = 0.95
+MOST_FLIPPED = 16  # pairs for which all sign flips are tried: 65,536
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paired:
+    """The differences of ``pairs`` pairs: their ``mean``, sample standard deviation ``sd``, the ends of a 95 % interval
+    for the mean (Student's t), the p-value of the paired t test, and of the sign-flip test, which assumes only that
+    without a difference each sign is as likely as the other (None for more than 16 pairs). All two-sided.
+    """
+
+    pairs: int
+    mean: float
+    sd: float
+    low: float
+    high: float
+    p: float
+    p_sign_flip: float | None
+
+
+def paired(ours: Mapping[Hashable, float], theirs: Mapping[Hashable, float]) -> Paired | None:
+    """Return ``ours - theirs`` over the keys (seeds) that both have; None for fewer than two."""
+    keys = [key for key in ours if key in theirs]
+    if len(keys) < 2:
+        return None
+    differences = np.array([ours[key] - theirs[key] for key in keys])
+    n, mean, sd = len(keys), float(differences.mean()), float(differences.std(ddof=1))
+    error = sd / math.sqrt(n)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * error
+    if error == 0:
+        p = 1.0 if mean == 0 else 0.0
+    else:
+        p = float(2 * stats.t.sf(abs(mean) / error, n - 1))
+    return Paired(
+        pairs=n, mean=mean, sd=sd, low=mean - half, high=mean + half, p=p, p_sign_flip=_sign_flip(differences)
+    )
+
+
+def _sign_flip(differences: np.ndarray) -> float | None:
+    """Return the share of all sign patterns whose mean is at least as far from 0."""
+    n = len(differences)
+    if n > MOST_FLIPPED:
+        return None
+    signs = 1.0 - 2.0 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
+    sums = np.abs(signs @ differences)
+    # sums of the same numbers in another order differ in their last bits
+    return float((sums >= abs(differences.sum()) * (1 - 1e-9)).mean())
+
+
+# ---- rows
+
+
 TESTED = (
     "test_accuracy",
     "best_accuracy",
     "test_loss",
     "test_mse",
     "client_accuracy",
-)  # what differences are tested of
+)  # of which differences are tested
+NUMBERS = (*TESTED, "seconds_per_round", "mb", "refused")
 EFFECTIVE = ("effective_round", "effective_round_improvement")
 
 
@@ -73,7 +153,7 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
     return [*rows.values(), *means]
 
 
-def difference_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
+def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
     """Return, for each experiment but the first and each figure that both have, how it differs from the first over the
     seeds that both have: a paired test.
 
@@ -94,7 +174,7 @@ def difference_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
     return found
 
 
-def _by_seeds(group: Group, figure: str) -> dict[Any, float]:
+def _by_seeds(group: SeedGroup, figure: str) -> dict[Any, float]:
     """Return a figure by the run's and the split's seed, of the runs that have it."""
     return {run.seeds: float(v) for run in group.runs if (v := run_row(run)[figure]) is not None}
 
@@ -272,7 +352,7 @@ class TextTable:
     rows: tuple[tuple[str, ...], ...]
 
 
-def experiments_table(groups: Sequence[Group]) -> TextTable:
+def experiments_table(groups: Sequence[SeedGroup]) -> TextTable:
     """Return a row an experiment: mean ± sample standard deviation over its seeds. Empty columns are left out."""
     found = [(group.label, [run_row(run) for run in group.runs]) for group in groups]
     rows = [group_rows(label, each) or each for label, each in found]
@@ -296,7 +376,7 @@ def runs_table(runs: Sequence[RunRecord]) -> TextTable:
     return TextTable(("run", "mechanism", "seed", *(heading for _, heading, _, _ in shown)), tuple(body))
 
 
-def differences_tables(groups: Sequence[Group]) -> list[TextTable]:
+def differences_tables(groups: Sequence[SeedGroup]) -> list[TextTable]:
     """Return how each experiment differs from the first over the seeds that they share, a table a figure, the most
     telling one first; none if they share too few.
     """

@@ -14,7 +14,7 @@ import numpy as np
 
 from hanse.games.jackknife import jackknife_errors
 from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Series, even, slug
-from hanse.reports.groups import Group
+from hanse.reports.groups import SeedGroup
 from hanse.runs.record import RunRecord
 
 __all__ = [
@@ -148,7 +148,7 @@ class Contribution:
         return totals / totals.sum() if totals.sum() > 0 and totals.min() >= 0 else None
 
 
-def contribution(group: Group) -> Contribution | None:
+def contribution(group: SeedGroup) -> Contribution | None:
     """Add up the values of each client over the rounds; None if the runs recorded no values.
 
     A value is the client's share of what its round's training added on the validation set, so that values may be
@@ -196,7 +196,7 @@ def _valued_seats(run: RunRecord, clients: Ints) -> Ints:
     return np.asarray(np.bincount(valued, minlength=int(clients.max()) + 1)[clients])
 
 
-def contribution_charts(groups: Sequence[Group]) -> list[Chart]:
+def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return the charts of every experiment that values its clients."""
     charts: list[Chart] = []
     for group in groups:
@@ -210,7 +210,7 @@ def contribution_charts(groups: Sequence[Group]) -> list[Chart]:
     return charts
 
 
-def _ranking(group: Group, found: Contribution, name: str, many: str) -> Chart:
+def _ranking(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
     best, worst = (len(found.clients), 0) if len(found.clients) <= 30 else (15, 10)
     left_out = len(found.clients) - best - worst
     top, bottom = slice(best), slice(best + left_out, None)
@@ -236,10 +236,10 @@ def _ranking(group: Group, found: Contribution, name: str, many: str) -> Chart:
     series = Series("total value", np.concatenate(totals), np.concatenate(errors) if known else None)
     marks = Bars(tuple(labels), (series,))
     title = f"Total contribution by client: {group.label}{many}"
-    return Chart(f"contribution-ranking-{name}", _SECTION, title, caption, "total value", "", marks)
+    return Chart(f"contribution-ranking-{name}", _SECTION, title, caption, marks, x="total value")
 
 
-def _best_and_worst(group: Group, found: Contribution, name: str, many: str) -> Chart:
+def _best_and_worst(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
     kept = _ends(len(found.clients), 4, 3)
     x = found.rounds.astype(np.float64)
     spread = found.spread.total
@@ -251,7 +251,7 @@ def _best_and_worst(group: Group, found: Contribution, name: str, many: str) -> 
         caption += f" Bands, up and down: {shown(found.last)}."
     title = f"Contribution over rounds: {group.label}{many}"
     marks = Lines(lines, zero=True)
-    return Chart(f"contribution-rounds-{name}", _SECTION, title, caption, "rounds played", "value so far", marks)
+    return Chart(f"contribution-rounds-{name}", _SECTION, title, caption, marks, x="rounds played", y="value so far")
 
 
 def _banded(name: str, x: Floats, y: Floats, error: Floats) -> Line:
@@ -259,7 +259,7 @@ def _banded(name: str, x: Floats, y: Floats, error: Floats) -> Line:
     return Line(name, x, y, y - error, y + error) if known else Line(name, x, y)
 
 
-def _map(group: Group, found: Contribution, name: str, many: str) -> Chart:
+def _map(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
     half = MOST_CLIENTS // 2
     kept = _ends(len(found.clients), half, half)
     caption = (
@@ -277,10 +277,10 @@ def _map(group: Group, found: Contribution, name: str, many: str) -> Chart:
         "value so far",
     )
     title = f"Contribution of every client: {group.label}{many}"
-    return Chart(f"contribution-map-{name}", _SECTION, title, caption, "rounds played", "client", marks)
+    return Chart(f"contribution-map-{name}", _SECTION, title, caption, marks, x="rounds played", y="client")
 
 
-def _scores(group: Group, name: str) -> list[Chart]:
+def _scores(group: SeedGroup, name: str) -> list[Chart]:
     """The score that a mechanism keeps of each client, where it keeps one: one run only, as it decides in that run."""
     run = group.runs[0]
     seats = run.seats
@@ -304,7 +304,9 @@ def _scores(group: Group, name: str) -> list[Chart]:
     )
     title = f"The score it selects by: {group.label}, {run.label.rpartition(', ')[2]}"
     marks = Lines(tuple(lines), steps=True, zero=True)
-    return [Chart(f"contribution-score-{name}", _SECTION, title, caption, "rounds played", "cumulative value", marks)]
+    return [
+        Chart(f"contribution-score-{name}", _SECTION, title, caption, marks, x="rounds played", y="cumulative value")
+    ]
 
 
 def _score_error(run: RunRecord) -> str:
@@ -327,7 +329,7 @@ def _ends(count: int, first: int, last: int) -> list[int]:
 MOST_POINTS = 2000
 
 
-def estimate_charts(groups: Sequence[Group]) -> list[Chart]:
+def estimate_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return one chart for each experiment that has exact values beside its estimates."""
     charts = []
     for group in groups:
@@ -340,7 +342,7 @@ def estimate_charts(groups: Sequence[Group]) -> list[Chart]:
     return charts
 
 
-def _chart(group: Group, exact: np.ndarray, value: np.ndarray, error: np.ndarray) -> Chart:
+def _chart(group: SeedGroup, exact: np.ndarray, value: np.ndarray, error: np.ndarray) -> Chart:
     apart = np.abs(value - exact)
     scale = float(np.abs(exact).mean())
     order = np.argsort(exact, kind="stable")
@@ -362,5 +364,11 @@ def _chart(group: Group, exact: np.ndarray, value: np.ndarray, error: np.ndarray
     marks = Lines((dots, Line("exact", ends, ends)), whole=False)
     title = f"Estimated and exact values: {group.label}"
     return Chart(
-        f"estimates-{slug(group.label)}", "Who contributed", title, caption, "exact Shapley value", "estimate", marks
+        f"estimates-{slug(group.label)}",
+        "Who contributed",
+        title,
+        caption,
+        marks,
+        x="exact Shapley value",
+        y="estimate",
     )

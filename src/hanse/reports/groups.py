@@ -1,4 +1,4 @@
-"""The seeds of one experiment gathered into a group, with the mean and the deviation of its figures."""
+"""The seeds of one experiment gathered into a group, with means and deviations of its figures; and who is who in it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from hanse.base.errors import UserError
+from hanse.base.files import table
 from hanse.base.toml import flat
-from hanse.reports.chart import Floats, Ints
+from hanse.core.telling import HONEST
+from hanse.federation.profiles import build_profiles
+from hanse.reports.chart import Floats, Ints, Line, even
 from hanse.runs.record import SEEDS, RunRecord
 
-__all__ = ["Curve", "Group", "group_runs"]
+__all__ = ["SeedCurve", "SeedGroup", "group_runs", "honest_of", "kinds_of", "roles_of", "unknown_roles"]
 
 # what may differ between two runs of one experiment: the seeds, and how (not what) it computes
 _APART = (*SEEDS, ("run", "checkpoint_every"), ("data", "path"), ("data", "download"), ("clients", "named"))
 
 
 @dataclass(frozen=True)
-class Curve:
+class SeedCurve:
     """A figure over rounds: ``rounds [n]`` (0-based), ``mean [n]``, and the sample standard deviation over the seeds
     ``sd [n]``, None for a single run.
     """
@@ -29,15 +33,28 @@ class Curve:
     mean: Floats
     sd: Floats | None
 
+    def line(self, name: str, most: int, factor: float = 1.0, look: int | None = None) -> Line:
+        """Return the mean as a line of at most ``most`` points over the rounds played (1, 2, ...), times ``factor``,
+        with a band of one deviation up and down.
+        """
+        kept = even(len(self.rounds), most)
+        x, mean = 1.0 + self.rounds[kept].astype(np.float64), self.mean[kept] * factor
+        if self.sd is None:
+            return Line(name, x, mean, look=look)
+        sd = self.sd[kept] * abs(factor)
+        return Line(name, x, mean, mean - sd, mean + sd, look)
+
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class SeedGroup:
     """The runs of one experiment, a seed each."""
 
     label: str
     runs: tuple[RunRecord, ...]
 
-    def curve(self, key: str, read: Callable[[RunRecord, str], tuple[Ints, Floats]] = RunRecord.series) -> Curve | None:
+    def curve(
+        self, key: str, read: Callable[[RunRecord, str], tuple[Ints, Floats]] = RunRecord.series
+    ) -> SeedCurve | None:
         """Return mean and deviation over the rounds that all runs recorded; None if there is no such round.
 
         ``read`` gives a run's rounds ``[n]`` and figures ``[n]``.
@@ -53,7 +70,7 @@ class Group:
             return None
         values = np.stack([v[np.searchsorted(r, rounds)] for r, v in series])
         sd = values.std(axis=0, ddof=1) if len(series) > 1 else None
-        return Curve(rounds, values.mean(axis=0), sd)
+        return SeedCurve(rounds, values.mean(axis=0), sd)
 
     @property
     def same_clients(self) -> tuple[RunRecord, ...]:
@@ -70,7 +87,7 @@ class Group:
         return f", seed {self.runs[0].seeds[0]}" if len(self.runs) > 1 else ""
 
 
-def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
+def group_runs(runs: Sequence[RunRecord]) -> list[SeedGroup]:
     """Gather runs that differ only in their seeds, in order of appearance, and label the groups apart.
 
     Of runs that agree even in their seeds only the longest counts: it says the same thing, and counting it twice would
@@ -83,7 +100,7 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
             seeds[run.seeds] = run
     groups = [tuple(seeds.values()) for seeds in found.values()]
     labels = _labels([g[0] for g in groups])
-    return [Group(label, runs) for label, runs in zip(labels, groups, strict=True)]
+    return [SeedGroup(label, runs) for label, runs in zip(labels, groups, strict=True)]
 
 
 def _labels(firsts: Sequence[RunRecord]) -> list[str]:
@@ -105,3 +122,69 @@ def _without_seeds(config: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(sections.get(section), dict):
             sections[section].pop(key, None)
     return sections
+
+
+# ---- who is who: what behaviours and policy make of clients, and the roles of their profiles
+
+
+OTHERS = "the others"
+
+
+def kinds_of(run: RunRecord, *, cheats: bool = False) -> dict[str, Ints]:
+    """Return the ids of clients ``[n]`` by what the run's behaviours and policy make of them, the rest first: "honest"
+    if somebody cheats, unless a behaviour calls it otherwise. Empty if all are alike.
+
+    A client with several goes under the one of the lowest rank. ``cheats``: only those that cheat have a name.
+    """
+    n = run.num_clients
+    told = [c for c in run.about.conducts if c.label and (c.cheats or not cheats)]
+    taken, kinds = np.zeros(n, bool), dict[str, Ints]()
+    for conduct in sorted(told, key=lambda c: c.rank):
+        here = np.zeros(n, bool)
+        here[[c for c in conduct.clients if c < n]] = True
+        new = np.flatnonzero(here & ~taken)
+        if len(new):
+            kinds[conduct.label] = np.union1d(kinds.get(conduct.label, new), new)
+        taken |= here
+    rest = np.flatnonzero(~taken)
+    if not kinds or not len(rest):
+        return {}
+    usual = HONEST if any(c.cheats for c in told) else OTHERS
+    return {next((c.rest for c in told if c.rest and c.rest != HONEST), usual): rest} | kinds
+
+
+def honest_of(run: RunRecord) -> Ints | None:
+    """Return the ids ``[n]`` of the clients that do not cheat; None if nobody does, or if it is not known who."""
+    kinds = kinds_of(run)
+    if HONEST not in kinds:
+        return None
+    cheating = {c.label for c in run.about.conducts if c.cheats}
+    return np.sort(np.concatenate([ids for name, ids in kinds.items() if name not in cheating]))
+
+
+def roles_of(run: RunRecord) -> Mapping[int, str]:
+    """Return the clients' roles, as the run's profiles name them; "client" where they name none."""
+    try:
+        return _roles(run)
+    except UserError:  # the roles are only colours; the report says why they are missing
+        return dict.fromkeys(range(run.num_clients), "client")
+
+
+def unknown_roles(groups: Sequence[SeedGroup]) -> list[str]:
+    """Return why the clients' roles are not known, a line for each experiment of which they are not."""
+    found = []
+    for run in (group.runs[0] for group in groups):
+        try:
+            _roles(run)
+        except UserError as wrong:
+            found.append(f"{run.name}: {wrong.lines[0]}")
+    return found
+
+
+def _roles(run: RunRecord) -> dict[int, str]:
+    n, said = run.num_clients, run.about.roles
+    if said is not None:
+        return dict.fromkeys(range(n), "client") | {c: role.name for role in said for c in role.clients if c < n}
+    given = table(run.config, "clients").get("profiles")
+    profiles = build_profiles(given, n, table(run.config, "run").get("seed", 0))
+    return {i: str(p.get("role", "client")) for i, p in enumerate(profiles)}

@@ -9,11 +9,11 @@ import numpy as np
 from hanse.core.telling import HONEST
 from hanse.reports.accuracy import last_tested, utilities
 from hanse.reports.chart import Bars, Chart, Floats, Series, slug
+from hanse.reports.compare import paired
 from hanse.reports.contributions import errors_of
-from hanse.reports.groups import Group
+from hanse.reports.groups import SeedGroup, kinds_of
 from hanse.reports.money import balances
-from hanse.reports.paired import paired
-from hanse.reports.who import kinds_of
+from hanse.reports.participation import times_selected
 from hanse.runs.record import RunRecord
 
 __all__ = ["honesty_charts", "outcomes"]
@@ -45,8 +45,7 @@ def outcomes(run: RunRecord) -> dict[str, Floats]:
     if held is not None:
         found["tokens"] = held[1][-1] - run.grant
     if len(seats.client):
-        pairs = np.unique(np.stack([seats.round, seats.client]), axis=1)[1]
-        selected = 100.0 * np.bincount(pairs, minlength=n) / len(run.metrics)
+        selected = 100.0 * times_selected(run, n) / len(run.metrics)
         if (selected < 100).any():
             found["selected"] = selected
     tested = last_tested(run)
@@ -56,13 +55,13 @@ def outcomes(run: RunRecord) -> dict[str, Floats]:
     return found
 
 
-def honesty_charts(groups: Sequence[Group]) -> list[Chart]:
+def honesty_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return a chart for each figure of every experiment with dishonest clients, all seeds side by side."""
     # who trains alone sends nothing that could be false
     return [chart for group in groups if group.runs[0].mechanism != "local" for chart in _charts(group)]
 
 
-def _charts(group: Group) -> list[Chart]:
+def _charts(group: SeedGroup) -> list[Chart]:
     seeds: list[str] = []
     means: dict[str, dict[str, list[float]]] = {}  # figure -> kind -> a number a seed
     sure: dict[str, list[float]] = {}  # kind -> the standard error of its mean value, a number a seed
@@ -88,25 +87,29 @@ def _charts(group: Group) -> list[Chart]:
         by_kind = {k: v for k, v in means.get(figure, {}).items() if len(v) == len(seeds)}
         if len(by_kind) > 1:
             errors = sure if figure == "value" else {}
-            charts.append(_chart(group, figure, f"{title}: {group.label}", axis, seeds, by_kind, counts, errors))
+            heading = f"{title}: {group.label}"
+            charts.append(
+                _chart(group, figure, heading, axis, seeds=seeds, means=by_kind, counts=counts, errors_of_means=errors)
+            )
     return charts
 
 
 def _chart(
-    group: Group,
+    group: SeedGroup,
     figure: str,
     title: str,
     axis: str,
+    *,
     seeds: Sequence[str],
     means: Mapping[str, Sequence[float]],
     counts: Mapping[str, int],
-    sure: Mapping[str, Sequence[float]],
+    errors_of_means: Mapping[str, Sequence[float]],
 ) -> Chart:
     labels = [*seeds[:MOST_SEEDS]] + (["mean"] if len(seeds) > 1 else [])
     series, estimated = [], False
     for name, values in means.items():
         shown = list(values[:MOST_SEEDS])
-        errors = list(sure.get(name, [float("nan")] * len(values))[:MOST_SEEDS])
+        errors = list(errors_of_means.get(name, [float("nan")] * len(values))[:MOST_SEEDS])
         estimated = estimated or bool(np.isfinite(errors).any())
         if len(seeds) > 1:
             shown.append(float(np.mean(values)))
@@ -134,4 +137,4 @@ def _chart(
     if len(seeds) > MOST_SEEDS:
         caption += f" The first {MOST_SEEDS} of {len(seeds)} seeds are shown; the mean is over all."
     marks = Bars(tuple(labels), tuple(series), upright=True)
-    return Chart(f"honesty-{figure}-{slug(group.label)}", _SECTION, title, caption, "", axis, marks)
+    return Chart(f"honesty-{figure}-{slug(group.label)}", _SECTION, title, caption, marks, y=axis)

@@ -11,7 +11,7 @@ from hanse.base.errors import UserError
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run, run
 
-__all__ = ["STORIES", "Counterfactual", "Outcome", "counterfactuals", "verdict"]
+__all__ = ["STORIES", "Counterfactual", "Fared", "accuracies", "counterfactuals", "verdict"]
 
 # what a client might do instead of being honest: changes to the experiment's [behaviour]
 STORIES: Mapping[str, Mapping[str, Any]] = {
@@ -32,8 +32,8 @@ LEAST = 1e-6  # tokens that count as a gain
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of one behaviour for the client: its true utility over the run, and its accuracy (None: not tested)."""
+class Fared:
+    """How a client fared under one behaviour: its true utility over the run, and its accuracy (None: not tested)."""
 
     utility: float
     accuracy: float | None
@@ -41,18 +41,21 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Counterfactual:
-    """A story with its outcome, and with the one under critical prices if the story paid."""
+    """How the client would have fared by a story, its gain against honesty, and, if that is one, the gain of the same
+    story under critical prices.
+    """
 
     story: str
-    outcome: Outcome
+    utility: float
+    accuracy: float | None
     gain: float
-    under_critical: float | None = None  # the gain of the same story under critical prices
+    gain_under_critical_prices: float | None = None
 
 
 def counterfactuals(
     folder: Path, client: int, stories: Sequence[str] = (), said: Callable[[str], None] = lambda story: None
-) -> tuple[Outcome, list[Counterfactual]]:
-    """Return the client's honest outcome and what each story would have brought it, over the same run.
+) -> tuple[Fared, list[Counterfactual]]:
+    """Return how the client fared by honesty, and how it would have by each story, over the same run.
 
     Stories that pay are played again, with the honest run, under critical prices. Raises UserError for a client or a
     story that does not exist, or a run that cannot be played again.
@@ -68,21 +71,21 @@ def counterfactuals(
     unknown = [story for story in wanted if story not in STORIES and story != ALONE]
     if unknown:
         raise UserError(*(f"--story {s}: no such story; allowed: {', '.join([*STORIES, ALONE])}" for s in unknown))
-    critical: Outcome | None = None
+    critical: Fared | None = None
     said("honest")
     honest = _play(_changed(experiment, client, {}), client)
     found = []
     for story in wanted:
         said(story)
-        outcome = _play(_changed(experiment, client, STORIES.get(story)), client)
-        gain, under = outcome.utility - honest.utility, None
+        fared = _play(_changed(experiment, client, STORIES.get(story)), client)
+        gain, under = fared.utility - honest.utility, None
         if gain > LEAST:
             said(f"{story}, critical prices")
             if critical is None:
                 critical = _play(_changed(experiment, client, {}, critical=True), client)
             lied = _play(_changed(experiment, client, STORIES[story], critical=True), client)
             under = lied.utility - critical.utility
-        found.append(Counterfactual(story, outcome, gain, under))
+        found.append(Counterfactual(story, fared.utility, fared.accuracy, gain, under))
     return honest, found
 
 
@@ -110,23 +113,19 @@ def _changed(
     return Experiment(**{**sections, "mechanism": mechanism, "behaviour": behaviour})
 
 
-def _play(experiment: Experiment, client: int) -> Outcome:
+def _play(experiment: Experiment, client: int) -> Fared:
     result = run(experiment)
-    return Outcome(_utility(result, client), _accuracy(result, client))
+    last = result.metrics[-1] if result.metrics else {}
+    return Fared(float(last.get(f"utility/client/{client}", 0.0)), accuracies(result).get(client))
 
 
-def _utility(result: Run, client: int) -> float:
-    return float(result.metrics[-1].get(f"utility/client/{client}", 0.0)) if result.metrics else 0.0
+def accuracies(result: Run) -> dict[int, float]:
+    """Return the accuracy of each client that was tested on its own data at the end of a run."""
+    pairs = zip(result.tested.get("tested", ()), result.tested.get("test_accuracy", ()), strict=True)
+    return {int(client): float(accuracy) for client, accuracy in pairs}
 
 
-def _accuracy(result: Run, client: int) -> float | None:
-    for c, accuracy in zip(result.tested.get("tested", ()), result.tested.get("test_accuracy", ()), strict=True):
-        if int(c) == client:
-            return float(accuracy)
-    return None
-
-
-def verdict(client: int, honest: Outcome, found: Sequence[Counterfactual]) -> list[str]:
+def verdict(client: int, honest: Fared, found: Sequence[Counterfactual]) -> list[str]:
     """Return in plain words what the counterfactuals say."""
     paying = [c for c in found if c.gain > LEAST]
     lines = []
@@ -134,16 +133,17 @@ def verdict(client: int, honest: Outcome, found: Sequence[Counterfactual]) -> li
         lines.append(f"Client {client} would have gained by nothing of this: honesty was its best choice in this run.")
     for c in paying:
         line = f"Client {client} would have gained {c.gain:.3f} tokens by '{c.story}'"
-        if c.under_critical is not None:
+        under = c.gain_under_critical_prices
+        if under is not None:
             line += (
                 ", and nothing under critical prices"
-                if c.under_critical <= LEAST
-                else f", and {c.under_critical:.3f} under critical prices, which only concern the cost"
+                if under <= LEAST
+                else f", and {under:.3f} under critical prices, which only concern the cost"
             )
         lines.append(line + ".")
     alone = next((c for c in found if c.story == ALONE), None)
-    if alone is not None and alone.outcome.accuracy is not None and honest.accuracy is not None:
-        change = 100 * (honest.accuracy - alone.outcome.accuracy)
+    if alone is not None and alone.accuracy is not None and honest.accuracy is not None:
+        change = 100 * (honest.accuracy - alone.accuracy)
         lines.append(
             f"Against training alone it gained {honest.utility:.3f} tokens and {change:+.1f} points of accuracy."
         )

@@ -14,9 +14,8 @@ from hanse.games.market import learn_graph
 from hanse.reports.audit import load_market
 from hanse.reports.chart import Bars, Chart, Floats, Graph, Heat, Line, Lines, Series, slug
 from hanse.reports.draw_matplotlib import to_matplotlib
-from hanse.reports.groups import Group
+from hanse.reports.groups import SeedGroup, roles_of
 from hanse.reports.money import Books
-from hanse.reports.who import roles_of
 from hanse.runs.record import MarketRound, RunRecord
 
 __all__ = [
@@ -34,7 +33,7 @@ MOST = 40  # clients of a chart that shows them all
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Trades:
     """A run's market in sums: the ``clients [m]`` with names and roles, ``money [m, m]`` tokens that i paid j,
     ``imports [m, m]`` the share of the markets in which i imported j's model, ``utility [m]`` over the run.
@@ -65,10 +64,12 @@ def load_trades(run: RunRecord) -> Trades | None:
     clients, told = tuple(who.tolist()), roles_of(run)
     roles = tuple(told.get(c, "client") for c in clients)
     names = tuple(f"{run.client_label(c)} {role}" for c, role in zip(clients, roles, strict=True))
-    return Trades(clients, names, roles, money, imports, utility, rounds[-1])
+    return Trades(
+        clients=clients, names=names, roles=roles, money=money, imports=imports, utility=utility, last=rounds[-1]
+    )
 
 
-def market_charts(groups: Sequence[Group]) -> list[Chart]:
+def market_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return the market's charts: for each experiment with a market its trades, and all together by utility and
     accuracy. The first seed of an experiment is shown where a chart is of clients.
     """
@@ -88,8 +89,8 @@ def market_charts(groups: Sequence[Group]) -> list[Chart]:
     return [*charts, *_scatter(groups)]
 
 
-def _chart(kind: str, title: str, label: str, caption: str, x: str, y: str, marks: Bars | Heat) -> Chart:
-    return Chart(f"market-{kind}-{slug(label)}", SECTION, f"{title}: {label}", caption, x, y, marks)
+def _chart(kind: str, title: str, label: str, caption: str, marks: Bars | Heat, *, x: str, y: str) -> Chart:
+    return Chart(f"market-{kind}-{slug(label)}", SECTION, f"{title}: {label}", caption, marks, x=x, y=y)
 
 
 def _money(trades: Trades, label: str) -> Chart:
@@ -97,7 +98,7 @@ def _money(trades: Trades, label: str) -> Chart:
     caption = (
         "The same payments pair by pair. Every row is a buyer, every column a seller; the lighter, the more tokens."
     )
-    return _chart("money", "Who bought from whom", label, caption, "seller", "buyer", marks)
+    return _chart("money", "Who bought from whom", label, caption, marks, x="seller", y="buyer")
 
 
 def _gains(trades: Trades, label: str) -> Chart:
@@ -110,13 +111,13 @@ def _gains(trades: Trades, label: str) -> Chart:
         "For each client what it was paid, what it paid (to the left), and its utility over the run: gain from what it "
         "imported, less the cost of sharing, less the net payment."
     )
-    return _chart("gains", "Who gained what", label, caption, "tokens", "client", Bars(trades.names, series))
+    return _chart("gains", "Who gained what", label, caption, Bars(trades.names, series), x="tokens", y="client")
 
 
 def _imports(trades: Trades, label: str) -> Chart:
     marks = Heat(trades.names, trades.names, trades.imports, "share of the rounds", floor=0.0)
     caption = "How often each row's client imported each column's model, as a share of the rounds."
-    return _chart("imports", "Who learned from whom", label, caption, "model of", "client", marks)
+    return _chart("imports", "Who learned from whom", label, caption, marks, x="model of", y="client")
 
 
 def sweep_chart(last: MarketRound, label: str) -> Chart:
@@ -135,10 +136,10 @@ def sweep_chart(last: MarketRound, label: str) -> Chart:
         "another multiple of what it was; distances are those of the run's last market."
     )
     marks = Heat(rows, columns, z, "imports a client", floor=0.0)
-    return _chart("sweep", "What K and lambda change", label, caption, "lambda", "eagerness", marks)
+    return _chart("sweep", "What K and lambda change", label, caption, marks, x="lambda", y="eagerness")
 
 
-def _scatter(groups: Sequence[Group]) -> list[Chart]:
+def _scatter(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return utility against accuracy, a point a run, if experiments recorded both."""
     lines = []
     for group in groups:
@@ -156,7 +157,7 @@ def _scatter(groups: Sequence[Group]) -> list[Chart]:
     caption = "Every dot is one run: the clients' mean accuracy on their own data across, their mean utility up."
     x_axis, y_axis = "accuracy on own data, %", "mean utility, tokens"
     marks = Lines(tuple(lines), zero=True, whole=False)
-    return [Chart("market-utility", SECTION, "Utility and accuracy", caption, x_axis, y_axis, marks)]
+    return [Chart("market-utility", SECTION, "Utility and accuracy", caption, marks, x=x_axis, y=y_axis)]
 
 
 # ---- who paid whom, as a graph: clients on a circle, arrows as wide as the money
@@ -204,7 +205,7 @@ def kinds_chart(run: RunRecord, books: Books, label: str) -> Chart | None:
     marks = Bars(labels, (Series("moved", np.array([tokens for _, tokens in kinds])),))
     caption = "All tokens that came to an account by each kind of transaction, over the whole run; grants are left out."
     title = f"What tokens moved for: {label}"
-    return Chart(f"kinds-{slug(label)}", SECTION, title, caption, "tokens", "", marks)
+    return Chart(f"kinds-{slug(label)}", SECTION, title, caption, marks, x="tokens")
 
 
 def _flow_graph(
@@ -217,4 +218,4 @@ def _flow_graph(
         "each stands what it got less what it paid. Colour and shape tell the roles. Arrows below a hundredth of the "
         "largest are not drawn; grants and bids that came back are no payments." + more
     )
-    return Chart(key, SECTION, title, caption, "", "", marks)
+    return Chart(key, SECTION, title, caption, marks)

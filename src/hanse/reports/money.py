@@ -12,9 +12,8 @@ from hanse.base.errors import UserError
 from hanse.core.entry import TOKEN, is_account
 from hanse.core.telling import Plot
 from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even, slug
-from hanse.reports.groups import Group
+from hanse.reports.groups import SeedGroup, kinds_of
 from hanse.reports.part_charts import plotted
-from hanse.reports.who import kinds_of
 from hanse.runs.record import RunRecord
 
 __all__ = [
@@ -42,7 +41,7 @@ class Books:
     kinds: tuple[tuple[str, float], ...] = ()
 
 
-def books_of(groups: Sequence[Group]) -> tuple[dict[str, Books], list[str]]:
+def books_of(groups: Sequence[SeedGroup]) -> tuple[dict[str, Books], list[str]]:
     """Return the books of each group's first run, by the group's label, and why there are none where they should be."""
     found, notes = {}, []
     for group in groups:
@@ -60,7 +59,6 @@ def read_books(run: RunRecord) -> Books | None:
     """Return a run's books; None if nobody pays in it. Raises UserError if they cannot be read."""
     if not (run.path / "ledger.json").exists():
         return None
-    from hanse.core.entry import TOKEN
     from hanse.ledger.place import reading
     from hanse.ledger.totals import Totals
 
@@ -119,12 +117,13 @@ TIERS = Plot(  # of every mechanism: the loop tests server rows on distributions
 )
 
 
-def token_charts(groups: Sequence[Group], books: Mapping[str, Books] | None = None) -> list[Chart]:
+def token_charts(groups: Sequence[SeedGroup], books: Mapping[str, Books] | None = None) -> list[Chart]:
     """Return the charts of the experiments that kept books (``books`` by label), and of tiers of models."""
     charts: list[Chart] = []
     for group in groups:
         held = (books or {}).get(group.label)
-        found = (None if held is None else _balance_chart(group, held), _riders_chart(group), _tier_chart(group))
+        tiers = plotted(group, TIERS, SECTION, "tiers")
+        found = (None if held is None else _balance_chart(group, held), _riders_chart(group), tiers)
         charts += [chart for chart in found if chart is not None]
     return charts
 
@@ -155,7 +154,7 @@ def _by_the_books(run: RunRecord) -> tuple[Ints, Floats] | None:
     return books.rounds[kept], books.held[kept]
 
 
-def _balance_chart(group: Group, books: Books) -> Chart | None:
+def _balance_chart(group: SeedGroup, books: Books) -> Chart | None:
     run, kept = group.runs[0], even(len(books.rounds), MOST_ROUNDS)
     x, held = 1.0 + books.rounds[kept].astype(np.float64), books.held[kept]
     known = np.flatnonzero(np.isfinite(held[-1]))
@@ -172,13 +171,12 @@ def _balance_chart(group: Group, books: Books) -> Chart | None:
             "hold together; a line is not always the same client."
         )
     caption = f"{what} A line that rises earns; lines that spread apart: the federation makes some rich. "
-    return Chart(
-        f"balances-{slug(group.label)}", SECTION, f"Token balances over the rounds: {group.label}",
-        caption + f"Seed {run.seeds[0]}.", "rounds played", "tokens", Lines(tuple(lines), steps=True),
-    )  # fmt: skip
+    key, title = f"balances-{slug(group.label)}", f"Token balances over the rounds: {group.label}"
+    marks = Lines(tuple(lines), steps=True)
+    return Chart(key, SECTION, title, f"{caption}Seed {run.seeds[0]}.", marks, x="rounds played", y="tokens")
 
 
-def _riders_chart(group: Group) -> Chart | None:
+def _riders_chart(group: SeedGroup) -> Chart | None:
     """Return the mean balance of those who do not cheat beside that of each kind of those who do."""
     lines, labels = [], dict[str, None]()
     for run in group.runs:
@@ -195,12 +193,6 @@ def _riders_chart(group: Group) -> Chart | None:
         return None
     who = " and ".join(labels)
     told = " ".join(c.sentence for c in group.runs[0].about.conducts if c.label in labels)
-    return Chart(
-        f"riders-{slug(group.label)}", SECTION, f"What {who} lose: {group.label}",
-        f"Mean balance of honest clients, and of {who}; every seed by itself. {told}".strip(),
-        "rounds played", "tokens", Lines(tuple(lines)),
-    )  # fmt: skip
-
-
-def _tier_chart(group: Group) -> Chart | None:
-    return plotted(group, TIERS, SECTION, "tiers")
+    caption = f"Mean balance of honest clients, and of {who}; every seed by itself. {told}".strip()
+    key, title, marks = f"riders-{slug(group.label)}", f"What {who} lose: {group.label}", Lines(tuple(lines))
+    return Chart(key, SECTION, title, caption, marks, x="rounds played", y="tokens")

@@ -1,4 +1,4 @@
-"""Charts of who took part: how often each client was selected, and what was refused and why."""
+"""Charts of who took part and what that cost: selections, refusals, seconds by stage, megabytes on the wire."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hanse.reports.chart import Bars, Chart, Floats, Heat, Line, Lines, Series, even
-from hanse.reports.groups import Group
+from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Series, even
+from hanse.reports.groups import SeedGroup
 from hanse.runs.record import RunRecord
 
-__all__ = ["participation_charts", "refusal_counts", "selection"]
+__all__ = ["cost_charts", "participation_charts", "refusal_counts", "selection", "stage_seconds", "times_selected"]
 
 MOST_NAMED = 60  # clients with a place of their own on the axis
 MOST_REASONS = 12
 _SECTION = "Who took part"
 
 
-def selection(group: Group) -> Floats:
+def selection(group: SeedGroup) -> Floats:
     """Return the share of rounds in which each registered client was selected, ``[N]``, mean over seeds."""
     runs = group.same_clients
     most = max(run.num_clients for run in runs)
-    return np.asarray(np.mean([_one(run, most) for run in runs], axis=0))
+    return np.asarray(np.mean([times_selected(run, most) / len(run.metrics) for run in runs], axis=0))
 
 
-def _one(run: RunRecord, clients: int) -> Floats:
-    # a client may hold several seats in a round, and was still selected once
+def times_selected(run: RunRecord, clients: int) -> Ints:
+    """Return in how many rounds each client was selected, ``[clients]``; with several seats in one it counts once."""
     pairs = np.unique(np.stack([run.seats.round, run.seats.client]), axis=1)
-    return np.bincount(pairs[1], minlength=clients)[:clients] / len(run.metrics)
+    return np.bincount(pairs[1], minlength=clients)[:clients]
 
 
-def refusal_counts(group: Group) -> Counter[str]:
+def refusal_counts(group: SeedGroup) -> Counter[str]:
     """Return how many updates were refused in all of a group's runs, by reason."""
     return Counter(reason for run in group.runs for _, _, reason in run.refusals())
 
 
-def participation_charts(groups: Sequence[Group]) -> list[Chart]:
+def participation_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return what there is to see: no selection if everyone always sits, no refusals if there are none."""
     return [*_selections(groups), *_refusals(groups)]
 
 
-def _selections(groups: Sequence[Group]) -> list[Chart]:
+def _selections(groups: Sequence[SeedGroup]) -> list[Chart]:
     shares = {group.label: selection(group) * 100 for group in groups}
     choosing = {label: s for label, s in shares.items() if s.any() and (s < 100).any()}
     if not choosing:
@@ -72,15 +72,15 @@ def _selections(groups: Sequence[Group]) -> list[Chart]:
     )
     if len(choosing) < len(groups):
         caption += " Experiments in which everyone trains in every round are left out."
-    return [Chart("selection", _SECTION, "How often each client was selected", caption, x, y, marks)]
+    return [Chart("selection", _SECTION, "How often each client was selected", caption, marks, x=x, y=y)]
 
 
-def _names(groups: Sequence[Group], label: str, count: int) -> tuple[str, ...]:
+def _names(groups: Sequence[SeedGroup], label: str, count: int) -> tuple[str, ...]:
     run = next(group.runs[0] for group in groups if group.label == label)
     return tuple(run.client_label(client) for client in range(count))
 
 
-def _refusals(groups: Sequence[Group]) -> list[Chart]:
+def _refusals(groups: Sequence[SeedGroup]) -> list[Chart]:
     counts = {group.label: refusal_counts(group) for group in groups}
     counts = {label: c for label, c in counts.items() if c}
     if not counts:
@@ -95,4 +95,77 @@ def _refusals(groups: Sequence[Group]) -> list[Chart]:
     if len(total) > len(reasons):
         caption += f" The {len(reasons)} most frequent of {len(total)} reasons."
     marks = Bars(tuple(reasons), series)
-    return [Chart("refusals", _SECTION, "What was refused, and why", caption, "number of updates", "", marks)]
+    return [Chart("refusals", _SECTION, "What was refused, and why", caption, marks, x="number of updates")]
+
+
+# ---- what it cost
+
+
+_WHOLE = ("time/round_s", "time/play_s")  # sums of stages, not stages
+_ORDER = ("train", "value", "test", "weigh", "mix", "select", "ask", "settle")
+_COST = "What it cost"
+
+
+def mean_of(group: SeedGroup, key: str) -> float:
+    """Return the mean of a metric over all rounds of all seeds; 0 if nothing was recorded."""
+    values = np.concatenate([run.series(key)[1] for run in group.runs])
+    return float(values.mean()) if len(values) else 0.0
+
+
+def stage_seconds(group: SeedGroup) -> dict[str, float]:
+    """Return the mean seconds a round of each stage, and as "other" what no stage accounts for (if above 2 %).
+
+    A stage that does not happen in a round counts as 0 seconds in it, so that the stages add up to the round.
+    """
+    lines = [line for run in group.runs for line in run.metrics]
+    keys = {k for line in lines for k in line if k.startswith("time/") and k not in _WHOLE}
+    rounds = sum(len(run.series("time/round_s")[0]) for run in group.runs) or len(lines)
+    sums = {k: float(np.concatenate([run.series(k)[1] for run in group.runs]).sum()) / rounds for k in keys}
+    stages = {k.removeprefix("time/").removesuffix("_s"): v for k, v in sums.items()}
+    rest = mean_of(group, "time/round_s") - sum(stages.values())
+    if rest > 0.02 * mean_of(group, "time/round_s"):
+        stages["other"] = rest
+    return stages
+
+
+def cost_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
+    """Return the time chart and the bytes chart, whichever the runs recorded."""
+    return [*_time(groups), *_bytes(groups)]
+
+
+def _time(groups: Sequence[SeedGroup]) -> list[Chart]:
+    spent = [stage_seconds(group) for group in groups]
+    found = set().union(*spent)
+    # what nobody would see is gathered, so that the legend stays short
+    most = max((sum(s.values()) for s in spent), default=0.0)
+    small = {stage for stage in found if max(s.get(stage, 0.0) for s in spent) < 0.01 * most}
+    if most == 0:
+        return []
+    named = [*(s for s in _ORDER if s in found), *sorted(found - {*_ORDER, "other"})]
+    named = [s for s in named if s not in small]
+    series = [Series(stage, np.array([s.get(stage, 0.0) for s in spent])) for stage in named]
+    rest = np.array([sum(v for k, v in s.items() if k in small | {"other"}) for s in spent])
+    series += [Series("other", rest)] if rest.any() else []
+    marks = Bars(tuple(group.label for group in groups), tuple(series), stacked=True)
+    caption = (
+        "Mean wall-clock seconds of a round on the machine that ran it, by stage: 'train' is the clients' training, "
+        "'value' the valuation of their updates, 'test' the evaluation. Comparable only between runs on one quiet "
+        "machine."
+    )
+    return [Chart("time", _COST, "Time a round, by stage", caption, marks, x="seconds a round")]
+
+
+def _bytes(groups: Sequence[SeedGroup]) -> list[Chart]:
+    down = np.array([mean_of(group, "bytes/down") for group in groups]) / 1e6
+    up = np.array([mean_of(group, "bytes/up") for group in groups]) / 1e6
+    if not (down.any() or up.any()):
+        return []
+    marks = Bars(
+        tuple(group.label for group in groups),
+        (Series("server to clients", down), Series("clients to server", up)),
+        stacked=True,
+    )
+    caption = (
+        "Megabytes (10⁶ bytes) that the models and answers of a round take on the wire, mean over rounds and seeds."
+    )
+    return [Chart("bytes", _COST, "Traffic a round", caption, marks, x="MB a round")]

@@ -25,7 +25,7 @@ from hanse.runs.config import Experiment
 __all__ = ["Prospect", "prospect"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Prospect:
     """What an experiment may cost a client and bring it, in units where they are money.
 
@@ -37,10 +37,10 @@ class Prospect:
     mechanism: str
     client: int
     rounds: int
-    grant: int | None
-    debt: int | None
-    most: int | None
-    most_round: int | None
+    grant: int | None = None
+    debt: int | None = None
+    most: int | None = None
+    most_round: int | None = None
     pays: tuple[str, ...]
     gains: tuple[str, ...]
     gives: tuple[str, ...]
@@ -65,30 +65,28 @@ def prospect(experiment: Experiment, client: int) -> Prospect:
     profile = at_round(build_profiles(experiment.clients.profiles, clients, experiment.run.seed)[client], 0)
     sizes = None if data is None else np.asarray(data.sizes, np.float64)
     joining = Joining(
-        client,
-        clients,
-        experiment.run.rounds,
-        grant,
-        debt,
-        sizes,
-        profile,
-        _agreed(experiment, client, clients, profile),
-        mechanism.slots(),
+        client=client,
+        clients=clients,
+        rounds=experiment.run.rounds,
+        grant=grant,
+        debt=debt,
+        sizes=sizes,
+        profile=profile,
+        agreed=_agreed(experiment, client, clients, profile),
+        parts=mechanism.slots(),
     )
     terms = _terms(mechanism, joining)
     most = joining.at_stake if terms.most is None else min(joining.at_stake, terms.most)
+    amounts = {"grant": grant, "debt": debt, "most": most, "most_round": terms.most_round}
     return Prospect(
-        mechanism.name,
-        client,
-        joining.rounds,
-        grant if terms.money else None,
-        debt if terms.money else None,
-        most if terms.money else None,
-        terms.most_round if terms.money else None,
-        terms.pays,
-        terms.gains,
-        _gives(experiment, mechanism, data, client, clients),
-        (*terms.unknown, *_unknown(terms.money, why)),
+        mechanism=mechanism.name,
+        client=client,
+        rounds=joining.rounds,
+        pays=terms.pays,
+        gains=terms.gains,
+        gives=_gives(experiment, mechanism, data, clients),
+        unknown=(*terms.unknown, *_unknown(terms.money, why)),
+        **(amounts if terms.money else {}),
     )
 
 
@@ -137,9 +135,7 @@ def _agreed(experiment: Experiment, client: int, clients: int, profile: Mapping[
     return agreed if type(agreed) is int and agreed >= 0 else None
 
 
-def _gives(
-    experiment: Experiment, mechanism: Mechanism, data: FederatedData | None, client: int, clients: int
-) -> tuple[str, ...]:
+def _gives(experiment: Experiment, mechanism: Mechanism, data: FederatedData | None, clients: int) -> tuple[str, ...]:
     seats = getattr(mechanism.select, "clients_per_round", None)
     asked = f"{seats} of {clients} clients are asked to train in a round" if seats and seats < clients else ""
     found = [f"{asked}."] if asked else []

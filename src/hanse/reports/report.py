@@ -22,16 +22,14 @@ from hanse.reports.chart import Chart, to_csv
 from hanse.reports.classmap import DataFacts, class_chart, data_facts
 from hanse.reports.compare import differences_tables, experiments_table, run_row, runs_table
 from hanse.reports.contributions import SURE, Contribution, contribution, contribution_charts, estimate_charts, shown
-from hanse.reports.costs import cost_charts
 from hanse.reports.draw_matplotlib import save
 from hanse.reports.draw_plotly import to_plotly
-from hanse.reports.groups import Group, group_runs
+from hanse.reports.groups import SeedGroup, group_runs, honest_of, unknown_roles
 from hanse.reports.honesty import honesty_charts
 from hanse.reports.market import flow_chart, kinds_chart, market_charts
 from hanse.reports.money import Books, books_of, token_charts
 from hanse.reports.part_charts import part_charts
-from hanse.reports.participation import participation_charts, refusal_counts
-from hanse.reports.who import honest_of, unknown_roles
+from hanse.reports.participation import cost_charts, participation_charts, refusal_counts
 from hanse.runs.record import RunRecord, load_runs
 
 __all__ = [
@@ -47,7 +45,7 @@ __all__ = [
 
 
 def figures(
-    groups: Sequence[Group], data: Sequence[DataFacts] = (), books: Mapping[str, Books] | None = None
+    groups: Sequence[SeedGroup], data: Sequence[DataFacts] = (), books: Mapping[str, Books] | None = None
 ) -> list[Chart]:
     """Return the charts of what these experiments recorded (and of their data), each with a key of its own.
 
@@ -104,7 +102,7 @@ class Result:
     seeds: int
 
 
-def results(groups: Sequence[Group], figure: str, *, ascending: bool = False) -> list[Result]:
+def results(groups: Sequence[SeedGroup], figure: str, *, ascending: bool = False) -> list[Result]:
     """Return each experiment's ``figure`` (a key of a compare row), the best first; without those that lack it."""
     found = []
     for group in groups:
@@ -115,12 +113,12 @@ def results(groups: Sequence[Group], figure: str, *, ascending: bool = False) ->
     return sorted(found, key=lambda r: r.mean if ascending else -r.mean)
 
 
-def summary(groups: Sequence[Group]) -> list[str]:
+def summary(groups: Sequence[SeedGroup]) -> list[str]:
     """Return sentences: who won and by how much, who contributed, what was refused."""
     return [*_outcome(groups), *_value(groups), *_refused(groups)]
 
 
-def _outcome(groups: Sequence[Group]) -> list[str]:
+def _outcome(groups: Sequence[SeedGroup]) -> list[str]:
     """Say how good the models are: where all clients have test data of their own that comes first, since it is what
     they asked for them to be tested on.
     """
@@ -170,7 +168,7 @@ def _close(found: Sequence[Result]) -> list[str]:
     return []
 
 
-def _value(groups: Sequence[Group]) -> list[str]:
+def _value(groups: Sequence[SeedGroup]) -> list[str]:
     told: list[str] = []
     sure = ""
     for group in groups:
@@ -221,7 +219,7 @@ def _error(error: float, digits: int | None = None) -> str:
     return f" ± {error:.2g}" if digits is None else f" ± {error:.{digits}f}"
 
 
-def _refused(groups: Sequence[Group]) -> list[str]:
+def _refused(groups: Sequence[SeedGroup]) -> list[str]:
     """Say in one sentence how many updates each experiment refused, and the reason that occurs most."""
     told, reasons = [], Counter[str]()
     for group in groups:
@@ -235,7 +233,7 @@ def _refused(groups: Sequence[Group]) -> list[str]:
     return [f"Updates refused: {_list(told)}, most often because: {reasons.most_common(1)[0][0]}."]
 
 
-def warnings(groups: Sequence[Group], runs: Sequence[RunRecord]) -> list[str]:
+def warnings(groups: Sequence[SeedGroup], runs: Sequence[RunRecord]) -> list[str]:
     """Return what a reader must know of the runs themselves: unfinished ones, and repeats that do not count."""
     told = [
         f"{run.name} has {len(run.metrics)} of {run.rounds_planned} rounds: it is not finished."
@@ -349,7 +347,7 @@ def _page(*, charts: Sequence[Chart], **words: Any) -> str:
     )
 
 
-def _title(groups: Sequence[Group]) -> str:
+def _title(groups: Sequence[SeedGroup]) -> str:
     labels = [group.label for group in groups]
     if len(labels) > 4:
         return f"{len(labels)} experiments side by side"

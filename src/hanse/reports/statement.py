@@ -45,11 +45,8 @@ __all__ = [
     "alone_experiment",
     "client_of",
     "contributed",
-    "find_alone",
-    "fit_of",
     "models_of",
     "money_of",
-    "own_lines",
     "statement",
     "train_alone",
     "verdict_of",
@@ -99,8 +96,8 @@ def statement(
     run = load_run(folder, ledger_url)
     if type(client) is not int or not 0 <= client < run.num_clients:
         raise UserError(f"--client {client}: no such client; this run has clients 0 to {run.num_clients - 1}")
-    names = _names_allowed(run.config)
-    fit = fit_of(run, client, None if alone is None else Path(alone))
+    names = table(run.config, "clients").get("named") is True
+    fit = _fit_of(run, client, None if alone is None else Path(alone))
     given = contributed(run, client)
     money = money_of(run.path, client, kinds=run.about.kinds, names=names, ledger_url=ledger_url)
     models = models_of(run, client, names=names)
@@ -123,20 +120,15 @@ def statement(
     )
 
 
-def client_of(run: RunRecord, said: str) -> int:
+def client_of(run: RunRecord, name: str) -> int:
     """Return the number of the client that a person means: a number, or the name of exactly one. Raises UserError."""
-    if said.isdecimal():
-        return int(said)
-    found = [c for c in range(run.num_clients) if run.client_label(c) == said]
-    if len(found) != 1:
-        what = "no client has this name" if not found else f"{len(found)} clients have this name"
-        raise UserError(f"--client {said}: {what}; give its number, 0 to {run.num_clients - 1}")
-    return found[0]
-
-
-def _names_allowed(config: Mapping[str, Any]) -> bool:
-    clients = config.get("clients")
-    return isinstance(clients, Mapping) and clients.get("named") is True
+    if name.isdecimal():
+        return int(name)
+    called = [c for c in range(run.num_clients) if run.client_label(c) == name]
+    if len(called) != 1:
+        what = "no client has this name" if not called else f"{len(called)} clients have this name"
+        raise UserError(f"--client {name}: {what}; give its number, 0 to {run.num_clients - 1}")
+    return called[0]
 
 
 # ---- how good its model is, and how good one would be that it trains alone
@@ -188,8 +180,8 @@ class Fit:
         return math.sqrt(sum(p * (1 - p) for p in (self.last, self.alone_accuracy)) / self.samples)
 
 
-def fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
-    """Return a client's tests in a run, beside those of ``alone`` (or of a run that :func:`find_alone` finds).
+def _fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
+    """Return a client's tests in a run, beside those of ``alone`` (or of a run that :func:`_find_alone` finds).
 
     Raises UserError for an ``alone`` that is no run of single clients on the same data with the same training.
     """
@@ -199,18 +191,24 @@ def fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
         return Fit(how=_why_untested(run))
     rounds, loss, accuracy, samples, errors = zip(*tests, strict=True)
     known = next((n for n in reversed(samples) if n is not None), run.members.get(client, {}).get("tests"))
-    found = Fit(rounds, accuracy, loss, known)
-    other = find_alone(run) if named is None else named
+    fit = Fit(rounds, accuracy, loss, known)
+    other = _find_alone(run) if named is None else named
     if other is None:
-        return replace(found, how=_how(run, client))
+        return replace(fit, how=_how(run, client))
     theirs = _tests(other, client)
     if not theirs:
-        return replace(found, how=f"{other.name} did not test client {client} on its own data")
+        return replace(fit, how=f"{other.name} did not test client {client} on its own data")
     _, alone_loss, alone_accuracy, _, alone_error = theirs[-1]
     # as if the two models erred independently: at most that, on the same samples
     error = None if errors[-1] is None or alone_error is None else math.hypot(errors[-1], alone_error)
-    rounds_alone = len(other.metrics)
-    return Fit(rounds, accuracy, loss, known, other.name, alone_accuracy, alone_loss, rounds_alone, loss_error=error)
+    return replace(
+        fit,
+        alone=other.name,
+        alone_accuracy=alone_accuracy,
+        alone_loss=alone_loss,
+        alone_rounds=len(other.metrics),
+        loss_error=error,
+    )
 
 
 def _tests(run: RunRecord, client: int) -> list[tuple[int, float | None, float | None, int | None, float | None]]:
@@ -223,18 +221,18 @@ def _tests(run: RunRecord, client: int) -> list[tuple[int, float | None, float |
         at = [] if tests is None else np.flatnonzero(tests.clients == client).tolist()
         if tests is None or not at:
             continue
-        loss, accuracy, error = (_finite(values[at[0]]) for values in (tests.loss, tests.accuracy, tests.error))
+        loss, accuracy, error = (_known(values[at[0]]) for values in (tests.loss, tests.accuracy, tests.error))
         samples = None if tests.samples is None else int(tests.samples[at[0]])
         if loss is not None or accuracy is not None:
             found.append((int(line["round"]), loss, accuracy, samples, error))
     return found
 
 
-def _finite(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def _known(number: float) -> float | None:
+    return float(number) if np.isfinite(number) else None
 
 
-def find_alone(run: RunRecord) -> RunRecord | None:
+def _find_alone(run: RunRecord) -> RunRecord | None:
     """Return a finished run of the same clients by themselves: in the run directory's folder "alone", or beside it.
 
     It must have the same data, model and training, and at least one finished round; of several the first by name.
@@ -375,10 +373,6 @@ def contributed(run: RunRecord, client: int) -> Contributed:
         ranked=int(ranked.sum()),
         valued=len(valued),
     )
-
-
-def _known(number: float) -> float | None:
-    return float(number) if np.isfinite(number) else None
 
 
 def _positive_by_round(run: RunRecord, some: np.ndarray, played: int) -> Floats:
@@ -597,7 +591,7 @@ def money_of(
         # the rest is read of one moment: a run may be writing
         book = ledger.as_book()
         records = {r.number: r for name in (mine, kept) for r in ledger.history(name) if r.number <= book.count}
-    lines = own_lines([records[n] for n in sorted(records)], client, names=names)
+    lines = _own_lines([records[n] for n in sorted(records)], client, names=names)
     figures = _figures(lines, kinds or {})
     outside = [f for f in figures if not f.within and f.kind != "grant"]
     return Money(
@@ -615,7 +609,7 @@ def money_of(
     )
 
 
-def own_lines(records: Iterable[Record], client: int, *, names: bool = False) -> tuple[Posting, ...]:
+def _own_lines(records: Iterable[Record], client: int, *, names: bool = False) -> tuple[Posting, ...]:
     """Return the postings of a client's two accounts among ``records`` (in order of their numbers)."""
     own = (account_of(client), escrow(client))
     found = [(r, name, units) for r in records for name, units in r.transaction.postings if name in own]
@@ -630,14 +624,10 @@ def own_lines(records: Iterable[Record], client: int, *, names: bool = False) ->
             account=name,
             units=units,
             holds=held,
-            others=_others(r, own) if names else (),
+            others=tuple(dict.fromkeys(n for n, _ in r.transaction.postings if n not in own)) if names else (),
         )
         for (r, name, units), held in zip(found, holds, strict=True)
     )
-
-
-def _others(record: Record, own: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for name, _ in record.transaction.postings if name not in own))
 
 
 def _figures(lines: Sequence[Posting], kinds: Mapping[str, str]) -> tuple[PostingSum, ...]:
@@ -707,17 +697,12 @@ _HEADLINES: dict[Answer, str] = {
 
 def verdict_of(fit: Fit, money: Money | None, models: Models) -> JoiningVerdict:
     """Return the answer from the model's accuracy against the one alone, and from what was traded or paid."""
-    signs: list[int] = []
-    reasons: list[str] = []
     judged = (_model(fit), _economy(money, models))
-    for sign, reason in judged:
-        if sign is not None:
-            signs.append(sign)
-        if reason:
-            reasons.append(reason)
+    signs = [sign for sign, _ in judged if sign is not None]
+    reasons = [reason for _, reason in judged if reason]
     if 1 in signs and -1 in signs:
         answer: Answer = "mixed"
-        reasons += [line for line in (_rate(fit, money, models),) if line]
+        reasons += filter(None, [_rate(fit, money, models)])
     elif 1 in signs:
         answer = "yes"
     elif -1 in signs:

@@ -16,12 +16,11 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from hanse.reports.statement_page import POLICY as STATEMENT_POLICY
-from hanse.web.doors import SESSION_S, Doors
-from hanse.web.gate import Gate, refuse, refused_page
+from hanse.web.gate import RequestGate, refuse, refused_page
 from hanse.web.hub import Hub
-from hanse.web.keys import Key
+from hanse.web.keys import SESSION_S, Key, Sessions
 from hanse.web.pages import page
-from hanse.web.runs import Found, find_runs, summary
+from hanse.web.runs import ListedRun, find_runs, summary
 from hanse.web.statements import NoStatementError, Statements
 
 __all__ = ["Page", "make_app"]
@@ -36,7 +35,7 @@ _STATIC = {f.name: f.read_bytes() for f in files("hanse.web").joinpath("static")
 
 @dataclass(eq=False)
 class Page:
-    """What the page shows and to whom: the runs in ``root``; with a file of keys in ``doors`` to their holders only.
+    """What the page shows and to whom: the runs in ``root``; with a file of keys in ``sessions`` to their holders only.
 
     ``cookie`` names the session's cookie, ``secure`` says that the page is served by TLS, ``hosts`` are the names that
     it answers to (None: any), ``ledger_url`` is where the runs' books are if not in their directories, ``stopping``
@@ -44,7 +43,7 @@ class Page:
     """
 
     root: Path
-    doors: Doors
+    sessions: Sessions
     hosts: frozenset[str] | None = None
     cookie: str = "hanse_session"
     secure: bool = False
@@ -53,14 +52,14 @@ class Page:
     hub: Hub = field(init=False)
     statements: Statements = field(init=False)
     streams: Counter[str] = field(default_factory=Counter)
-    _runs: dict[str, Found] = field(default_factory=dict)
+    _runs: dict[str, ListedRun] = field(default_factory=dict)
     _searched: float = -AGAIN_S
 
     def __post_init__(self) -> None:
         self.hub = Hub(self.stopping, ledger_url=self.ledger_url)
         self.statements = Statements(self.ledger_url)
 
-    async def runs(self) -> dict[str, Found]:
+    async def runs(self) -> dict[str, ListedRun]:
         """Return the runs in the folder, as of the last two seconds."""
         if time.monotonic() - self._searched >= AGAIN_S:
             self._runs = await asyncio.to_thread(find_runs, self.root)
@@ -68,12 +67,12 @@ class Page:
         return self._runs
 
 
-def make_app(shown: Page) -> Gate:
+def make_app(shown: Page) -> RequestGate:
     """Return the application, behind its gate."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    gate = Gate(app, shown.doors, shown.cookie, shown.hosts, shown.secure)
+    gate = RequestGate(app, shown.sessions, shown.cookie, shown.hosts, shown.secure)
     app.state.gate = gate
-    _doors(app, shown, gate)
+    _login(app, shown, gate)
     _runs(app, shown)
     _statements(app, shown)
 
@@ -87,7 +86,7 @@ def make_app(shown: Page) -> Gate:
 
 
 def _words(shown: Page, request: Request) -> dict[str, Any]:
-    return {"who": _key(request), "keys": shown.doors.file is not None}
+    return {"who": _key(request), "keys": shown.sessions.file is not None}
 
 
 def _key(request: Request) -> Key:
@@ -96,7 +95,7 @@ def _key(request: Request) -> Key:
     return key
 
 
-def _doors(app: FastAPI, shown: Page, gate: Gate) -> None:
+def _login(app: FastAPI, shown: Page, gate: RequestGate) -> None:
     """Logging in and out."""
 
     @app.get("/login")
@@ -122,14 +121,14 @@ def _doors(app: FastAPI, shown: Page, gate: Gate) -> None:
             return page("login", wrong.status_code, headers, wrong=words[wrong.status_code])
         answer = RedirectResponse("/", 303)
         answer.set_cookie(
-            shown.cookie, shown.doors.open_session(key), SESSION_S, path="/", secure=shown.secure, httponly=True,
+            shown.cookie, shown.sessions.open_session(key), SESSION_S, path="/", secure=shown.secure, httponly=True,
             samesite="strict",
         )  # fmt: skip
         return answer
 
     @app.post("/logout")
     async def logout(request: Request) -> Response:
-        shown.doors.close_session(request.cookies.get(shown.cookie, ""))
+        shown.sessions.close_session(request.cookies.get(shown.cookie, ""))
         answer = RedirectResponse("/login", 303)
         answer.delete_cookie(shown.cookie, path="/", secure=shown.secure, httponly=True, samesite="strict")
         return answer
@@ -185,10 +184,10 @@ def _runs(app: FastAPI, shown: Page) -> None:
 
 def _still(shown: Page, request: Request) -> bool:
     """Say whether whoever asked may go on: the key is in the file, and the session was not closed."""
-    doors, session = shown.doors, request.cookies.get(shown.cookie)
-    if doors.file is None or "authorization" in request.headers:
-        return doors.still(_key(request))
-    return session is not None and doors.by_session(session) is not None
+    sessions, session = shown.sessions, request.cookies.get(shown.cookie)
+    if sessions.file is None or "authorization" in request.headers:
+        return sessions.still(_key(request))
+    return session is not None and sessions.by_session(session) is not None
 
 
 def _statements(app: FastAPI, shown: Page) -> None:
@@ -230,6 +229,6 @@ def _gone(shown: Page, request: Request) -> Response:
     return page("message", 404, title="Not found", text=text, **_words(shown, request))
 
 
-def _summaries(found: list[Found]) -> list[dict[str, Any]]:
+def _summaries(found: list[ListedRun]) -> list[dict[str, Any]]:
     now = time.time()
     return [summary(one, now) for one in found]

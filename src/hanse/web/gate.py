@@ -5,6 +5,9 @@ carries. In ASGI itself, so that no address can be added that does not pass here
 from __future__ import annotations
 
 import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -13,12 +16,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hanse.web.doors import ANYBODY, OPEN, Doors, may
-from hanse.web.keys import Key
-from hanse.web.limit import Limit
+from hanse.web.keys import ANYBODY, OPEN, Key, Sessions, may_ask
 from hanse.web.pages import page
 
-__all__ = ["LOOPBACK", "POLICY", "Gate", "asker", "refuse", "refused_page"]
+__all__ = ["LOOPBACK", "POLICY", "Limit", "RequestGate", "asker", "refuse", "refused_page"]
 
 log = logging.getLogger("hanse.web")
 
@@ -45,14 +46,42 @@ def asker(scope: Scope) -> str:
     return str(client[0]) if client else "?"
 
 
+@dataclass
+class Limit:
+    """A bucket of tokens for each asker, so that nobody asks too often (neither Starlette nor uvicorn bounds that).
+
+    ``burst`` requests at once, then ``per_second`` of them; of the ``most`` askers that were heard last.
+
+    Forgetting the others bounds the memory; who is forgotten starts again with a full bucket, as after a pause.
+    """
+
+    burst: float
+    per_second: float
+    most: int = 4096
+    clock: Callable[[], float] = time.monotonic
+    _buckets: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)  # left, when
+
+    def take(self, asker: str) -> float:
+        """Take one request from the asker's bucket if there is one, and return 0; else the seconds until there is."""
+        left, when = self._buckets.get(asker, (self.burst, self.clock()))
+        left = min(self.burst, left + (self.clock() - when) * self.per_second)
+        if left < 1:
+            return (1 - left) / self.per_second
+        self._buckets[asker] = (left - 1, self.clock())
+        self._buckets.move_to_end(asker)
+        if len(self._buckets) > self.most:
+            self._buckets.popitem(last=False)
+        return 0.0
+
+
 @dataclass(eq=False)
-class Gate:
+class RequestGate:
     """The gate in front of ``app``. ``hosts``: the names under which the page may be asked for, None for any (a page
     without keys answers to loopback's names alone, so that no other site can point its own name here).
     """
 
     app: ASGIApp
-    doors: Doors
+    sessions: Sessions
     cookie: str
     hosts: frozenset[str] | None
     secure: bool = False
@@ -103,21 +132,21 @@ class Gate:
                     _note(request, None, 401, "no key")
                 return RedirectResponse("/login", 303)
             return refuse(request, None, 401, "no key")
-        if key is not None and not may(key, path):
+        if key is not None and not may_ask(key, path):
             return refused_page(request, key, 403, "not for this key")
         scope.setdefault("state", {})["key"] = key
         return None
 
     def _identify(self, request: Request) -> tuple[Key | None, bool]:
         """Return who asks, None for nobody, and whether a wrong key was presented."""
-        if self.doors.file is None:
+        if self.sessions.file is None:
             return ANYBODY, False
         kind, _, said = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            key = self.doors.by_key(said.strip())
+            key = self.sessions.by_key(said.strip())
             return key, key is None
         session = request.cookies.get(self.cookie)
-        return (self.doors.by_session(session) if session else None), False
+        return (self.sessions.by_session(session) if session else None), False
 
     def present(self, request: Request, said: str) -> tuple[Key | None, Response | None]:
         """Return the holder of a key that a form presents, or the refusal: wrong, or too many wrong ones before.
@@ -125,7 +154,7 @@ class Gate:
         A right key always passes. A key has 256 random bits: nobody guesses one, so wrong keys are slowed down for what
         they cost and for the log, not to protect the right ones, and whoever sends them cannot lock a holder out.
         """
-        key = self.doors.by_key(said)
+        key = self.sessions.by_key(said)
         return key, None if key is not None else self._wrong(request)
 
     def _wrong(self, request: Request) -> Response:

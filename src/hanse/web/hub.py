@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from hanse.web.live_run import LiveRun, encode
-from hanse.web.runs import Found
+from hanse.web.runs import ListedRun
 
 __all__ = ["Hub"]
 
@@ -64,7 +64,7 @@ class Hub:
         """How many streams are open."""
         return sum(len(followed.watchers) for followed in self._followed.values())
 
-    async def watch(self, found: Found, still: Callable[[], bool] = lambda: True) -> AsyncIterator[str]:
+    async def watch(self, found: ListedRun, still: Callable[[], bool] = lambda: True) -> AsyncIterator[str]:
         """Yield a run's messages as server-sent events, all so far first; it ends when ``still`` holds no longer."""
         followed = self._follow(found)
         me = _Watcher()
@@ -95,7 +95,7 @@ class Hub:
         finally:
             followed.watchers.discard(me)
 
-    def _follow(self, found: Found) -> _Followed:
+    def _follow(self, found: ListedRun) -> _Followed:
         followed = self._followed.get(found.id)
         if followed is None:
             followed = self._followed[found.id] = _Followed(LiveRun(found.folder, found.name, self.ledger_url))

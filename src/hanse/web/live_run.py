@@ -9,23 +9,28 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
-from hanse.base.files import read_toml, table
+from hanse.base.files import opened, read_toml, table
+from hanse.core.book import LedgerError
 from hanse.core.telling import About, matched, read_about
+from hanse.ledger.place import open_ledger
+from hanse.ledger.store import Ledger
+from hanse.ledger.totals import Totals
 from hanse.runs.record import MEMBERS, METRICS, SEATS, LineTail, Seat, is_number, read_members
-from hanse.web.books import LiveBooks
 
-__all__ = ["Contributor", "Contributors", "LiveRun", "Series", "encode", "state_of"]
+__all__ = ["Contributor", "Contributors", "LiveBooks", "LiveRun", "SparseSeries", "encode", "progress_of", "state_of"]
 
 MOST_POINTS = 1024  # points; more than a screen can show
 
 
 @dataclass
-class Series:
+class SparseSeries:
     """At most ``most`` of the observations, evenly spread, and the last one.
 
     Every ``stride``-th observation is kept; when they become too many, every second is dropped and the stride doubles.
@@ -131,6 +136,71 @@ class Contributors:
         self.latest.append([seat.client, seat.value, error, reason])
 
 
+CHUNK = 1000  # transactions that are read at a time
+
+
+@dataclass
+class LiveBooks:
+    """A run's books so far, as ``totals``. ``trouble`` is why they cannot be read, if they cannot."""
+
+    folder: Path
+    ledger_url: str | None = None  # where the user says that the books are
+    totals: Totals = field(default_factory=Totals)
+    trouble: str | None = None
+    behind: bool = False  # the last read left something unread
+    _ledger: Ledger | None = None
+    _made: bytes = b""  # what ledger.json said when the ledger was opened
+
+    def read(self) -> bool:
+        """Take in the next transactions, at most a thousand, and say whether there were any."""
+        if not self._open():
+            return False
+        assert self._ledger is not None
+        try:
+            with closing(self._ledger.history(after=self.totals.count, chunk=CHUNK)) as history:
+                records = list(islice(history, CHUNK))
+        except LedgerError as wrong:
+            self.trouble, self.behind = str(wrong), False
+            self._shut()
+            return False
+        self.trouble, self.behind = None, len(records) == CHUNK
+        for record in records:
+            self.totals.add(record)
+        return bool(records)
+
+    def _open(self) -> bool:
+        """Say whether the ledger is open; a ledger that was made anew is read from its beginning."""
+        file = self.folder / "ledger.json"
+        try:
+            with opened(file) as blob:
+                made = blob.read(1 << 16)
+        except OSError:  # a run without payments, or one that is being made anew
+            made = b""
+        if made != self._made:
+            self.close()
+            self._made = made
+        if not made:
+            return False
+        if self._ledger is None:
+            try:
+                self._ledger = open_ledger(self.folder, self.ledger_url)
+            except UserError as wrong:
+                # a run's first moments: the book is named, but nothing is in it yet
+                self.trouble = str(wrong)
+                return False
+        return True
+
+    def _shut(self) -> None:
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
+
+    def close(self) -> None:
+        """Close the ledger and forget what was read."""
+        self._shut()
+        self.totals, self.trouble, self.behind = Totals(), None, False
+
+
 MANY = 100  # new rounds in one look: the whole state is shorter than what changed
 FIGURES = 256  # metrics of a run; more than that are not kept
 EDGES = 200  # of the market's graph
@@ -143,6 +213,34 @@ Message = dict[str, Any]
 def encode(message: Mapping[str, Any]) -> str:
     """Return a message as one line of JSON that a browser reads (no NaN)."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False)
+
+
+def progress_of(
+    folder: Path, config: Mapping[str, Any], last: Mapping[str, Any], pace_s: float | None, now: float
+) -> dict[str, Any]:
+    """Return how far a run is: mechanism, seed, registered clients, rounds done (by the ``last`` line of its
+    metrics) and planned, state, and the seconds since then. None: its files do not say.
+    """
+
+    def number(section: str, key: str) -> int | None:
+        value = table(config, section).get(key)
+        return value if type(value) is int else None
+
+    rounds = last["round"] + 1 if type(last.get("round")) is int else 0
+    try:
+        age = max(0.0, now - (folder / METRICS).stat().st_mtime) if rounds else None
+    except OSError:
+        age = None
+    planned = number("run", "rounds")
+    return {
+        "mechanism": str(table(config, "mechanism").get("name", "?")).rpartition(":")[2][:80],
+        "seed": number("run", "seed"),
+        "clients": 1 if table(config, "data").get("partition") == "pooled" else number("data", "clients"),
+        "rounds": rounds,
+        "planned": planned,
+        "state": state_of(rounds, planned, age, pace_s),
+        "age_s": None if age is None else round(age, 1),
+    }
 
 
 def state_of(rounds: int, planned: int | None, age_s: float | None, pace_s: float | None) -> str:
@@ -162,7 +260,7 @@ class _Read:
 
     metrics: LineTail
     clients: LineTail
-    series: dict[str, Series] = field(default_factory=dict)
+    series: dict[str, SparseSeries] = field(default_factory=dict)
     seats: Contributors = field(default_factory=Contributors)
     utility: dict[int, float] = field(default_factory=dict)
     pace: deque[float] = field(default_factory=lambda: deque(maxlen=20))
@@ -275,7 +373,7 @@ class LiveRun:
             if key not in read.series:
                 if len(read.series) >= FIGURES:
                     continue
-                read.series[key] = Series()
+                read.series[key] = SparseSeries()
             read.series[key].add(round, value)
             points.setdefault(key, []).append((round, value))
         read.refused += int(line["refused"]) if is_number(line.get("refused")) else 0
@@ -340,23 +438,10 @@ class LiveRun:
 
     def _progress(self) -> Message:
         read = self._read
-        planned = self._section("run").get("rounds")
-        planned = planned if type(planned) is int else None
-        rounds = int(read.last["round"]) + 1 if read.last else 0
         pace = sum(read.pace) / len(read.pace) if read.pace else None
-        try:
-            age = max(0.0, time.time() - (self.folder / METRICS).stat().st_mtime) if rounds else None
-        except OSError:
-            age = None
         return {
             "name": self.name,
-            "mechanism": str(self._section("mechanism").get("name", "?")).rpartition(":")[2][:80],
-            "seed": _whole_number(self._section("run").get("seed")),
-            "registered": _whole_number(self._section("data").get("clients")),
-            "rounds": rounds,
-            "planned": planned,
-            "state": state_of(rounds, planned, age, pace),
-            "age_s": None if age is None else round(age, 1),
+            **progress_of(self.folder, self._config, read.last, pace, time.time()),
             "pace_s": pace,
             "refused": read.refused,
             "left": read.left,
@@ -366,14 +451,9 @@ class LiveRun:
     def _told(self) -> Message:
         """Return what parts and behaviours say of themselves, as the run's directory has it: anybody's words."""
         said = self._about
-        charts = [plot for part in said.parts for plot in part.telling.charts]
         return {
             "sentences": list(said.sentences),
-            "charts": [
-                {"title": p.title, "metric": p.metric, "unit": p.unit, "line": p.line, "caption": p.caption,
-                 "factor": p.factor}
-                for p in charts
-            ],
+            "charts": [asdict(plot) for part in said.parts for plot in part.telling.charts],
             "kinds": dict(said.kinds),
             "conducts": [
                 {"label": c.label, "sentence": c.sentence, "clients": len(c.clients), "cheats": c.cheats}
@@ -381,10 +461,7 @@ class LiveRun:
             ],
             "worth": None if said.worth is None else {"label": said.worth.label, "sentence": said.worth.sentence},
             "trouble": self._unsaid,
-        }  # fmt: skip
-
-    def _section(self, name: str) -> Mapping[str, Any]:
-        return table(self._config, name)
+        }
 
     def _recent(self) -> Message:
         seats = self._read.seats
@@ -406,7 +483,3 @@ class LiveRun:
             "round": totals.round,
             "trouble": self._books.trouble,
         }
-
-
-def _whole_number(value: object) -> int | None:
-    return value if type(value) is int else None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hanse.base.errors import UserError
 from hanse.base.looking import looking
-from hanse.web.runs import Found
+from hanse.web.runs import ListedRun
 
 __all__ = ["NoStatementError", "Statements", "main"]
 
@@ -44,7 +44,7 @@ class Statements:
     _made: OrderedDict[tuple[str, int, str], _Made] = field(default_factory=OrderedDict)
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
-    async def get(self, found: Found, client: int, form: str) -> bytes:
+    async def get(self, found: ListedRun, client: int, form: str) -> bytes:
         """Return the statement as ``html`` or ``json``. Raises NoStatementError."""
         asked = (found.id, client, form)
         async with self._turns:

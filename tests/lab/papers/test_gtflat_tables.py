@@ -19,7 +19,7 @@ from hanse.lab.papers.compare import curves, rows
 from hanse.lab.papers.runner import TableOutcome, expand, run_table
 from hanse.lab.papers.show import write_outcome
 from hanse.lab.papers.tables import SCALES, Measure, PaperTable, Printed, Variant, filtered, on_device, read_table
-from hanse.reports.effective import improvement
+from hanse.reports.compare import improvement
 
 from .paper_cases import cell, made_up, sections, table
 

@@ -20,7 +20,7 @@ from scipy.stats import rankdata
 from hanse.lab.job import Job
 from hanse.lab.papers.runner import TableOutcome, expand
 from hanse.lab.papers.tables import Cell, PaperTable
-from hanse.reports.effective import best_so_far, effective_round, improvement
+from hanse.reports.compare import best_so_far, effective_round, improvement
 
 __all__ = [
     "CellCurve",

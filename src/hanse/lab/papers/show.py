@@ -243,6 +243,6 @@ def _draw(table: PaperTable, drawn: Sequence[CellCurve], path: Path) -> None:
             low, high = low.clip(0, 100), high.clip(0, 100)
         lines.append(Line(name, x, mean, low, high, look))
     title = f"{table.title} ({group})"
-    chart = Chart("curves", "Reproduction", title, "", "rounds played", table.unit, Lines(tuple(lines)))
+    chart = Chart("curves", "Reproduction", title, "", Lines(tuple(lines)), x="rounds played", y=table.unit)
     path.parent.mkdir(parents=True, exist_ok=True)
     to_matplotlib(chart).savefig(path)

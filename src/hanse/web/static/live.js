@@ -77,7 +77,7 @@ function draw(now) {
 
 function drawProgress() {
   const p = run.progress, words = [p.mechanism];
-  if (p.registered !== null) words.push(`${p.registered} clients`);
+  if (p.clients !== null) words.push(`${p.clients} client${p.clients === 1 ? "" : "s"}`);
   if (p.seed !== null) words.push(`seed ${p.seed}`);
   $("about").textContent = words.join(", ");
   $("rounds").textContent = p.planned === null ? `${p.rounds} rounds` : `${p.rounds} of ${p.planned} rounds`;
