@@ -1,7 +1,7 @@
 """What a round of each kind of mechanism takes, and where the time goes: plain, valued, personalised, a language model.
 
-On MNIST, 100 clients of 550 samples, the MLP 784-50-25-10, 5 epochs of batch 50: FedAvg with 10 seats; GTG-Shapley of
-10 and of 20 updates on 5,000 server images; Ditto's row a client; PI-FL's tiers; iPFL's market of 20. On Shakespeare,
+On MNIST, 100 clients of 550 samples, the MLP 784-50-25-10, 5 epochs of batch 50: FedAvg with 10 seats; Shapley
+values of 10 and of 20 updates on 5,000 server images, by GTG-Shapley and by the mixture; Ditto's row a client; PI-FL's tiers; iPFL's market of 20. On Shakespeare,
 where it is: ten roles, a two-layer LSTM, 20 steps of batch 16. Each job is a process of its own, the jobs in turns;
 medians over the rounds but the first, then over the processes. Run: ``HANSE_DATA=folder python benchmarks/kinds.py``.
 """
@@ -45,8 +45,12 @@ SHAKESPEARE: Mapping[str, Any] = {
 }  # fmt: skip
 JOBS: Mapping[str, Mapping[str, Any]] = {
     "FedAvg, 10 seats": MNIST | {"mechanism": {"name": "fedavg", "clients_per_round": 10}},
-    "GreedyFed, GTG of M=10": MNIST | {"mechanism": {"name": "greedyfed", "clients_per_round": 10}},
-    "GreedyFed, GTG of M=20": MNIST | {"mechanism": {"name": "greedyfed", "clients_per_round": 20}},
+    **{
+        f"GreedyFed, {value} of M={seats}": MNIST
+        | {"mechanism": {"name": "greedyfed", "clients_per_round": seats, "value": value}}
+        for seats in (10, 20)
+        for value in ("gtg", "mixture")
+    },
     "Ditto, a row a client, 10 seats": MNIST | {"mechanism": {"name": "ditto", "clients_per_round": 10}},
     "PI-FL, 3 tiers of 4 seats": MNIST
     | {"mechanism": {"name": "pifl", "tiers": 3, "by_contribution": 3, "at_random": 1}, "clients": {"grant": 100.0}},

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache, wraps
 from itertools import combinations, islice
-from typing import Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -51,6 +52,8 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Reported = Literal["exact", "plug-in", "cross-fitted"]
 Factor = tuple[Floats, bool]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 BUDGET = 10  # coalitions a player by default: errors of 1 to 2 % on real games of 10 to 20 players
 _OFFSETS = (0.3, 1.0, 3.0)
@@ -66,6 +69,27 @@ _ALL_CONSTRAINTS = 12  # players: up to here the least core heeds every coalitio
 _CONSTRAINTS = 4000  # coalitions that it heeds beyond
 _SMALLEST = 1e-6  # a weight below this share of the mean weight counts as this share
 _ROUNDING = 1e-8  # how far a Gram matrix may be from symmetric and positive semidefinite, relative to its largest entry
+
+
+@cache
+def _libraries() -> Any:
+    import scipy.linalg  # noqa: F401  its library is one of them
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def _on_one_thread(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function's linear algebra run on one thread: its matrices are small, so that threads only wait for each
+    other, and its bits do not depend on how many there are.
+    """
+
+    @wraps(function)
+    def alone(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _libraries().limit(limits=1, user_api="blas"):
+            return function(*args, **kwargs)
+
+    return alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,6 +340,7 @@ class Fit:
     weights: Floats
     kernel: _Kernel | None
     folds: Ints
+    _functionals: dict[str, _Functional] = field(default_factory=dict, repr=False)
 
     @property
     def reported(self) -> Reported:
@@ -324,6 +349,7 @@ class Fit:
             return "exact"
         return "cross-fitted" if len(self.worth) >= _CROSS_FITTED * self.design.players else "plug-in"
 
+    @_on_one_thread
     def values(self, measure: Semivalue | None = None, worth: Floats | None = None) -> Floats:
         """Return the reported values ``[n, ...]`` of a semivalue (default: Shapley), of this utility or of another one
         whose worths ``[m, ...]`` of the same coalitions are given; the surrogate's kernel stays.
@@ -331,6 +357,7 @@ class Fit:
         found = self._of(self._values_of(measure), self.worth if worth is None else worth)
         return found.cross_fitted if self.reported == "cross-fitted" else found.plug_in
 
+    @_on_one_thread
     def estimate(self, measure: Semivalue | None = None, places: Ints | None = None) -> MixtureEstimate:
         """Return a semivalue (default: Shapley) with its errors; ``places [m]`` are kept beside (default: in order)."""
         found, kernel = self._of(self._values_of(measure), self.worth), self.kernel
@@ -352,6 +379,7 @@ class Fit:
             places=np.arange(distinct) if places is None else places,
         )
 
+    @_on_one_thread
     def interactions(self, measure: Semivalue | None = None) -> tuple[Floats, Floats]:
         """Return the pairwise interaction index ``[n, n]`` of a semivalue (default: Shapley; Grabisch, Roubens 1999),
         and its standard errors ``[n, n]``: above 0 two players complement each other, below 0 they duplicate each
@@ -366,12 +394,14 @@ class Fit:
         np.fill_diagonal(errors, 0.0)
         return square, errors
 
+    @_on_one_thread
     def predict(self, members: ArrayLike) -> Floats:
         """Return the worths of coalitions ``members [c, n]`` (booleans): the evaluated ones where they are known, the
         surrogate's elsewhere, ``[c]``.
         """
         return self._predicted(np.asarray(members, dtype=bool), np.arange(self.design.pairs))
 
+    @_on_one_thread
     def least_core(self) -> LeastCore:
         """Return the game's least core (Maschler, Peleg, Shapley 1979); up to 12 players it heeds every coalition."""
         n = self.design.players
@@ -416,6 +446,8 @@ class Fit:
     def _values_of(self, measure: Semivalue | None) -> _Functional:
         n = self.design.players
         measure = measure or Semivalue.shapley(n)
+        if measure.name in self._functionals:
+            return self._functionals[measure.name]
         w = measure.weights(n - 1)
         there = self._sides()
         size = there.sum(axis=1)
@@ -426,7 +458,9 @@ class Fit:
         if self.kernel is not None:
             u = self.kernel.offset + self._mixtures() @ self.kernel.gram
             on_kernels = kernel_values(u, self.weights, measure) / self.kernel.scale
-        return _Functional(on_kernels, np.full(n, -w[0]), np.full(n, w[n - 1]), small, large)
+        found = _Functional(on_kernels, np.full(n, -w[0]), np.full(n, w[n - 1]), small, large)
+        self._functionals[measure.name] = found
+        return found
 
     def _interaction(self, measure: Semivalue | None) -> _Functional:
         n = self.design.players
@@ -537,6 +571,7 @@ class Fit:
         return np.asarray(unit * np.sqrt(square) * stdtrit(np.clip(freedom, 1, 1e6), 0.975) / _HALF_WIDTH)
 
 
+@_on_one_thread
 def fit(design: Design, worth: ArrayLike, weights: ArrayLike, grams: Sequence[ArrayLike] = ()) -> Fit:
     """Fit a surrogate to the worths of a design's coalitions.
 
