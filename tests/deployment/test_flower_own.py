@@ -25,9 +25,9 @@ from hanse.core.part import Mechanism, Settlement, SettlePart, View
 from hanse.core.port import Request, Test
 from hanse.data import build
 from hanse.deployment import link, server
-from hanse.deployment.operator import Orders, give
+from hanse.deployment.members import Orders, give
 from hanse.federation.codec import Message, WireError, pack, unpack
-from hanse.federation.node import ClientData, Job, Node
+from hanse.federation.node import Assignment, ClientData, Node
 from hanse.federation.private import PrivateRow
 from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import read_receipts
@@ -266,7 +266,7 @@ def test_a_run_keeps_its_name_for_its_members_folders(tmp_path: Path) -> None:
 
 def test_a_private_row_is_tested_by_its_number_and_alone(tmp_path: Path) -> None:
     exp = experiment("fedavg")
-    job = Job("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
+    job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
     node = Node(ClientData.of(build(exp.data), 1), job, tmp_path)
     first = node.problem.layout.flatten(node.problem.module)
     ask = Test("test", first, row=1)
@@ -282,7 +282,7 @@ def test_a_private_row_is_tested_by_its_number_and_alone(tmp_path: Path) -> None
 
 def test_a_receipt_of_another_client_or_none_is_refused(tmp_path: Path) -> None:
     exp = experiment("fedavg")
-    job = Job("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
+    job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
     node = Node(ClientData.of(build(exp.data), 1), job, tmp_path)
     fields = {"book": "b", "round": 0, "client": 2, "count": 1, "head": "h", "balance": 0, "escrow": 0, "postings": []}
     for lines in ("{", '{"shell": 1}', json.dumps(fields | {"client": 1, "round": "0"})):

@@ -17,7 +17,7 @@ from test_flower_in_process import N, experiment, grid_of
 import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
-from hanse.deployment.letters import Letters
+from hanse.deployment.receipts import Letters
 from hanse.deployment.server import play
 from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import Receipt, read_receipts
