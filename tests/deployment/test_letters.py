@@ -41,7 +41,7 @@ def books(**more: Any) -> hanse.Experiment:
 def run_with(grid: InProcessGrid, exp: hanse.Experiment, out: Path, *observers: Any) -> hanse.Run:
     data = build(exp.data)
     sets = (data.server_validation, data.server_test)
-    return play(grid, exp, out, N, lambda: sets, list(observers), 5.0)
+    return play(grid, exp, out, N, lambda: sets, list(observers), patience_s=5.0)
 
 
 def kept(folder: Path) -> dict[int, list[Receipt]]:

@@ -60,7 +60,7 @@ def asked(grid: InProcessGrid, node: int) -> int:
 
 
 def run_with(grid: InProcessGrid, exp: hanse.Experiment, out: Path, members: int = N, *observers: Any) -> hanse.Run:
-    return play(grid, exp, out, members, None, list(observers), 5.0)
+    return play(grid, exp, out, members, None, list(observers), patience_s=5.0)
 
 
 class AfterRound:
@@ -518,10 +518,10 @@ def test_the_register_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "Expecting value"),
-        ("[{", "Expecting"),
-        ("{}", "valid list"),
-        ('[{"id": 0}]', "0.key: Field required"),
+        ("", "list: field required"),
+        ("[{", "invalid JSON: key must be a string"),
+        ("{}", "input should be a valid array"),
+        ('[{"id": 0}]', "0.key: dict: field required"),
         (json.dumps([member(100, 0), member(101, 0)]), "a key or an id is there twice"),
         ("\xff", "utf-8"),
     ],
