@@ -44,7 +44,7 @@ def run(exp: hanse.Experiment, folder: Path) -> hanse.Run:
         if data.sizes[i]
     }
     sets = (data.server_validation, data.server_test)
-    return play(InProcessGrid(apps), exp, folder / "run", len(apps), lambda: sets, [], 5.0)
+    return play(InProcessGrid(apps), exp, folder / "run", len(apps), lambda: sets, [], patience_s=5.0)
 
 
 def main() -> None:

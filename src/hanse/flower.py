@@ -3,9 +3,8 @@
 Needs the extra ``flower`` (``pip install 'hanse[flower]'``).
 """
 
-from hanse.deployment.client import client_app
+from hanse.deployment.client import client_app, instructions
 from hanse.deployment.server import server_app
-from hanse.deployment.texts import instructions
 from hanse.federation.node import ClientData
 
 __all__ = ["ClientData", "client_app", "instructions", "server_app"]

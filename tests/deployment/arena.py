@@ -21,7 +21,7 @@ from hanse.data.federated import FederatedData, RemoteData
 from hanse.deployment.link import FlowerFederation
 from hanse.deployment.members import Members
 from hanse.deployment.message import from_records, to_records
-from hanse.federation.node import ClientData, Job, Node, hello
+from hanse.federation.node import Assignment, ClientData, Node, hello
 from hanse.rounds.round import LoopState, Played, finish, first_state, play_round
 from hanse.runs.attempt import telling
 from hanse.runs.record import METRICS, SEATS, RoundRecord
@@ -76,7 +76,7 @@ class Nodes:
             mine = ClientData.of(self.data, client)
             return to_records(request, hello=json.dumps(hello(mine) | {"order": client}))
         if client not in self.nodes:
-            job = Job.from_json(str(values["job"]))
+            job = Assignment.from_json(str(values["job"]))
             self.nodes[client] = Node(ClientData.of(self.data, client), job, self.folder / str(client), self.policy)
             node, kept = self.nodes[client], self.kept[client]
             node._held = lambda: kept  # type: ignore[method-assign]
@@ -101,10 +101,10 @@ class Arena:
         self.grid = Nodes(local, folder, blueprint(experiment, local).policy)
         model = {"name": experiment.model.name, **experiment.model.options}
 
-        def job(member: Any, num_clients: int) -> Job:
-            return Job("run", member.id, num_clients, experiment.run.seed, model, experiment.train.model_dump())
+        def job(member: Any, num_clients: int) -> Assignment:
+            return Assignment("run", member.id, num_clients, experiment.run.seed, model, experiment.train.model_dump())
 
-        self.federation = FlowerFederation(self.grid, Members(), job, 60.0, N)  # type: ignore[arg-type]
+        self.federation = FlowerFederation(self.grid, Members(), job, deadline_s=60.0, capacity=N)  # type: ignore[arg-type]
         self.federation.present(-1)
         sizes = [m.num_samples for m in self.federation.members.by_key.values()]
         sets = (local.server_validation, local.server_test)

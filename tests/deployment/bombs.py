@@ -20,7 +20,7 @@ from hanse.deployment.link import FlowerFederation
 from hanse.deployment.members import Member, Members
 from hanse.deployment.message import to_records
 from hanse.federation.codec import hash_of, pack
-from hanse.federation.node import Job
+from hanse.federation.node import Assignment
 
 P = 1 << 18  # a model of 1 MB
 ROW = np.arange(P, dtype=np.float32)
@@ -117,7 +117,7 @@ def main() -> None:
     member = Member(0, key, "node", 5, (3,), 2, 1)
     grid = One()
     federation = FlowerFederation(
-        grid, Members(None, {key: member}), lambda m, n: Job("run", 0, 1, 0, {}, {}), 10.0, 1  # type: ignore[arg-type]
+        grid, Members(None, {key: member}), lambda m, n: Assignment("run", 0, 1, 0, {}, {}), deadline_s=10.0, capacity=1  # type: ignore[arg-type]
     )  # fmt: skip
     assert federation.present(0).ids.tolist() == [0]
     request = Request(0, (Train(0, 0, torch.from_numpy(ROW)),))

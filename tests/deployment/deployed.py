@@ -43,6 +43,9 @@ def experiment(name: str = "fedavg", nodes: int = 5, rounds: int = 5, **more: An
     return hanse.Experiment(**{**sections, **more})
 
 
+TAKEN = "SuperNode ID"  # what a node prints once the SuperLink knows it
+
+
 def free_ports(number: int) -> tuple[int, ...]:
     """Return ports that nobody uses at this moment."""
     taken = [socket.socket() for _ in range(number)]
@@ -57,6 +60,18 @@ def free_ports(number: int) -> tuple[int, ...]:
 
 def network(folder: Path, nodes: int, imports: tuple[str, ...] = ()) -> Loopback:
     return Loopback(folder, APP, free_ports(nodes + 1), imports=imports)
+
+
+def revive(net: Loopback, node: int, patience_s: float = 240.0) -> None:
+    """Start a node that was killed, as often as it takes: the SuperLink does not take a node that it believes to be
+    there, until it has missed its heartbeat for a minute.
+    """
+    name, end = f"node{node}", time.monotonic() + patience_s
+    taken = net.processes.log(name).count(TAKEN)
+    while net.processes.log(name).count(TAKEN) == taken:
+        assert time.monotonic() < end, f"{name}: the SuperLink did not take it back within {patience_s:g} s"
+        net.start_node(node)
+        time.sleep(0.5)  # a process of Flower's comes up
 
 
 def plan(folder: Path, steps: Mapping[str, hanse.Experiment], **options: Any) -> Path:

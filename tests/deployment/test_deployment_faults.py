@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from deployed import AUCTION, clients, experiment, final, metrics, network, plan, until
+from deployed import AUCTION, clients, experiment, final, metrics, network, plan, revive, until
 
 from hanse.base.errors import UserError
 from hanse.cli import app
@@ -102,10 +102,10 @@ def test_nodes_and_the_server_die_and_the_run_goes_on(net: Loopback, tmp_path: P
     first.start()
     until("the node to die in round 1", lambda: net.processes.pid("node2") is None)
     until("round 1 to end without it", lambda: len(metrics(run)) >= 2)
-    net.revive(2)  # it comes back with its key
+    revive(net, 2)  # it comes back with its key
     net.start_node(3)  # and a new one joins
     until("another round", lambda: len(metrics(run)) >= 3)
-    net.kill("superlink")
+    net.processes.stop("superlink", kill=True)
     first.join()
     before = metrics(run)
     net.start_superlink()

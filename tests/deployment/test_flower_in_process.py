@@ -1,6 +1,7 @@
 """The port on Flower's records and apps, in one process: the local engine's numbers; wrong replies are refused."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def grid_of(exp: hanse.Experiment, folder: Path, **more: Any) -> InProcessGrid:
 def over_flower(exp: hanse.Experiment, folder: Path, grid: InProcessGrid | None = None) -> hanse.Run:
     data = build(exp.data)
     sets = (data.server_validation, data.server_test)
-    return play(grid or grid_of(exp, folder), exp, folder / "run", N, lambda: sets, [], 5.0)
+    return play(grid or grid_of(exp, folder), exp, folder / "run", N, lambda: sets, [], patience_s=5.0)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -202,8 +203,8 @@ def test_the_server_goes_on_where_it_was_and_a_node_that_comes_back_keeps_its_id
     data = build(exp.data)
     sets = (data.server_validation, data.server_test)
     with pytest.raises(DiesError):
-        play(grid, exp, tmp_path / "parts" / "run", N, lambda: sets, [After()], 5.0)
-    again = play(grid_of(exp, tmp_path / "parts"), exp, tmp_path / "parts" / "run", N, lambda: sets, [], 5.0)
+        play(grid, exp, tmp_path / "parts" / "run", N, lambda: sets, [After()], patience_s=5.0)
+    again = play(grid_of(exp, tmp_path / "parts"), exp, tmp_path / "parts" / "run", N, lambda: sets, [], patience_s=5.0)
     assert torch.equal(again.table.rows, whole.table.rows)
     assert again.clients == whole.clients
 
@@ -213,20 +214,20 @@ def test_too_few_members_are_said(tmp_path: Path) -> None:
     grid = grid_of(exp, tmp_path)
     grid.online = {100, 101}
     with pytest.raises(UserError, match=r"members: 2 of 5 nodes came within 0\.2 s"):
-        play(grid, exp, tmp_path / "run", N, None, [], 0.2)
+        play(grid, exp, tmp_path / "run", N, None, [], patience_s=0.2)
 
 
 def test_simulated_behaviour_does_not_belong_on_a_network(tmp_path: Path) -> None:
     exp = experiment("fedavg", behaviour={"noisy": {"sigma": 0.1}})
     with pytest.raises(UserError, match="behaviour: clients on a network behave as they do"):
-        play(grid_of(experiment("fedavg"), tmp_path), exp, tmp_path / "run", N, None, [], 0.2)
+        play(grid_of(experiment("fedavg"), tmp_path), exp, tmp_path / "run", N, None, [], patience_s=0.2)
 
 
 def test_a_member_is_its_key_whatever_name_it_gives_itself(tmp_path: Path) -> None:
     said = Hello(name="A", num_samples=5, input_shape=(3,), num_classes=2)
     register = Members.read(tmp_path / "members.json")
-    register.register([("key a", said), ("key b", said.model_copy(update={"name": ""}))])
-    other = said.model_copy(update={"name": "somebody else"})
+    register.register([("key a", said), ("key b", replace(said, name=""))])
+    other = replace(said, name="somebody else")
     Members.read(tmp_path / "members.json").register([("key a", other)])
     again = Members.read(tmp_path / "members.json").by_key
     assert [(m.id, m.name) for m in again.values()] == [(0, "somebody else"), (1, "client 1")]
@@ -247,7 +248,9 @@ def test_an_expelled_member_and_one_that_is_away_are_not_present_and_keep_their_
         def on_round(self, metrics: Any, played: Any) -> None:
             grid.online = {100, 101, 102, 103} if metrics["round"] == 0 else set(grid.apps)
 
-    run = play(grid, exp, tmp_path / "run", N, lambda: (data.server_validation, data.server_test), [Leaves()], 5.0)
+    run = play(
+        grid, exp, tmp_path / "run", N, lambda: (data.server_validation, data.server_test), [Leaves()], patience_s=5.0
+    )
     assert [m["present"] for m in run.metrics] == [5, 4, 5, 5]
     grants = -run.book.balance("mint")
     assert grants == N * 100 * 1_000_000  # one each, although one came back

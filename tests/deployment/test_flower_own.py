@@ -25,9 +25,9 @@ from hanse.core.part import Mechanism, Settlement, SettlePart, View
 from hanse.core.port import Request, Test
 from hanse.data import build
 from hanse.deployment import link, server
-from hanse.deployment.operator import Orders, give
+from hanse.deployment.members import Orders, give
 from hanse.federation.codec import Message, WireError, pack, unpack
-from hanse.federation.node import ClientData, Job, Node
+from hanse.federation.node import Assignment, ClientData, Node
 from hanse.federation.private import PrivateRow
 from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import read_receipts
@@ -140,7 +140,7 @@ def test_an_update_that_comes_late_leaves_the_private_row_as_it_was(tmp_path: Pa
     sets = (data.server_validation, data.server_test)
     grid = grid_of(exp, tmp_path, meddle=late)
     look = [On(number, lambda: seen.append(private(tmp_path))) for number in (1, 2)]
-    run = server.play(grid, exp, tmp_path / "run", N, lambda: sets, look, 5.0)
+    run = server.play(grid, exp, tmp_path / "run", N, lambda: sets, look, patience_s=5.0)
     assert [own.round for own in seen[1]] == [2, 1, 2, 2, 2]
     assert torch.equal(seen[1][1].row, seen[0][1].row)
     assert [line["client"] for line in run.clients if "refused" in line] == [1, 1]  # both of its seats
@@ -201,7 +201,7 @@ class Gives:
 def play(exp: hanse.Experiment, folder: Path, *observers: Any) -> hanse.Run:
     data = build(exp.data)
     sets = (data.server_validation, data.server_test)
-    return server.play(grid_of(exp, folder), exp, folder / "run", N, lambda: sets, list(observers), 5.0)
+    return server.play(grid_of(exp, folder), exp, folder / "run", N, lambda: sets, list(observers), patience_s=5.0)
 
 
 def test_an_expelled_participant_is_kept_out_with_the_reason_and_keeps_its_account(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_two_servers_do_not_play_one_run(tmp_path: Path, monkeypatch: pytest.Mon
     with Hold(tmp_path / "run") as other:
         other.take()
         with pytest.raises(UserError, match=f"is in use by process {os.getpid()}"):
-            server.play(grid_of(exp, tmp_path / "nodes"), exp, tmp_path / "run", 1, None, (), 1.0)
+            server.play(grid_of(exp, tmp_path / "nodes"), exp, tmp_path / "run", 1, None, (), patience_s=1.0)
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
 
 
@@ -266,7 +266,7 @@ def test_a_run_keeps_its_name_for_its_members_folders(tmp_path: Path) -> None:
 
 def test_a_private_row_is_tested_by_its_number_and_alone(tmp_path: Path) -> None:
     exp = experiment("fedavg")
-    job = Job("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
+    job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
     node = Node(ClientData.of(build(exp.data), 1), job, tmp_path)
     first = node.problem.layout.flatten(node.problem.module)
     ask = Test("test", first, row=1)
@@ -282,7 +282,7 @@ def test_a_private_row_is_tested_by_its_number_and_alone(tmp_path: Path) -> None
 
 def test_a_receipt_of_another_client_or_none_is_refused(tmp_path: Path) -> None:
     exp = experiment("fedavg")
-    job = Job("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
+    job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
     node = Node(ClientData.of(build(exp.data), 1), job, tmp_path)
     fields = {"book": "b", "round": 0, "client": 2, "count": 1, "head": "h", "balance": 0, "escrow": 0, "postings": []}
     for lines in ("{", '{"shell": 1}', json.dumps(fields | {"client": 1, "round": "0"})):

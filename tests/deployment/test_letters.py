@@ -17,7 +17,7 @@ from test_flower_in_process import N, experiment, grid_of
 import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
-from hanse.deployment.letters import Letters
+from hanse.deployment.receipts import Letters
 from hanse.deployment.server import play
 from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import Receipt, read_receipts
@@ -41,7 +41,7 @@ def books(**more: Any) -> hanse.Experiment:
 def run_with(grid: InProcessGrid, exp: hanse.Experiment, out: Path, *observers: Any) -> hanse.Run:
     data = build(exp.data)
     sets = (data.server_validation, data.server_test)
-    return play(grid, exp, out, N, lambda: sets, list(observers), 5.0)
+    return play(grid, exp, out, N, lambda: sets, list(observers), patience_s=5.0)
 
 
 def kept(folder: Path) -> dict[int, list[Receipt]]:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +24,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.deployment.link import FlowerFederation
-from hanse.deployment.members import Members
-from hanse.deployment.operator import Orders, give
+from hanse.deployment.members import Hello, Members, Orders, give
 from hanse.deployment.server import play
 
 SOUND = {"name": "A", "num_samples": 5, "input_shape": [1, 8, 8], "num_classes": 10, "profile": {"cost": 1}, "order": 7}
@@ -60,7 +60,7 @@ def asked(grid: InProcessGrid, node: int) -> int:
 
 
 def run_with(grid: InProcessGrid, exp: hanse.Experiment, out: Path, members: int = N, *observers: Any) -> hanse.Run:
-    return play(grid, exp, out, members, None, list(observers), 5.0)
+    return play(grid, exp, out, members, None, list(observers), patience_s=5.0)
 
 
 class AfterRound:
@@ -104,11 +104,11 @@ def grid_of_six(folder: Path, **more: Any) -> InProcessGrid:
 @pytest.mark.parametrize(
     ("lie", "said"),
     [
-        ({"input_shape": [9], "order": -5}, "order: Input should be greater than or equal to 0"),
+        ({"input_shape": [9], "order": -5}, "Hello.order: -5: must be at least 0"),
         ({"input_shape": [9], "order": 0}, "of shape [9] with 10 classes; the members have them of shape [1, 8, 8]"),
         ({"num_classes": 3, "order": 0}, "with 3 classes; the members have them"),
-        ({"tests": float("inf")}, "tests: Input should be"),
-        ({"num_samples": 10**30}, "num_samples: Input should be"),
+        ({"tests": float("inf")}, "Hello.tests: "),
+        ({"num_samples": 10**30}, "Hello.num_samples: an integer of 100 bits: must be"),
     ],
 )
 def test_a_liar_in_the_first_place_is_kept_out_and_the_others_play(
@@ -136,7 +136,7 @@ def test_samples_are_compared_with_the_servers_own_whatever_most_nodes_say(
         return lies(node, input_shape=[9])(node, message, reply) if node < 103 else reply
 
     sets = (data.server_validation, data.server_test)
-    run = play(grid_of(exp, tmp_path, meddle=three_lie), exp, tmp_path / "run", N, lambda: sets, [], 5.0)
+    run = play(grid_of(exp, tmp_path, meddle=three_lie), exp, tmp_path / "run", N, lambda: sets, [], patience_s=5.0)
     assert [m["present"] for m in run.metrics] == [2]
     lines = [r.getMessage() for r in caplog.records if "is kept out" in r.getMessage()]
     assert len(lines) == 3
@@ -196,6 +196,37 @@ def test_an_answer_without_a_hello_is_refused(answer: RecordDict, tmp_path: Path
     assert len(federation.present(0)) == N - 1
     [reason] = federation.newcomers.refused.values()
     assert "hello: must be JSON" in reason
+
+
+HELLO = {"name": "Ann", "num_samples": 5, "input_shape": [3], "num_classes": None, "text": False, "tests": 2,
+         "profile": {"cost": 0.5, "role": "buyer"}, "order": 1}  # fmt: skip
+
+
+def test_an_introduction_is_read_into_its_type() -> None:
+    assert Hello.of(json.dumps(HELLO)) == Hello(
+        5, (3,), None, "Ann", tests=2, profile={"cost": 0.5, "role": "buyer"}, order=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tests": math.inf}, "Hello.tests"),
+        ({"num_samples": 10**30}, "Hello.num_samples"),
+        ({"num_samples": -1}, "Hello.num_samples: -1: must be at least 0"),
+        ({"order": -5}, "Hello.order: -5: must be at least 0"),
+        ({"input_shape": [0]}, "must be at least 1"),
+        ({"input_shape": [1] * 9}, "at most 8 items"),
+        ({"num_classes": True}, "Hello.num_classes: True"),
+        ({"name": 5}, "Hello.name: 5"),
+        ({"profile": [1]}, "Hello.profile: list"),
+    ],
+)
+def test_an_introduction_of_another_type_or_range_is_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Hello.of(json.dumps(HELLO | changes))
+    with pytest.raises(ValueError, match="must be JSON"):
+        Hello.of("[" * 100_000)
 
 
 def test_an_answer_that_flower_cannot_take_apart_is_its_senders_alone(tmp_path: Path) -> None:
@@ -402,7 +433,7 @@ def test_where_nobody_can_take_part_the_run_ends_with_the_reasons_at_once(tmp_pa
     grid = grid_of(exp, tmp_path)
     grid.apps = dict.fromkeys(grid.apps, plain_client())
     with pytest.raises(UserError) as wrong:
-        play(grid, exp, tmp_path / "run", N, None, [], 600.0)
+        play(grid, exp, tmp_path / "run", N, None, [], patience_s=600.0)
     first, *each = wrong.value.lines
     assert first == "members: none of the 5 nodes that are here can take part"
     assert [line.partition(" (key")[0] for line in sorted(each)] == [f"node {100 + i}" for i in range(N)]
@@ -487,10 +518,10 @@ def test_the_register_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "Expecting value"),
-        ("[{", "Expecting"),
-        ("{}", "valid list"),
-        ('[{"id": 0}]', "0.key: Field required"),
+        ("", "list: field required"),
+        ("[{", "invalid JSON: key must be a string"),
+        ("{}", "input should be a valid array"),
+        ('[{"id": 0}]', "0.key: dict: field required"),
         (json.dumps([member(100, 0), member(101, 0)]), "a key or an id is there twice"),
         ("\xff", "utf-8"),
     ],

@@ -21,8 +21,7 @@ from hanse.core.port import Reply, Request, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.data import build
 from hanse.federation.behaviour import Me, Noisy
-from hanse.federation.node import ClientData
-from hanse.federation.secret import FILE, own_secret
+from hanse.federation.node import SECRET, ClientData, own_secret
 from hanse.flower import client_app
 
 P = 20_000
@@ -69,12 +68,12 @@ def test_the_same_update_gets_the_same_noise_and_another_one_other_noise() -> No
 
 def test_the_secret_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     made = own_secret(tmp_path / "mine")
-    path = tmp_path / "mine" / FILE
+    path = tmp_path / "mine" / SECRET
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(made) == 32
     assert own_secret(tmp_path / "mine") == made
     assert own_secret(tmp_path / "other") != made
-    assert [p.name for p in (tmp_path / "mine").iterdir()] == [FILE]
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == [SECRET]
     path.chmod(0o644)
     with pytest.raises(UserError, match="others may read it"):
         own_secret(tmp_path / "mine")
@@ -110,7 +109,7 @@ def test_noise_on_a_network_is_the_participants_own_and_survives_restarts(tmp_pa
     simulated = hanse.run(experiment("fedavg", rounds=2, behaviour={"noisy": {"sigma": 0.5, "levels": "same"}}))
     assert not torch.allclose(first.table.rows, simulated.table.rows, atol=1e-2)
     for i in range(N):
-        kept = (tmp_path / "own" / f"node{i}" / FILE).read_text().strip()
+        kept = (tmp_path / "own" / f"node{i}" / SECRET).read_text().strip()
         assert not any(kept in text for text in said)
-        (tmp_path / "own" / f"node{i}" / FILE).unlink()
+        (tmp_path / "own" / f"node{i}" / SECRET).unlink()
     assert not torch.equal(play(tmp_path / "third").table.rows, first.table.rows)

@@ -1,5 +1,6 @@
 """What a participant keeps, other users of its machine cannot read: folders 700, files 600, whatever the umask is."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from test_flower_in_process import N, experiment, over_flower
 
 import hanse
-from hanse.federation.secret import private_file, private_folder
+from hanse.base.files import private_folder
+from hanse.data import build
+from hanse.federation.node import Assignment, ClientData, Node
 
 
 @pytest.fixture(autouse=True)
@@ -44,12 +47,16 @@ def test_what_participants_keep_is_theirs_alone(name: str, files: set[str], tmp_
 
 
 def test_what_is_there_already_is_closed(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "models.npz").write_bytes(b"old")
-    with private_file(private_folder(tmp_path / "run") / "models.npz", "ab") as file:
-        file.write(b" and new")
-    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
-    assert (tmp_path / "run" / "models.npz").stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / "run" / "models.npz").read_bytes() == b"old and new"
+    kept = tmp_path / "run" / "client-1" / "receipts"
+    kept.mkdir(parents=True)
+    (kept / "client-1.jsonl").write_bytes(b"old\n")
+    exp = experiment("fedavg")
+    job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [4]}, exp.train.model_dump())
+    fields = {"book": "b", "round": 0, "client": 1, "count": 1, "head": "h", "balance": 0, "escrow": 0, "postings": []}
+    Node(ClientData.of(build(exp.data), 1), job, tmp_path).keep_receipts(json.dumps(fields))
+    assert kept.stat().st_mode & 0o777 == (tmp_path / "run").stat().st_mode & 0o777 == 0o700
+    assert (kept / "client-1.jsonl").stat().st_mode & 0o777 == 0o600
+    old, new = (kept / "client-1.jsonl").read_text().splitlines()
+    assert (old, json.loads(new)["client"]) == ("old", 1)
     private_folder(tmp_path / "a" / "b" / "c")
     assert [(tmp_path / "a" / part).stat().st_mode & 0o777 for part in ("", "b", "b/c")] == [0o700] * 3

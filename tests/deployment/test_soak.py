@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from deployed import clients, experiment, final, metrics, network, plan, until
+from deployed import clients, experiment, final, metrics, network, plan, revive, until
 
 from hanse.ledger.place import open_ledger
 
@@ -44,8 +44,8 @@ def test_soak(nodes: int, rounds: int, every: int, deadline_s: float, tmp_path: 
             link.append(resident(pid))
             if done % every == 0 and done < rounds:
                 victim = int(draw.integers(nodes))
-                net.kill(f"node{victim}")
-                net.revive(victim)
+                net.processes.stop(f"node{victim}", kill=True)
+                revive(net, victim)
         server.join()
     finally:
         net.down()

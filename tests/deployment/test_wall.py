@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.deployment import gate, proxy
+from hanse.deployment import walls
 from hanse.deployment.certificates import make_certificates, make_node_key, make_outside
 from hanse.deployment.loopback import Loopback, flwr
 
@@ -53,21 +53,21 @@ for arguments in json.loads(sys.argv[1]):
 
 def test_the_proxy_passes_all_that_flower_has_for_nodes_but_registering_without_a_key(tmp_path: Path) -> None:
     served = {route.path.removeprefix("/v1/fleet/") for route in router.routes}  # type: ignore[attr-defined]
-    assert served - set(proxy.NEEDED) == {"register-node", "unregister-node"}
-    assert set(proxy.NEEDED) < served
-    if proxy.nginx() is None:
+    assert served - set(walls.NEEDED) == {"register-node", "unregister-node"}
+    assert set(walls.NEEDED) < served
+    if walls.nginx() is None:
         pytest.skip("needs nginx")
-    proxy.configure(tmp_path / "proxy", "127.0.0.1:9092", "127.0.0.1:18000")
+    walls.configure(tmp_path / "proxy", "127.0.0.1:9092", "127.0.0.1:18000")
     said = (tmp_path / "proxy" / "nginx.conf").read_text()
     passed = re.findall(r"proxy_pass (\S+);", said)
-    assert sorted(passed) == sorted(f"https://127.0.0.1:18000/v1/fleet/{name}" for name in proxy.NEEDED)
-    assert len(re.findall(r"^ *location = ", said, re.MULTILINE)) == len(proxy.NEEDED)
+    assert sorted(passed) == sorted(f"https://127.0.0.1:18000/v1/fleet/{name}" for name in walls.NEEDED)
+    assert len(re.findall(r"^ *location = ", said, re.MULTILINE)) == len(walls.NEEDED)
 
 
 @pytest.mark.parametrize("listen", ["9092", ":9092", "0.0.0.0:", "0.0.0.0:70000", "a;b:9092", "0.0.0.0:9092 ssl; #:1"])
 def test_an_address_that_is_none_is_refused_and_named(listen: str) -> None:
     with pytest.raises(UserError, match=r"--listen: .*: must be HOST:PORT"):
-        proxy.split(listen, "--listen")
+        walls.split(listen, "--listen")
 
 
 def test_an_operator_without_nginx_or_names_is_told_before_anything_starts(
@@ -76,7 +76,7 @@ def test_an_operator_without_nginx_or_names_is_told_before_anything_starts(
     monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(app, ["new", "harvest"]).exit_code == 0
     before = sorted(p.name for p in (tmp_path / "harvest").iterdir())
-    monkeypatch.setattr(proxy, "PLACES", ())
+    monkeypatch.setattr(walls, "PLACES", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     up = ["network", "up", "harvest", "--nodes", "0"]
     for more, said in {
@@ -95,7 +95,7 @@ def test_a_participant_joins_with_a_key_and_a_ca_that_are_there(
 ) -> None:
     started: list[Any] = []
     before = os.umask(0o022)
-    monkeypatch.setattr(gate, "run", lambda name, words: started.append((name, words, os.umask(before))))
+    monkeypatch.setattr(walls, "run", lambda name, words: started.append((name, words, os.umask(before))))
     ca, key = tmp_path / "ca.crt", tmp_path / "clinic"
     join = ["network", "join", "fed.example.org:9092", "--ca", str(ca), "--key", str(key)]
     result = CliRunner().invoke(app, join)
@@ -133,7 +133,7 @@ def test_the_certificate_shown_outside_is_for_the_names_that_participants_use(tm
     ],
 )
 def test_the_kernel_says_whose_a_connection_is(client: tuple[str, int], user: int | None) -> None:
-    assert gate.user_of(client, ("127.0.0.1", 18000), TABLE.format(user=1007)) == user
+    assert walls.user_of(client, ("127.0.0.1", 18000), TABLE.format(user=1007)) == user
 
 
 @pytest.mark.parametrize(
@@ -144,14 +144,14 @@ def test_the_kernel_says_whose_a_connection_is(client: tuple[str, int], user: in
         ("/v1/fleet/register-node", STRANGER, 403),
         ("/v1/control/start-run", os.geteuid(), 299),
         ("/v1/fleet/pull-messages", STRANGER, 299),  # Flower wants a key for it
-        (gate.ASK, STRANGER, 200),
+        (walls.ASK, STRANGER, 200),
     ],
 )
 def test_the_gate_serves_its_own_user_alone(
     path: str, user: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tcp").write_text(TABLE.format(user=user))
-    monkeypatch.setattr(gate, "TABLE", tmp_path / "tcp")
+    monkeypatch.setattr(walls, "TABLE", tmp_path / "tcp")
     told: list[int] = []
 
     async def send(message: Mapping[str, Any]) -> None:
@@ -161,7 +161,7 @@ def test_the_gate_serves_its_own_user_alone(
         await send({"type": "http.response.start", "status": 299})
 
     scope = {"type": "http", "path": path, "client": ("127.0.0.1", 0xC001), "server": ("127.0.0.1", 18000)}
-    asyncio.run(gate.Gate(behind, gate.SERVED["flower-superlink"])(scope, behind, send))  # type: ignore[arg-type]
+    asyncio.run(walls.UserGate(behind, walls.SERVED["flower-superlink"])(scope, behind, send))  # type: ignore[arg-type]
     assert told == [status]
 
 
@@ -170,7 +170,7 @@ def test_the_gate_serves_its_own_user_alone(
 
 @pytest.fixture
 def net(tmp_path: Path) -> Iterator[Loopback]:
-    if proxy.nginx() is None:
+    if walls.nginx() is None:
         (pytest.fail if os.environ.get("HANSE_TEST_PROXY") else pytest.skip)("needs nginx (.ci/proxy)")
     [port] = free_ports(1)
     made = replace(network(tmp_path / "net", 2), listen=f"127.0.0.1:{port}")

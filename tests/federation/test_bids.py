@@ -9,7 +9,7 @@ import pytest
 from hanse.core.entry import TOKEN
 from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import Me
-from hanse.federation.bids import BestTier, BudgetLimited, FreeRider, RandomTiers, RewardSeeking, fit
+from hanse.federation.policy import BestTier, BudgetLimited, NeverBids, RandomTiers, RewardSeeking, fit
 
 
 def me(client: int = 3) -> Me:
@@ -74,9 +74,9 @@ def test_random_bids_are_keyed_and_even() -> None:
 
 
 def test_a_fraction_rides_free() -> None:
-    silent = [c for c in range(10) if not FreeRider(0.3).bid(me(c), 9, told([0.9]))["tiers"]]
+    silent = [c for c in range(10) if not NeverBids(0.3).bid(me(c), 9, told([0.9]))["tiers"]]
     assert len(silent) == 3
-    assert all(not FreeRider().bid(me(c), 9, told([0.9]))["tiers"] for c in range(10))
+    assert all(not NeverBids().bid(me(c), 9, told([0.9]))["tiers"] for c in range(10))
 
 
 def test_fit_is_accuracy_or_what_regression_has() -> None:

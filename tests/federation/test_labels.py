@@ -16,7 +16,7 @@ from hanse.federation.behaviour import Behaviour, Drift, Me
 from hanse.federation.check import room
 from hanse.federation.codec import pack, unpack_reply
 from hanse.federation.local import LocalFederation
-from hanse.federation.node import ClientData, Job, Node
+from hanse.federation.node import Assignment, ClientData, Node
 from hanse.learning.job import SeatJob
 from hanse.rounds.round import Setup, first_state, play_round
 from hanse.runs.setup import build, settle_engine
@@ -123,7 +123,7 @@ def test_a_node_honours_it_bit_for_bit(tmp_path: Path) -> None:
     here = setup(Flip())
     request = Request(1, (task(here),))
     [want] = here.federation.exchange(0, [request], None, 0)[0].results
-    job = Job("run", 1, 4, here.context.seed, {"name": "logistic"}, vars(here.context.recipe))
+    job = Assignment("run", 1, 4, here.context.seed, {"name": "logistic"}, vars(here.context.recipe))
     data = ClientData.of(here.data, 1)
     node = Node(data, job, tmp_path, behaviours=[Flip()])
     [got] = unpack_reply(node.answer(0, pack(request)), room(request)).results

@@ -21,6 +21,7 @@ from hanse.core.port import (
     Train,
     Trained,
 )
+from hanse.learning.job import smallest_batch
 from hanse.rounds.round import Setup
 from hanse.runs.setup import build, settle_engine
 
@@ -140,7 +141,7 @@ def test_a_client_with_too_few_samples_refuses_and_the_others_train() -> None:
         },
         model={"name": "mlp", "hidden": [6], "batch_norm": True},
     )
-    assert here.federation.least == 2  # type: ignore[attr-defined]
+    assert smallest_batch(here.problem) == 2
     here.data.sizes[3] = 1
     requests = [Request(c, (Train(c, 0, row_of(here)),)) for c in (2, 3)]
     first, second = here.federation.exchange(0, requests, None, 0)

@@ -21,7 +21,7 @@ from hanse.core.port import Reply, Request, Train, Trained
 from hanse.core.table import Block, Ints, Layout, Seats, Table
 from hanse.federation.check import refusal, room
 from hanse.federation.codec import WireError, pack, unpack, unpack_reply
-from hanse.federation.node import ClientData, Job, Node
+from hanse.federation.node import Assignment, ClientData, Node
 from hanse.learning import halves
 from hanse.learning.generator import FromGenerator, Generator
 from hanse.learning.halves import declaration, half_of, register, unsound
@@ -173,7 +173,7 @@ def ask(here: Setup, task: Train, client: int = 1) -> Reply:
 def node_of(here: Setup, folder: Path, client: int = 1) -> Node:
     made = experiment()
     train = made.train.recipe
-    job = Job("run", client, 5, made.run.seed, {"name": "logistic"}, vars(train))
+    job = Assignment("run", client, 5, made.run.seed, {"name": "logistic"}, vars(train))
     return Node(ClientData.of(here.data, client), job, folder)
 
 

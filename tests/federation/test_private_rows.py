@@ -14,8 +14,8 @@ from hanse.core.part import Mechanism, Settlement, SettlePart, View
 from hanse.core.port import Reply, Request, Roster, Test, Train
 from hanse.data import build as build_data
 from hanse.federation.codec import Message, pack, unpack
-from hanse.federation.node import ClientData, Job, Node
-from hanse.federation.private import NEVER, PrivateRow, Telling
+from hanse.federation.node import Assignment, ClientData, Node
+from hanse.federation.private import NEVER, PrivateRow, TellsOwners
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import build_mechanism
 from hanse.rounds.round import LoopState, Setup, first_state, play_round
@@ -99,7 +99,7 @@ class Owner:
 
     @property
     def node(self) -> Node:
-        job = Job("run", MINE, N, 0, {"name": "logistic"}, experiment().train.model_dump())
+        job = Assignment("run", MINE, N, 0, {"name": "logistic"}, experiment().train.model_dump())
         return Node(self.data, job, self.folder)
 
     def hears(self, round: int, task: Any, *accepted: tuple[int, int]) -> Any:
@@ -218,7 +218,9 @@ def world_of(folder: Path, mechanism: Mechanism, late: Sequence[tuple[int, int]]
     data = build_data(given.data)
     nodes = [
         Node(
-            ClientData.of(data, c), Job("run", c, N, 0, {"name": "logistic"}, given.train.model_dump()), folder / str(c)
+            ClientData.of(data, c),
+            Assignment("run", c, N, 0, {"name": "logistic"}, given.train.model_dump()),
+            folder / str(c),
         )
         for c in range(N)
     ]
@@ -230,7 +232,7 @@ def played(world: Setup, rounds: int) -> tuple[LoopState, list[np.ndarray]]:
     """Return the state after so many rounds, and which rounds moved the private rows by then."""
     state, moved = first_state(world), []
     for _ in range(rounds):
-        told = Telling.of(world.federation, state.table.owner, state.moved)
+        told = TellsOwners.of(world.federation, state.table.owner, state.moved)
         state = play_round(replace(world, federation=told), state).state
         moved.append(state.moved)
     return state, moved
@@ -260,6 +262,6 @@ def test_what_moved_is_in_the_checkpoint(tmp_path: Path) -> None:
 def test_without_private_rows_nothing_is_told(tmp_path: Path) -> None:
     state, moved = played(world_of(tmp_path, fedavg(clients_per_round=N)), 1)
     assert moved[0].tolist() == [NEVER]
-    assert Telling.of(None, state.table.owner, state.moved).told == {}  # type: ignore[arg-type]
+    assert TellsOwners.of(None, state.table.owner, state.moved).told == {}  # type: ignore[arg-type]
     owner = np.array([2, 0, 2, -1])
-    assert Telling.of(None, owner, np.array([4, NEVER, 1])).told == {2: ((0, 4), (2, 1))}  # type: ignore[arg-type]
+    assert TellsOwners.of(None, owner, np.array([4, NEVER, 1])).told == {2: ((0, 4), (2, 1))}  # type: ignore[arg-type]

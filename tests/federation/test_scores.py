@@ -12,8 +12,7 @@ import hanse
 from hanse.base.streams import stream
 from hanse.core.port import Request, Score, Scored
 from hanse.data.samples import Samples
-from hanse.federation.answers import Share
-from hanse.federation.scores import Wanted, score_shares
+from hanse.federation.answers import Share, score_shares
 from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
 from hanse.learning.scoring import Scorer
@@ -114,13 +113,14 @@ def here() -> Setup:
 def test_wishes_of_all_kinds_come_back_in_order(here: Setup) -> None:
     a, b = here.context.initial(0)[None], torch.stack([here.context.initial(k) for k in (1, 2)])
     wanted = [
-        Wanted(3, a), Wanted(1, b), Wanted(3, a, "test"), Wanted(0, a, limit=7), Wanted(5, a), Wanted(1, b, limit=3),
-        Wanted(7, b.clone()),
+        (3, Score("q", a)), (1, Score("q", b)), (3, Score("q", a, "test")), (0, Score("q", a, limit=7)),
+        (5, Score("q", a)), (1, Score("q", b, limit=3)),
+        (7, Score("q", b.clone())),
     ]  # fmt: skip
     found = score_shares(wanted, here.data, here.engine, 0, 4)
-    for wish, scores in zip(wanted, found, strict=True):
-        pool, [index] = here.data.pool([wish.client], wish.share)
-        own = Share(pool, index).limited(wish.limit, 0, 4, wish.client)
+    for (client, wish), scores in zip(wanted, found, strict=True):
+        pool, [index] = here.data.pool([client], wish.share)
+        own = Share(pool, index).limited(wish.limit, 0, 4, client)
         [alone] = here.engine.score_each(wish.models, pool, [own.index])
         np.testing.assert_allclose(scores.loss, alone.loss, atol=1e-6)
         np.testing.assert_array_equal(scores.accuracy, alone.accuracy)
@@ -143,7 +143,7 @@ class Counted:
 def test_clients_that_score_the_same_models_share_one_call(here: Setup) -> None:
     row = here.context.initial(0)
     engine = Counted(here.engine)
-    score_shares([Wanted(c, row[None], limit=5) for c in range(12)], here.data, engine, 0, 0)  # type: ignore[arg-type]
+    score_shares([(c, Score("q", row[None], limit=5)) for c in range(12)], here.data, engine, 0, 0)  # type: ignore[arg-type]
     assert engine.calls == 1
 
 

@@ -22,7 +22,6 @@ from hanse.core.port import (
     Counted,
     Derived,
     Gradient,
-    Hello,
     Nearest,
     Reply,
     Request,
@@ -35,7 +34,7 @@ from hanse.core.port import (
     Trained,
 )  # fmt: skip
 from hanse.federation.check import heard, refusal, room
-from hanse.federation.codec import Message, Room, WireError, pack, unpack_hello, unpack_reply
+from hanse.federation.codec import Message, Room, WireError, pack, unpack_reply
 from hanse.learning.generator import FromGenerator, Generator
 
 P = 3
@@ -260,37 +259,6 @@ def test_the_room_of_a_reply_is_that_of_a_sound_one() -> None:
     assert room(Request(1, tasks)) == Room(12 + (12 + 32) + 32 + 32 + 24, (1 << 18) + 512 * 10)
     sound = Reply(1, (SOUND, replace(SCORED, loss=torch.zeros(2, dtype=torch.float64))))
     assert unpack_reply(pack(sound), room(Request(1, (TRAIN, Score("q", MODELS))))).results[0].seat == 0
-
-
-HELLO = {"name": "Ann", "num_samples": 5, "input_shape": [3], "num_classes": None, "text": False, "tests": 2,
-         "profile": {"cost": 0.5, "role": "buyer"}, "order": 1}  # fmt: skip
-
-
-def test_an_introduction_is_read_into_its_type() -> None:
-    assert unpack_hello(json.dumps(HELLO)) == Hello(
-        5, (3,), None, "Ann", tests=2, profile={"cost": 0.5, "role": "buyer"}, order=1
-    )
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"tests": math.inf}, "Hello.tests"),
-        ({"num_samples": 10**30}, "Hello.num_samples"),
-        ({"num_samples": -1}, "Hello.num_samples: -1: must be at least 0"),
-        ({"order": -5}, "Hello.order: -5: must be at least 0"),
-        ({"input_shape": [0]}, "must be at least 1"),
-        ({"input_shape": [1] * 9}, "at most 8 items"),
-        ({"num_classes": True}, "Hello.num_classes: True"),
-        ({"name": 5}, "Hello.name: 5"),
-        ({"profile": [1]}, "Hello.profile: list"),
-    ],
-)
-def test_an_introduction_of_another_type_or_range_is_refused(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(WireError, match=reason):
-        unpack_hello(json.dumps(HELLO | changes))
-    with pytest.raises(WireError):
-        unpack_hello("[" * 100_000)
 
 
 # ---- policies in this process

@@ -42,7 +42,7 @@ def checkpoint(folder: Path, book: Book, number: int, pending: Sequence[tuple[in
     notes = {
         "round": number,
         "lengths": {"metrics.jsonl": (folder / "metrics.jsonl").stat().st_size},
-        "book": {"head": book.head, "count": book.count},
+        "book": {"head": book.head, "count": book.count, "floor": book.floor},
         "pending": [[r, t.step, t.kind, t.memo, t.postings] for r, t in pending],
     }
     header = json.dumps({"__metadata__": {"notes": json.dumps(notes)}}).encode()

@@ -114,7 +114,7 @@ def test_the_lines_of_a_run_name_heads_too(folder: Path, books: Path) -> None:
     size = (folder / "metrics.jsonl").stat().st_size
     with (folder / "metrics.jsonl").open("a") as file:  # behind the checkpoint: not part of the run
         file.write(json.dumps({"round": 2, "ledger/head": "f" * 64}) + "\n")
-    book = {"head": last.head, "count": last.count}
+    book = {"head": last.head, "count": last.count, "floor": last.floor}
     notes = {"round": 5, "lengths": {"metrics.jsonl": size}, "book": book, "pending": []}
     header = json.dumps({"__metadata__": {"notes": json.dumps(notes)}}).encode()
     (folder / "checkpoints").mkdir()

@@ -157,8 +157,7 @@ def other_amount(journal: Path) -> None:
 def written_anew(journal: Path) -> None:
     """A chain that holds in itself, of other payments."""
     from hanse.core.book import Book
-    from hanse.ledger.export import from_dict
-    from hanse.ledger.recover import line_of
+    from hanse.ledger.export import from_dict, line_of
 
     text, head = "", Book().head
     for number, line in enumerate(journal.read_text().splitlines(), 1):

@@ -23,7 +23,7 @@ from hanse.core.entry import TOKEN, units_of
 from hanse.core.entry import client as account
 from hanse.core.port import Answered, Federation, Reply, Request, Roster, Scored, Trained
 from hanse.federation.behaviour import Me
-from hanse.federation.bids import fit
+from hanse.federation.policy import fit
 from hanse.games.market import prices
 from hanse.mechanisms import ipfl as settling
 from hanse.mechanisms.fedsoft import soft_shares

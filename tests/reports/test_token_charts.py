@@ -8,9 +8,9 @@ from reports_cases import metric, seat, write_run
 
 import hanse
 from hanse.core.entry import MINT, TOKEN, Transaction, client, escrow
-from hanse.federation.behaviour.basic import Me, place
+from hanse.federation.behaviour import Me, place
 from hanse.ledger.place import open_ledger
-from hanse.ledger.rows import Record
+from hanse.ledger.store import Record
 from hanse.ledger.totals import Totals
 from hanse.reports.accuracy import own_charts
 from hanse.reports.chart import Bars, Graph, Lines

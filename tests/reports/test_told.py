@@ -34,8 +34,7 @@ from hanse.core.telling import (
     read_about,
     write_about,
 )
-from hanse.federation.behaviour import BEHAVIOURS, Attacker, FreeRider, Liar, Noisy
-from hanse.federation.behaviour.basic import Behaviour, Me, OfSome
+from hanse.federation.behaviour import BEHAVIOURS, Attacker, Behaviour, FreeRider, Liar, Me, Noisy, OfSome
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import MECHANISMS, PARTS
 from hanse.reports.chart import Bars, Lines

@@ -12,7 +12,7 @@ import hanse
 from hanse.core.part import Deployment, OwnMix
 from hanse.core.port import Mixture, Reply, Request, Test, Tested
 from hanse.core.table import Table
-from hanse.federation.bids import fits
+from hanse.federation.policy import fits
 from hanse.rounds.round import Setup
 from hanse.runs.setup import build, settle_engine
 from hanse.runs.testing import Figures, ask_tests

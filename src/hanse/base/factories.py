@@ -28,33 +28,39 @@ def defaults(make: Callable[..., Any]) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
-def call(make: Callable[..., Any], options: Mapping[str, Any], where: str, also: Sequence[str] = ()) -> Any:
+def call(
+    make: Callable[..., Any],
+    options: Mapping[str, Any],
+    where: str,
+    also: Sequence[str] = (),
+    first: Sequence[Any] = (),
+) -> Any:
     """Call a part or mechanism factory with checked options. Raises UserError with a line for each wrong one.
 
-    ``also`` are keys that are allowed at the same place, for the hint only.
+    ``also`` are keys that are allowed at the same place, for the hint only; ``first`` are its first arguments.
     """
-    parameters = inspect.signature(make).parameters
+    parameters = list(inspect.signature(make).parameters)[len(first) :]
     # a dataclass may inherit fields from another module, whose names its own __init__ does not know
     annotated = make.__init__ if inspect.isclass(make) and not is_dataclass(make) else make
     hints = get_type_hints(annotated, include_extras=True)
     lines: list[str] = []
     checked: dict[str, Any] = {}
-    for name, given in options.items():
+    for name, value in options.items():
         if name not in parameters:
             lines.append(f"{where}.{name}: no such key{nearest(name, [*parameters, *also])}")
             continue
         wanted = TypeAdapter(hints.get(name, Any))
-        if given == "none" and _allows_none(wanted):  # TOML has no word of its own for it
+        if value == "none" and _allows_none(wanted):  # TOML has no word of its own for it
             checked[name] = None
             continue
         try:
-            checked[name] = wanted.validate_python(given, strict=True)
+            checked[name] = wanted.validate_python(value, strict=True)
         except ValidationError as wrong:
-            reasons = "; or ".join(dict.fromkeys(e["msg"] for e in wrong.errors()))
-            lines.append(f"{where}.{name}: {given!r}: {reasons[0].lower()}{reasons[1:]}")
+            reasons = "; or ".join(dict.fromkeys(e["msg"].removeprefix("Value error, ") for e in wrong.errors()))
+            lines.append(f"{where}.{name}: {value!r}: {reasons[0].lower()}{reasons[1:]}")
     if lines:
         raise UserError(*lines)
-    return make(**checked)
+    return make(*first, **checked)
 
 
 def _allows_none(wanted: TypeAdapter[Any]) -> bool:

@@ -15,9 +15,10 @@ import secrets
 import stat
 import tomllib
 import zipfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeGuard
+from typing import IO, Any, BinaryIO, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,16 +28,19 @@ from hanse.base.errors import UserError
 __all__ = [
     "CLIENTS",
     "LONGEST",
+    "array_header",
     "is_count",
     "json_lines",
     "opened",
     "parse_line",
+    "private_folder",
     "read_arrays",
     "read_json",
     "read_text",
     "read_toml",
     "run_folder",
     "table",
+    "whole_file",
     "write_whole",
 ]
 
@@ -113,22 +117,23 @@ def read_text(file: Path, most: int = SMALL) -> str:
         raise UserError(f"{file}: cannot be read: {wrong.strerror}") from None
 
 
-def read_toml(file: Path) -> dict[str, Any]:
-    """Read a TOML file. Raises UserError."""
+def _parsed(file: Path, parse: Callable[[str], Any]) -> Any:
     text = read_text(file)
     try:
-        return tomllib.loads(text)
+        return parse(text)
     except (ValueError, RecursionError) as wrong:
         raise UserError(f"{file}: cannot be read: {_said(wrong)}") from None
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """Read a TOML file. Raises UserError."""
+    table: dict[str, Any] = _parsed(file, tomllib.loads)
+    return table
 
 
 def read_json(file: Path) -> Any:
     """Read a JSON file. Raises UserError."""
-    text = read_text(file)
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as wrong:
-        raise UserError(f"{file}: cannot be read: {_said(wrong)}") from None
+    return _parsed(file, json.loads)
 
 
 def parse_line(text: bytes, whole: Sequence[str] = ()) -> dict[str, Any] | None:
@@ -192,16 +197,30 @@ def read_arrays(file: Path, only: Collection[str] = ()) -> Arrays:
         raise UserError(f"{file}: cannot be read: {_said(wrong)}") from None
 
 
+def array_header(blob: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read the header of an array that was written as ``.npy`` and has ``size`` bytes in all: its shape, whether it
+    lies by columns, and its type.
+
+    Raises ValueError if it holds objects, or has another size than it says: then nothing is made of it. A header that
+    is damaged may raise what numpy raises.
+    """
+    version = np.lib.format.read_magic(blob)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, by_columns, kind = read(blob)
+    if kind.hasobject:
+        raise ValueError("an array that holds objects")
+    count = math.prod(shape)
+    if min(shape, default=0) < 0 or blob.tell() + count * kind.itemsize != size or (count and not kind.itemsize):
+        raise ValueError(f"{size} bytes are not of shape {list(shape)[:8]}")
+    return shape, by_columns, kind
+
+
 def _array(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     with packed.open(member) as blob:
-        version = np.lib.format.read_magic(blob)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, kind = read(blob)
-        if kind.hasobject:
-            raise ValueError(f"array '{member.filename}' holds objects")
-        count = math.prod(shape)
-        if blob.tell() + count * kind.itemsize != member.file_size or (count and not kind.itemsize):
-            raise ValueError(f"array '{member.filename}' has another size than it says")
+        try:
+            array_header(blob, member.file_size)
+        except ValueError as wrong:
+            raise ValueError(f"array '{member.filename}': {wrong}") from None
     with packed.open(member) as blob:
         array: NDArray[Any] = np.lib.format.read_array(blob, allow_pickle=False)
     return array
@@ -214,29 +233,60 @@ def _said(wrong: BaseException) -> str:
     return " ".join(str(wrong).split())[:200] or type(wrong).__name__
 
 
-def write_whole(path: Path, data: str | bytes, *, durable: bool = False, private: bool = False) -> None:
-    """Write a file beside its place and rename it, so that a reader sees all of it or the old one.
+@contextmanager
+def whole_file(
+    path: Path, *, durable: bool = False, private: bool = False, replace: bool = True
+) -> Iterator[IO[bytes]]:
+    """Open a file to be written beside its place and renamed at the end, so that a reader sees all of it or the old
+    one; nothing is left if the block raises.
 
-    The folder is made if it is not there. ``durable``: it is on the disk when the call returns. ``private``: only its
-    own user can read it. Raises OSError; also if the place is taken by a link or by something that is no file, since
-    whoever put it there may want another file written.
+    The folder is made if it is not there. ``durable``: it is on the disk at the end. ``private``: only its own user can
+    read it, or enter a folder that is made. Without ``replace`` one that is there stays. Raises OSError; also if the
+    place is taken by a link or by something that is no file, since whoever put it there may want another file written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not private:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    elif not path.parent.exists():
+        private_folder(path.parent)
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise OSError(errno.EEXIST, "is a link, or no file", str(path))
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     # O_EXCL: neither a file that is there nor a link is written through
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+    handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
+        with os.fdopen(handle, "w+b") as file:
+            yield file
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
+        if replace:
+            os.replace(part, path)
+        else:
+            with suppress(FileExistsError):
+                os.link(part, path)
+    finally:
         part.unlink(missing_ok=True)
-        raise
+
+
+def write_whole(
+    path: Path, data: str | bytes, *, durable: bool = False, private: bool = False, replace: bool = True
+) -> None:
+    """Write a file as :func:`whole_file` does."""
+    with whole_file(path, durable=durable, private=private, replace=replace) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder, and those above it that are missing, which only this user can enter; return it. If it is there
+    already and this user's, it is closed to others.
+    """
+    if not path.parent.exists():
+        private_folder(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.stat()
+    if found.st_mode & 0o077 and found.st_uid == os.geteuid():
+        path.chmod(0o700)
+    return path
 
 
 def table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -55,9 +55,9 @@ def up(
     ] = None,
 ) -> None:
     """Make certificates and keys, start a SuperLink behind a proxy for nodes alone, register and start nodes."""
-    from hanse.deployment import gate
+    from hanse.deployment import walls
     from hanse.deployment.loopback import Loopback
-    from hanse.deployment.proxy import nginx, split
+    from hanse.deployment.walls import nginx, split
 
     project = folder.resolve()
     if not (project / "pyproject.toml").exists():
@@ -69,13 +69,14 @@ def up(
     if not listen and nginx() is not None:
         listen = f"127.0.0.1:{port + 1}"
     ports = (port, *(port + 101 + i for i in range(nodes)))
-    Loopback(project, project, ports, not cold, tuple(imports or ()), listen, tuple(hosts or ()), members).up()
+    more, names = tuple(imports or ()), tuple(hosts or ())
+    Loopback(project, project, ports, warm=not cold, imports=more, listen=listen, hosts=names, members=members).up()
     typer.echo(f"{nodes} nodes and a SuperLink on 127.0.0.1:{port}; logs in {folder / 'logs'}")
     if listen:
         typer.echo(f"SuperNodes reach it at {listen}, through nginx, which passes nothing else")
     else:
         typer.echo("nginx is not installed ('apt install nginx'): nodes on other machines cannot join")
-    if not gate.TABLE.exists():
+    if not walls.TABLE.exists():
         typer.echo("this system does not say whose a connection is: every user of this machine can start runs here")
 
 
@@ -104,19 +105,19 @@ def join(
     port: Annotated[int, typer.Option("--port", min=1024, max=65535, help="Its own, on 127.0.0.1.")] = 9094,
 ) -> None:
     """Start this participant's node; it runs until it is stopped. What it keeps, only this user can read."""
-    from hanse.deployment import gate
-    from hanse.deployment.proxy import split
+    from hanse.deployment import walls
+    from hanse.deployment.walls import split
 
     split(address, "HOST:PORT")
     for option, path in (("--ca", ca), ("--key", key)):
         if not path.is_file():
             raise UserError(f"{option}: {path}: is not there")
-    gate.command("flower-supernode")
+    walls.command("flower-supernode")
     os.umask(0o077)
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     words = ["--superlink", address, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
     words += ["--host", "127.0.0.1", "--port", str(port), *(["--node-config", config] if config else [])]
-    gate.run("flower-supernode", words)
+    walls.run("flower-supernode", words)
 
 
 @app.command(epilog="Example:\n\nhanse network run harvest")
@@ -143,7 +144,7 @@ def down(folder: Folder = Path()) -> None:
 @app.command(epilog="Example:\n\nhanse network pause run --reason 'node 3 is being repaired'")
 def pause(folder: RunDir, reason: Reason) -> None:
     """Let the server wait before its next exchange, until 'go-on'."""
-    from hanse.deployment.operator import give
+    from hanse.deployment.members import give
 
     give(folder, "pause", reason)
 
@@ -151,7 +152,7 @@ def pause(folder: RunDir, reason: Reason) -> None:
 @app.command(name="go-on", epilog="Example:\n\nhanse network go-on run --reason 'repaired'")
 def go_on(folder: RunDir, reason: Reason) -> None:
     """End a pause."""
-    from hanse.deployment.operator import give
+    from hanse.deployment.members import give
 
     give(folder, "go-on", reason)
 
@@ -163,7 +164,7 @@ def expel(
     reason: Reason,
 ) -> None:
     """Keep a participant out from the next exchange on; its account stays."""
-    from hanse.deployment.operator import give
+    from hanse.deployment.members import give
 
     give(folder, "expel", reason, client)
 
@@ -171,7 +172,7 @@ def expel(
 @app.command(epilog="Example:\n\nhanse network orders run")
 def orders(folder: RunDir) -> None:
     """Show the orders given so far, with their reasons."""
-    from hanse.deployment.operator import FILE
+    from hanse.deployment.members import FILE
 
     for line in (folder / FILE).read_text().splitlines() if (folder / FILE).exists() else []:
         said = json.loads(line)

@@ -47,7 +47,6 @@ __all__ = [
     "Derived",
     "Federation",
     "Gradient",
-    "Hello",
     "Mixture",
     "Nearest",
     "OnModels",
@@ -310,24 +309,6 @@ class Reply:
     authorise: Units | None = None
     bytes_down: Units = 0
     bytes_up: Units = 0
-
-
-@dataclass(frozen=True)
-class Hello:
-    """What a participant says of itself on a network before it has an id: nothing of its samples.
-
-    ``input_shape`` is that of one sample, ``num_classes`` None for a regression, ``text``: samples are tokens,
-    ``tests`` how many test samples it has, ``order`` where it would like to stand among those who come at once.
-    """
-
-    num_samples: Count
-    input_shape: Annotated[tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...], Field(max_length=8)]
-    num_classes: Annotated[int, Field(ge=1, le=2**31 - 1)] | None
-    name: Name = ""
-    text: bool = False
-    tests: Count = 0
-    profile: Annotated[Mapping[Name, Plain], Field(max_length=64)] = field(default_factory=dict)
-    order: Count = 1 << 30
 
 
 class Federation(Protocol):

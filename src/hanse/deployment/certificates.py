@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 from hanse.base.errors import UserError
+from hanse.base.files import write_whole
 
 __all__ = ["make_certificates", "make_node_key", "make_outside"]
 
@@ -91,14 +92,16 @@ def _general(host: str) -> x509.GeneralName:
 
 def _write(folder: Path, stem: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
     (folder / f"{stem}.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
-    _write_secret(folder / f"{stem}.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_whole(
+        folder / f"{stem}.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), private=True
+    )
 
 
 def make_node_key(path: Path) -> None:
     """Make a node's key ``path`` (OpenSSH, P-384, as Flower reads it) and ``path.pub``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
-    _write_secret(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    write_whole(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), private=True)
     path.with_name(path.name + ".pub").write_bytes(
         key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     )
@@ -115,8 +118,3 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
         .not_valid_before(now - datetime.timedelta(minutes=5))
         .not_valid_after(now + datetime.timedelta(days=DAYS))
     )
-
-
-def _write_secret(path: Path, content: bytes) -> None:
-    path.touch(mode=0o600)
-    path.write_bytes(content)

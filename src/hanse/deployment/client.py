@@ -15,14 +15,16 @@ from flwr.app import Context
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 
+from hanse.base.errors import UserError
+from hanse.data.instructions.records import BYTES, build_tokenizer, encode, read_instructions
 from hanse.deployment.members import NAME
 from hanse.deployment.message import from_records, to_records
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
-from hanse.federation.node import ClientData, Job, Node, hello
+from hanse.federation.node import Assignment, ClientData, Node, hello
 from hanse.learning.threads import intra_op
 
-__all__ = ["client_app"]
+__all__ = ["client_app", "instructions"]
 
 LoadData = Callable[[Context], ClientData]
 
@@ -53,22 +55,54 @@ def client_app(
     @app.query("hanse")
     def answer(message: FlowerMessage, context: Context) -> FlowerMessage:
         request, values = from_records(message.content)
-        data = data_of(context)
+        data, reply = data_of(context), Message("null")
         if values.get("kind") == "hello":
             said = hello(data) | {"order": int(context.node_config.get("partition-id", 1 << 30))}
             said["name"] = said["name"][:NAME]
-            return FlowerMessage(to_records(Message("null"), hello=json.dumps(said)), reply_to=message)
-        round = int(values["round"])
+            return FlowerMessage(to_records(reply, hello=json.dumps(said)), reply_to=message)
+        beside: dict[str, Any] = {"round": int(values["round"])}
         try:
             with intra_op(1):
-                node = Node(data, Job.from_json(str(values["job"])), home, policy, behaviours)
+                node = Node(data, Assignment.from_json(str(values["job"])), home, policy, behaviours)
                 if values.get("letter"):
                     node.keep_receipts(str(values["letter"]))
-                reply = Message("null") if values.get("kind") == "letter" else node.answer(round, request)
+                if values.get("kind") != "letter":
+                    reply = node.answer(beside["round"], request)
         except MissingError as lost:
-            return FlowerMessage(to_records(Message("null"), round=round, missing=lost.hashes), reply_to=message)
+            beside["missing"] = lost.hashes
         except WireError as wrong:
-            return FlowerMessage(to_records(Message("null"), round=round, refused=str(wrong)), reply_to=message)
-        return FlowerMessage(to_records(reply, round=round), reply_to=message)
+            beside["refused"] = str(wrong)
+        return FlowerMessage(to_records(reply, **beside), reply_to=message)
 
     return app
+
+
+def instructions(
+    path: str | Path,
+    *,
+    tokenizer: str = BYTES,
+    length: int = 512,
+    test: float = 0.2,
+    validation: float = 0.0,
+    name: str = "",
+) -> ClientData:
+    """Return the instructions of a file (.json, .jsonl or .csv with instruction, input, output) as a participant's
+    data.
+
+    ``tokenizer`` ("bytes", or a model's) and ``length``, tokens of the window, are the experiment's ``data.tokenizer``
+    and ``data.length``: the same for all participants. The last ``test`` of the file is its test share, the
+    ``validation`` before it its validation share. Raises UserError for a file that cannot be read, or too short.
+    """
+    items, tokens = read_instructions(Path(path)), build_tokenizer(tokenizer)
+    if not (test >= 0 and validation >= 0 and test + validation < 1):
+        raise UserError(f"instructions: test {test} and validation {validation}: 0 or more, and below 1 together")
+    tested, validated = int(test * len(items)), int(validation * len(items))
+    first = len(items) - tested - validated
+    shares = {
+        "train": items[:first],
+        "validation": items[first : first + validated],
+        "test": items[first + validated :],
+    }
+    wide = encode(items, tokens, length).samples.x.shape[1]
+    found = {share: encode(own, tokens, length, wide).samples for share, own in shares.items() if own}
+    return ClientData(found["train"], found.get("test"), found.get("validation"), tokens.size, name or Path(path).stem)

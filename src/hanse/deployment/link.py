@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import KW_ONLY, astuple, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
@@ -13,14 +13,13 @@ from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 
 from hanse.core.port import Reply, Request, Roster, Train, Trained
-from hanse.deployment.letters import Letters
-from hanse.deployment.members import Check, Member, Members, kind, majority
+from hanse.deployment.members import Check, Member, Members, Orders, kind, majority
 from hanse.deployment.message import LARGEST, Beside, from_records, said_beside, to_records
-from hanse.deployment.newcomers import LOG, Newcomers, named, pulled
-from hanse.deployment.operator import Orders
+from hanse.deployment.newcomers import LOG, Newcomers, named, pulled, sent
+from hanse.deployment.receipts import Letters
 from hanse.federation.check import HEADER, one_line, reading, room
 from hanse.federation.codec import Message, pack, unpack_reply
-from hanse.federation.node import KEPT, Job
+from hanse.federation.node import KEPT, Assignment
 
 __all__ = ["FlowerFederation"]
 
@@ -44,7 +43,8 @@ class FlowerFederation:
 
     grid: Grid
     members: Members
-    job: Callable[[Member, int], Job]
+    job: Callable[[Member, int], Assignment]
+    _: KW_ONLY
     deadline_s: float = 3600.0
     capacity: int = 0  # ids that the mechanism was built for; later newcomers wait for another run
     largest: int = LARGEST
@@ -129,11 +129,11 @@ class FlowerFederation:
         asked = {r.client: r for r in requests}
         replies, weights, again = [], dict.fromkeys(packed, 0), dict(packed)
         for resend in (False, True):
-            sent = {c: m if resend else m.without(set(self._held.get(c, ()))) for c, m in again.items()}
+            due = {c: m if resend else m.without(set(self._held.get(c, ()))) for c, m in again.items()}
             again = {}
-            for client, message in sent.items():
+            for client, message in due.items():
                 weights[client] += message.num_bytes
-            heard = self._send(round, sent, max(0.0, deadline - time.monotonic()), asked)
+            heard = self._send(round, due, max(0.0, deadline - time.monotonic()), asked)
             for client, answer in heard.items():
                 if isinstance(answer, str):
                     replies.append(Reply(client, refused=answer, bytes_down=weights[client]))
@@ -210,14 +210,7 @@ class FlowerFederation:
         """
         if not records:
             return {}
-        ttl = max(1.0, seconds)
-        outgoing = [
-            FlowerMessage(content=r, dst_node_id=node, message_type="query.hanse", ttl=ttl, group_id=group)
-            for node, r in records.items()
-        ]
-        nodes = list(records)
-        ids = [i or "" for i in self.grid.push_messages(outgoing)]
-        waiting = {i: node for i, node in zip(ids, nodes, strict=False) if i}
+        waiting = {name: node for node, name in sent(self.grid, records, max(1.0, seconds), group).items()}
         begun, found = time.monotonic(), {}
         while waiting:
             for name, reply in pulled(self.grid, list(waiting)):

@@ -1,7 +1,7 @@
 """A whole federation on this machine: certificates, keys, a SuperLink with TLS and node authentication, SuperNodes.
 
 For trials and tests, and for the operator's side of a real one: the SuperLink listens on 127.0.0.1 alone, and what
-others may ask of it passes through a proxy (:mod:`hanse.deployment.proxy`).
+others may ask of it passes through a proxy (:mod:`hanse.deployment.walls`).
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from hanse.base.errors import RunFailedError, UserError
+from hanse.base.files import private_folder
 from hanse.base.lock import Hold
-from hanse.deployment import gate
-from hanse.deployment.follow import last_error, stream
-from hanse.deployment.processes import Processes
-from hanse.deployment.proxy import configure, split, wait_for
-from hanse.federation.secret import private_folder
+from hanse.deployment import walls
+from hanse.deployment.processes import Processes, last_error, stream
+from hanse.deployment.walls import configure, split, wait_for
 
 __all__ = ["Loopback", "flwr"]
 
 HOST = "127.0.0.1"
 POLL_S = 0.25  # how often Flower's executor looks for a message: its own variable, 1 s if it is not set
 TOLD_AT_THE_END = ("mistake: ", "error: ", "asked last: ")  # of our lines; who waits for a run's end is told them then
-TAKEN = "SuperNode ID"  # what a node prints once the SuperLink knows it
 
 # Flower's command line, several commands in one interpreter
 _MANY = """
@@ -83,6 +83,7 @@ class Loopback:
     folder: Path
     app: Path
     ports: tuple[int, ...]
+    _: KW_ONLY
     warm: bool = True
     imports: tuple[str, ...] = ()
     listen: str = ""
@@ -93,8 +94,7 @@ class Loopback:
 
     def save(self) -> None:
         """Write down how the federation is made, for the commands that follow."""
-        said = asdict(self) | {"folder": str(self.folder), "app": str(self.app)}
-        (self.folder / "network.json").write_text(json.dumps(said) + "\n")
+        (self.folder / "network.json").write_bytes(TypeAdapter(Loopback).dump_json(self) + b"\n")
 
     @staticmethod
     def read(folder: Path) -> Loopback:
@@ -102,9 +102,7 @@ class Loopback:
         path = folder / "network.json"
         if not path.exists():
             raise UserError(f"{folder}: no federation was brought up here (it has no network.json)")
-        said = json.loads(path.read_text())
-        lists = {name: tuple(said[name]) for name in ("ports", "imports", "hosts") if name in said}
-        return Loopback(**{**said, **lists, "folder": Path(said["folder"]), "app": Path(said["app"])})
+        return TypeAdapter(Loopback).validate_json(path.read_bytes())
 
     @property
     def nodes(self) -> int:
@@ -162,19 +160,19 @@ class Loopback:
         (home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n[superlink.here]\n{address}')
         if self.processes.pid("superlink") is None:
             command = [
-                *gate.command("flower-superlink"), "--ssl-certfile", f"{certs}/server.crt", "--ssl-keyfile",
+                *walls.command("flower-superlink"), "--ssl-certfile", f"{certs}/server.crt", "--ssl-keyfile",
                 f"{certs}/server.key", "--ssl-ca-certfile", f"{certs}/ca.crt", "--enable-supernode-auth",
                 "--disable-runtime-dependency-installation", "--host", HOST, "--port", str(port),
                 "--database", f"{home}/superlink.db",
             ]  # fmt: skip
             self.processes.start("superlink", command, self.env() | dict(more or {}), self.app)
-        self._wait("superlink", f"https://{HOST}:{port}{gate.ASK if gate.TABLE.exists() else '/health'}", 200)
+        self._wait("superlink", f"https://{HOST}:{port}{walls.ASK if walls.TABLE.exists() else '/health'}", 200)
 
     def start_proxy(self, command: Sequence[str]) -> None:
         """Start the proxy if it does not run, and wait until it answers. Raises UserError if it does not."""
         if self.processes.pid("proxy") is None:
             self.processes.start("proxy", command, self.env(), self.folder)
-        self._wait("proxy", f"https://{self.door}{gate.ASK}", 403)
+        self._wait("proxy", f"https://{self.door}{walls.ASK}", 403)
 
     def _wait(self, name: str, url: str, status: int) -> None:
         wrong = wait_for(url, status, lambda: self.processes.pid(name) is not None)
@@ -193,28 +191,12 @@ class Loopback:
         env = self.env(f"node{i}") | {"HANSE_HOME": str(self.folder / "participants" / f"node{i}")} | dict(more or {})
         env |= self._warm()
         command = [
-            *gate.command("flower-supernode"), "--root-certificates", str(self.folder / "certs" / "ca.crt"),
+            *walls.command("flower-supernode"), "--root-certificates", str(self.folder / "certs" / "ca.crt"),
             "--auth-supernode-private-key", str(key or self._key(i)), "--superlink", self.door,
             "--host", HOST, "--port", str(self.ports[1 + i]),
             "--node-config", f"partition-id={i} num-partitions={self.nodes}",
         ]  # fmt: skip
         self.processes.start(f"node{i}", command, env, self.app)
-
-    def revive(self, i: int, patience_s: float = 240.0) -> None:
-        """Start a node that was killed, as often as it takes: the SuperLink does not take a node that it believes to be
-        there, until it has missed its heartbeat for a minute. Raises UserError if it is not taken.
-        """
-        name, end = f"node{i}", time.monotonic() + patience_s
-        taken = self.processes.log(name).count(TAKEN)
-        while self.processes.log(name).count(TAKEN) == taken:
-            if time.monotonic() > end:
-                raise UserError(f"{name}: the SuperLink did not take it back within {patience_s:g} s")
-            self.start_node(i)
-            time.sleep(0.5)
-
-    def kill(self, name: str) -> None:
-        """Kill "superlink" or "node3" with everything that it has started, as a power cut would."""
-        self.processes.stop(name, kill=True)
 
     def down(self) -> list[str]:
         """Stop what runs; return what was no longer running."""

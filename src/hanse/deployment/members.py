@@ -7,20 +7,21 @@ keeps its id, its account and its grant when it comes back.
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field
 
 from hanse.base.errors import UserError
-from hanse.base.files import write_whole
-from hanse.core.declared import LARGEST_COUNT, Count
+from hanse.base.files import json_lines, write_whole
+from hanse.core.declared import LARGEST_COUNT, Count, Declared, UnsoundError
 from hanse.core.port import ClientInfo
 
-__all__ = ["NAME", "Check", "Hello", "Member", "Members", "kind", "majority"]
+__all__ = ["FILE", "NAME", "Check", "Hello", "Member", "Members", "Orders", "give", "kind", "majority"]
 
 LONGEST = 64_000  # characters of a hello
 NAME = 80  # characters of a name
@@ -32,20 +33,18 @@ def _printable(text: str) -> str:
     return text
 
 
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 Size = Annotated[int, Field(ge=1, le=2**31)]
 Word = Annotated[str, Field(max_length=NAME), AfterValidator(_printable)]
-Plain = (
-    bool | Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT)] | float | Annotated[Word, Field(max_length=1000)]
-)
+Plain = bool | Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT)] | Finite | Word
 
 
-class Hello(BaseModel):
+@dataclass(frozen=True)
+class Hello:
     """What a newcomer says of itself, within bounds: ``num_samples`` to train on, ``tests`` to test on,
     ``input_shape`` of a sample, ``num_classes`` (None: regression), ``text`` (samples are tokens with a label at every
     position), plain values in ``profile``, and the ``order`` in which ids are given.
     """
-
-    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
     num_samples: Count
     input_shape: Annotated[tuple[Size, ...], Field(max_length=8)]
@@ -53,7 +52,7 @@ class Hello(BaseModel):
     name: Word = ""
     text: bool = False
     tests: Count = 0
-    profile: Annotated[dict[Word, Plain], Field(max_length=100)] = Field(default_factory=dict)
+    profile: Annotated[Mapping[Word, Plain], Field(max_length=100)] = field(default_factory=dict)
     order: Count = 1 << 30
 
     @staticmethod
@@ -61,10 +60,7 @@ class Hello(BaseModel):
         """Read a hello, which is untrusted input. Raises ValueError with the field and what is wrong with it."""
         if not isinstance(said, str) or len(said) > LONGEST:
             raise ValueError(f"hello: must be JSON of at most {LONGEST} characters")
-        try:
-            return Hello.model_validate_json(said)
-        except ValidationError as wrong:
-            raise ValueError(_first(wrong, "hello")) from None
+        return _HELLO.read(said)
 
 
 @dataclass(frozen=True)
@@ -120,10 +116,8 @@ class Members:
         if path is None or not path.exists():
             return Members(path)
         try:
-            found = _REGISTER.validate_python(json.loads(path.read_bytes()))
-        except ValidationError as wrong:
-            raise UserError(_damaged(path, _first(wrong, "members"))) from None
-        except (ValueError, RecursionError) as wrong:
+            found = _REGISTER.read(path.read_text())
+        except ValueError as wrong:
             raise UserError(_damaged(path, str(wrong))) from None
         if len({m.key for m in found}) < len(found) or len({m.id for m in found}) < len(found):
             raise UserError(_damaged(path, "a key or an id is there twice"))
@@ -147,18 +141,9 @@ class Members:
         for key, said in new:
             known = self.by_key.get(key)
             number = 1 + max((m.id for m in self.by_key.values()), default=-1) if known is None else known.id
-            self.by_key[key] = Member(
-                number,
-                key,
-                said.name or f"client {number}",
-                said.num_samples,
-                said.input_shape,
-                said.num_classes,
-                said.tests,
-                said.profile,
-                None if known is None else known.expelled,
-                said.text,
-            )
+            expelled = None if known is None else known.expelled
+            samples = {name: getattr(said, name) for name in SAMPLES}
+            self.by_key[key] = Member(number, key, said.name or f"client {number}", expelled=expelled, **samples)
         if new:
             self._write()
 
@@ -177,22 +162,18 @@ class Members:
         write_whole(self.path, json.dumps([asdict(m) for m in self.by_key.values()], indent=1) + "\n", durable=True)
 
 
-_REGISTER = TypeAdapter(list[Member])
+_HELLO = Declared[Hello](Hello)
+_REGISTER = Declared[list[Member]](list[Member])
+SAMPLES = ("num_samples", "input_shape", "num_classes", "tests", "profile", "text")  # what is kept of a hello
 
 
 def _sound(member: Member) -> bool:
     """Say whether a member's hello would be taken today; registers of earlier versions hold what was not checked."""
     try:
-        Hello.model_validate({name: getattr(member, name) for name in Hello.model_fields if name != "order"})
-    except ValidationError:
+        _HELLO.check(Hello(name=member.name, **{name: getattr(member, name) for name in SAMPLES}))
+    except UnsoundError:
         return False
     return True
-
-
-def _first(wrong: ValidationError, whole: str) -> str:
-    """Return the first mistake in a line, without what was given: that may be of any length."""
-    first = wrong.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"[:200]
 
 
 def _damaged(path: Path, why: str) -> str:
@@ -200,3 +181,53 @@ def _damaged(path: Path, why: str) -> str:
         f"{path}: is not a register of members ({why}); put a copy of it back: it says which key has which account "
         "(without any, a run starts anew in another folder)"
     )
+
+
+FILE = "operator.jsonl"
+LONGEST_REASON = 500  # characters of a reason
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What holds after all orders so far: the reason of the pause if there is one, and whom to keep out, and why."""
+
+    paused: str | None = None
+    expelled: Mapping[int, str] = field(default_factory=dict)
+
+    @staticmethod
+    def read(run: Path) -> Orders:
+        """Return the orders of a run directory; a line that is still being written is left for the next time."""
+        path = run / FILE
+        paused: str | None = None
+        expelled: dict[int, str] = {}
+        for line in json_lines(path, remedy="mend or remove it"):
+            match line:
+                case {"order": "pause", "reason": str(reason)}:
+                    paused = reason
+                case {"order": "go-on"}:
+                    paused = None
+                case {"order": "expel", "client": int(client), "reason": str(reason)}:
+                    expelled[client] = reason
+                case _:
+                    raise UserError(f"{path}: is no list of orders: {str(line)[:80]!r}: mend or remove it")
+        return Orders(paused, expelled)
+
+
+def give(run: Path, order: str, reason: str, client: int | None = None) -> None:
+    """Add an order ("pause", "go-on", "expel") to a run, which may still wait for its members.
+
+    Raises UserError if it is none of a network, or cannot be.
+    """
+    if not (run / "federation.json").exists():
+        raise UserError(f"{run}: is not a run on a network that has begun (it has no federation.json)")
+    if not reason.strip() or len(reason) > LONGEST_REASON:
+        raise UserError(f"--reason: {len(reason)} characters: must be 1 to {LONGEST_REASON}")
+    line: dict[str, Any] = {"order": order, "reason": reason.strip(), "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    if order == "expel":
+        known = Members.read(run / "members.json").by_id()
+        member = None if client is None else known.get(client)
+        if member is None:
+            raise UserError(f"--client: {client}: the members are {', '.join(map(str, sorted(known))) or 'none yet'}")
+        line |= {"client": client, "key": member.key, "name": member.name}
+    with (run / FILE).open("a") as file:
+        file.write(json.dumps(line) + "\n")

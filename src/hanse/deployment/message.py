@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import io
-import math
 from tokenize import TokenError
 from typing import Annotated, Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from hanse.base.files import array_header
 from hanse.core.declared import Declared, Int64, UnsoundError
 from hanse.federation.codec import Message, WireError
 
@@ -75,19 +74,13 @@ def _read(array: Array) -> NDArray[Any]:
     """
     if array.stype != "numpy.ndarray":
         raise WireError(f"an array of Flower's type {array.stype[:40]!r}")
+    start = io.BytesIO(array.data)
     try:
-        start = io.BytesIO(array.data[: 1 << 14])
-        if npy.read_magic(start) != (1, 0):
-            raise ValueError("version")
-        shape, fortran, dtype = npy.read_array_header_1_0(start)
+        shape, by_columns, dtype = array_header(start, len(array.data))
     except (ValueError, TypeError, SyntaxError, TokenError) as wrong:
         raise WireError(f"an array cannot be read: {str(wrong)[:100]}") from None
-    if dtype.name not in _TYPES or not dtype.isnative or fortran:
-        raise WireError(f"an array cannot be read: its type is {dtype.str}{', by columns' if fortran else ''}")
-    if (
-        len(shape) > 8
-        or min(shape, default=0) < 0
-        or math.prod(shape) * dtype.itemsize != len(array.data) - start.tell()
-    ):
-        raise WireError(f"an array cannot be read: {len(array.data)} bytes are not of shape {list(shape)[:8]}")
+    if dtype.name not in _TYPES or not dtype.isnative or by_columns:
+        raise WireError(f"an array cannot be read: its type is {dtype.str}{', by columns' if by_columns else ''}")
+    if len(shape) > 8:
+        raise WireError(f"an array cannot be read: it has {len(shape)} dimensions")
     return np.frombuffer(array.data, dtype, offset=start.tell()).reshape(shape)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import MachineError, UserError
-from hanse.deployment.follow import MARK
 from hanse.deployment.link import FlowerFederation
 from hanse.deployment.newcomers import LOG, named
+from hanse.deployment.processes import MARK
 from hanse.federation.check import log as refusals
 from hanse.federation.check import one_line
 from hanse.rounds.round import Played

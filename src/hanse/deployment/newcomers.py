@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
@@ -19,7 +19,7 @@ from hanse.deployment.message import to_records
 from hanse.federation.check import one_line
 from hanse.federation.codec import Message
 
-__all__ = ["LOG", "Newcomers", "named", "pulled"]
+__all__ = ["LOG", "Newcomers", "named", "pulled", "sent"]
 
 LOG = logging.getLogger("hanse.network")
 LOG.addHandler(logging.NullHandler())
@@ -115,20 +115,11 @@ class Newcomers:
     def _ask(self, due: list[_Asked], now: float) -> None:
         if not due:
             return
-        questions = [
-            FlowerMessage(
-                content=to_records(Message("null"), kind="hello"),
-                dst_node_id=int(one.node.node_id),
-                message_type="query.hanse",
-                ttl=HELLO_S,
-                group_id="hello",
-            )
-            for one in due
-        ]
-        ids = list(self.grid.push_messages(questions))
-        for one, name in zip(due, [*ids, *([None] * len(due))], strict=False):
-            one.message, one.due = name or None, now + HELLO_S
-            if not name:
+        questions = {int(one.node.node_id): to_records(Message("null"), kind="hello") for one in due}
+        ids = sent(self.grid, questions, HELLO_S, "hello")
+        for one in due:
+            one.message, one.due = ids.get(int(one.node.node_id)), now + HELLO_S
+            if one.message is None:
                 self._again(one, now)
 
     def _hear(self, key: str, reply: FlowerMessage) -> None:
@@ -152,6 +143,17 @@ class Newcomers:
     @staticmethod
     def _again(one: _Asked, now: float) -> None:
         one.message, one.due, one.pause = None, now + one.pause, min(2 * one.pause, LAST_S)
+
+
+def sent(grid: Grid, records: Mapping[int, RecordDict], seconds: float, group: str) -> dict[int, str]:
+    """Send records to nodes, to be answered within so many seconds. Return by node the id of its question; a node for
+    which Flower took none is left out.
+    """
+    questions = [
+        FlowerMessage(content=content, dst_node_id=node, message_type="query.hanse", ttl=seconds, group_id=group)
+        for node, content in records.items()
+    ]
+    return {node: name for node, name in zip(records, grid.push_messages(questions), strict=False) if name}
 
 
 def pulled(grid: Grid, ids: Sequence[str]) -> Iterator[tuple[str, FlowerMessage | Exception]]:

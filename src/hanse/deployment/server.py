@@ -17,15 +17,13 @@ from hanse.base.files import write_whole
 from hanse.base.lock import Hold
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Samples
-from hanse.deployment.letters import Letters
 from hanse.deployment.link import FlowerFederation
-from hanse.deployment.members import Check, Hello, Member, Members, kind
+from hanse.deployment.members import Check, Hello, Member, Members, Orders, kind
 from hanse.deployment.message import LARGEST
 from hanse.deployment.narrator import Narrator, speak
 from hanse.deployment.newcomers import LOG
-from hanse.deployment.operator import Orders
-from hanse.deployment.receipts import Teller
-from hanse.federation.node import Job
+from hanse.deployment.receipts import Letters, Teller
+from hanse.federation.node import Assignment
 from hanse.learning.sequences import is_text
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, run_remote
@@ -63,7 +61,10 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         speak()
         loaded = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
-        play(grid, loaded, Path(out), members, load_server_data, observers, patience_s, largest, True, other_data)
+        play(
+            grid, loaded, Path(out), members, load_server_data, observers,
+            patience_s=patience_s, largest=largest, other_data=other_data,
+        )  # fmt: skip
 
     return app
 
@@ -75,6 +76,7 @@ def play(
     members: int,
     load_server_data: LoadServerData | None,
     observers: Sequence[Observer],
+    *,
     patience_s: float,
     largest: int = LARGEST,
     remember: bool = True,
@@ -98,14 +100,17 @@ def play(
         register = Members.read(out / "members.json" if remember else None)
         validation, test = (None, None) if load_server_data is None else load_server_data()
 
-        def job(member: Member, num_clients: int) -> Job:
+        def job(member: Member, num_clients: int) -> Assignment:
             model = {"name": experiment.model.name, **experiment.model.options}
-            return Job(run, member.id, num_clients, experiment.run.seed, model, experiment.train.model_dump(), half)
+            train = experiment.train.model_dump()
+            return Assignment(run, member.id, num_clients, experiment.run.seed, model, train, half=half)
 
-        deadline_s = experiment.federation.deadline_s or 3600.0
-        orders, letters = partial(Orders.read, out), Letters.read(out / "letters.json")
+        letters = Letters.read(out / "letters.json")
         check = _alike([samples for samples in (validation, test) if samples is not None])
-        federation = FlowerFederation(grid, register, job, deadline_s, room, largest, half, orders, letters, check)
+        federation = FlowerFederation(
+            grid, register, job, deadline_s=experiment.federation.deadline_s or 3600.0, capacity=room, largest=largest,
+            half=half, orders=partial(Orders.read, out), letters=letters, check=check,
+        )  # fmt: skip
         narrator = Narrator(federation, out)
         with narrator.watching():
             gather(federation, members, patience_s)
@@ -115,7 +120,7 @@ def play(
                 sizes[member.id] = member.num_samples
             one = found[0]
             data = RemoteData.of(sizes, one.input_shape, one.num_classes, validation, test, one.text)
-            watching = [*observers, Teller(federation, out), narrator]
+            watching = [*observers, Teller(letters, federation.deliver, out), narrator]
             return run_remote(experiment, data, federation, hold=hold, observers=watching, other_data=other_data)
 
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context
 from flwr.clientapp import ClientApp
@@ -83,7 +82,7 @@ def _simulated(
         try:
             finished.append(
                 play(
-                    grid, experiment, path, clients, lambda: sets, observers, PATIENCE_S,
+                    grid, experiment, path, clients, lambda: sets, observers, patience_s=PATIENCE_S,
                     remember=False, other_data=other_data, hold=hold,
                 )
             )  # fmt: skip
@@ -91,18 +90,13 @@ def _simulated(
             failed.append(wrong)
             raise
 
-    cores = os.cpu_count() or 1
-    resources: dict[str, Any] = {"num_cpus": 1, "num_gpus": 0.0}
+    backend = {
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+        "init_args": {"num_cpus": os.cpu_count() or 1, "include_dashboard": False},
+    }
     try:
-        run_simulation(
-            server,
-            _app(experiment, path.resolve() / "participants"),
-            clients,
-            backend_config={
-                "client_resources": resources,
-                "init_args": {"num_cpus": cores, "include_dashboard": False},
-            },
-        )
+        app = _app(experiment, path.resolve() / "participants")
+        run_simulation(server, app, clients, backend_config=backend)  # type: ignore[arg-type]
     except Exception:
         if not failed:
             raise

@@ -17,7 +17,6 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -34,13 +33,13 @@ READY = ("hanse.flower", "hanse.runs.setup", "sklearn.datasets", "flwr.supernode
 
 # runs without site packages: it starts in some ten milliseconds
 _LINK = """#!{python} -SE
-import json, os, socket, struct, sys
+import json, os, socket, sys
 body = json.dumps({{"argv": sys.argv, "cwd": os.getcwd(), "env": dict(os.environ)}}).encode()
 try:
     keeper = socket.socket(socket.AF_UNIX)
     keeper.connect(os.environ["{variable}"])
-    socket.send_fds(keeper, [struct.pack("!I", len(body))], [1, 2])
-    keeper.sendall(body)
+    socket.send_fds(keeper, [b" "], [1, 2])
+    keeper.sendall(body + b"\\n")
     keeper.recv(1)
 except (KeyError, OSError) as wrong:
     print("no warm keeper (" + repr(wrong) + "): starting cold", file=sys.stderr)
@@ -89,7 +88,7 @@ def keep(path: Path, parent: int | None = None, imports: Sequence[str] = ()) -> 
                 caller.settimeout(10.0)
                 try:
                     order, handles = _read(caller)
-                except (OSError, ValueError, struct.error) as wrong:
+                except (OSError, ValueError) as wrong:
                     print(f"warm keeper: a call that cannot be read: {wrong}", file=sys.stderr, flush=True)
                     continue
                 if os.fork() == 0:
@@ -111,14 +110,11 @@ def _leave(keeper: int) -> None:
 
 
 def _read(caller: socket.socket) -> tuple[dict[str, object], list[int]]:
-    head, handles, _, _ = socket.recv_fds(caller, 4, 2)
-    (length,) = struct.unpack("!I", head)
-    body = b""
-    while len(body) < length:
-        more = caller.recv(length - len(body))
-        if not more:
-            raise ValueError("it ends early")
-        body += more
+    _, handles, _, _ = socket.recv_fds(caller, 1, 2)
+    with caller.makefile("rb") as lines:
+        body = lines.readline()
+    if not body.endswith(b"\n"):
+        raise ValueError("it ends early")
     caller.send(b"1")
     return json.loads(body), handles
 

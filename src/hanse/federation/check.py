@@ -13,31 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hanse.core import port
 from hanse.core.declared import Declared, UnsoundError
 from hanse.core.payload import Like, mismatch
-from hanse.core.port import (
-    Answered,
-    Ask,
-    Confused,
-    Confusion,
-    Counted,
-    Derived,
-    Gradient,
-    Nearest,
-    Reply,
-    Request,
-    Result,
-    Roster,
-    Score,
-    Scored,
-    Task,
-    Test,
-    Tested,
-    Train,
-    Trained,
-)
 from hanse.federation.codec import Room, WireError
-from hanse.federation.said import ANSWERS
+from hanse.federation.policy import ANSWERS
 from hanse.learning.halves import declaration
 
 __all__ = ["HEADER", "Heard", "heard", "one_line", "reading", "refusal", "room"]
@@ -49,15 +29,15 @@ CLASSES = 1024  # of the confusion counts that a client may send
 LINE = 200  # characters of a reason
 HEADER = 1 << 18  # characters of a reply's plain part, and 512 a model or task
 
-_REPLY = Declared[Reply](Reply)
-Question = Score | Nearest | Gradient | Confusion | Ask | Test
-_KIND: Mapping[type[Question], type[Result]] = {
-    Score: Scored,
-    Nearest: Counted,
-    Gradient: Derived,
-    Confusion: Confused,
-    Ask: Answered,
-    Test: Tested,
+_REPLY = Declared[port.Reply](port.Reply)
+Question = port.Score | port.Nearest | port.Gradient | port.Confusion | port.Ask | port.Test
+_KIND: Mapping[type[Question], type[port.Result]] = {
+    port.Score: port.Scored,
+    port.Nearest: port.Counted,
+    port.Gradient: port.Derived,
+    port.Confusion: port.Confused,
+    port.Ask: port.Answered,
+    port.Test: port.Tested,
 }
 
 
@@ -65,16 +45,18 @@ _KIND: Mapping[type[Question], type[Result]] = {
 class Heard:
     """What came of an exchange: the sound replies by client, ascending, and (client, reason) of what was refused."""
 
-    replies: Mapping[int, Reply]
+    replies: Mapping[int, port.Reply]
     refusals: Sequence[tuple[int, str]]
 
 
-def heard(round: int, requests: Sequence[Request], replies: Sequence[Reply], size: int, roster: Roster) -> Heard:
+def heard(
+    round: int, requests: Sequence[port.Request], replies: Sequence[port.Reply], size: int, roster: port.Roster
+) -> Heard:
     """Hold ``replies`` against ``requests``; ``size`` is P, the model's columns. Refusals are logged with the client's
     name and key.
     """
     asked = {r.client: r for r in requests}
-    sound: dict[int, Reply] = {}
+    sound: dict[int, port.Reply] = {}
     refusals: list[tuple[int, str]] = []
     for reply in sorted(replies, key=lambda r: r.client):
         client = reply.client
@@ -95,7 +77,7 @@ def heard(round: int, requests: Sequence[Request], replies: Sequence[Reply], siz
     return Heard(sound, refusals)
 
 
-def refusal(request: Request, reply: Reply, size: int) -> str | None:
+def refusal(request: port.Request, reply: port.Reply, size: int) -> str | None:
     """Return why a reply to ``request`` must be refused, or None if it is sound; ``size`` is P, the model's columns.
 
     Whatever reading it raises is a reason.
@@ -124,36 +106,36 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:LINE])
 
 
-def room(request: Request) -> Room:
+def room(request: port.Request) -> Room:
     """Return what a sound reply to a request can expand to: its tensors as the tasks ask for them, a text for what is
     plain, and a hash a model.
     """
-    rows = sum(1 if isinstance(t, Train | Ask | Test) else len(t.models) for t in request.tasks)
+    rows = sum(1 if isinstance(t, port.Train | port.Ask | port.Test) else len(t.models) for t in request.tasks)
     return Room(sum(_tensors(t) for t in request.tasks), HEADER + 512 * rows)
 
 
-def _tensors(task: Task) -> int:
-    if isinstance(task, Train):
+def _tensors(task: port.Task) -> int:
+    if isinstance(task, port.Train):
         return task.start.numel() * task.start.element_size() + sum(like.num_bytes for like in _asked(task).values())
-    if isinstance(task, Ask | Test):
+    if isinstance(task, port.Ask | port.Test):
         return 0
-    if isinstance(task, Gradient):
+    if isinstance(task, port.Gradient):
         return task.models.numel() * task.models.element_size()
-    return 8 * len(task.models) * (CLASSES**2 if isinstance(task, Confusion) else 2)
+    return 8 * len(task.models) * (CLASSES**2 if isinstance(task, port.Confusion) else 2)
 
 
-def _mismatch(request: Request, reply: Reply, size: int) -> str | None:
+def _mismatch(request: port.Request, reply: port.Reply, size: int) -> str | None:
     if len(reply.results) != len(request.tasks):
         return f"{len(reply.results)} results for {len(request.tasks)} tasks"
     for task, result in zip(request.tasks, reply.results, strict=True):
-        reason = _training(task, result, size) if isinstance(task, Train) else _answer(task, result)
+        reason = _training(task, result, size) if isinstance(task, port.Train) else _answer(task, result)
         if reason is not None:
             return reason
     return None
 
 
-def _training(task: Train, result: Result, size: int) -> str | None:
-    if not isinstance(result, Trained) or result.seat != task.seat:
+def _training(task: port.Train, result: port.Result, size: int) -> str | None:
+    if not isinstance(result, port.Trained) or result.seat != task.seat:
         return f"no update for seat {task.seat}"
     if tuple(result.row.shape) != (size,):
         return f"update of shape {tuple(result.row.shape)} instead of ({size},)"
@@ -167,40 +149,40 @@ def _training(task: Train, result: Result, size: int) -> str | None:
     return mismatch("extra", result.extras, _asked(task))
 
 
-def _asked(task: Train) -> Mapping[str, Like]:
+def _asked(task: port.Train) -> Mapping[str, Like]:
     """Return the extras that a sound update has."""
     return {} if task.payload is None else declaration(task.payload).extras
 
 
-def _answer(task: Question, result: Result) -> str | None:
+def _answer(task: Question, result: port.Result) -> str | None:
     """Return what is wrong with the answer to a question: its kind, its name, its shapes."""
     kind = next(answer for asked, answer in _KIND.items() if isinstance(task, asked))
-    if isinstance(result, Trained) or not isinstance(result, kind) or result.name != task.name:
+    if isinstance(result, port.Trained) or not isinstance(result, kind) or result.name != task.name:
         return f"no answer to '{task.name}'"
-    if isinstance(task, Ask):
-        assert isinstance(result, Answered)
+    if isinstance(task, port.Ask):
+        assert isinstance(result, port.Answered)
         if task.name in ANSWERS:
             ANSWERS[task.name].check(dict(result.values))
         return None
-    if isinstance(task, Test):
-        assert isinstance(result, Tested)
+    if isinstance(task, port.Test):
+        assert isinstance(result, port.Tested)
         return _tested(task, result)
     models = task.models
     for name, tensor in vars(result).items():
         if not isinstance(tensor, Tensor):
             continue
         shape = tuple(tensor.shape)
-        if isinstance(task, Gradient) and (shape, tensor.dtype) == (tuple(models.shape), models.dtype):
+        if isinstance(task, port.Gradient) and (shape, tensor.dtype) == (tuple(models.shape), models.dtype):
             continue
-        if isinstance(task, Confusion) and shape == (len(models), *shape[1:2] * 2) and shape[1] <= CLASSES:
+        if isinstance(task, port.Confusion) and shape == (len(models), *shape[1:2] * 2) and shape[1] <= CLASSES:
             continue
-        if isinstance(task, Score | Nearest) and shape == (len(models),):
+        if isinstance(task, port.Score | port.Nearest) and shape == (len(models),):
             continue
         return f"{shape} {name} of type {tensor.dtype} for {len(models)} models"
     return None
 
 
-def _tested(task: Test, result: Tested) -> str | None:
+def _tested(task: port.Test, result: port.Tested) -> str | None:
     if result.weights is not None:
         return "weights of its own that nobody asked for"
     if (result.loss is None) != (result.num_samples == 0):

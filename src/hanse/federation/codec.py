@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -26,17 +26,18 @@ from typing_extensions import TypedDict
 from hanse.core import port
 from hanse.core.declared import Count, Declared, Name, UnsoundError
 from hanse.core.payload import Payload
+from hanse.core.port import Request, Result, Task, Train, Trained
 
 __all__ = [
     "Arrays",
     "Message",
     "MissingError",
     "Room",
+    "Traffic",
     "WireError",
     "hash_of",
     "pack",
     "unpack",
-    "unpack_hello",
     "unpack_reply",
 ]
 
@@ -53,7 +54,6 @@ _KINDS: Mapping[str, type[Any]] = {
 _DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
 _DEPTH = 12  # no honest message is nested deeper
 _KEY = 200  # characters of a mapping's key
-_INTRODUCTION = 1 << 16  # characters in which a participant introduces itself
 _Tensor = TypedDict(
     "_Tensor",
     {
@@ -64,7 +64,6 @@ _Tensor = TypedDict(
 )
 _TENSOR = Declared[_Tensor](_Tensor)
 _SOUND = {kind: Declared[Any](kind) for kind in _KINDS.values()}
-_HELLO = Declared[port.Hello](port.Hello)
 
 
 class WireError(ValueError):
@@ -175,16 +174,6 @@ def unpack_reply(message: Message, room: Room) -> port.Reply:
     return reply
 
 
-def unpack_hello(text: str) -> port.Hello:
-    """Return what a newcomer says of itself in JSON. Raises WireError."""
-    if len(text) > _INTRODUCTION:
-        raise WireError(f"an introduction of {len(text)} characters; {_INTRODUCTION} are allowed")
-    try:
-        return _HELLO.read(text)
-    except UnsoundError as wrong:
-        raise WireError(str(wrong)) from None
-
-
 def _unpack(message: Message, found: _Reader) -> Any:
     try:
         header = json.loads(message.header, parse_int=_whole)
@@ -279,3 +268,50 @@ def _pairs(items: list[Any]) -> list[Any]:
     if any(len(key) > _KEY for key, _ in items):
         raise WireError(f"a mapping with a key of more than {_KEY} characters")
     return items
+
+
+@dataclass
+class Traffic:
+    """Counts bytes. A model that a client was sent in this round is not counted again, however many tasks name it."""
+
+    _round: int = -1
+    _sent: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
+    _alive: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # so that no place is used twice in a round
+
+    def down(self, round: int, request: Request) -> int:
+        """Return the bytes of the tensors that the client does not have yet."""
+        if round != self._round:
+            self._round, self._sent, self._alive = round, {}, {}
+        held = self._sent.setdefault(request.client, set())
+        count = 0
+        for tensor in _sent_down(request.tasks):
+            for model in tensor if tensor.ndim == 2 else (tensor,):
+                key = (model.data_ptr(), model.numel())
+                if key not in held:
+                    held.add(key)
+                    self._alive.setdefault(key, model)
+                    count += model.numel() * model.element_size()
+        return count
+
+    @staticmethod
+    def up(request: Request, results: Sequence[Result]) -> int:
+        """Return the bytes of the results' tensors, without updates of private rows."""
+        private = {t.seat for t in request.tasks if isinstance(t, Train) and t.private}
+        sent = [r for r in results if not (isinstance(r, Trained) and r.seat in private)]
+        return sum(t.numel() * t.element_size() for r in sent for t in _tensors(vars(r).values()))
+
+
+def _sent_down(tasks: Iterable[Task]) -> Iterable[Tensor]:
+    for task in tasks:
+        own = task.start if isinstance(task, Train) and task.private else None
+        yield from (t for t in _tensors(vars(task).values()) if t is not own)
+
+
+def _tensors(values: Iterable[object]) -> Iterable[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, Payload):
+            yield from value.tensors.values()
+        elif isinstance(value, Mapping):  # the extras of an update
+            yield from _tensors(value.values())

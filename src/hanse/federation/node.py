@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,27 +22,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.base.files import private_folder, write_whole
 from hanse.core.port import Reply, Request, Result, Score, Scored, Task, Test, Tested, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.data.federated import SHARES, FederatedData
 from hanse.data.fingerprint import Fingerprint, note_own_data, of_samples
 from hanse.data.samples import Samples
+from hanse.federation.answers import mixed
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import Loyal
-from hanse.federation.private import NEVER, PrivateRow
-from hanse.federation.secret import own_secret, private_arrays, private_folder
-from hanse.federation.tests import mixed
-from hanse.federation.told import keep_receipts
-from hanse.learning.job import smallest_batch
+from hanse.federation.private import NEVER, PrivateRow, private_arrays
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
+from hanse.ledger.receipts import Receipt, load_key, write_receipts
 
-__all__ = ["ClientData", "Job", "Node", "hello"]
+__all__ = ["Assignment", "ClientData", "Node", "hello", "own_secret"]
 
 BEST = "own model"  # the question after training in which a market lets a client see how good its update is
+SECRET, SECRET_BYTES = "secret.key", 32  # what a participant draws its noise from; it is never sent
 KEPT = 16  # models by content hash that a node keeps: the last that it was sent
 
 
@@ -88,7 +89,7 @@ class ClientData:
 
 
 @dataclass(frozen=True)
-class Job:
+class Assignment:
     """What a node must know of a run: sent with every message, since each may meet a fresh process.
 
     ``model`` and ``train`` are the experiment's sections. With ``half`` models travel as 16-bit floats.
@@ -107,10 +108,10 @@ class Job:
         return json.dumps(dataclasses.asdict(self))
 
     @staticmethod
-    def from_json(text: str) -> Job:
+    def from_json(text: str) -> Assignment:
         """Read a job. Raises WireError."""
         try:
-            return Job(**json.loads(text))
+            return Assignment(**json.loads(text))
         except (json.JSONDecodeError, TypeError) as wrong:
             raise WireError(f"not a job: {wrong}") from None
 
@@ -159,7 +160,7 @@ class Node:
     def __init__(
         self,
         data: ClientData,
-        job: Job,
+        job: Assignment,
         folder: Path,
         policy: Any = None,
         behaviours: Sequence[Behaviour] = (),
@@ -171,14 +172,12 @@ class Node:
         problem, _ = build_problem(model.pop("name"), own.input_shape, own.num_classes, job.seed, **model)
         recipe = Recipe(**job.train)
         engine = SequentialEngine(problem, threads=1)
-        least = smallest_batch(problem)
-        policy = Loyal() if policy is None else policy
         self.problem, self.data = problem, data
         profiles = [data.profile if i == job.client else {} for i in range(job.num_clients)]
-        secret = own_secret(folder)
         self.federation = LocalFederation(
-            own, problem, engine, recipe, job.seed, behaviours, policy, least, profiles, secret
-        )
+            own, problem, engine, recipe, job.seed, behaviours=behaviours, profiles=profiles,
+            policy=Loyal() if policy is None else policy, secret=own_secret(folder),
+        )  # fmt: skip
 
     def answer(self, round: int, message: Message) -> Message:
         """Answer one packed request with a packed reply.
@@ -210,7 +209,18 @@ class Node:
 
         Raises WireError for what is none, or is another client's.
         """
-        keep_receipts(self.folder / "receipts", self.job.client, lines, self.folder.parent.parent / "receipt.key")
+        try:
+            told = [Receipt.read(line.encode()).unsigned() for line in lines.splitlines()]
+        except ValueError as wrong:
+            raise WireError(f"not receipts: {wrong}") from None
+        client, key = self.job.client, self.folder.parent.parent / "receipt.key"
+        if any(receipt.client != client for receipt in told):
+            raise WireError("a receipt of another client")
+        folder = private_folder(self.folder / "receipts")
+        file = folder / f"client-{client}.jsonl"
+        file.touch(0o600)
+        file.chmod(0o600)  # also one that is there already
+        write_receipts(folder, told, {client: load_key(key)} if key.exists() else None)
 
     def _keep_best(self, round: int, request: Request, reply: Reply) -> None:
         """Keep the best of the own models so far (iPFL Alg. 1: who quits does so with it)."""
@@ -298,3 +308,22 @@ def _safe(name: str) -> str:
     if not name or not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
         raise WireError(f"run {name!r}: not a name for a folder")
     return name
+
+
+def own_secret(folder: Path) -> bytes:
+    """Return the secret (32 bytes) in ``folder``, which is made there, in mode 0600, if there is none yet.
+
+    Raises UserError for a file that others can read, or that holds something else.
+    """
+    path = folder / SECRET
+    if not path.exists():  # of two processes that make it at once, one wins
+        write_whole(path, secrets.token_hex(SECRET_BYTES) + "\n", durable=True, private=True, replace=False)
+    if path.stat().st_mode & 0o077:
+        raise UserError(f"{path}: others may read it: chmod 600, or delete it for a new one")
+    try:
+        found = bytes.fromhex(path.read_text().strip())
+    except ValueError:
+        found = b""
+    if len(found) != SECRET_BYTES:
+        raise UserError(f"{path}: must be {2 * SECRET_BYTES} hexadecimal digits; delete it for a new one")
+    return found

@@ -3,21 +3,195 @@
 A policy is a frozen dataclass with a method for each question that it answers in a way of its own; the others are
 answered as :class:`Loyal` does, and a question that no policy knows is refused. It sees what the server tells it and
 itself, nothing else.
+
+Asked to "bid" at PI-FL's auctions, a client is told ``tiers`` (how many there are), the ``price`` of a seat and its own
+``balance`` (units), what each tier has ``paid`` it so far (net units a seat, 0 where it never sat), and ``scores``:
+loss and accuracy of each tier's model on its own samples, which only it sees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
-from hanse.federation.behaviour import Me
-from hanse.federation.bids import BestTier, BudgetLimited, FreeRider, RandomTiers, RewardSeeking
-from hanse.federation.trade import Trader
+from hanse.base.streams import stream
+from hanse.core.declared import Declared, Int64
+from hanse.core.entry import TOKEN
+from hanse.core.telling import Conduct
+from hanse.federation.behaviour import Fraction, Me, first_places, place
+from hanse.federation.profiles import at_round
+from hanse.learning.job import Scores
 
-__all__ = ["POLICIES", "Loyal", "QuitsWhenWorthless", "answer"]
+__all__ = [
+    "ANSWERS",
+    "POLICIES",
+    "BestTier",
+    "Bid",
+    "BudgetLimited",
+    "Loyal",
+    "NeverBids",
+    "Offer",
+    "QuitsWhenWorthless",
+    "RandomTiers",
+    "RewardSeeking",
+    "Stay",
+    "Trader",
+    "answer",
+    "fit",
+    "fits",
+]
+
+Told = Mapping[str, Any]
+
+
+def fit(loss: float, accuracy: float) -> float:
+    """Return how well a model fits, from 0 to 1: its accuracy (PI-FL eq. 3), or ``1 / (1 + loss)`` for regression,
+    where nothing is right or wrong; 0 if neither is known. An accuracy that somebody reports as less than 0 or more
+    than 1 counts as 0 or 1.
+    """
+    if math.isfinite(accuracy):
+        return min(1.0, max(0.0, accuracy))
+    return 1 / (1 + loss) if math.isfinite(loss) and loss >= 0 else 0.0
+
+
+def fits(scores: Scores) -> list[float]:
+    """Return :func:`fit` of each scored model, ``[C]``."""
+    return [fit(float(loss), float(right)) for loss, right in zip(scores.loss, scores.accuracy, strict=True)]
+
+
+def _weights(told: Told) -> list[float]:
+    scores = told["scores"]
+    return [fit(loss, right) for loss, right in zip(scores["loss"], scores["accuracy"], strict=True)]
+
+
+def _ranked(worth: Sequence[float], told: Told) -> list[int]:
+    """Return the tiers by ``worth``, best first; of equals the one with the lower loss, then the lower tier."""
+    loss = told["scores"]["loss"]
+    return sorted(range(len(worth)), key=lambda k: (-worth[k], loss[k] if math.isfinite(loss[k]) else math.inf, k))
+
+
+def _affordable(tiers: Sequence[int], told: Told, reserve: int = 0) -> Mapping[str, Any]:
+    """Return the answer: as many of the tiers as the balance above ``reserve`` pays for, in their order."""
+    most = max(0, told["balance"] - reserve) // told["price"]
+    return {"tiers": list(tiers[:most])}
+
+
+@dataclass(frozen=True)
+class BestTier:
+    """Bids for the tier whose model fits the client's own samples best, and for every other one whose importance weight
+    is above the ``threshold`` (PI-FL Alg. 1; papers.md P22).
+
+    The threshold is a share of the best weight; with ``rule = "absolute"`` it is a weight. With ``rule = "printed"``
+    only tiers above the absolute threshold are bid for, so that untrained models get no bids: in the first
+    ``start_rounds`` a random tier is bid for instead.
+    """
+
+    threshold: Fraction = 1.0
+    rule: Literal["relative", "absolute", "printed"] = "relative"
+    start_rounds: Annotated[int, Field(ge=0)] = 5
+
+    def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
+        """Return the tiers bid for."""
+        if self.rule == "printed" and round <= self.start_rounds:
+            return RandomTiers().bid(me, round, told)
+        v = _weights(told)
+        order = _ranked(v, told)
+        least = self.threshold * (v[order[0]] if self.rule == "relative" else 1.0)
+        wanted = [k for k in order if v[k] > least]
+        if self.rule != "printed" and order[0] not in wanted:
+            wanted.insert(0, order[0])
+        return _affordable(wanted, told)
+
+
+@dataclass(frozen=True)
+class RewardSeeking:
+    """Bids for the tier with the largest importance weight plus ``weight`` times what it paid so far, in prices a seat
+    (PI-FL sec. 3.1: preferences from importance weights and received rewards).
+    """
+
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
+
+    def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
+        """Return the one tier bid for."""
+        worth = [v + self.weight * paid / told["price"] for v, paid in zip(_weights(told), told["paid"], strict=True)]
+        return _affordable(_ranked(worth, told)[:1], told)
+
+
+@dataclass(frozen=True)
+class RandomTiers:
+    """Bids for a random tier each round: PI-FL's ablation, clients that look at nothing."""
+
+    def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
+        """Return the one tier bid for."""
+        draw = stream(me.seed, "bid", round=round, client=me.id)
+        return _affordable([int(draw.integers(told["tiers"]))], told)
+
+
+@dataclass(frozen=True)
+class NeverBids:
+    """A ``fraction`` of the clients never bids: they pay nothing, take the models, and earn if they are invited; the
+    others bid as ``best_tier``. (The behaviour "free_rider" bids, and sends back what it was sent.)
+    """
+
+    fraction: Fraction = 1.0
+
+    def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
+        """Return no tier for a free rider."""
+        rides = place(me, "free riders") < self.fraction * me.num_clients
+        return {"tiers": []} if rides else BestTier().bid(me, round, told)
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return who never bids."""
+        found = first_places(seed, "free riders", num_clients, self.fraction * num_clients)
+        told = "Some clients never bid: they pay nothing, take the models, and earn if they are invited."
+        return Conduct("those who never bid", told, found, cheats=True, rank=20)
+
+
+@dataclass(frozen=True)
+class BudgetLimited:
+    """Bids as ``best_tier`` as long as ``reserve`` tokens stay in its account."""
+
+    reserve: Annotated[float, Field(ge=0, le=1e12)] = 90.0
+    threshold: Fraction = 1.0
+
+    def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
+        """Return the tiers that the budget pays for."""
+        wanted = BestTier(self.threshold).bid(me, round, told)["tiers"]
+        reserve = int(self.reserve * TOKEN)
+        return _affordable(wanted, told, reserve)
+
+
+DECLARED = ("cost", "eagerness")
+
+
+@dataclass(frozen=True)
+class Trader:
+    """Declares its profile, pays at most ``most`` tokens a round (None: any bill), and stays for ``patience`` rounds in
+    which its models were withheld from it (None: for ever).
+    """
+
+    most: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    patience: Annotated[int, Field(ge=0)] | None = None
+
+    def declare(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return ``cost`` (tokens for each sharing of its model) and ``eagerness`` as they are this round."""
+        now = at_round(told.get("profile", {}), round)
+        return {key: now[key] for key in DECLARED if key in now}
+
+    def authorise(self, me: Me, round: int, told: Mapping[str, Any]) -> int | None:
+        """Return the most that it pays this round, in units."""
+        now = at_round(told.get("profile", {}), round)
+        most = now.get("most", self.most)
+        return None if most is None else int(most * TOKEN)
+
+    def stay(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return whether it stays; ``told["unpaid"]`` counts the rounds in which its models were withheld."""
+        return {"stay": self.patience is None or told.get("unpaid", 0) <= self.patience}
 
 
 @dataclass(frozen=True)
@@ -29,11 +203,11 @@ class Loyal:
         return {"stay": True}
 
     def declare(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the cost and eagerness of its profile (see :mod:`hanse.federation.trade`)."""
+        """Return the cost and eagerness of its profile."""
         return Trader().declare(me, round, told)
 
     def bid(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the tiers bid for (see :mod:`hanse.federation.bids`)."""
+        """Return the tiers bid for."""
         return BestTier().bid(me, round, told)
 
 
@@ -52,13 +226,39 @@ class QuitsWhenWorthless:
         return {"stay": told["times"] < self.rounds or told["mean"] >= self.below}
 
 
+class Stay(TypedDict, total=False):
+    """To "stay": whether it does (it does, if it does not say)."""
+
+    stay: bool
+
+
+class Bid(TypedDict, total=False):
+    """To "bid": the tiers that it bids for, its favourite first; a number that no tier has is a bad bid."""
+
+    tiers: Annotated[list[Int64] | tuple[Int64, ...], Field(max_length=10_000)]
+
+
+class Offer(TypedDict, total=False):
+    """To "declare": its cost (infinity: it does not sell) and its eagerness."""
+
+    cost: float
+    eagerness: float
+
+
+ANSWERS: Mapping[str, Declared[Any]] = {
+    "stay": Declared(Stay),
+    "bid": Declared(Bid),
+    "declare": Declared(Offer),
+}
+
+
 POLICIES: Mapping[str, Callable[..., Any]] = {
     "loyal": Loyal,
     "quits": QuitsWhenWorthless,
     "best_tier": BestTier,
     "reward_seeking": RewardSeeking,
     "random_tiers": RandomTiers,
-    "free_rider": FreeRider,
+    "free_rider": NeverBids,
     "budget_limited": BudgetLimited,
     "trader": Trader,
 }

@@ -1,7 +1,7 @@
 """Private rows on a network: what their owner trained counts when the server says that it was accepted.
 
 The owner keeps a :class:`PrivateRow`; the server says with every request which update of each row was the last that it
-accepted (:class:`Telling`).
+accepted (:class:`TellsOwners`).
 """
 
 from __future__ import annotations
@@ -9,18 +9,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from hanse.base.files import whole_file
 from hanse.core.port import Federation, Reply, Request, Roster
 from hanse.core.table import Ints
-from hanse.federation.secret import private_arrays
 
-__all__ = ["NEVER", "PrivateRow", "Telling"]
+__all__ = ["NEVER", "PrivateRow", "TellsOwners", "private_arrays"]
 
 NEVER = -1  # the round of a row that no update has moved
+
+
+def private_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays into an npz file, whole and durably, which only this user can read. Raises OSError."""
+    with whole_file(path, durable=True, private=True) as file:
+        np.savez(file, **dict(arrays))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ class PrivateRow:
 
 
 @dataclass(frozen=True)
-class Telling:
+class TellsOwners:
     """``inner``, with every request saying of the client's private rows which update was the last accepted.
 
     ``told`` are these (row, round) by client, of rows of which one was.
@@ -91,14 +99,14 @@ class Telling:
     told: Mapping[int, tuple[tuple[int, int], ...]]
 
     @staticmethod
-    def of(inner: Federation, owner: Ints, moved: Ints) -> Telling:
+    def of(inner: Federation, owner: Ints, moved: Ints) -> TellsOwners:
         """Return the federation for a table with these owners ``[K]``, whose private rows took their last update in the
         rounds ``moved`` (NEVER: none, and so with rows that have no entry).
         """
         told: dict[int, tuple[tuple[int, int], ...]] = {}
         for row in np.flatnonzero(moved != NEVER).tolist():
             told[int(owner[row])] = (*told.get(int(owner[row]), ()), (row, int(moved[row])))
-        return Telling(inner, told)
+        return TellsOwners(inner, told)
 
     def present(self, round: int) -> Roster:
         """Return the clients that are here."""

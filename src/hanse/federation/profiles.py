@@ -6,14 +6,15 @@ a function ``(num_clients, rng, **options) -> sequence of mappings``. A profile 
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import AfterValidator, Field
 
 from hanse.base.errors import UserError, named, nearest
+from hanse.base.factories import call
 from hanse.base.streams import stream
 
 __all__ = ["MOST", "PROFILES", "ROLES", "Profile", "amount", "at_round", "build_profiles"]
@@ -32,12 +33,8 @@ def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed
     """Return one profile a client; empty ones if nothing is given. Raises UserError with a line for each mistake."""
     if given is None:
         return [{}] * num_clients
-    make, table = named(given, "clients.profiles", PROFILES)
-    allowed = list(inspect.signature(make).parameters)[2:]
-    wrong = [key for key in table if key not in allowed]
-    if wrong:
-        raise UserError(*(f"clients.profiles.{key}: no such key{nearest(key, ['name', *allowed])}" for key in wrong))
-    found = make(num_clients, stream(seed, "profiles"), **table)
+    make, options = named(given, "clients.profiles", PROFILES)
+    found = call(make, options, "clients.profiles", ["name"], (num_clients, stream(seed, "profiles")))
     if len(found) != num_clients:
         raise UserError(f"clients.profiles: {given}: {len(found)} profiles for {num_clients} clients: must be one each")
     return [dict(profile) for profile in found]
@@ -67,19 +64,34 @@ def amount(value: object, *, infinite: bool = False) -> float | None:
     return float(value) if 0 <= value <= MOST else None
 
 
-def uniform(num_clients: int, rng: np.random.Generator, cost: float = 1.0, eagerness: float = 5e5) -> Sequence[Profile]:
+def _amount(value: float) -> float:
+    if amount(value) is None:
+        raise ValueError(f"must be a number from 0 to {MOST:g}")
+    return float(value)
+
+
+def _cost(value: float) -> float:
+    if amount(value, infinite=True) is None:
+        raise ValueError(f"must be a number from 0 to {MOST:g}, or inf")
+    return float(value)
+
+
+Amount = Annotated[float, AfterValidator(_amount)]
+Cost = Annotated[float, AfterValidator(_cost)]
+Range = Annotated[Sequence[Amount], Field(min_length=2, max_length=2)]  # the least and the most
+
+
+def uniform(num_clients: int, rng: np.random.Generator, cost: Cost = 1.0, eagerness: Amount = 5e5) -> Sequence[Profile]:
     """Everyone a trader with the same cost and eagerness (iPFL sec. E.2: c = 1, K = 5e5)."""
-    _check("cost", cost, infinite=True)
-    _check("eagerness", eagerness)
-    return [{"role": "trader", "cost": float(cost), "eagerness": float(eagerness)}] * num_clients
+    return [{"role": "trader", "cost": cost, "eagerness": eagerness}] * num_clients
 
 
 def roles(
     num_clients: int,
     rng: np.random.Generator,
     roles: Sequence[str] = TABLE_5,
-    eagerness: Sequence[float] = (3e5, 6e5),
-    cost: Sequence[float] = (0.5, 1.0),
+    eagerness: Range = (3e5, 6e5),
+    cost: Range = (0.5, 1.0),
 ) -> Sequence[Profile]:
     """Traders, buyers, sellers and attackers, drawn as in iPFL's Table 6; ``roles`` are by client id and are repeated
     if there are more clients.
@@ -89,11 +101,6 @@ def roles(
         raise UserError(
             *(f"clients.profiles.roles: {role!r}: no such role{nearest(str(role), ROLES)}" for role in unknown)
         )
-    for name, pair in (("eagerness", eagerness), ("cost", cost)):
-        if len(pair) != 2:
-            raise UserError(f"clients.profiles.{name}: {list(pair)!r}: must be two numbers, the least and the most")
-        for value in pair:
-            _check(name, value)
     found = []
     for i in range(num_clients):
         role = roles[i % len(roles)]
@@ -108,8 +115,8 @@ def roles(
 def listed(
     num_clients: int,
     rng: np.random.Generator,
-    cost: Sequence[float] = (),
-    eagerness: Sequence[float] = (),
+    cost: Sequence[Cost] = (),
+    eagerness: Sequence[Amount] = (),
     role: Sequence[str] = (),
     later: Sequence[Mapping[str, Any]] = (),
 ) -> Sequence[Profile]:
@@ -119,9 +126,7 @@ def listed(
         if values and len(values) != num_clients:
             raise UserError(f"clients.profiles.{name}: {len(values)} entries for {num_clients} clients: one each")
         for i, value in enumerate(values):
-            if name != "role":
-                _check(name, value, infinite=name == "cost")
-            found[i][name] = value if name == "role" else float(value)  # type: ignore[arg-type]
+            found[i][name] = value
     for change in later:
         entry = dict(change)
         who = entry.pop("client", None)
@@ -131,12 +136,6 @@ def listed(
             )
         found[who].setdefault("later", []).append(entry)
     return found
-
-
-def _check(name: str, value: Any, *, infinite: bool = False) -> None:
-    if amount(value, infinite=infinite) is None:
-        most = ", or inf" if infinite else ""
-        raise UserError(f"clients.profiles.{name}: {value!r}: must be a number from 0 to {MOST:g}{most}")
 
 
 PROFILES: Mapping[str, Callable[..., Sequence[Profile]]] = {"uniform": uniform, "roles": roles, "listed": listed}

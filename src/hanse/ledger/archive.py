@@ -5,22 +5,21 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import shutil
 import sqlite3
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from itertools import groupby
+from contextlib import closing, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from hanse.base import toml
 from hanse.base.errors import UserError
-from hanse.base.files import json_lines, read_json, read_toml, run_folder, table, write_whole
+from hanse.base.files import json_lines, read_json, read_toml, run_folder, table, whole_file, write_whole
 from hanse.base.lock import LOCK
 from hanse.core.book import LedgerError
+from hanse.core.entry import GENESIS, Transaction
 from hanse.ledger.connect import as_url
 from hanse.ledger.export import from_dict, write_jsonl
 from hanse.ledger.place import open_ledger, place_of, url_said
@@ -46,39 +45,29 @@ def backup(folder: Path, file: Path, ledger_url: str | None = None) -> str:
     if file.exists():
         raise UserError(f"{file}: exists already")
     local = folder / "ledger.db"
-    temporary = file.with_name(file.name + ".part")
-    try:
-        with tempfile.TemporaryDirectory() as scratch, tarfile.open(temporary, "w:gz", compresslevel=3) as archive:
-            embedded = isinstance(place, Path) and place.resolve() == local.resolve()
-            mark = {"version": VERSION, "name": folder.resolve().name, "book": book, "embedded": embedded}
-            _add(archive, MARK, json.dumps(mark).encode())
-            for path in sorted(folder.rglob("*")):
-                if path.is_file() and not _left_out(path) and path.resolve() != temporary.resolve():
-                    try:
-                        _add(archive, path.relative_to(folder).as_posix(), path.read_bytes())
-                    except FileNotFoundError:  # an old checkpoint that the run has just deleted
-                        continue
-            with open_ledger(folder, ledger_url) as ledger:
-                _sound(ledger, verify(ledger))
-            copy = Path(scratch) / "ledger.db"
-            if embedded:
-                with closing(sqlite3.connect(local)) as source, closing(sqlite3.connect(copy)) as target:
-                    source.backup(target)
-                _add(archive, "ledger.db", copy.read_bytes())
-                with Ledger.open(copy, book=book, read_only=True) as ledger:
-                    head = ledger.head()
-            else:
+    with whole_file(file, durable=True) as blob, tarfile.open(fileobj=blob, mode="w:gz", compresslevel=3) as archive:
+        embedded = isinstance(place, Path) and place.resolve() == local.resolve()
+        mark = {"version": VERSION, "name": folder.resolve().name, "book": book, "embedded": embedded}
+        _add(archive, MARK, json.dumps(mark).encode())
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and not _left_out(path):
+                with suppress(FileNotFoundError):  # an old checkpoint that the run has just deleted
+                    _add(archive, path.relative_to(folder).as_posix(), path.read_bytes())
+        with open_ledger(folder, ledger_url) as ledger:
+            _sound(ledger, verify(ledger))
+            if not embedded:
                 lines = io.StringIO()
-                with open_ledger(folder, ledger_url) as ledger:
-                    head = ledger.head()
-                    write_jsonl(ledger, ledger.history(), lines)
+                head = ledger.head()
+                write_jsonl(ledger, ledger.history(), lines)
                 _add(archive, BOOK, lines.getvalue().encode())
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return head
+                return head
+        with tempfile.TemporaryDirectory() as scratch:
+            copy = Path(scratch) / "ledger.db"
+            with closing(sqlite3.connect(local)) as source, closing(sqlite3.connect(copy)) as target:
+                source.backup(target)
+            _add(archive, "ledger.db", copy.read_bytes())
+            with Ledger.open(copy, book=book, read_only=True) as ledger:
+                return ledger.head()
 
 
 def _left_out(path: Path) -> bool:
@@ -213,14 +202,19 @@ def _rename_ledger(folder: Path, ledger_url: str | None) -> str | None:
 
 
 def _repost(folder: Path, ledger_url: str | None) -> None:
-    head, last = "", ""
+    last = GENESIS
+
+    def transactions() -> Iterator[tuple[int, Transaction]]:
+        nonlocal last
+        for record in _records(folder / BOOK):
+            last = record.hash
+            yield record.round, record.transaction
+
     with open_ledger(folder, ledger_url, read_only=False) as ledger:
-        for round_, records in groupby(_records(folder / BOOK), key=lambda record: record.round):
-            try:
-                kept = list(records)
-                head, last = ledger.post(round_, [record.transaction for record in kept])[-1].hash, kept[-1].hash
-            except LedgerError as wrong:
-                raise UserError(f"{folder / BOOK}: cannot be posted again: {wrong}") from None
+        try:
+            head = ledger.post_rounds(transactions())
+        except LedgerError as wrong:
+            raise UserError(f"{folder / BOOK}: cannot be posted again: {wrong}") from None
         if head != last:
             raise UserError(f"{folder / BOOK}: the book that is at {ledger.url.render_as_string()} is another one")
     (folder / BOOK).unlink()

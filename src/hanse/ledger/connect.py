@@ -64,20 +64,14 @@ def open_engine(url: URL, *, read_only: bool) -> Engine:
 @contextmanager
 def session(engine: Engine, url: URL, *, writing: bool) -> Iterator[Connection]:
     """Yield a connection inside one database transaction; what the database refuses becomes a LedgerError."""
-    with _database_errors(url), engine.connect() as connection:
-        if writing:
-            connection = connection.execution_options(ledger_writing=True)
-        elif connection.dialect.name == "postgresql":  # all statements see the same moment, as they do in SQLite
-            connection = connection.execution_options(isolation_level="REPEATABLE READ")
-        with connection.begin():
-            yield connection
-
-
-@contextmanager
-def _database_errors(url: URL) -> Iterator[None]:
-    """Turn what the database refuses or cannot do into a LedgerError that says so."""
     try:
-        yield
+        with engine.connect() as connection:
+            if writing:
+                connection = connection.execution_options(ledger_writing=True)
+            elif connection.dialect.name == "postgresql":  # all statements see the same moment, as they do in SQLite
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
     except DBAPIError as wrong:
         said = (str(wrong.orig).strip() or type(wrong.orig).__name__).splitlines()[0]
         damaged = getattr(wrong.orig, "sqlite_errorcode", 0) & 0xFF in _DAMAGED

@@ -9,26 +9,16 @@ from datetime import date, timedelta
 from typing import Any, TextIO
 
 from hanse.core.entry import MINT, Transaction, tokens
-from hanse.ledger.store import Ledger, Record
+from hanse.ledger.store import Ledger, Record, as_dict
 
-__all__ = ["FORMATS", "as_dict", "from_dict", "tokens", "write_csv", "write_journal", "write_jsonl"]
+__all__ = ["FORMATS", "as_dict", "from_dict", "line_of", "tokens", "write_csv", "write_journal", "write_jsonl"]
 
 FIRST_DAY = date(2000, 1, 1)
 
 
-def as_dict(record: Record) -> dict[str, Any]:
-    """Return a record as JSON knows it; amounts are units."""
-    transaction = record.transaction
-    return {
-        "number": record.number,
-        "round": record.round,
-        "step": transaction.step,
-        "kind": transaction.kind,
-        "memo": transaction.memo,
-        "postings": [list(posting) for posting in transaction.postings],
-        "previous": record.previous,
-        "hash": record.hash,
-    }
+def line_of(record: Record) -> str:
+    """Return a transaction as a line of JSON: one of the journal, too."""
+    return json.dumps(as_dict(record)) + "\n"
 
 
 def from_dict(fields: dict[str, Any]) -> Record:
@@ -40,8 +30,7 @@ def from_dict(fields: dict[str, Any]) -> Record:
 
 def write_jsonl(ledger: Ledger, records: Iterable[Record], out: TextIO) -> None:
     """Write a JSON line a transaction."""
-    for record in records:
-        out.write(json.dumps(as_dict(record)) + "\n")
+    out.writelines(map(line_of, records))
 
 
 def write_csv(ledger: Ledger, records: Iterable[Record], out: TextIO) -> None:

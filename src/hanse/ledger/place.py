@@ -4,22 +4,74 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Annotated, Any
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
 from hanse.base.files import json_lines, opened, read_json, read_toml, run_folder, table
 from hanse.core.book import LedgerError
-from hanse.core.entry import Transaction, digest
+from hanse.core.declared import Declared
+from hanse.core.entry import GENESIS, Transaction, digest
 from hanse.ledger.connect import as_url
 from hanse.ledger.store import Ledger
 
-__all__ = ["heads_said", "latest_notes", "open_ledger", "place_of", "reading", "rounds_written", "url_said"]
+__all__ = ["Claim", "heads_said", "latest_claim", "open_ledger", "place_of", "reading", "rounds_written", "url_said"]
 
 
 NOTES = 1 << 28  # bytes of a checkpoint's header; a longer one is damage
+_Whole = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class _Books(TypedDict):
+    head: str
+    count: _Whole
+    floor: int
+
+
+_Lengths = TypedDict("_Lengths", {"metrics.jsonl": _Whole})
+
+
+class _Notes(TypedDict):
+    """What is read here of what a checkpoint says beside its tensors."""
+
+    round: _Whole
+    book: _Books
+    lengths: _Lengths
+    pending: list[tuple[_Whole, str, str, str, list[tuple[str, int]]]]
+
+
+_NOTES = Declared[_Notes](_Notes)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the checkpoint of a ``round`` (None: the start of the run) says of the books.
+
+    ``count`` transactions lead to ``head``, and the last ones are ``pending`` (by round): they may not be in the ledger
+    yet. ``floor`` is in units; ``lines`` are the bytes of metrics.jsonl that the checkpoint knows of.
+    """
+
+    round: int | None = None
+    count: int = 0
+    head: str = GENESIS
+    pending: Sequence[tuple[int, Transaction]] = ()
+    floor: int = 0
+    lines: int = 0
+
+    @property
+    def who(self) -> str:
+        """Who says it, for a message."""
+        return "start of the run" if self.round is None else f"checkpoint of round {self.round}"
+
+    def lacking(self, count: int) -> Sequence[tuple[int, Transaction]]:
+        """Return what of ``pending`` a ledger of ``count`` transactions lacks."""
+        return self.pending[-missing:] if (missing := self.count - count) > 0 else ()
 
 
 def place_of(folder: Path, ledger_url: str | None = None) -> tuple[str | Path, str]:
@@ -84,8 +136,8 @@ def reading(folder: Path, ledger_url: str | None = None) -> Iterator[Ledger]:
             raise UserError(str(wrong)) from None
 
 
-def latest_notes(folder: Path) -> dict[str, Any] | None:
-    """Return what the last checkpoint says of the run beside its tensors; none if there is no readable checkpoint.
+def latest_claim(folder: Path) -> Claim | None:
+    """Return what the last checkpoint says of the books; None if there is no readable checkpoint.
 
     Its checksum is not looked at: that is for those who go on from it.
     """
@@ -95,27 +147,14 @@ def latest_notes(folder: Path) -> dict[str, Any] | None:
                 (length,) = struct.unpack("<Q", file.read(8))
                 if length > NOTES:
                     continue
-                notes = json.loads(json.loads(file.read(length))["__metadata__"]["notes"])
-                if _are_notes(notes):
-                    return notes
+                notes = _NOTES.read(json.loads(file.read(length))["__metadata__"]["notes"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError, struct.error):
             continue
+        book = notes["book"]
+        pending = [(r, Transaction(s, k, tuple(rows), m)) for r, s, k, m, rows in notes["pending"]]
+        lines = notes["lengths"]["metrics.jsonl"]
+        return Claim(notes["round"], book["count"], book["head"], pending, floor=book["floor"], lines=lines)
     return None
-
-
-def _are_notes(notes: Any) -> TypeGuard[dict[str, Any]]:
-    """Say whether a checkpoint's notes have what is read here, in the form that a run writes."""
-    if not isinstance(notes, dict) or "book" not in notes:
-        return False
-    book, lengths, pending = notes["book"], notes["lengths"], notes["pending"]
-    counts = [notes["round"], book["count"], lengths["metrics.jsonl"]]
-    for round_, step, kind, memo, postings in pending:
-        counts.append(round_)
-        if not all(isinstance(text, str) for text in (step, kind, memo)):
-            return False
-        if not all(isinstance(account, str) and type(units) is int for account, units in postings):
-            return False
-    return isinstance(book["head"], str) and all(type(n) is int and 0 <= n < 2**63 for n in counts)
 
 
 def heads_said(folder: Path, ledger: Ledger) -> dict[str, str]:
@@ -124,17 +163,16 @@ def heads_said(folder: Path, ledger: Ledger) -> dict[str, str]:
     A checkpoint may be ahead of the ledger: a run that was killed between the two brings the ledger up when it
     resumes. Heads that the ledger will have then are left out. Raises UserError if the metrics are damaged.
     """
-    notes = latest_notes(folder)
-    if notes is None:
+    claim = latest_claim(folder)
+    if claim is None:
         return {}
-    said = {notes["book"]["head"]: f"checkpoint of round {notes['round']}"}
-    for fields in json_lines(folder / "metrics.jsonl", until=notes["lengths"]["metrics.jsonl"]):
+    said = {claim.head: claim.who}
+    for fields in json_lines(folder / "metrics.jsonl", until=claim.lines):
         if isinstance(fields.get("ledger/head"), str):
             said.setdefault(fields["ledger/head"], f"metrics of round {fields.get('round')}")
-    head, pending = ledger.head(), notes["pending"]
-    missing = notes["book"]["count"] - ledger.count()
-    for round_, step, kind, memo, postings in pending[-missing:] if 0 < missing <= len(pending) else []:
-        head = digest(head, round_, Transaction(step, kind, tuple((a, u) for a, u in postings), memo))
+    head = ledger.head()
+    for round_, transaction in claim.lacking(ledger.count()):
+        head = digest(head, round_, transaction)
         said.pop(head, None)
     return said
 
@@ -143,9 +181,7 @@ def rounds_written(folder: Path, ledger: Ledger) -> int | None:
     """Return before which round everything is in the ledger: rounds after the last checkpoint are not, nor is what a
     run that was killed left in it. None: no checkpoint says so.
     """
-    notes = latest_notes(folder)
-    if notes is None:
-        return None if ledger.count() else 0
-    missing, pending = notes["book"]["count"] - ledger.count(), notes["pending"]
-    late = [int(round_) for round_, *_ in pending[-missing:]] if missing > 0 else []
-    return min([int(notes["round"]), *late])
+    claim, count = latest_claim(folder), ledger.count()
+    if claim is None or claim.round is None:
+        return None if count else 0
+    return min([claim.round, *(round_ for round_, _ in claim.lacking(count))])

@@ -8,14 +8,16 @@ reach them, and where a node has a key it signs what it keeps.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hanse.base.errors import UserError, library
 from hanse.core.book import Book
+from hanse.core.declared import Declared
 from hanse.core.entry import Transaction, client, escrow
 
 if TYPE_CHECKING:
@@ -53,6 +55,15 @@ class Receipt:
     key: str = ""
     signature: str = ""
 
+    @staticmethod
+    def read(line: bytes) -> Receipt:
+        """Return the receipt in a line of JSON. Raises ValueError."""
+        return _RECEIPT.read(line.decode())
+
+    def unsigned(self) -> Receipt:
+        """Return the receipt as it was told: without key and signature."""
+        return replace(self, key="", signature="")
+
     def statement(self) -> bytes:
         """Return the bytes that are signed: everything but the signature."""
         fields = asdict(self)
@@ -81,13 +92,19 @@ class Receipt:
         return True
 
 
+_RECEIPT = Declared[Receipt](Receipt)
+
+
 def make_receipts(
-    run: str, round: int, book: Book, posted: Iterable[Transaction], clients: Iterable[int] = ()
+    run: str, round: int, book: Book, posted: Iterable[Transaction], clients: Iterable[int] | None = ()
 ) -> list[Receipt]:
-    """Return the receipts of a finished round, by client: of all whose accounts it touched, and of ``clients``.
+    """Return the receipts of a finished round, by client: of all whose accounts it touched, and of ``clients`` (None:
+    of all who have an account).
 
     ``book`` is as it stands after the round, ``posted`` what the round posted, in its order, ``run`` the book's name.
     """
+    if clients is None:
+        clients = [int(account.removeprefix("client/")) for account in book.balances if account.startswith("client/")]
     moved: dict[int, list[tuple[str, str, int]]] = {c: [] for c in clients}
     for transaction in posted:
         for account, units in transaction.postings:
@@ -95,7 +112,16 @@ def make_receipts(
             if kind in ("client", "escrow"):
                 moved.setdefault(int(number), []).append((transaction.step, account, units))
     return [
-        Receipt(run, round, c, book.count, book.head, book.balance(client(c)), book.balance(escrow(c)), tuple(lines))
+        Receipt(
+            book=run,
+            round=round,
+            client=c,
+            count=book.count,
+            head=book.head,
+            balance=book.balance(client(c)),
+            escrow=book.balance(escrow(c)),
+            postings=tuple(lines),
+        )
         for c, lines in sorted(moved.items())
     ]
 
@@ -105,22 +131,29 @@ def write_receipts(
 ) -> None:
     """Add each receipt to its client's file, ``folder/client-N.jsonl``, signed if ``keys`` has the client's key.
 
-    A receipt that is the last in the file already (a round told again after a crash) is not written twice.
+    Receipts that stand at the end of the file already (told again after a crash) are not written twice.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    by_client: dict[int, list[Receipt]] = {}
     for receipt in receipts:
-        if keys and receipt.client in keys:
-            receipt = receipt.sign(keys[receipt.client])
-        line = (json.dumps(asdict(receipt)) + "\n").encode()
-        path = folder / f"client-{receipt.client}.jsonl"
-        with path.open("ab+") as file:
-            if not _ends_with(file.fileno(), line):
-                file.write(line)
+        by_client.setdefault(receipt.client, []).append(receipt)
+    for number, mine in by_client.items():
+        path, key = folder / f"client-{number}.jsonl", (keys or {}).get(number)
+        there = _last(path, len(mine))
+        new = [receipt for receipt in mine if receipt.unsigned() not in there]
+        with path.open("a") as file:
+            file.writelines(json.dumps(asdict(r if key is None else r.sign(key))) + "\n" for r in new)
 
 
-def _ends_with(file: int, line: bytes) -> bool:
-    size = os.fstat(file).st_size
-    return size >= len(line) and os.pread(file, len(line), size - len(line)) == line
+def _last(path: Path, count: int) -> list[Receipt]:
+    """Return the last receipts of a file, without their signatures."""
+    found: list[Receipt] = []
+    if path.exists():
+        with path.open("rb") as file:
+            for line in deque(file, maxlen=count):
+                with suppress(ValueError):  # torn by a crash while it was written
+                    found.append(Receipt.read(line).unsigned())
+    return found
 
 
 def read_receipts(folder: Path) -> Iterator[Receipt]:
@@ -134,21 +167,9 @@ def read_receipts(folder: Path) -> Iterator[Receipt]:
                 if not line.endswith(b"\n"):
                     continue  # torn by a crash while it was written
                 try:
-                    yield _parse(json.loads(line))
-                except (ValueError, TypeError, KeyError, RecursionError) as wrong:
+                    yield Receipt.read(line)
+                except ValueError as wrong:
                     raise UserError(f"--receipts {path}: line {number}: is not a receipt ({wrong})") from None
-
-
-def _parse(fields: Any) -> Receipt:
-    postings = tuple((str(step), str(account), int(units)) for step, account, units in fields["postings"])
-    receipt = Receipt(**{**fields, "postings": postings})
-    for name, value in asdict(receipt).items():
-        if name != "postings" and type(value) is not (int if name in _NUMBERS else str):
-            raise ValueError(f"{name}: {value!r}")
-    return receipt
-
-
-_NUMBERS: Sequence[str] = ("round", "client", "count", "balance", "escrow")
 
 
 @dataclass(frozen=True)

@@ -8,50 +8,22 @@ does not lead to this head is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from hanse.base.errors import MachineError
 from hanse.base.files import write_whole
 from hanse.base.lock import Hold
 from hanse.core.book import DamagedError, LedgerError
 from hanse.core.entry import GENESIS, JOURNAL, Transaction, digest
-from hanse.ledger.export import as_dict, from_dict
-from hanse.ledger.place import latest_notes, place_of
-from hanse.ledger.rows import Record, hash_of, tail_of
-from hanse.ledger.store import Ledger
+from hanse.ledger.export import from_dict, line_of
+from hanse.ledger.place import Claim, latest_claim, place_of
+from hanse.ledger.store import Ledger, Record, hash_of, tail_of
 from hanse.ledger.verify import verify
 
-__all__ = ["Claim", "line_of", "open_books", "rebuild_run", "rewrite_journal"]
+__all__ = ["open_books", "rebuild_run", "rewrite_journal"]
 
 BACKUP = "'hanse ledger restore FILE DIR' brings back a backup"
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What a checkpoint says of the books: ``count`` transactions lead to ``head``, and the last ones are ``pending``
-    (by round): they may not be in the ledger yet. ``who`` says it.
-    """
-
-    who: str = "start of the run"
-    count: int = 0
-    head: str = GENESIS
-    pending: Sequence[tuple[int, Transaction]] = ()
-
-    @staticmethod
-    def of(notes: dict[str, Any]) -> Claim:
-        """Return what a checkpoint's notes say (see :func:`hanse.ledger.place.latest_notes`)."""
-        pending = [(r, Transaction(s, k, tuple((a, u) for a, u in rows), m)) for r, s, k, m, rows in notes["pending"]]
-        book = notes["book"]
-        return Claim(f"checkpoint of round {notes['round']}", book["count"], book["head"], pending)
-
-
-def line_of(record: Record) -> str:
-    """Return a transaction's line in the journal."""
-    return json.dumps(as_dict(record)) + "\n"
 
 
 def open_books(url: str | Path, book: str, floor: int, claim: Claim, folder: Path) -> tuple[Ledger, list[str]]:
@@ -85,12 +57,11 @@ def rebuild_run(folder: Path, ledger_url: str | None = None) -> list[str]:
     url, book = place_of(folder, ledger_url)
     with Hold(folder) as hold:
         hold.take()
-        notes = latest_notes(folder)
-        if notes is None:
+        claim = latest_claim(folder)
+        if claim is None:
             raise MachineError(f"{folder}: no checkpoint says which books are right; {BACKUP}")
-        claim, floor = Claim.of(notes), int(notes["book"]["floor"])
         try:
-            return _rebuilt(url, book, floor, claim, folder)
+            return _rebuilt(url, book, claim.floor, claim, folder)
         except LedgerError as wrong:
             raise MachineError(str(wrong)) from None
 
@@ -135,15 +106,15 @@ def _catch_up(ledger: Ledger, claim: Claim, folder: Path) -> list[str]:
                 f"it is {claim.head}; {BACKUP}"
             )
         return []
-    last = claim.pending[-lacking:] if lacking <= len(claim.pending) else []
+    last = claim.lacking(tail.number)
     if last and _head(tail.hash, last) == claim.head:  # a run that was killed before it could write them
-        _post(ledger, last)
+        ledger.post_rounds(last)
         return []
     found = f"{where}: has {tail.number} of the {claim.count} transactions that the {claim.who} knows of"
     records = _journal(folder, claim, found)
     if (records[tail.number - 1].hash if tail.number else GENESIS) != tail.hash:
         raise MachineError(f"{found}, and these are others than in {folder / JOURNAL}; {BACKUP}")
-    _post(ledger, [(r.round, r.transaction) for r in records[tail.number :]])
+    ledger.post_rounds([(r.round, r.transaction) for r in records[tail.number :]])
     return [f"{found}; the others were written into it from {JOURNAL}"]
 
 
@@ -156,7 +127,7 @@ def _anew(url: str | Path, book: str, floor: int, claim: Claim, folder: Path, wh
     aside = _set_aside(own)
     ledger = Ledger.open(url, book=book, floor=floor)
     try:
-        _post(ledger, [(r.round, r.transaction) for r in records])
+        ledger.post_rounds([(r.round, r.transaction) for r in records])
     except BaseException:
         ledger.close()
         raise
@@ -196,11 +167,6 @@ def _head(head: str, transactions: Iterable[tuple[int, Transaction]]) -> str:
     for round_, transaction in transactions:
         head = digest(head, round_, transaction)
     return head
-
-
-def _post(ledger: Ledger, transactions: Sequence[tuple[int, Transaction]]) -> None:
-    for round_, same in groupby(transactions, key=lambda one: one[0]):
-        ledger.post(round_, [transaction for _, transaction in same])
 
 
 def _set_aside(file: Path) -> Path | None:

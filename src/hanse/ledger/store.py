@@ -6,29 +6,67 @@ written whole or not at all, on the disk when the call returns, and each transac
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Engine, insert, select
+from sqlalchemy import ColumnElement, Connection, Engine, Row, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 
 from hanse.base.errors import UserError
 from hanse.core.book import Book, LedgerError, check
-from hanse.core.entry import MINT, Transaction, is_account
+from hanse.core.entry import GENESIS, MINT, Transaction, digest, is_account
 from hanse.ledger.connect import as_url, open_engine, session
-from hanse.ledger.rows import Record, append, balances_of, known_of, lines_of, tail_of
 from hanse.ledger.tables import accounts, books, postings, transactions
 
 if TYPE_CHECKING:
     from hanse.ledger.receipts import Receipt
     from hanse.ledger.verify import Verdict
 
-__all__ = ["Ledger", "Record"]
+__all__ = ["Ledger", "Record", "Tail", "as_dict", "hash_of", "tail_of"]
 
 CHUNK = 2000  # transactions that are read at a time
+FEW = 400  # accounts that are looked up by name; more are read all at once
+
+
+@dataclass(frozen=True)
+class Record:
+    """A transaction as it stands in the book: its place (1, 2, ...), its round, and its link of the hash chain."""
+
+    number: int
+    round: int
+    transaction: Transaction
+    previous: str
+    hash: str
+
+
+def as_dict(record: Record) -> dict[str, Any]:
+    """Return a record as JSON knows it; amounts are units."""
+    transaction = record.transaction
+    return {
+        "number": record.number,
+        "round": record.round,
+        "step": transaction.step,
+        "kind": transaction.kind,
+        "memo": transaction.memo,
+        "postings": [list(posting) for posting in transaction.postings],
+        "previous": record.previous,
+        "hash": record.hash,
+    }
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Where a book ends: its last transaction's place, hash and round."""
+
+    number: int = 0
+    hash: str = GENESIS
+    round: int = 0
 
 
 class Ledger:
@@ -61,14 +99,9 @@ class Ledger:
                 if found is None and read_only:
                     raise LedgerError(f"{parsed.render_as_string()}: has no book '{book}'")
                 if found is None:
-                    if connection.dialect.name == "postgresql":  # another process may be making the same book
-                        from sqlalchemy.dialects.postgresql import insert as insert_unless_there
-
-                        connection.execute(
-                            insert_unless_there(books).values(name=book, floor=floor or 0).on_conflict_do_nothing()
-                        )
-                    else:
-                        connection.execute(insert(books).values(name=book, floor=floor or 0))
+                    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+                    made = dialect.insert(books).values(name=book, floor=floor or 0)
+                    connection.execute(made.on_conflict_do_nothing())  # another process may be making the same book
                     found = connection.execute(wanted).one()
             if floor is not None and floor != found.floor:
                 raise LedgerError(f"floor: {floor}: book '{book}' was made with the floor {found.floor}")
@@ -124,12 +157,21 @@ class Ledger:
         with self.begin(writing=True) as connection:
             if connection.dialect.name == "postgresql":  # writers to a book take turns; SQLite's begin has seen to it
                 connection.execute(select(books.c.id).where(books.c.id == self.id).with_for_update())
-            known = known_of(connection, self.id, round, wanted)
+            known = _known(connection, self.id, round, wanted)
             fresh = [t for step, t in wanted.items() if step not in known]
             if fresh:
-                written = append(connection, self.id, self.floor, round, fresh)
+                written = _append(connection, self.id, self.floor, round, fresh)
                 known |= {record.transaction.step: record for record in written}
         return [known[step] for step in order]
+
+    def post_rounds(self, new: Iterable[tuple[int, Transaction]]) -> str:
+        """Write transactions, ``(round, transaction)`` in the order of their rounds, round by round (see :meth:`post`),
+        and return how the last one stands in the book: its hash; of none, that of the beginning.
+        """
+        last = GENESIS
+        for round, same in groupby(new, key=lambda one: one[0]):
+            last = self.post(round, [transaction for _, transaction in same])[-1].hash
+        return last
 
     def transfer(
         self,
@@ -184,7 +226,7 @@ class Ledger:
     def balances(self) -> dict[str, int]:
         """Return the units of every account that was ever posted to, in the order in which they were opened."""
         with self.begin() as connection:
-            return balances_of(connection, self.id)
+            return _balances(connection, self.id)
 
     def as_book(self) -> Book:
         """Return the book as a value, as it stands now."""
@@ -192,7 +234,7 @@ class Ledger:
         with self.begin() as connection:
             tail = tail_of(connection, self.id)
             steps = connection.execute(select(t.step).where(t.book_id == self.id, t.round == tail.round)).scalars()
-            balances = balances_of(connection, self.id)
+            balances = _balances(connection, self.id)
             return Book(balances, tail.hash, tail.number, self.floor, tail.round, frozenset(steps))
 
     def history(
@@ -205,30 +247,125 @@ class Ledger:
         not disturb what is seen. Close the iterator (or exhaust it) to end that transaction.
         """
         a, t, p = accounts.c, transactions.c, postings.c
-        wanted = [t.book_id == self.id]
+        wanted: list[ColumnElement[bool]] = []
         if round is not None:
             wanted.append(t.round == round)
         if account is not None:
             touching = select(p.transaction_id).join(accounts, a.id == p.account_id)
             wanted.append(t.id.in_(touching.where(a.book_id == self.id, a.name == account)))
         with self.begin() as connection:
-            while True:
-                rows = connection.execute(
-                    select(t.id, t.number, t.round, t.step, t.kind, t.memo, t.previous, t.hash)
-                    .where(*wanted, t.number > after)
-                    .order_by(t.number)
-                    .limit(chunk)
-                ).all()
-                if not rows:
-                    return
+            while rows := self.rows(connection, after, chunk, wanted):
+                for _, lines in groupby(rows, key=lambda row: row.number):
+                    first, *others = lines
+                    moved = tuple((row.name, row.amount) for row in (first, *others) if row.line is not None)
+                    transaction = Transaction(first.step, first.kind, moved, first.memo)
+                    yield Record(first.number, first.round, transaction, first.previous, first.hash)
                 after = rows[-1].number
-                lines = lines_of(connection, [row.id for row in rows])
-                for id_, number, round_, step, kind, memo, previous, hash_ in rows:
-                    transaction = Transaction(step, kind, tuple(lines.get(id_, ())), memo)
-                    yield Record(number, round_, transaction, previous, hash_)
+
+    def rows(
+        self, connection: Connection, after: int, chunk: int = CHUNK, wanted: Sequence[ColumnElement[bool]] = ()
+    ) -> Sequence[Row[Any]]:
+        """Return the next ``chunk`` transactions behind number ``after``, those that meet all conditions ``wanted``.
+
+        There is a row a posting, in order: the transaction's columns, the posting's, and its account's ``name`` and
+        book (``owner``); a transaction without postings has one row, in which these are None.
+        """
+        a, t, p = accounts.c, transactions.c, postings.c
+        some = (
+            select(transactions).where(t.book_id == self.id, t.number > after, *wanted).order_by(t.number).limit(chunk)
+        )
+        page = some.subquery()
+        joined = select(page, p.line, p.amount, p.account_id, a.name, a.book_id.label("owner")).select_from(page)
+        joined = joined.outerjoin(postings, p.transaction_id == page.c.id).outerjoin(accounts, a.id == p.account_id)
+        return connection.execute(joined.order_by(page.c.number, p.line)).all()
 
     def verify(self, receipts: Iterable[Receipt] = ()) -> Verdict:
         """Go through the whole book and say whether it holds; see :func:`hanse.ledger.verify.verify`."""
         from hanse.ledger.verify import verify
 
         return verify(self, receipts)
+
+
+def tail_of(connection: Connection, book: int) -> Tail:
+    """Return the last transaction's place, hash and round."""
+    t = transactions.c
+    wanted = select(t.number, t.hash, t.round).where(t.book_id == book)
+    found = connection.execute(wanted.order_by(t.number.desc()).limit(1)).one_or_none()
+    return Tail() if found is None else Tail(found.number, found.hash, found.round)
+
+
+def hash_of(connection: Connection, book: int, number: int) -> str:
+    """Return the hash of a book's ``number``-th transaction; of none before the first. The book must have as many."""
+    t = transactions.c
+    wanted = select(t.hash).where(t.book_id == book, t.number == number)
+    return GENESIS if number == 0 else str(connection.execute(wanted).scalar_one())
+
+
+def _balances(connection: Connection, book: int) -> dict[str, int]:
+    """Return the units of every account, in the order in which they were opened."""
+    a = accounts.c
+    rows = connection.execute(select(a.name, a.balance).where(a.book_id == book).order_by(a.id))
+    return {row.name: row.balance for row in rows}
+
+
+def _known(connection: Connection, book: int, round: int, wanted: Mapping[str, Transaction]) -> dict[str, Record]:
+    """Return the records, by step, of what the round has already. Raises LedgerError if its content differs."""
+    t = transactions.c
+    rows = connection.execute(select(t.number, t.step, t.previous, t.hash).where(t.book_id == book, t.round == round))
+    known = {}
+    for number, step, previous, hash_ in rows:
+        if step in wanted:
+            if digest(previous, round, wanted[step]) != hash_:
+                raise LedgerError(f"transaction '{step}': round {round} has one of this name with other content")
+            known[step] = Record(number, round, wanted[step], previous, hash_)
+    return known
+
+
+def _append(connection: Connection, book: int, floor: int, round: int, fresh: Sequence[Transaction]) -> list[Record]:
+    """Write new transactions of a round behind the book's last one, with their hashes, and return their records.
+
+    Accounts are opened with ``floor`` (units). Raises LedgerError for what cannot be posted.
+    """
+    a, t = accounts.c, transactions.c
+    tail = tail_of(connection, book)
+    names = {account for transaction in fresh for account, _ in transaction.postings}
+    existing = select(a.name, a.id, a.balance).where(a.book_id == book)
+    if len(names) <= FEW:
+        existing = existing.where(a.name.in_(names))
+    rows = connection.execute(existing).all()
+    before = Book({name: balance for name, _, balance in rows}, tail.hash, tail.number, floor, tail.round)
+    _, hashes = before.chain(round, fresh)
+
+    number_of = {name: id_ for name, id_, _ in rows}
+    if missing := sorted(names - number_of.keys()):
+        connection.execute(
+            insert(accounts),
+            [
+                {"book_id": book, "name": name, "floor": None if name == MINT else floor, "balance": 0}
+                for name in missing
+            ],
+        )
+        number_of = {name: id_ for name, id_, _ in connection.execute(existing)}
+    records = [
+        Record(tail.number + 1 + i, round, transaction, previous, hash_)
+        for i, (transaction, previous, hash_) in enumerate(zip(fresh, [tail.hash, *hashes[:-1]], hashes, strict=True))
+    ]
+    connection.execute(
+        insert(transactions),
+        [
+            {"book_id": book, "sealed": False} | {name: v for name, v in as_dict(r).items() if name != "postings"}
+            for r in records
+        ],
+    )
+    mine = (t.book_id == book) & (t.number > tail.number)
+    id_of = {row.number: row.id for row in connection.execute(select(t.number, t.id).where(mine))}
+    connection.execute(
+        insert(postings),
+        [
+            {"transaction_id": id_of[r.number], "line": line, "account_id": number_of[name], "amount": units}
+            for r in records
+            for line, (name, units) in enumerate(r.transaction.postings)
+        ],
+    )
+    connection.execute(update(transactions).where(mine).values(sealed=True))
+    return records

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hanse.core.entry import MINT
-from hanse.ledger.rows import Record
+from hanse.ledger.store import Record
 
 __all__ = ["Totals", "flows_of", "net_of"]
 

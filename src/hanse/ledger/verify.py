@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, Row, func, select, text
 from sqlalchemy.exc import DatabaseError
 
 from hanse.core.entry import GENESIS, MINT, Transaction, digest, is_account
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from hanse.ledger.store import Ledger
 
 __all__ = ["Verdict", "verify"]
-
-CHUNK = 2000  # transactions that are read at a time
-_Line = tuple[Any, ...]  # a transaction's columns and one of its postings'
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class Verdict:
         return self.wrong is None
 
 
-class _WrongError(Exception):
+class _BrokenError(Exception):
     """The first wrong row."""
 
 
@@ -66,12 +63,12 @@ def verify(ledger: Ledger, receipts: Iterable[Receipt] = (), heads: Mapping[str,
         walk = _Walk(ledger.floor)
         wrong = None
         try:
-            _walk(connection, ledger.id, walk, claims)
+            _walk(connection, ledger, walk, claims)
             _accounts(connection, ledger.id, walk)
             claims.left(walk)
             _strays(connection)
             _database(connection)
-        except _WrongError as first:
+        except _BrokenError as first:
             wrong = str(first)
         except DatabaseError as broken:  # pages that cannot be read
             wrong = f"the database is damaged after transaction {walk.number}: {broken.orig}"
@@ -80,83 +77,76 @@ def verify(ledger: Ledger, receipts: Iterable[Receipt] = (), heads: Mapping[str,
         return Verdict(walk.number, walk.postings, len(walk.held), walk.head, wrong)
 
 
-def _walk(connection: Connection, book: int, walk: _Walk, claims: _Claims) -> None:
+def _walk(connection: Connection, ledger: Ledger, walk: _Walk, claims: _Claims) -> None:
     t = transactions.c
-    total = connection.execute(select(func.count()).select_from(transactions).where(t.book_id == book)).scalar_one()
+    total = connection.execute(
+        select(func.count()).select_from(transactions).where(t.book_id == ledger.id)
+    ).scalar_one()
     claims.reached(walk)
     while walk.number < total:
-        first = walk.number + 1
-        for (id_, *_), rows in groupby(_chunk(connection, book, first), key=lambda row: (row[0], row[1])):
-            _one(book, walk, id_, list(rows), claims)
-        if walk.number < first:
-            raise _WrongError(f"transaction {first}: is missing ({total} are in the book)")
+        rows = _rows(connection, ledger, walk.number)
+        if not rows:
+            raise _BrokenError(f"transaction {walk.number + 1}: is missing ({total} are in the book)")
+        for _, lines in groupby(rows, key=lambda row: (row.id, row.number)):
+            _one(ledger.id, walk, list(lines), claims)
 
 
-def _chunk(connection: Connection, book: int, first: int) -> list[_Line]:
-    a, t, p = accounts.c, transactions.c, postings.c
-    wanted = (
-        select(t.id, t.number, t.round, t.step, t.kind, t.memo, t.previous, t.hash, t.sealed)
-        .add_columns(p.line, p.amount, p.account_id, a.name, a.book_id)
-        .select_from(transactions)
-        .outerjoin(postings, p.transaction_id == t.id)
-        .outerjoin(accounts, a.id == p.account_id)
-        .where(t.book_id == book, t.number >= first, t.number < first + CHUNK)
-        .order_by(t.number, p.line)
-    )
+def _rows(connection: Connection, ledger: Ledger, after: int) -> Sequence[Row[Any]]:
+    """Return what :meth:`Ledger.rows` does, also where a text in the database is no text any more."""
     try:
-        return [tuple(row) for row in connection.execute(wanted)]
+        return ledger.rows(connection, after)
     except DatabaseError as broken:
         if "decode" not in str(broken.orig):
             raise
-    # text that is no text any more: read it in a form that keeps its bytes, so that its row can be named
+    # read it in a form that keeps its bytes, so that its row can be named
     driver: Any = connection.connection.dbapi_connection
     driver.text_factory = lambda raw: raw.decode(errors="surrogateescape")
     try:
-        return [tuple(row) for row in connection.execute(wanted)]
+        return ledger.rows(connection, after)
     finally:
         driver.text_factory = str
 
 
-def _one(book: int, walk: _Walk, id_: int, rows: list[_Line], claims: _Claims) -> None:
+def _one(book: int, walk: _Walk, rows: Sequence[Row[Any]], claims: _Claims) -> None:
     """Check one transaction, whose rows are its postings in order, and take it into the walk."""
-    _, number, round_, step, kind, memo, previous, hash_, sealed, *_ = rows[0]
+    first = rows[0]
+    number, round_, step, hash_ = first.number, first.round, first.step, first.hash
     where = f"transaction {walk.number + 1}"
     if number != walk.number + 1:
-        raise _WrongError(f"{where}: is missing; the next row (id {id_}) has the number {number!r}")
-    where = f"transaction {number} (id {id_}, round {round_!r}, step {_shown(step)})"
-    if previous != walk.head:
-        raise _WrongError(f"{where}: follows {_shown(previous)}, but the transaction before it has {walk.head}")
+        raise _BrokenError(f"{where}: is missing; the next row (id {first.id}) has the number {number!r}")
+    where = f"transaction {number} (id {first.id}, round {round_!r}, step {_shown(step)})"
+    if first.previous != walk.head:
+        raise _BrokenError(f"{where}: follows {_shown(first.previous)}, but the transaction before it has {walk.head}")
     lines: list[tuple[str, int]] = []
     for i, row in enumerate(rows):
-        line, amount, account_id, name, owner = row[9:]
-        if line is None:
-            raise _WrongError(f"{where}: has no postings")
-        if line != i:
-            raise _WrongError(f"{where}: posting {i} is missing")
-        if owner != book or not is_account(name):
-            raise _WrongError(f"{where}: posting {i}: account {account_id!r} is not one of this book")
+        amount, account_id = row.amount, row.account_id
+        if row.line is None:
+            raise _BrokenError(f"{where}: has no postings")
+        if row.line != i:
+            raise _BrokenError(f"{where}: posting {i} is missing")
+        if row.owner != book or not is_account(row.name):
+            raise _BrokenError(f"{where}: posting {i}: account {account_id!r} is not one of this book")
         if type(amount) is not int:
-            raise _WrongError(f"{where}: posting {i}: amount {_shown(amount)} is not an integer")
-        lines.append((name, amount))
+            raise _BrokenError(f"{where}: posting {i}: amount {_shown(amount)} is not an integer")
+        lines.append((row.name, amount))
         walk.held[account_id] = walk.held.get(account_id, 0) + amount
     total = sum(amount for _, amount in lines)
     if total:
-        raise _WrongError(f"{where}: its postings sum to {total}, not to 0")
+        raise _BrokenError(f"{where}: its postings sum to {total}, not to 0")
     try:
-        right = digest(walk.head, round_, Transaction(step, kind, tuple(lines), memo))
+        right = digest(walk.head, round_, Transaction(step, first.kind, tuple(lines), first.memo))
     except TypeError:  # bytes where text was
         right = "another hash"
     if right != hash_:
-        raise _WrongError(f"{where}: its content has the hash {right}, but the row says {_shown(hash_)}")
-    if sealed is not True:
-        raise _WrongError(f"{where}: is not sealed")
+        raise _BrokenError(f"{where}: its content has the hash {right}, but the row says {_shown(hash_)}")
+    if first.sealed is not True:
+        raise _BrokenError(f"{where}: is not sealed")
     if round_ < walk.round:
-        raise _WrongError(f"{where}: comes after one of round {walk.round}")
-    for *_, line, amount, account_id, name, _ in rows:
-        if amount < 0 and name != MINT and walk.held[account_id] < walk.floor:
-            raise _WrongError(
-                f"{where}: posting {line}: {name} pays and holds {walk.held[account_id]}, below {walk.floor}"
-            )
+        raise _BrokenError(f"{where}: comes after one of round {walk.round}")
+    for row in rows:
+        held = walk.held[row.account_id]
+        if row.amount < 0 and row.name != MINT and held < walk.floor:
+            raise _BrokenError(f"{where}: posting {row.line}: {row.name} pays and holds {held}, below {walk.floor}")
     walk.number, walk.head, walk.round = number, right, round_
     walk.postings += len(lines)
     claims.reached(walk, step, lines)
@@ -170,12 +160,12 @@ def _accounts(connection: Connection, book: int, walk: _Walk) -> None:
     ):
         where = f"account {_shown(name)} (id {id_})"
         if id_ not in held:
-            raise _WrongError(f"{where}: no posting opened it")
+            raise _BrokenError(f"{where}: no posting opened it")
         right = held.pop(id_)
         if balance != right or type(balance) is not int:
-            raise _WrongError(f"{where}: its postings sum to {right}, but the row says {_shown(balance)}")
+            raise _BrokenError(f"{where}: its postings sum to {right}, but the row says {_shown(balance)}")
         if floor != (None if name == MINT else walk.floor):
-            raise _WrongError(f"{where}: floor {_shown(floor)}: the book's is {walk.floor}")
+            raise _BrokenError(f"{where}: floor {_shown(floor)}: the book's is {walk.floor}")
 
 
 def _strays(connection: Connection) -> None:
@@ -183,7 +173,7 @@ def _strays(connection: Connection) -> None:
     t, p = transactions.c, postings.c
     strays = select(p.transaction_id, p.line).where(~select(t.id).where(t.id == p.transaction_id).exists()).limit(1)
     for transaction, line in connection.execute(strays):
-        raise _WrongError(f"posting {line} of transaction id {transaction}: there is no such transaction")
+        raise _BrokenError(f"posting {line} of transaction id {transaction}: there is no such transaction")
 
 
 def _database(connection: Connection) -> None:
@@ -193,7 +183,7 @@ def _database(connection: Connection) -> None:
     if connection.dialect.name == "sqlite":
         for row in connection.execute(text("PRAGMA integrity_check(1)")).all():
             if row[0] != "ok":
-                raise _WrongError(f"the database is damaged: {row[0]}")
+                raise _BrokenError(f"the database is damaged: {row[0]}")
         sound = {row[0] for row in connection.execute(text("SELECT sql FROM sqlite_master WHERE type = 'trigger'"))}
         there = {guards.name_of(sql) for sql in guards.SQLITE if sql in sound}
         needed = [guards.name_of(sql) for sql in guards.SQLITE]
@@ -206,7 +196,7 @@ def _database(connection: Connection) -> None:
         needed = [guards.name_of(sql) for sql in guards.POSTGRESQL if guards.name_of(sql)]
     for name in needed:
         if name not in there:
-            raise _WrongError(f"trigger {name}: is missing or was changed; the rows themselves hold")
+            raise _BrokenError(f"trigger {name}: is missing or was changed; the rows themselves hold")
 
 
 class _Claims:
@@ -227,25 +217,25 @@ class _Claims:
         self.receipts = Comparison(ours)
 
     def reached(self, walk: _Walk, step: str = "", lines: Sequence[tuple[str, int]] = ()) -> None:
-        """Compare what is said of this place in the chain with what is there. Raises _WrongError."""
+        """Compare what is said of this place in the chain with what is there. Raises _BrokenError."""
         self.heads.pop(walk.head, None)
         for d in self.receipts.reached(walk.number, walk.round, walk.head, step, lines):
-            raise _WrongError(
+            raise _BrokenError(
                 f"{_named(d.receipt)}: {d.field} after transaction {walk.number}: it says {d.said}, the book "
                 f"{d.found}: the book was written anew"
             )
 
     def left(self, walk: _Walk) -> None:
-        """Raise _WrongError if something is said of what the book does not have."""
+        """Raise _BrokenError if something is said of what the book does not have."""
         if self.wrong is not None:
-            raise _WrongError(self.wrong)
+            raise _BrokenError(self.wrong)
         if unmet := self.receipts.unmet():
             first = min(unmet, key=lambda receipt: receipt.count)
-            raise _WrongError(
+            raise _BrokenError(
                 f"{_named(first)}: saw {first.count} transactions, the book has {walk.number}: its tail is cut"
             )
         for head, who in self.heads.items():
-            raise _WrongError(f"{who}: head {head} is not in the book: its tail is cut, or it was written anew")
+            raise _BrokenError(f"{who}: head {head} is not in the book: its tail is cut, or it was written anew")
 
 
 def _named(receipt: Receipt) -> str:

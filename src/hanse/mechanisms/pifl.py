@@ -45,7 +45,7 @@ from hanse.core.part import (
 from hanse.core.port import Ask, Request, Score, Scored, Trained
 from hanse.core.table import Block, Floats, Ints, Seats, Table
 from hanse.core.telling import Joining, Kind, Plot, Telling, Terms
-from hanse.federation.bids import fit, fits
+from hanse.federation.policy import fit, fits
 from hanse.games import tiers as games
 from hanse.games import tokens
 from hanse.mechanisms.deploy import ServerModel

@@ -13,8 +13,7 @@ from hanse.core.entry import GENESIS
 from hanse.core.entry import client as account_of
 from hanse.ledger.place import heads_said, place_of, reading
 from hanse.ledger.receipts import Comparison, Difference, Receipt, foreign, read_receipts
-from hanse.ledger.rows import Record
-from hanse.ledger.store import Ledger
+from hanse.ledger.store import Ledger, Record
 from hanse.ledger.verify import verify
 from hanse.runs.record import MARKET, market_of, rounds_of
 

@@ -22,7 +22,7 @@ from hanse.core.entry import TOKEN, escrow
 from hanse.core.entry import client as account_of
 from hanse.ledger.export import tokens
 from hanse.ledger.place import reading
-from hanse.ledger.rows import Record
+from hanse.ledger.store import Record
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.contributions import SURE, Errors, errors_of
 from hanse.runs.config import Experiment

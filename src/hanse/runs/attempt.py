@@ -18,7 +18,7 @@ from hanse.base.errors import UserError
 from hanse.core.part import Deployment
 from hanse.core.port import Federation, Reply, Request, Roster, Train
 from hanse.core.table import Seats
-from hanse.federation.private import NEVER, Telling
+from hanse.federation.private import NEVER, TellsOwners
 from hanse.rounds.round import LoopState, Played, Setup, failed_round, play_round
 from hanse.runs.config import Experiment
 from hanse.runs.record import RoundRecord
@@ -86,7 +86,7 @@ def telling(setup: Setup, state: LoopState) -> Setup:
     """
     if not setup.remote:
         return setup
-    return replace(setup, federation=Telling.of(setup.federation, state.table.owner, state.moved))
+    return replace(setup, federation=TellsOwners.of(setup.federation, state.table.owner, state.moved))
 
 
 def tell_owners(setup: Setup, state: LoopState) -> None:

@@ -127,7 +127,7 @@ class FederationSection(Section):
 
     A round with fewer than ``min_replies`` sound updates is empty: the models stay. ``deadline_s`` is for engines on a
     network; the local one waits for everybody. So is ``half_precision``, which sends models as 16-bit numbers.
-    ``refuse`` names what refuses sound updates that stand out ("norm_bound"; see :mod:`hanse.federation.bound`).
+    ``refuse`` names what refuses sound updates that stand out ("norm_bound"; see :mod:`hanse.federation.norm_bound`).
     """
 
     engine: Literal["local", "ray"] = "local"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 
 from hanse.base.errors import MachineError
 from hanse.core.book import Book
 from hanse.core.entry import JOURNAL, TOKEN, Transaction, digest
+from hanse.ledger.export import line_of
+from hanse.ledger.place import Claim
 from hanse.ledger.receipts import make_receipts, write_receipts
-from hanse.ledger.recover import Claim, line_of, open_books, rewrite_journal
-from hanse.ledger.rows import Record
-from hanse.ledger.store import Ledger
+from hanse.ledger.recover import open_books, rewrite_journal
+from hanse.ledger.store import Ledger, Record
 from hanse.runs.checkpoint import Snapshot
 from hanse.runs.config import Experiment
 
@@ -36,7 +36,7 @@ class RunBooks:
         claim = Claim()
         if snapshot is not None:
             book = snapshot.state.book
-            claim = Claim(f"checkpoint of round {snapshot.state.round}", book.count, book.head, snapshot.pending)
+            claim = Claim(snapshot.state.round, book.count, book.head, snapshot.pending)
         try:
             name = str(json.loads((folder / "ledger.json").read_text())["book"])
         except (ValueError, KeyError, TypeError):
@@ -63,14 +63,11 @@ class RunBooks:
 
     def post(self, transactions: Sequence[tuple[int, Transaction]]) -> None:
         """Write transactions, in the order of their rounds, into the ledger. Raises LedgerError."""
-        for round, same in groupby(transactions, key=lambda one: one[0]):
-            self._ledger.post(round, [transaction for _, transaction in same])
+        self._ledger.post_rounds(transactions)
 
     def receipts(self, round: int, book: Book, posted: Sequence[Transaction]) -> None:
         """Write what each participant keeps of the finished run into ``receipts/``, to hold the books against it."""
-        names = [account.partition("/") for account in book.balances]
-        clients = sorted(int(number) for kind, _, number in names if kind == "client")
-        write_receipts(self._folder / "receipts", make_receipts(self._ledger.book, round, book, posted, clients))
+        write_receipts(self._folder / "receipts", make_receipts(self._ledger.book, round, book, posted, None))
 
     def close(self) -> None:
         """Close the ledger."""

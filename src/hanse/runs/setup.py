@@ -22,14 +22,14 @@ from hanse.core.telling import About, describe
 from hanse.data import FederatedData, Samples
 from hanse.data import build as build_data
 from hanse.federation.behaviour import BEHAVIOURS, Behaviour
-from hanse.federation.bound import Bounded, build_refusal
 from hanse.federation.local import LocalFederation
+from hanse.federation.norm_bound import Bounded, build_refusal
 from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import Profile, build_profiles
 from hanse.learning.agreement import settle, why_unfit
 from hanse.learning.engines import EngineChoice, choose, pick_device
 from hanse.learning.generator import why_no_head
-from hanse.learning.job import Engine, Problem, smallest_batch
+from hanse.learning.job import Engine, Problem
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.mechanisms.feedback import Feedback
@@ -301,10 +301,10 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
     recipe = experiment.train.recipe
     mechanism = blueprint.mechanism
     context = Context(data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial, mechanism.slots())
-    least = smallest_batch(problem)
     here = LocalFederation(
-        data, problem, engine, recipe, seed, blueprint.behaviours, blueprint.policy, least, blueprint.profiles
-    )
+        data, problem, engine, recipe, seed,
+        behaviours=blueprint.behaviours, policy=blueprint.policy, profiles=blueprint.profiles,
+    )  # fmt: skip
     federation: Federation = here if remote is None else remote
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)

@@ -20,8 +20,8 @@ from hanse.core.part import Deployment, OwnMix
 from hanse.core.port import Federation, Mixture, Request, Roster, Test, Tested
 from hanse.core.table import SERVER, Floats, Ints, Table, mix
 from hanse.data.federated import FederatedData
-from hanse.federation.bids import fits
 from hanse.federation.check import heard
+from hanse.federation.policy import fits
 from hanse.learning.job import Engine, Scores
 from hanse.learning.sequences import is_text, perplexity
 

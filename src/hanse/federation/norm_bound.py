@@ -77,23 +77,14 @@ class Bounded:
         """Return the replies; of those over the bound only the reason is left."""
         replies = self.inner.exchange(round, requests, deadline_s, min_replies)
         asked = {r.client: r for r in requests}
-        norms = {}
-        for reply in replies:
-            request = asked.get(reply.client)
-            if request is not None and refusal(request, reply, self.size) is None:
-                mine = self._norms(request, reply)
-                if mine:
-                    norms[reply.client] = mine
-        over = self.bound.refusals(norms)
+        sound = [r for r in replies if r.client in asked and refusal(asked[r.client], r, self.size) is None]
+        norms = {r.client: self._norms(asked[r.client], r) for r in sound}
+        over = self.bound.refusals({client: mine for client, mine in norms.items() if mine})
         return [replace(r, results=(), refused=over[r.client]) if r.client in over else r for r in replies]
 
     def _norms(self, request: Request, reply: Reply) -> list[float]:
-        pairs = [
-            (task, result)
-            for task, result in zip(request.tasks, reply.results, strict=True)
-            if isinstance(task, Train) and isinstance(result, Trained) and not task.private
-        ]
         return [
             float(torch.linalg.vector_norm((result.row - task.start)[: self.width], dtype=torch.float64))
-            for task, result in pairs
+            for task, result in zip(request.tasks, reply.results, strict=True)
+            if isinstance(task, Train) and isinstance(result, Trained) and not task.private
         ]

@@ -1,0 +1,411 @@
+"""What a client does to what it is asked and to what it sends: honest unless one of these wraps it.
+
+Behaviours act at the port, so they are the same in every engine. Each is a frozen dataclass; who is affected and how
+much comes from keyed streams, so that it does not depend on the order of work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, Protocol
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hanse.base.streams import places, stream
+from hanse.core.port import Answered, Reply, Request, Result, Train, Trained
+from hanse.core.recipe import Recipe
+from hanse.core.telling import Conduct
+
+__all__ = [
+    "BEHAVIOURS",
+    "Attack",
+    "Attacker",
+    "Behaviour",
+    "Drift",
+    "DropOut",
+    "FreeRider",
+    "Joiner",
+    "Leaver",
+    "Liar",
+    "Me",
+    "Noisy",
+    "OfSome",
+    "Straggler",
+    "first_places",
+    "place",
+    "with_updates",
+]
+
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Ratio = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class Me:
+    """The client that a behaviour wraps: its ``id`` among ``num_clients``, the run's ``seed``, the local training
+    ``recipe``, and how many columns of a model are parameters.
+
+    ``secret`` is its own and known to nobody else; a simulated client has none, so that a run can be repeated.
+    """
+
+    id: int
+    num_clients: int
+    seed: int
+    recipe: Recipe
+    num_parameters: int
+    secret: bytes = field(default=b"", repr=False)
+
+
+class Behaviour(Protocol):
+    """Wraps a client: may change what it does and what it sends, fall silent, or keep it away."""
+
+    def present(self, me: Me, round: int) -> bool:
+        """Return whether the client is there in a round."""
+        return True
+
+    def holds(self, me: Me, round: int, targets: Tensor, index: Tensor) -> Tensor:
+        """Return which of its train samples the client holds in a round: a part of ``index [n]`` into ``targets``."""
+        return index
+
+    def sees(self, me: Me, round: int, targets: Tensor) -> Tensor:
+        """Return the targets that the client trains with in a round, from those of the samples that it holds,
+        ``[n, ...]``: of the same shape and type, and of the same classes. They are a copy, of training alone.
+        """
+        return targets
+
+    def on_request(self, me: Me, round: int, request: Request) -> Request | None:
+        """Return the request as the client takes it; None: it does not answer."""
+        return request
+
+    def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
+        """Return the reply to ``request`` as the client sends it."""
+        return reply
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return what this behaviour makes of which clients, for reports: nothing by default."""
+        return Conduct()
+
+
+def place(me: Me, purpose: str) -> int:
+    """Return the client's place 0..N-1 in a random order that all clients of a run share."""
+    return int(places(me.seed, purpose, me.num_clients)[me.id])
+
+
+def first_places(seed: int, purpose: str, num_clients: int, until: float) -> tuple[int, ...]:
+    """Return the ids of the clients whose :func:`place` is below ``until``, ascending."""
+    return tuple(np.flatnonzero(places(seed, purpose, num_clients) < until).tolist())
+
+
+def with_updates(
+    request: Request, reply: Reply, change: Callable[[Train, Trained], Trained], *, private: bool = False
+) -> Reply:
+    """Return the reply with ``change(task, update)`` in the place of each update; one of a private row is not sent to
+    anybody, and stays unless ``private``.
+    """
+    tasks = {t.seat: t for t in request.tasks if isinstance(t, Train) and (private or not t.private)}
+    changed = (change(tasks[r.seat], r) if isinstance(r, Trained) and r.seat in tasks else r for r in reply.results)
+    return replace(reply, results=tuple(changed))
+
+
+@dataclass(frozen=True)
+class OfSome(Behaviour):
+    """What some ``clients`` do, named by their ids."""
+
+    clients: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clients", tuple(self.clients))
+
+    def those(self, num_clients: int) -> tuple[int, ...]:
+        """Return the ids of those ``clients`` that there are, once each, ascending."""
+        return tuple(sorted({int(c) for c in self.clients if 0 <= int(c) < num_clients}))
+
+
+@dataclass(frozen=True)
+class Straggler(Behaviour):
+    """A ``fraction`` of the clients completes only 1..E epochs, uniformly at random (GreedyFed sec. IV; with a recipe
+    in steps, 1..steps). ``redraw`` is every "round", or "once" per client as the authors' code does.
+    """
+
+    fraction: Fraction = 0.5
+    redraw: Literal["round", "once"] = "round"
+
+    def on_request(self, me: Me, round: int, request: Request) -> Request:
+        """Shorten the training of a straggler."""
+        if place(me, "stragglers") >= self.fraction * me.num_clients:
+            return request
+        most = me.recipe.steps if me.recipe.steps is not None else me.recipe.epochs
+        key = round if self.redraw == "round" else -1
+        work = int(stream(me.seed, "straggler", round=key, client=me.id).integers(1, most + 1))
+        tasks = tuple(replace(t, work=work) if isinstance(t, Train) else t for t in request.tasks)
+        return replace(request, tasks=tasks)
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return which clients complete less than they are asked for."""
+        found = first_places(seed, "stragglers", num_clients, self.fraction * num_clients)
+        return Conduct(
+            sentence="Stragglers complete only a part of the training that they are asked for.", clients=found
+        )
+
+
+@dataclass(frozen=True)
+class Noisy(Behaviour):
+    """Client k of a random permutation adds N(0, sigma_k^2) to each parameter that it sends, ``sigma_k = (k-1)
+    sigma/N`` with k = 1..N (GreedyFed sec. IV, privacy heterogeneity); with ``levels = "same"`` everyone adds
+    N(0, sigma^2).
+
+    Draws come from the run's seed, which the server knows, or from the client's own secret where it has one.
+    """
+
+    sigma: Annotated[float, Field(ge=0)] = 0.1
+    levels: Literal["spread", "same"] = "spread"
+
+    def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
+        """Add the client's noise to its updates."""
+        level = self.sigma if self.levels == "same" else place(me, "noisy") * self.sigma / me.num_clients
+        if level == 0:
+            return reply
+
+        def add(task: Train, result: Trained) -> Trained:
+            draw = _noise(me, round, task.row, result.row)
+            noise = torch.from_numpy(draw.standard_normal(me.num_parameters, dtype="float32")) * level
+            row = result.row.clone()
+            row[: me.num_parameters] += noise.to(row.device)
+            return replace(result, row=row)
+
+        return with_updates(request, reply, add)
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return the half of the clients that adds more noise than the other."""
+        if self.sigma == 0:
+            return Conduct()
+        if self.levels == "same":
+            return Conduct(sentence="All clients add noise to what they send.", clients=tuple(range(num_clients)))
+        quiet = set(first_places(seed, "noisy", num_clients, num_clients / 2))
+        louder = tuple(c for c in range(num_clients) if c not in quiet)
+        told = "All clients add noise to what they send, one more than another."
+        return Conduct("the noisier half", told, louder, rest="the less noisy half", rank=40)
+
+
+def _noise(me: Me, round: int, start: int, row: Tensor) -> np.random.Generator:
+    """Return the stream of the noise on an update ``row [P]``.
+
+    With a secret it depends on the update, too: one that is asked for again gets the same noise, so that nothing can be
+    averaged out, and another one in the same round gets other noise, so that nothing cancels in their difference.
+    """
+    seed = me.seed
+    if me.secret:
+        update = row.detach().cpu().contiguous().numpy().tobytes()
+        seed = int.from_bytes(hashlib.blake2b(update, key=me.secret, digest_size=32).digest(), "little")
+    return stream(seed, "noise", round=round, client=me.id, start=start)
+
+
+@dataclass(frozen=True)
+class DropOut(Behaviour):
+    """A client does not answer with probability ``rate``, drawn anew each round."""
+
+    rate: Fraction = 0.1
+
+    def on_request(self, me: Me, round: int, request: Request) -> Request | None:
+        """Fall silent now and then."""
+        silent = stream(me.seed, "drop-out", round=round, client=me.id).random() < self.rate
+        return None if silent else request
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return how often clients do not answer."""
+        told = f"In {100 * self.rate:g} % of the rounds a client does not answer."
+        return Conduct(sentence=told, clients=tuple(range(num_clients)))
+
+
+@dataclass(frozen=True)
+class Joiner(OfSome):
+    """The ``clients`` are there from round ``at`` on."""
+
+    at: Annotated[int, Field(ge=0)] = 1
+
+    def present(self, me: Me, round: int) -> bool:
+        """Return whether the client has come."""
+        return me.id not in self.clients or round >= self.at
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return who comes late."""
+        return Conduct(sentence=f"Some clients join in round {self.at}.", clients=self.those(num_clients))
+
+
+@dataclass(frozen=True)
+class Leaver(OfSome):
+    """The ``clients`` are gone from round ``at`` on."""
+
+    at: Annotated[int, Field(ge=0)] = 1
+
+    def present(self, me: Me, round: int) -> bool:
+        """Return whether the client is still there."""
+        return me.id not in self.clients or round < self.at
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return who leaves early."""
+        return Conduct(sentence=f"Some clients are gone from round {self.at} on.", clients=self.those(num_clients))
+
+
+@dataclass(frozen=True)
+class Drift(OfSome):
+    """The ``clients`` hold a ``share`` of their train samples at a time, in the order of their classes: a window that
+    moves on to the other end in ``rounds`` rounds, and then stays there.
+    """
+
+    share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    rounds: Annotated[int, Field(ge=1)] = 10
+
+    def holds(self, me: Me, round: int, targets: Tensor, index: Tensor) -> Tensor:
+        """Return the samples in the window. Targets that are not one number a sample keep the samples' own order."""
+        if me.id not in self.clients or len(index) == 0:
+            return index
+        order = torch.argsort(targets[index], stable=True) if targets.ndim == 1 else torch.arange(len(index))
+        width = max(1, int(self.share * len(index)))
+        first = (len(index) - width) * min(round, self.rounds) // self.rounds
+        return index[torch.sort(order[first : first + width]).values]
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return whose data change."""
+        told = (
+            f"The data of some clients change: {100 * self.share:g} % of their samples at a time, in order of classes."
+        )
+        return Conduct(sentence=told, clients=self.those(num_clients))
+
+
+Attack = Literal["random", "shuffle", "flip", "same", "gaussian"]
+_SENT: dict[Attack, str] = {
+    "random": "random models",
+    "shuffle": "shuffled updates",
+    "flip": "the opposite of their updates",
+    "same": "one value everywhere",
+    "gaussian": "noise",
+}
+
+
+@dataclass(frozen=True)
+class Attacker(OfSome):
+    """The ``clients`` send ``kind`` of thing instead of their models, from round ``since`` on (iPFL sec. E.4, 6.2).
+
+    "random": a random model, drawn anew each round, with the spread of the one that it was sent; the others turn the
+    update (what training changed): "shuffle" its elements, "flip" its sign, the "same" value at each element,
+    "gaussian" noise, all of the update's own length times ``scale``.
+    """
+
+    kind: Attack = "random"
+    scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    since: Annotated[int, Field(ge=0)] = 0
+
+    def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
+        """Replace the client's uploads; a private row is its own and stays."""
+        if me.id not in self.clients or round < self.since:
+            return reply
+
+        def spoil(task: Train, result: Trained) -> Trained:
+            draw = stream(me.seed, "attack", round=round, client=me.id, start=task.row)
+            width = me.num_parameters
+            row = result.row.clone()
+            row[:width] = self._spoilt(draw, task.start[:width].to(row.device), row[:width])
+            return replace(result, row=row)
+
+        return with_updates(request, reply, spoil)
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return who attacks."""
+        what = _SENT[self.kind]
+        told = f"Attackers send {what} instead of the models that they trained, from round {self.since} on."
+        return Conduct("attackers", told, self.those(num_clients), cheats=True)
+
+    def _spoilt(self, draw: np.random.Generator, start: Tensor, row: Tensor) -> Tensor:
+        """Return the parameters that are sent instead of ``row [P]``."""
+        update = row - start
+        spread = float(update.double().square().mean().sqrt())
+        if self.kind == "random":
+            return self.scale * float(start.double().std()) * self._normal(draw, row)
+        if self.kind == "shuffle":
+            return start + self.scale * update[torch.from_numpy(draw.permutation(len(row))).to(row.device)]
+        if self.kind == "flip":
+            return start - self.scale * update
+        if self.kind == "same":
+            return start + self.scale * spread
+        return start + self.scale * spread * self._normal(draw, row)
+
+    @staticmethod
+    def _normal(draw: np.random.Generator, row: Tensor) -> Tensor:
+        return torch.from_numpy(draw.standard_normal(len(row), dtype="float32")).to(row.device)
+
+
+@dataclass(frozen=True)
+class FreeRider(Behaviour):
+    """A ``fraction`` of the clients sends back the model as it was sent, as if it had trained it."""
+
+    fraction: Fraction = 0.2
+
+    def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
+        """Put the model that came in place of the update."""
+        if place(me, "free riders") >= self.fraction * me.num_clients:
+            return reply
+        return with_updates(request, reply, lambda task, r: replace(r, row=task.start.clone()), private=True)
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return who rides for free."""
+        found = first_places(seed, "free riders", num_clients, self.fraction * num_clients)
+        told = "Free riders send back the model that they were sent, as if they had trained it."
+        return Conduct("free riders", told, found, cheats=True, rank=10)
+
+
+@dataclass(frozen=True)
+class Liar(OfSome):
+    """The ``clients`` multiply what they report: the ``size`` of their data beside each update, and their ``cost`` and
+    ``eagerness`` where a market asks for them (iPFL Table 4).
+    """
+
+    size: Ratio = 1.0
+    cost: Ratio = 1.0
+    eagerness: Ratio = 1.0
+
+    def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
+        """Change what the client reports."""
+        if me.id not in self.clients:
+            return reply
+        return replace(reply, results=tuple(self._told(r) for r in reply.results))
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return who lies."""
+        ratios = {"size of their data": self.size, "cost": self.cost, "eagerness": self.eagerness}
+        lies = ", ".join(f"{name} times {ratio:g}" for name, ratio in ratios.items() if ratio != 1)
+        told = f"Liars report something else than what is true: {lies}." if lies else "These liars report what is true."
+        return Conduct("liars", told, self.those(num_clients), cheats=True, rank=30)
+
+    def _told(self, result: Result) -> Result:
+        if isinstance(result, Trained):
+            return replace(result, num_samples=result.num_samples * self.size)
+        if isinstance(result, Answered) and result.name == "declare":
+            return replace(result, values=self._declared(result.values))
+        return result
+
+    def _declared(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        ratios = {"cost": self.cost, "eagerness": self.eagerness}
+        return {
+            key: value * ratios[key] if key in ratios and value not in (0, float("inf")) else value
+            for key, value in values.items()
+        }
+
+
+BEHAVIOURS: Mapping[str, type[Behaviour]] = {
+    "straggler": Straggler,
+    "noisy": Noisy,
+    "dropout": DropOut,
+    "free_rider": FreeRider,
+    "attacker": Attacker,
+    "liar": Liar,
+    "joiner": Joiner,
+    "leaver": Leaver,
+    "drift": Drift,
+}
