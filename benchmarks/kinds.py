@@ -1,7 +1,7 @@
 """What a round of each kind of mechanism takes, and where the time goes: plain, valued, personalised, a language model.
 
-On MNIST, 100 clients of 550 samples, the MLP 784-50-25-10, 5 epochs of batch 50: FedAvg with 10 seats; Shapley values of
-10 and of 20 updates on 5,000 server images, by GTG-Shapley and by the mixture; Ditto's row a client; PI-FL's tiers;
+On MNIST, 100 clients of 550 samples, the MLP 784-50-25-10, 5 epochs of batch 50: FedAvg with 10 seats; Shapley values
+of 10 and of 20 updates on 5,000 server images, by GTG-Shapley and by the mixture; Ditto's row a client; PI-FL's tiers;
 iPFL's market of 20. On Shakespeare, where it is: ten roles, a two-layer LSTM, 20 steps of batch 16. Each job is a
 process of its own, the jobs in turns; medians over the rounds but the first, then over the processes.
 Run: ``HANSE_DATA=folder python benchmarks/kinds.py``.

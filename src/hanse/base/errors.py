@@ -9,18 +9,6 @@ from typing import Any
 
 from hanse.base.looking import is_looking
 
-__all__ = [
-    "MachineError",
-    "PartError",
-    "RunFailedError",
-    "UserError",
-    "first_line",
-    "import_path",
-    "library",
-    "named",
-    "nearest",
-]
-
 
 class UserError(ValueError):
     """A mistake in what the user gave; the command line prints its lines and exits with 2, without a traceback."""

@@ -12,8 +12,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from hanse.base.errors import UserError, nearest
 
-__all__ = ["Count", "Positive", "Rate", "Share", "Weight", "call", "defaults", "misspelt"]
-
 # what most options are
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]

@@ -25,25 +25,6 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 
-__all__ = [
-    "CLIENTS",
-    "LONGEST",
-    "array_header",
-    "is_count",
-    "json_lines",
-    "opened",
-    "parse_line",
-    "private_folder",
-    "read_arrays",
-    "read_json",
-    "read_text",
-    "read_toml",
-    "run_folder",
-    "table",
-    "whole_file",
-    "write_whole",
-]
-
 SMALL = 1 << 24  # bytes of a file that is read in one piece
 LONGEST = 1 << 26  # bytes of a line; a longer one is damage
 ARRAYS = 1 << 28  # bytes that the arrays of one round may unpack to

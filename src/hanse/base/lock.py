@@ -29,8 +29,6 @@ from weakref import WeakSet
 
 from hanse.base.errors import MachineError, UserError
 
-__all__ = ["LOCK", "Hold"]
-
 LOCK = "lock"  # the file in a run directory
 _HELD: WeakSet[Hold] = WeakSet()  # by this process
 

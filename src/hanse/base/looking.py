@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["is_looking", "looking", "own_modules"]
-
 _LOOKING: ContextVar[bool] = ContextVar("hanse_looking", default=False)
 
 

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-__all__ = ["Stop", "interruptible"]
-
 
 @dataclass
 class Stop:

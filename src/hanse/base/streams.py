@@ -8,8 +8,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["places", "stream", "torch_seed"]
-
 
 def _key(seed: int, purpose: str, round: int, client: int, start: int) -> bytes:
     text = f"{seed}|{purpose}|{round}|{client}|{start}".encode()

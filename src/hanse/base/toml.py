@@ -8,8 +8,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["dumps", "flat", "parse_value"]
-
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from hanse.reports.audit import Audit
     from hanse.reports.lies import Counterfactual, Fared
 
-__all__ = ["EPILOG", "audit"]
-
 EPILOG = "Examples:\n\nhanse audit runs/market\n\nhanse audit runs/market --client 3 --story 'cost x0.5' --story alone"
 
 

@@ -27,8 +27,6 @@ from hanse.runs.experiment import Observer, Run, run
 from hanse.runs.observers import ProgressBar
 from hanse.runs.record import load_run
 
-__all__ = ["Scene", "demo_experiments", "market_experiment", "run_demo", "scene"]
-
 CLIENTS, SEATS, ROUNDS = 20, 4, 60
 NAMES = {
     "greedyfed": "GreedyFed",

@@ -18,8 +18,6 @@ from hanse.cli import audit, ledger, network, reproduce, serve, statement, sweep
 from hanse.cli.options import Changes, ExperimentFile, LedgerUrl, RunFolder, Trust, err, out, say, trusting
 from hanse.deployment import new
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="hanse",
     epilog="Examples:\n\nhanse demo\n\nhanse run exp.toml && hanse report runs/exp\n\n"

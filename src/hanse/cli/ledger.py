@@ -18,8 +18,6 @@ from hanse.base.errors import UserError, nearest
 from hanse.base.files import write_whole
 from hanse.cli.options import LedgerUrl, RunFolder, say
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="The books of a run: who holds how much, and every movement.",
     epilog="Examples:\n\nhanse ledger balances runs/exp\n\nhanse ledger verify runs/exp",

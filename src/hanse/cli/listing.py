@@ -14,8 +14,6 @@ from hanse.federation.policy import POLICIES
 from hanse.learning.models import MODELS
 from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, unmet_needs
 
-__all__ = ["Combination", "combination_table", "combinations", "name_table"]
-
 
 @dataclass(frozen=True)
 class Combination:

@@ -11,8 +11,6 @@ import typer
 
 from hanse.base.errors import UserError
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="A federation on Flower: bring one up on this machine, operate one.",
     epilog="Example:\n\nhanse new harvest && hanse network up harvest && hanse network run harvest",

@@ -12,20 +12,6 @@ from rich.console import Console
 
 from hanse.base.looking import looking, own_modules
 
-__all__ = [
-    "Changes",
-    "ExperimentFile",
-    "LedgerUrl",
-    "RunFolder",
-    "Trust",
-    "Workers",
-    "err",
-    "out",
-    "resumable",
-    "say",
-    "trusting",
-]
-
 out, err = Console(), Console(stderr=True)
 
 RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)]

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from hanse.lab.papers.runner import TableOutcome
     from hanse.lab.papers.tables import PaperTable
 
-__all__ = ["EPILOG", "reproduce"]
-
 EPILOG = (
     "Examples:\n\nhanse reproduce\n\nhanse reproduce greedyfed table1\n\n"
     "hanse reproduce greedyfed table2 --scale small --only 'mnist t=150' --workers 4"

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from hanse.web.app import Page
     from hanse.web.connections import Connections
 
-__all__ = ["EPILOG", "app", "listen", "prepare", "serve"]
-
 EPILOG = "Examples:\n\nhanse serve runs/exp\n\nhanse serve runs --auth keys.json"
 app = typer.Typer(
     help="The keys to the live page: who may log in.",

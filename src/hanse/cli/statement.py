@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from hanse.reports.prospect import Prospect
     from hanse.reports.statement import Statement
 
-__all__ = ["EPILOG", "statement"]
-
 EPILOG = (
     "Examples:\n\nhanse statement runs/market --client 3\n\nhanse statement market.toml --dry-run --client 3\n\n"
     "hanse statement runs/market --client 3 --check-receipts --receipts my/receipts"

@@ -11,8 +11,6 @@ import typer
 from hanse.base.errors import UserError
 from hanse.cli.options import Changes, ExperimentFile, Workers, err, out, resumable, say
 
-__all__ = ["EPILOG", "sweep"]
-
 EPILOG = (
     "Examples:\n\nhanse sweep exp.toml --grid train.lr=0.1,0.01 --grid mechanism.name=fedavg,greedyfed --seeds 3\n\n"
     "hanse sweep exp.toml --grid 'model.hidden=[50],[50,25]' --workers 4"

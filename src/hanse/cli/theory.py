@@ -13,8 +13,6 @@ import typer
 from hanse.base.errors import UserError, nearest
 from hanse.lab.theory import TheoryPoint, crossings, gains, pifl_points
 
-__all__ = ["EPILOG", "theory"]
-
 EPILOG = (
     "Examples:\n\nhanse theory pifl --clients 50 --samples 20\n\nhanse theory pifl --run runs/pifl --alone runs/local"
 )

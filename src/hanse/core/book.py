@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from hanse.core.entry import GENESIS, MINT, Transaction, digest, is_account
 
-__all__ = ["Book", "DamagedError", "LedgerError", "OverdraftError", "check"]
-
 LARGEST = 2**63 - 1  # what a database's integer holds
 
 

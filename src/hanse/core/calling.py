@@ -23,22 +23,6 @@ from hanse.core.entry import Transaction
 from hanse.core.part import GROUPS, Aggregate, Choice, Deployment, Group, Part, Settlement, State, Values, View, Weighed
 from hanse.core.table import Add, Floats, Ints, Replace, Seats
 
-__all__ = [
-    "States",
-    "call",
-    "check_aggregate",
-    "check_decision",
-    "check_figures",
-    "check_rows",
-    "check_state",
-    "checked_state",
-    "decide",
-    "guarded",
-    "method_of",
-    "name_of",
-]
-
-
 T = TypeVar("T")
 SLOT_METHOD = {"train": "seats"}  # the others are called as their slots are
 States = Mapping[str, State]  # a part's state by the first slot that it stands in

@@ -16,26 +16,6 @@ from pydantic_core import PydanticCustomError, core_schema
 from torch import Tensor
 from typing_extensions import TypeAliasType
 
-__all__ = [
-    "LARGEST_COUNT",
-    "LARGEST_LOSS",
-    "Accuracies",
-    "Accuracy",
-    "Count",
-    "Counts",
-    "Declared",
-    "Error",
-    "Int64",
-    "Loss",
-    "Losses",
-    "Name",
-    "Plain",
-    "Samples",
-    "Shaped",
-    "Units",
-    "UnsoundError",
-]
-
 LARGEST_COUNT = 2**53  # samples, steps, labels: every whole number up to it is a float64
 LARGEST_LOSS = float(torch.finfo(torch.float32).max)  # losses are made in float32; sums and squares stay finite
 

@@ -8,21 +8,6 @@ import math
 import re
 from dataclasses import dataclass
 
-__all__ = [
-    "GENESIS",
-    "JOURNAL",
-    "MINT",
-    "TOKEN",
-    "Transaction",
-    "client",
-    "digest",
-    "escrow",
-    "is_account",
-    "pool",
-    "tokens",
-    "units_of",
-]
-
 TOKEN = 1_000_000  # units of one token
 MINT = "mint"  # where grants come from: the only account that may go below its floor
 JOURNAL = "transactions.jsonl"  # in a run directory: what the ledger holds, a line a transaction

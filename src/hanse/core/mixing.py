@@ -19,8 +19,6 @@ from hanse.core.calling import States, call, check_aggregate, decide, guarded, m
 from hanse.core.part import Aggregate, Group, Mechanism, View, Weighed, WeighPart, in_slots
 from hanse.core.table import Floats, Ints, Mix, Replace
 
-__all__ = ["proposed_mix", "writers"]
-
 
 def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix, Sequence[Any], States]:
     """Return the mix of a round with updates, what the weighing parts hand on, and the states after it.

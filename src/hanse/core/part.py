@@ -31,27 +31,6 @@ from hanse.games.jackknife import jackknife_errors
 if TYPE_CHECKING:
     from hanse.rounds.judge import Judge
 
-__all__ = [
-    "GROUPS",
-    "Aggregate",
-    "Choice",
-    "Context",
-    "Deployment",
-    "Group",
-    "Mechanism",
-    "Named",
-    "OwnMix",
-    "Part",
-    "Settlement",
-    "Stage",
-    "State",
-    "Values",
-    "View",
-    "Weighed",
-    "by_slot",
-    "in_slots",
-]
-
 GROUPS = "the rows of groups"  # filled by a part whose ``weigh`` says itself what becomes of them
 State = Mapping[str, Any]  # tensors, numpy arrays, numbers and strings only: it is checkpointed
 Stage = Literal["open", "train", "close", "end"]

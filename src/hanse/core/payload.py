@@ -18,8 +18,6 @@ from torch import Tensor, nn
 
 from hanse.core.table import Layout
 
-__all__ = ["Between", "ClientHalf", "Declaration", "Like", "Payload", "Term", "mismatch"]
-
 _CROSSING = (torch.float32, torch.float64, torch.int64)  # the types that a message carries
 
 Term = Callable[[Tensor, Tensor], Tensor]

@@ -37,32 +37,6 @@ from hanse.core.declared import (
 )
 from hanse.core.payload import Payload
 
-__all__ = [
-    "Answered",
-    "Ask",
-    "ClientInfo",
-    "Confused",
-    "Confusion",
-    "Counted",
-    "Derived",
-    "Federation",
-    "Gradient",
-    "Mixture",
-    "Nearest",
-    "OnModels",
-    "Reply",
-    "Request",
-    "Result",
-    "Roster",
-    "Score",
-    "Scored",
-    "Task",
-    "Test",
-    "Tested",
-    "Train",
-    "Trained",
-]
-
 
 @dataclass(frozen=True)
 class ClientInfo:

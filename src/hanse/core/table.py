@@ -15,23 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-__all__ = [
-    "PER_CLIENT",
-    "SERVER",
-    "Add",
-    "Block",
-    "Floats",
-    "Ints",
-    "Layout",
-    "Mix",
-    "Replace",
-    "Seats",
-    "Table",
-    "Updates",
-    "copies",
-    "mix",
-]
-
 SERVER = -1  # the owner of a row that the server holds
 PER_CLIENT: Final = "per client"  # how many rows a block has that has one for each client
 

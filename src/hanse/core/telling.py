@@ -23,27 +23,6 @@ from hanse.base.files import read_text, write_whole
 from hanse.core.declared import Declared, UnsoundError
 from hanse.core.entry import tokens
 
-__all__ = [
-    "ABOUT",
-    "FREE",
-    "HONEST",
-    "About",
-    "Conduct",
-    "Joining",
-    "Kind",
-    "Plot",
-    "Role",
-    "Said",
-    "Telling",
-    "Terms",
-    "Worth",
-    "describe",
-    "matched",
-    "read_about",
-    "write_about",
-]
-
-
 HONEST = "honest"
 
 Words = Annotated[str, Field(max_length=80)]  # a title, a label, a unit

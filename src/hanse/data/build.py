@@ -34,8 +34,6 @@ from hanse.data.sources import GENERATED, load
 from hanse.data.spec import DataSpec
 from hanse.data.synthetic import GeneratedData, Synthetic
 
-__all__ = ["build", "split"]
-
 
 def build(spec: DataSpec) -> FederatedData:
     """Load (or register, if generated) the source, split it over the clients and cut the server's sets.

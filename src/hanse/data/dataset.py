@@ -14,8 +14,6 @@ from hanse.data.samples import Samples, as_tensors
 IGNORED = -100
 """The label of a text's positions that do not count; PyTorch's own mark."""
 
-__all__ = ["IGNORED", "Dataset", "Distributions", "image_samples", "largest_remainder", "stratified_split"]
-
 
 @dataclass(frozen=True)
 class Distributions:

@@ -23,24 +23,6 @@ from numpy.typing import NDArray
 from hanse.base.errors import UserError
 from hanse.data.dataset import Distributions
 
-__all__ = [
-    "ARCHIVE",
-    "CASED",
-    "REMOTES",
-    "Remote",
-    "cased",
-    "cased_distributions",
-    "fetch",
-    "fetch_text",
-    "fetching",
-    "find_emnist",
-    "parse_cifar10",
-    "parse_idx",
-    "read_cifar10_archive",
-    "read_emnist",
-    "read_idx_files",
-]
-
 Arrays = dict[str, NDArray[np.uint8]]
 
 _CIFAR_ROW = 1 + 3 * 32 * 32

@@ -21,8 +21,6 @@ from hanse.data.partitions import Partition
 from hanse.data.samples import Samples, first_gap
 from hanse.data.shares import client_shares, lend_tests, own_tests, server_cut, taken
 
-__all__ = ["SHARES", "FederatedData", "RemoteData", "Share", "SplitData", "unfinite"]
-
 Share = Literal["train", "validation", "test"]
 SHARES: tuple[str, ...] = ("train", "validation", "test")
 

@@ -26,17 +26,6 @@ from hanse.base.files import write_whole
 from hanse.data.federated import SHARES, FederatedData
 from hanse.data.samples import Samples
 
-__all__ = [
-    "DATA",
-    "Fingerprint",
-    "compare_data",
-    "differences",
-    "fingerprint",
-    "note_own_data",
-    "of_samples",
-    "write_data",
-]
-
 Fingerprint = Mapping[str, Sequence[str]]
 """Digests (16 hexadecimal digits): of each client's "train", "validation" and "test" share, by client (of more than
 10,000 clients one for all), and of "server validation" and "server test" (one each, or none). Plain values, for JSON.

@@ -21,8 +21,6 @@ from hanse.data.dataset import Dataset, Distributions, largest_remainder, strati
 from hanse.data.partitions import SizeLaw, client_sizes
 from hanse.data.samples import Samples
 
-__all__ = ["MIX_RULE", "by_classes", "by_rotation", "check_mix", "inverse", "mixes", "mixture", "with_distributions"]
-
 _TURNS = 4
 
 

@@ -24,19 +24,6 @@ from hanse.data.dataset import Dataset, Distributions, image_samples, stratified
 from hanse.data.download import fetch_text, fetching
 from hanse.data.samples import Samples
 
-__all__ = [
-    "CLASSES",
-    "DOMAINS",
-    "TEXTS",
-    "WINDOW",
-    "TextOptions",
-    "femnist",
-    "pacs",
-    "parse_roles",
-    "shakespeare",
-    "windows",
-]
-
 # sources of instructions by name; they are in hanse.data.instructions
 TEXTS = (
     "instructions", "instruction_files", "fiqa", "tfns", "nwgi", "code_alpaca", "mixed_finance", "finance_code",

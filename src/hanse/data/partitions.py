@@ -21,28 +21,6 @@ from hanse.base.errors import UserError
 from hanse.base.streams import stream, torch_seed
 from hanse.data.dataset import largest_remainder
 
-__all__ = [
-    "PARTITIONS",
-    "Choose",
-    "Partition",
-    "Sampler",
-    "SizeLaw",
-    "client_sizes",
-    "cluster",
-    "cluster_of",
-    "dirichlet",
-    "iid",
-    "label_mixes",
-    "natural",
-    "natural_owners",
-    "niid",
-    "pathological",
-    "pooled",
-    "power_weights",
-    "scaled_dirichlet",
-    "skew",
-]
-
 SizeLaw = Literal["power", "equal"]
 
 

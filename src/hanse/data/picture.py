@@ -13,8 +13,6 @@ if TYPE_CHECKING:  # matplotlib is slow to import, and only the picture needs it
     from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
 
-__all__ = ["counts_figure", "counts_table"]
-
 _MANY = 500
 
 

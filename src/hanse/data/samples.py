@@ -11,8 +11,6 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 
-__all__ = ["Samples", "as_tensors", "first_gap"]
-
 
 @dataclass(frozen=True)
 class Samples:

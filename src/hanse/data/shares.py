@@ -17,8 +17,6 @@ from hanse.data.dataset import Dataset, Distributions, largest_remainder, strati
 from hanse.data.partitions import Partition
 from hanse.data.samples import Samples
 
-__all__ = ["client_shares", "lend_tests", "own_tests", "server_cut", "share_ends", "taken"]
-
 
 def client_shares(
     partition: Partition, client_test: float, client_validation: float, seed: int, ordered: bool

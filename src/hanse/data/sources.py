@@ -31,8 +31,6 @@ from hanse.data.natural import TEXTS, TextOptions, femnist, pacs, shakespeare
 from hanse.data.samples import Samples
 from hanse.data.synthetic import fedsoft_linear
 
-__all__ = ["GENERATED", "SOURCES", "Loader", "cache_dir", "is_here", "load"]
-
 GENERATED = ("synthetic",)
 """Sources that make each client's samples on demand: not a :class:`Dataset`, see :mod:`hanse.data.synthetic`.
 """

@@ -12,8 +12,6 @@ from hanse.data.mixtures import check_mix
 from hanse.data.partitions import Choose, Sampler, SizeLaw
 from hanse.data.sources import GENERATED, SOURCES, Scale
 
-__all__ = ["DataSpec", "PartitionName", "parse_spec"]
-
 PartitionName = Literal["iid", "dirichlet", "niid", "mixture", "cluster", "skew", "pathological", "natural", "pooled"]
 
 

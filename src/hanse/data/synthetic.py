@@ -31,8 +31,6 @@ from hanse.data.federated import SHARES, FederatedData
 from hanse.data.samples import Samples
 from hanse.data.shares import server_cut, share_ends, taken
 
-__all__ = ["TEST_SAMPLES", "GeneratedData", "Synthetic", "fedsoft_linear", "fedsoft_weights"]
-
 DIMENSION = 60
 CLASSES = 10
 TEST_CLIENTS = 100

@@ -23,8 +23,6 @@ from cryptography.x509.oid import NameOID
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 
-__all__ = ["make_certificates", "make_node_key", "make_outside"]
-
 DAYS = 365
 
 

@@ -24,8 +24,6 @@ from hanse.federation.codec import Message, MissingError, WireError
 from hanse.federation.node import Assignment, ClientData, Node, hello
 from hanse.learning.threads import intra_op
 
-__all__ = ["client_app", "instructions"]
-
 LoadData = Callable[[Context], ClientData]
 
 

@@ -21,8 +21,6 @@ from hanse.federation.check import HEADER, one_line, reading, room
 from hanse.federation.codec import Message, pack, unpack_reply
 from hanse.federation.node import KEPT, Assignment
 
-__all__ = ["FlowerFederation"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -27,8 +27,6 @@ from hanse.deployment import walls
 from hanse.deployment.processes import Processes, last_error, stream
 from hanse.deployment.walls import configure, split, wait_for
 
-__all__ = ["Loopback", "flwr"]
-
 HOST = "127.0.0.1"
 POLL_S = 0.25  # how often Flower's executor looks for a message: its own variable, 1 s if it is not set
 TOLD_AT_THE_END = ("mistake: ", "error: ", "asked last: ")  # of our lines; who waits for a run's end is told them then

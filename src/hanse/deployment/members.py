@@ -21,8 +21,6 @@ from hanse.base.files import json_lines, write_whole
 from hanse.core.declared import LARGEST_COUNT, Count, Declared, UnsoundError
 from hanse.core.port import ClientInfo
 
-__all__ = ["FILE", "NAME", "Check", "Hello", "Member", "Members", "Orders", "give", "kind", "majority"]
-
 LONGEST = 64_000  # characters of a hello
 NAME = 80  # characters of a name
 

@@ -16,8 +16,6 @@ from hanse.base.files import array_header
 from hanse.core.declared import Declared, Int64, UnsoundError
 from hanse.federation.codec import Message, WireError
 
-__all__ = ["LARGEST", "Beside", "from_records", "said_beside", "to_records"]
-
 LARGEST = 2 << 30  # bytes of one message, both ways; larger ones are refused unread
 _TYPES = ("float16", "float32", "float64", "int64")  # of arrays as they travel
 _SAID = 1 << 16  # characters of a text beside a message

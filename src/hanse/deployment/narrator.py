@@ -21,8 +21,6 @@ from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run
 from hanse.runs.record import figure_of
 
-__all__ = ["Narrator", "speak"]
-
 MOST = 20  # clients that an error names
 
 

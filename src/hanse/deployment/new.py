@@ -10,8 +10,6 @@ import typer
 
 from hanse.base.errors import UserError
 
-__all__ = ["EPILOG", "new"]
-
 EPILOG = "Example:\n\nhanse new harvest && cd harvest && ./up.sh && ./run.sh"
 TEMPLATE = Path(__file__).parent / "template"
 

@@ -19,8 +19,6 @@ from hanse.deployment.message import to_records
 from hanse.federation.check import one_line
 from hanse.federation.codec import Message
 
-__all__ = ["LOG", "Newcomers", "named", "pulled", "sent"]
-
 LOG = logging.getLogger("hanse.network")
 LOG.addHandler(logging.NullHandler())
 HELLO_S = 60.0  # for so long an answer is looked for; then the question is put again

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from hanse.base.files import private_folder
 
-__all__ = ["MARK", "Processes", "last_error", "stream"]
-
 
 @dataclass(frozen=True)
 class Processes:

@@ -18,8 +18,6 @@ from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run
 
-__all__ = ["FILE", "Letters", "Teller"]
-
 FILE = "letters.json"
 
 

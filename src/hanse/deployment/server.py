@@ -28,8 +28,6 @@ from hanse.learning.sequences import is_text
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, run_remote
 
-__all__ = ["gather", "play", "server_app"]
-
 OTHERS_S = 5.0  # more nodes than are expected have so long to introduce themselves before round 0
 
 REPLACED_S = 30.0  # that a server which was replaced has to go down

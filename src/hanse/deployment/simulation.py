@@ -31,8 +31,6 @@ from hanse.runs.experiment import Observer, Run
 from hanse.runs.rundir import claim, clear
 from hanse.runs.setup import build as build_blueprint
 
-__all__ = ["run_simulated"]
-
 PATIENCE_S = 300.0
 
 

@@ -27,8 +27,6 @@ from typing import Any
 from hanse.base.errors import UserError
 from hanse.base.files import private_folder
 
-__all__ = ["ASK", "NEEDED", "UserGate", "command", "configure", "nginx", "run", "split", "user_of", "wait_for"]
-
 # below /v1/fleet/; 'register-node' and 'unregister-node' are for nodes without a key of their own
 NEEDED = (
     "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",

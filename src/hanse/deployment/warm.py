@@ -24,8 +24,6 @@ from pathlib import Path
 
 from hanse.base.errors import UserError
 
-__all__ = ["COMMAND", "SOCKET", "keep", "link"]
-
 COMMAND = "flwr-clientapp"
 SOCKET = "HANSE_WARM"  # the environment variable that names the keeper's socket
 # the last one is what torch imports, for a second and more, when its first optimiser is made

@@ -28,8 +28,6 @@ from hanse.games.tiers import mixture
 from hanse.learning.job import Engine, Problem, Scores
 from hanse.learning.sequences import IGNORED, sequence_losses
 
-__all__ = ["Share", "answer_tests", "confusion", "gradient", "mixed", "nearest", "score_shares"]
-
 _CHUNK = 1024  # samples at a time
 _CLIENTS = 512  # whose samples are brought together at once: sources that make samples hold no more than these
 

@@ -21,27 +21,6 @@ from hanse.core.port import Answered, Reply, Request, Result, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.core.telling import Conduct
 
-__all__ = [
-    "BEHAVIOURS",
-    "Attack",
-    "Attacker",
-    "Behaviour",
-    "Drift",
-    "DropOut",
-    "FreeRider",
-    "Joiner",
-    "Leaver",
-    "Liar",
-    "Me",
-    "Noisy",
-    "OfSome",
-    "Straggler",
-    "first_places",
-    "place",
-    "with_updates",
-]
-
-
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Ratio = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

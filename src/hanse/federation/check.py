@@ -20,8 +20,6 @@ from hanse.federation.codec import Room, WireError
 from hanse.federation.policy import ANSWERS
 from hanse.learning.halves import declaration
 
-__all__ = ["HEADER", "Heard", "heard", "one_line", "reading", "refusal", "room"]
-
 log = logging.getLogger("hanse.federation")
 
 LONGEST = 1e18  # the norm of an update: products of two such models, and of their differences, are finite in float32

@@ -28,19 +28,6 @@ from hanse.core.declared import Count, Declared, Name, UnsoundError
 from hanse.core.payload import Payload
 from hanse.core.port import Request, Result, Task, Train, Trained
 
-__all__ = [
-    "Arrays",
-    "Message",
-    "MissingError",
-    "Room",
-    "Traffic",
-    "WireError",
-    "hash_of",
-    "pack",
-    "unpack",
-    "unpack_reply",
-]
-
 Arrays = Mapping[str, NDArray[Any]]
 
 _KINDS: Mapping[str, type[Any]] = {

@@ -22,8 +22,6 @@ from hanse.federation.policy import Loyal, answer
 from hanse.learning.halves import half_of, unsound
 from hanse.learning.job import Engine, Problem, SeatJob, batch_plan, smallest_batch
 
-__all__ = ["LocalFederation"]
-
 _Key = tuple[int, int | str]  # a client, and the number of a seat or the name of a question
 
 

@@ -39,8 +39,6 @@ from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.ledger.receipts import Receipt, load_key, write_receipts
 
-__all__ = ["Assignment", "ClientData", "Node", "hello", "own_secret"]
-
 BEST = "own model"  # the question after training in which a market lets a client see how good its update is
 SECRET, SECRET_BYTES = "secret.key", 32  # what a participant draws its noise from; it is never sent
 KEPT = 16  # models by content hash that a node keeps: the last that it was sent

@@ -19,8 +19,6 @@ from hanse.base.factories import call
 from hanse.core.port import Federation, Reply, Request, Roster, Train, Trained
 from hanse.federation.check import refusal
 
-__all__ = ["REFUSALS", "Bounded", "NormBound", "build_refusal"]
-
 
 @dataclass(frozen=True)
 class NormBound:

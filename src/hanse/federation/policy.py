@@ -27,25 +27,6 @@ from hanse.federation.behaviour import Fraction, Me, first_places, place
 from hanse.federation.profiles import at_round
 from hanse.learning.job import Scores
 
-__all__ = [
-    "ANSWERS",
-    "POLICIES",
-    "BestTier",
-    "Bid",
-    "BudgetLimited",
-    "Loyal",
-    "NeverBids",
-    "Offer",
-    "QuitsWhenWorthless",
-    "RandomTiers",
-    "RewardSeeking",
-    "Stay",
-    "Trader",
-    "answer",
-    "fit",
-    "fits",
-]
-
 Told = Mapping[str, Any]
 
 

@@ -20,8 +20,6 @@ from hanse.base.files import whole_file
 from hanse.core.port import Federation, Reply, Request, Roster
 from hanse.core.table import Ints
 
-__all__ = ["NEVER", "PrivateRow", "TellsOwners", "private_arrays"]
-
 NEVER = -1  # the round of a row that no update has moved
 
 

@@ -17,8 +17,6 @@ from hanse.base.errors import UserError, named, nearest
 from hanse.base.factories import call
 from hanse.base.streams import stream
 
-__all__ = ["MOST", "PROFILES", "ROLES", "Profile", "amount", "at_round", "build_profiles"]
-
 Profile = Mapping[str, Any]
 ROLES = ("trader", "buyer", "seller", "attacker")
 MOST = 1e15  # the most that anybody may declare: a cost in tokens (or infinity), an eagerness

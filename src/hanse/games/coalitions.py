@@ -15,8 +15,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BatchUtility", "Coalition", "Memo", "Utility", "evaluate", "generator", "players", "subsets"]
-
 Coalition = frozenset[int]
 Utility = Callable[[Coalition], float]
 Floats = NDArray[np.float64]

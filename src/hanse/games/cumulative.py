@@ -7,8 +7,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from hanse.games.coalitions import Floats
 
-__all__ = ["update_cumulative"]
-
 
 def update_cumulative(
     cumulative: ArrayLike,

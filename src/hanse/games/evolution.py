@@ -16,18 +16,6 @@ from numpy.typing import NDArray
 
 from hanse.games.payoffs import as_square
 
-__all__ = [
-    "Evolution",
-    "Time",
-    "equilibrium",
-    "evolve",
-    "expected_payoffs",
-    "nash_gap",
-    "nearest",
-    "printed",
-    "weights",
-]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Time = Literal["discrete", "continuous"]

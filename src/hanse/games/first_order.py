@@ -9,8 +9,6 @@ import torch
 
 from hanse.games.coalitions import Floats
 
-__all__ = ["first_order"]
-
 
 def first_order(gradient: Any, params: Any, weights: Any, normalized: bool = True) -> Floats:
     """Return PI-FL's first-order Shapley values, ``[S]``: Alg. 2, eq. (2) or, unless ``normalized``, eq. (1).

@@ -14,8 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["as_models", "cosines", "distances", "distances_to_mean", "inner_products"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 

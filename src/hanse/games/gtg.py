@@ -29,8 +29,6 @@ from hanse.games.coalitions import (
 )
 from hanse.games.sampling import Estimate, Walks, walk
 
-__all__ = ["GTGEstimate", "Running", "Stop", "gtg"]
-
 Stop = Literal["every", "mean"]
 Running = Literal["permutation", "sweep_mean", "sweep_literal"]
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from hanse.games.coalitions import Floats
 
-__all__ = ["jackknife_errors"]
-
 
 def jackknife_errors(without_block: Floats) -> Floats:
     """Return the standard errors ``[...]`` of values from ``without_block [..., B]``, the values with each of ``B``

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from hanse.games.coalitions import Floats
 
-__all__ = ["LeastCore", "least_core"]
-
 
 @dataclass(frozen=True, eq=False)
 class LeastCore:

@@ -10,8 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 from hanse.games.market import Floats, Graph, Market, best_imports
 from hanse.games.market_numbers import marginal, threshold_total
 
-__all__ = ["best_graph", "critical_prices", "local_optimality"]
-
 _MOST = 16  # sellers of one buyer: the optimum is searched over all sets
 
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from hanse.games.gram import as_models
 from hanse.games.gram import distances as euclidean
 
-__all__ = ["Kind", "centre_weights", "cosine_distances", "cosine_gram", "distances", "gram_distances", "within_reach"]
-
 Floats = NDArray[np.float64]
 Kind = Literal["cosine", "squared_l2"]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["gain", "marginal", "threshold", "threshold_total"]
-
 Floats = NDArray[np.float64]
 
 _NEWTON = 8  # steps: quadratic from a start that is never below the root; 5 reach the last bit

@@ -35,19 +35,6 @@ from hanse.games.least_core import LeastCore, least_core
 from hanse.games.mixture_kernel import kernel_interactions, kernel_values
 from hanse.games.semivalues import Semivalue
 
-__all__ = [
-    "BUDGET",
-    "Design",
-    "Fit",
-    "MixtureEstimate",
-    "Reported",
-    "design",
-    "fit",
-    "mixture",
-    "shares_settled",
-    "top_settled",
-]
-
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Reported = Literal["exact", "plug-in", "cross-fitted"]

@@ -13,8 +13,6 @@ import numpy as np
 from hanse.games.coalitions import Floats
 from hanse.games.semivalues import Semivalue
 
-__all__ = ["DEGREE", "kernel_interactions", "kernel_values"]
-
 DEGREE = 4  # 2 and 3 leave 3.8 % and .3 % of error however many coalitions are known; 6 does no better
 _NODES = 512  # at a time
 _STEP = 0.3  # of log t: relative error below 1e-9

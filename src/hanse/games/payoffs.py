@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from hanse.games.gram import as_models, cosines, distances
 
-__all__ = ["as_square", "cosine_payoff", "layer_payoff", "loss_payoff", "mean_distance", "payoff_matrix", "scale_free"]
-
 Floats = NDArray[np.float64]
 
 

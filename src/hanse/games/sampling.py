@@ -20,8 +20,6 @@ from hanse.games.coalitions import (
     whole_number,
 )
 
-__all__ = ["Estimate", "Walks", "monte_carlo", "monte_carlo_result", "walk"]
-
 _BATCH = 4096  # permutations that walk together
 
 

@@ -15,18 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from hanse.games.coalitions import Coalition, Floats, Utility, evaluate, players, subsets
 
-__all__ = [
-    "MAX_EXACT_PLAYERS",
-    "Semivalue",
-    "banzhaf",
-    "banzhaf_from_table",
-    "exact",
-    "leave_one_out",
-    "semivalue_from_table",
-    "shapley_from_table",
-    "table",
-]
-
 MAX_EXACT_PLAYERS = 20
 
 

@@ -13,18 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "FirstTiers",
-    "Schedule",
-    "f1_scores",
-    "first_tiers",
-    "importance",
-    "mixture",
-    "most_varying",
-    "preferences",
-    "schedule",
-]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 

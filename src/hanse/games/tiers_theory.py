@@ -15,16 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Gaussian",
-    "equal_sizes_error",
-    "federated_error",
-    "joining_pays",
-    "local_error",
-    "simulate",
-    "tier_error",
-]
-
 
 @dataclass(frozen=True)
 class Gaussian:

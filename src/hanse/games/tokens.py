@@ -10,17 +10,6 @@ import math
 from collections.abc import Collection, Mapping
 from fractions import Fraction
 
-__all__ = [
-    "POOL",
-    "Movement",
-    "rank_rewards",
-    "ranks",
-    "reimbursement_rate",
-    "settle_round",
-    "settle_tier",
-    "utility",
-]
-
 POOL = "pool"  # the tier's pool, as a place in movements
 Place = int | str  # a client's id, or POOL
 Movement = tuple[str, Place, Place, int]  # (equation, from, to, units)

@@ -20,8 +20,6 @@ from hanse.runs.config import Experiment, RunSection
 if TYPE_CHECKING:
     from hanse.runs.experiment import Run
 
-__all__ = ["Job", "Step", "attempt", "folder_of", "key_of", "play", "play_kept", "seeded"]
-
 Step = Callable[[int], None]
 
 

@@ -27,8 +27,6 @@ from hanse.base.files import write_whole
 from hanse.base.toml import flat
 from hanse.lab.job import Job, Step
 
-__all__ = ["PlayedJobs", "Store", "Work", "check_sources", "cores", "in_processes", "play_all"]
-
 Work = Callable[[Job, Step], dict[str, Any]]
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _PATIENCE_S = 10.0

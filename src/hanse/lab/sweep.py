@@ -23,21 +23,6 @@ from hanse.lab.job import Job, play, play_kept, seeded
 from hanse.lab.player import PlayedJobs, Work, play_all
 from hanse.runs.config import read_sections
 
-__all__ = [
-    "MOST",
-    "TABLE",
-    "Axis",
-    "GridPoint",
-    "grid_of",
-    "means",
-    "means_table",
-    "printed_rows",
-    "read_axis",
-    "rows_of",
-    "run_sweep",
-    "write_rows",
-]
-
 TABLE = "table.csv"
 Row = dict[str, Any]
 _ONE_CLIENT = re.compile(r"\w+/\d+(/|$)")  # a single client's figure: it is in the run's own file

@@ -11,8 +11,6 @@ from hanse.base.errors import UserError
 from hanse.base.streams import stream
 from hanse.games import tiers_theory as gaussian
 
-__all__ = ["TheoryPoint", "crossings", "gains", "pifl_points"]
-
 
 @dataclass(frozen=True)
 class TheoryPoint:

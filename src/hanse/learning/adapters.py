@@ -17,8 +17,6 @@ from torch import Tensor
 
 from hanse.core.table import Layout
 
-__all__ = ["has_adapters", "product_gram", "travel_gram"]
-
 Floats = NDArray[np.float64]
 
 

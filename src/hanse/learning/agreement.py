@@ -30,8 +30,6 @@ from hanse.learning.local import Precision, in_channels_last, loss_of
 from hanse.learning.program import read_stack
 from hanse.learning.scoring import outcomes_of
 
-__all__ = ["Plain", "disagreement", "settle", "untouched", "why_unfit"]
-
 
 @contextmanager
 def untouched(device: torch.device) -> Iterator[None]:

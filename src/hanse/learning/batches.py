@@ -14,8 +14,6 @@ from torch import Tensor
 from hanse.core.recipe import Recipe
 from hanse.learning.job import SeatJob, batch_plan, last_epoch
 
-__all__ = ["Batches", "SeatPlan", "deal_seats", "group_seats", "plan_seats"]
-
 _STEP_COST = 2e7  # the overhead of one batched step, in multiplications: it decides how seats are grouped
 _GROUP_BYTES = 256 << 20  # parameters and velocities of one group of seats
 

@@ -23,8 +23,6 @@ from hanse.learning.job import Problem
 from hanse.learning.scoring import Chunk, ModelRows, Scorer
 from hanse.learning.threads import shared_crew
 
-__all__ = ["WORST", "Coalitions", "UtilityName", "sample_blocks"]
-
 UtilityName = Literal["loss", "accuracy", "balanced"]
 
 BLOCKS = 20  # of samples, for the error that comes from their draw

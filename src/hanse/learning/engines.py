@@ -24,8 +24,6 @@ from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 from hanse.learning.vmapped import VmappedEngine, why_not_vmapped
 
-__all__ = ["EngineChoice", "Kind", "choose", "make_engine", "pick_device", "rule"]
-
 Kind = Literal["layers", "images", "texts", "batched", "other"]
 
 _A_THREAD = 1_000_000  # multiplications of a step from which one more thread pays

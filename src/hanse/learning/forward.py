@@ -25,8 +25,6 @@ from hanse.learning.job import Problem
 from hanse.learning.products import product
 from hanse.learning.program import Spec, flattens, is_changed, layers_in_order, read_layers, tensors_of
 
-__all__ = ["ConvStack", "forward", "read_convolutions", "through"]
-
 
 def forward(specs: Sequence[Spec], blocks: dict[str, Tensor], x: Tensor) -> Tensor:
     """Return the outputs ``[C, k, m]`` of C models on samples ``x``, ``[m, d]`` for all or ``[C, m, d]`` for each.

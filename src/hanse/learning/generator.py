@@ -25,19 +25,6 @@ from hanse.base.streams import stream
 from hanse.core.payload import Between, Declaration, Like, Payload, Term
 from hanse.core.table import Layout
 
-__all__ = [
-    "Ensemble",
-    "FromGenerator",
-    "Generator",
-    "Head",
-    "Tutor",
-    "diversity",
-    "ensemble_loss",
-    "labels_met",
-    "train_generator",
-    "why_no_head",
-]
-
 
 @dataclass(frozen=True)
 class Head:

@@ -6,8 +6,6 @@ from hanse.core.payload import ClientHalf, Declaration, Payload, mismatch
 from hanse.core.table import Layout
 from hanse.learning.generator import FromGenerator
 
-__all__ = ["HALVES", "declaration", "half_of", "register", "unsound"]
-
 HALVES: dict[str, ClientHalf] = {FromGenerator.name: FromGenerator()}
 
 

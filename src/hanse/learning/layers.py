@@ -16,18 +16,6 @@ from torch import Tensor
 
 from hanse.learning.products import direct_product
 
-__all__ = [
-    "Activation",
-    "BatchNorm",
-    "CrossEntropy",
-    "Enter",
-    "Layer",
-    "Linear",
-    "Loss",
-    "SeatwiseLinear",
-    "SquaredError",
-]
-
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
 _tanh_backward = torch.ops.aten.tanh_backward.grad_input
 

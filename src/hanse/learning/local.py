@@ -24,8 +24,6 @@ from hanse.data.samples import Samples
 from hanse.learning.halves import half_of
 from hanse.learning.job import Problem, SeatJob, batch_plan, last_epoch, smallest_batch
 
-__all__ = ["SGD", "AdamW", "Precision", "Step", "Trainer", "has_convolutions", "in_channels_last", "loss_of", "stepper"]
-
 Step = Callable[[list[Tensor], list[Tensor], float], None]
 """Called with parameters, gradients (which it may overwrite) and the learning rate; steps in place."""
 

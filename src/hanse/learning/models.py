@@ -21,8 +21,6 @@ from hanse.learning.job import Problem
 from hanse.learning.llm.adapter import lora
 from hanse.learning.sequences import lstm
 
-__all__ = ["MODELS", "build_module", "build_problem"]
-
 Shape = tuple[int, ...]
 
 

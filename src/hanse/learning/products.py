@@ -14,8 +14,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-__all__ = ["direct_product", "processor", "product", "wide_vectors"]
-
 _SMALL = 1 << 19  # multiplications below which a call costs more than it gains
 
 

@@ -23,18 +23,6 @@ from hanse.learning.layers import (
 )
 from hanse.learning.products import wide_vectors
 
-__all__ = [
-    "ActiveProgram",
-    "Program",
-    "Spec",
-    "flattens",
-    "is_changed",
-    "layers_in_order",
-    "read_layers",
-    "read_stack",
-    "tensors_of",
-]
-
 _WIDE = 256  # inputs from which a single product is worth its call
 _KNOWN = (nn.Identity, nn.Linear, nn.ReLU, nn.Tanh, nn.BatchNorm1d)
 

@@ -32,8 +32,6 @@ from hanse.learning.program import read_stack
 from hanse.learning.sequences import sequence_outcomes
 from hanse.learning.threads import Crew, intra_op
 
-__all__ = ["Chunk", "ModelRows", "Scorer", "ScoringEngine", "outcomes_of", "tally"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 # which models; each sample's loss and whether it is right, [C', m], or what was made of them

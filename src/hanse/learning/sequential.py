@@ -19,8 +19,6 @@ from hanse.learning.local import Precision, Trainer
 from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.threads import Crew, intra_op
 
-__all__ = ["SequentialEngine", "work_of"]
-
 
 def work_of(job: SeatJob, recipe: Recipe) -> int:
     """Return a seat's work, to deal the longest first: samples to go through, or steps where the recipe counts them."""

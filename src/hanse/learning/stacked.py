@@ -22,8 +22,6 @@ from hanse.learning.program import ActiveProgram, Program, read_stack
 from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.threads import Crew, intra_op
 
-__all__ = ["StackedEngine"]
-
 
 class StackedEngine(ScoringEngine):
     """Trains seats stacked; for models that :func:`hanse.learning.program.read_stack` can read.

@@ -12,8 +12,6 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["Crew", "intra_op", "shared_crew"]
-
 T = TypeVar("T")
 
 

@@ -22,8 +22,6 @@ from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.sequences import IGNORED
 from hanse.learning.threads import intra_op
 
-__all__ = ["VmappedEngine", "why_not_vmapped"]
-
 
 class VmappedEngine(ScoringEngine):
     """Trains seats as one batched program made by ``vmap(grad(...))`` of the module; see :func:`why_not_vmapped`."""

@@ -26,8 +26,6 @@ from hanse.ledger.place import open_ledger, place_of, url_said
 from hanse.ledger.store import Ledger, Record
 from hanse.ledger.verify import Verdict, verify
 
-__all__ = ["backup", "restore"]
-
 BOOK = "ledger.jsonl"  # in the archive: the book of a run whose ledger is on a server
 MARK = "hanse-backup.json"  # in the archive, first: what it is
 VERSION = 1

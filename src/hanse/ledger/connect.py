@@ -18,8 +18,6 @@ from hanse.base.errors import UserError
 from hanse.core.book import DamagedError, LedgerError
 from hanse.ledger.tables import SCHEMA, VERSION_TABLE
 
-__all__ = ["as_url", "open_engine", "session"]
-
 WAIT_S = 60  # for another writer
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 

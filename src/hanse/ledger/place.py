@@ -21,9 +21,6 @@ from hanse.core.entry import GENESIS, Transaction, digest
 from hanse.ledger.connect import as_url
 from hanse.ledger.store import Ledger
 
-__all__ = ["Claim", "heads_said", "latest_claim", "open_ledger", "place_of", "reading", "rounds_written", "url_said"]
-
-
 NOTES = 1 << 28  # bytes of a checkpoint's header; a longer one is damage
 _Whole = Annotated[int, Field(ge=0, lt=2**63)]
 

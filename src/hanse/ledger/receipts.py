@@ -23,17 +23,6 @@ from hanse.core.entry import Transaction, client, escrow
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = [
-    "Comparison",
-    "Difference",
-    "Receipt",
-    "foreign",
-    "load_key",
-    "make_receipts",
-    "read_receipts",
-    "write_receipts",
-]
-
 
 @dataclass(frozen=True)
 class Receipt:

@@ -21,8 +21,6 @@ from hanse.ledger.place import Claim, latest_claim, place_of
 from hanse.ledger.store import Ledger, Record, hash_of, tail_of
 from hanse.ledger.verify import verify
 
-__all__ = ["open_books", "rebuild_run", "rewrite_journal"]
-
 BACKUP = "'hanse ledger restore FILE DIR' brings back a backup"
 
 

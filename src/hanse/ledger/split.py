@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 from numbers import Rational
 
-__all__ = ["split"]
-
 
 def split(total: int, weights: Sequence[float | Rational]) -> list[int]:
     """Return integers in the proportion of ``weights`` that sum to ``total``: the method of the largest remainder.

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from hanse.ledger.receipts import Receipt
     from hanse.ledger.verify import Verdict
 
-__all__ = ["Ledger", "Record", "Tail", "as_dict", "hash_of", "tail_of"]
-
 CHUNK = 2000  # transactions that are read at a time
 FEW = 400  # accounts that are looked up by name; more are read all at once
 

@@ -21,8 +21,6 @@ from sqlalchemy import (
     false,
 )
 
-__all__ = ["SCHEMA", "VERSION_TABLE", "accounts", "books", "metadata", "postings", "transactions"]
-
 SCHEMA = "0002"  # the newest migration
 VERSION_TABLE = "ledger_version"
 

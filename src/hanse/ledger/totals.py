@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from hanse.core.entry import MINT
 from hanse.ledger.store import Record
 
-__all__ = ["Totals", "flows_of", "net_of"]
-
 MOST_KINDS = 100  # kinds of transactions that are told apart
 
 

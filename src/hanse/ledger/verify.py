@@ -17,8 +17,6 @@ from hanse.ledger.tables import accounts, postings, transactions
 if TYPE_CHECKING:
     from hanse.ledger.store import Ledger
 
-__all__ = ["Verdict", "verify"]
-
 
 @dataclass(frozen=True)
 class Verdict:

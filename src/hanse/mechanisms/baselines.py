@@ -16,8 +16,6 @@ from hanse.mechanisms.set_aware import SetAware
 from hanse.mechanisms.train import OwnModels, Proximal, SharedModel
 from hanse.mechanisms.weigh import BySamples
 
-__all__ = ["centralised", "fedavg", "fedprox", "local", "oort", "power_of_choice", "s_fedavg", "set_aware", "ucb"]
-
 
 def fedavg(clients_per_round: Positive = 10) -> Mechanism:
     """FedAvg (McMahan et al. 2017): ``clients_per_round`` at random, averaged by their numbers of samples."""

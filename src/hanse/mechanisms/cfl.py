@@ -17,8 +17,6 @@ from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import SharedModel
 
-__all__ = ["CFL", "bipartition", "cfl", "moved_by"]
-
 Linkage = Literal["single", "complete"]
 Length = Annotated[float, Field(ge=0)]
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from hanse.core.part import Deployment, DeployPart, State, View
 
-__all__ = ["OwnModel", "ServerModel"]
-
 
 @dataclass(frozen=True)
 class ServerModel(DeployPart):

@@ -15,8 +15,6 @@ from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats, units
 from hanse.mechanisms.weigh import BySamples
 
-__all__ = ["Ditto", "ditto"]
-
 
 @dataclass(frozen=True)
 class Ditto(TrainPart):

@@ -21,8 +21,6 @@ from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats, units
 from hanse.mechanisms.weigh import mixed_centres, way_cosines
 
-__all__ = ["FedAMP", "HeurFedAMP", "TowardsCentres", "attention", "fedamp", "heur_fedamp", "heuristic_attention"]
-
 
 def attention(distance: Floats, alpha: float, sigma: float) -> Floats:
     """FedAMP's weights (Huang et al. 2021): ``xi_ij = alpha exp(-d_ij^2 / sigma) / sigma``, the rest its own.

@@ -19,8 +19,6 @@ from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats
 
-__all__ = ["FedFomo", "fedfomo", "gains", "received_weights"]
-
 
 def gains(loss_old: Floats, loss_received: Floats, distance: Floats) -> Floats:
     """Return ``(L_i(old_i) - L_i(theta_j)) / |theta_j - old_i|`` ``[m, n]`` of FedFomo, 0 where nothing moved.

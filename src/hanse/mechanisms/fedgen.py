@@ -21,8 +21,6 @@ from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.gtflat import GTFLAT, Scale
 from hanse.mechanisms.train import chosen_seats
 
-__all__ = ["FedGen", "fedgen", "gtfedgen"]
-
 
 @dataclass(frozen=True)
 class FedGen(TrainPart):

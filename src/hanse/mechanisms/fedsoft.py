@@ -18,8 +18,6 @@ from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats
 from hanse.mechanisms.weigh import addable
 
-__all__ = ["FedSoft", "fedsoft", "soft_shares"]
-
 Clusters = Annotated[int, Field(ge=2)]
 CENTRES = frozenset({"cluster"})
 

@@ -17,8 +17,6 @@ from hanse.core.part import Context, Part, State, View
 from hanse.core.port import Ask, Request
 from hanse.core.table import Floats, Ints
 
-__all__ = ["Feedback", "gone", "news", "no_news", "with_worth"]
-
 
 def no_news(num_clients: int) -> dict[str, Any]:
     """Return the state before round 0: nobody is ``gone [N]``, and nobody has a value: none from the ``last`` round,

@@ -18,8 +18,6 @@ from hanse.mechanisms.train import SharedModel
 from hanse.mechanisms.value import GTG
 from hanse.mechanisms.weigh import BySamples
 
-__all__ = ["greedyfed"]
-
 
 def greedyfed(
     clients_per_round: Positive = 10,

@@ -24,9 +24,6 @@ from hanse.core.table import Floats
 from hanse.games import replicator
 from hanse.mechanisms.baselines import fedavg, fedprox
 
-__all__ = ["GTFLAT", "Payoff", "Scale", "ValidationGTFLAT", "gtfedavg", "gtfedprox"]
-
-
 Payoff = Literal["distance", "cosine", "layers"]
 Scale = Literal["paper", "mean"]
 GROUPS = frozenset({"clients", "groups"})

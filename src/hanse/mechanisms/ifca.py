@@ -17,8 +17,6 @@ from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats
 from hanse.mechanisms.weigh import BySamples
 
-__all__ = ["IFCA", "ifca"]
-
 Clusters = Annotated[int, Field(ge=2)]
 
 

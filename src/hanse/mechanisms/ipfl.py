@@ -60,8 +60,6 @@ from hanse.mechanisms.feedback import gone, news, no_news, with_worth
 from hanse.mechanisms.train import chosen_seats, units
 from hanse.mechanisms.weigh import Centres
 
-__all__ = ["IPFL", "Bills", "Of", "Pricing", "Trade", "Traits", "Utilities", "graph_of", "ipfl"]
-
 Cost = Annotated[float, Field(ge=0)]
 Eagerness = Annotated[float, Field(ge=0, le=MOST)]
 Of = Literal["travel", "models", "updates"]

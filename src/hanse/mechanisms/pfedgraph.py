@@ -24,8 +24,6 @@ from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats, units
 from hanse.mechanisms.weigh import mixed_centres, sample_shares, way_cosines
 
-__all__ = ["FromCentres", "PFedGraph", "collaboration", "onto_simplex", "pfedgraph"]
-
 
 def onto_simplex(points: Floats) -> Floats:
     """Return the nearest point of the probability simplex to each row of ``points [r, m]`` (Euclidean).

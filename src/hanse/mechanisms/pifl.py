@@ -53,20 +53,6 @@ from hanse.mechanisms.train import SharedModel, chosen_seats
 from hanse.mechanisms.value import FirstOrder, FirstOrderAtClients
 from hanse.mechanisms.weigh import BySamples
 
-__all__ = [
-    "Bids",
-    "OneShot",
-    "PretrainedTiers",
-    "ServerTokens",
-    "SettledRound",
-    "TierModels",
-    "Tiers",
-    "TokenManager",
-    "Tokens",
-    "pifl",
-    "tiff",
-]
-
 Price = Annotated[float, Field(ge=1e-6, le=1e9)]
 SCHEDULED = frozenset({"clients", "values", "bids"})
 VALUED = frozenset({"clients", "groups", "values"})

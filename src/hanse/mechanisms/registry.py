@@ -27,18 +27,6 @@ from hanse.mechanisms.pifl import OneShot, PretrainedTiers, ServerTokens, TierMo
 from hanse.mechanisms.scaffold import Scaffold, scaffold
 from hanse.mechanisms.set_aware import SetAware
 
-__all__ = [
-    "MECHANISMS",
-    "PARTS",
-    "RENAMED",
-    "SLOTS",
-    "Unmet",
-    "build_mechanism",
-    "carried",
-    "current_names",
-    "unmet_needs",
-]
-
 PUBLISHED: Sequence[Callable[..., Mechanism]] = (
     baselines.fedavg, baselines.fedprox, gtfedavg, gtfedprox, fedgen, gtfedgen, greedyfed, baselines.ucb,
     baselines.s_fedavg, baselines.power_of_choice, baselines.oort, baselines.set_aware, scaffold, ditto, fedamp,

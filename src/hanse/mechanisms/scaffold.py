@@ -33,8 +33,6 @@ from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats, units
 
-__all__ = ["Scaffold", "scaffold", "step_sum"]
-
 VARIATES = frozenset({"control", "own_control"})
 
 

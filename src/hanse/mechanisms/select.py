@@ -22,32 +22,6 @@ from hanse.core.port import Request, Score, Scored
 from hanse.core.table import Floats, Ints
 from hanse.games.cumulative import update_cumulative
 
-__all__ = [
-    "CLIENTS",
-    "UCB",
-    "ByValue",
-    "Everyone",
-    "Greedy",
-    "Oort",
-    "PowerOfChoice",
-    "RoundRobin",
-    "SFedAvg",
-    "Seated",
-    "TheOne",
-    "Uniform",
-    "count_sat",
-    "greedy",
-    "next_query_size",
-    "round_robin",
-    "rounds_to_meet_all",
-    "run_order",
-    "softmax",
-    "ucb_scores",
-    "who",
-    "without_replacement",
-]
-
-
 Seated = Positive | None  # None: everyone
 CLIENTS = frozenset({"clients"})
 

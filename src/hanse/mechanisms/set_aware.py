@@ -25,8 +25,6 @@ from hanse.core.part import Choice, Context, SelectPart, State, View
 from hanse.core.table import Floats, Ints
 from hanse.mechanisms.select import VALUES, average_in, meet_all, no_values
 
-__all__ = ["SetAware", "best_set", "mixtures"]
-
 _PASSES = 10  # at most so many passes over the seats, each of which may change hands
 
 

@@ -13,8 +13,6 @@ from pydantic import Field
 from hanse.core.part import State, TrainPart, View
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Seats
 
-__all__ = ["OwnModels", "Proximal", "SharedModel", "chosen_seats", "units"]
-
 
 def chosen_seats(view: View) -> Seats:
     """Return a seat for each chosen client: at the row that the choice names, or its home, and for the row that the

@@ -26,20 +26,6 @@ from hanse.games.semivalues import Semivalue
 from hanse.learning.coalitions import WORST, Coalitions
 from hanse.mechanisms.weigh import sample_shares
 
-__all__ = [
-    "GTG",
-    "Banzhaf",
-    "Exact",
-    "FirstOrder",
-    "FirstOrderAtClients",
-    "GameValue",
-    "LeaveOneOut",
-    "Mixture",
-    "MonteCarlo",
-    "Solved",
-]
-
-
 Utility = Literal["loss", "accuracy", "balanced"]
 MOST_CHECKED = 8  # seats: the exact value takes 2^n models
 VALIDATION = frozenset({"validation"})

@@ -19,17 +19,6 @@ from hanse.core.part import Aggregate, AggregatePart, Group, State, View, Weighe
 from hanse.core.table import Floats, Ints, Replace
 from hanse.games.gram import cosines, distances_to_mean
 
-__all__ = [
-    "BySamples",
-    "Centres",
-    "InverseDistance",
-    "UniformWeights",
-    "addable",
-    "mixed_centres",
-    "sample_shares",
-    "way_cosines",
-]
-
 
 def addable(num_samples: Floats) -> Floats:
     """Return sizes ``[S]`` in proportions whose sum a float can hold; as they are, unless one is beyond 2^53."""

@@ -13,14 +13,6 @@ from hanse.reports.market import MOST
 from hanse.reports.money import Books
 from hanse.runs.record import RunRecord
 
-__all__ = [
-    "curve_charts",
-    "last_tested",
-    "own_accuracy",
-    "own_charts",
-    "utilities",
-]
-
 _SECTION = "How well it learned"
 MOST_ON_CURVE = 400
 MOST_READ = 200  # rounds whose file has to be opened

@@ -21,8 +21,6 @@ from hanse.games.market_checks import local_optimality
 from hanse.runs.record import MarketRound, recorded_markets
 from hanse.runs.replay import unlike_books, wrong_balance, wrong_delivery, wrong_payments
 
-__all__ = ["Audit", "Check", "ClientSums", "audit_run", "load_market"]
-
 SLACK = 1e-6  # tokens that a rounded edge may differ by
 MOST = 1 << 32  # bytes of all markets of a run, which are held at once
 

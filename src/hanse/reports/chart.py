@@ -12,26 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "COLOURS",
-    "DASHES",
-    "HATCHES",
-    "MARKERS",
-    "Bars",
-    "Chart",
-    "Graph",
-    "Heat",
-    "Line",
-    "Lines",
-    "Series",
-    "even",
-    "looks",
-    "natural",
-    "slug",
-    "ticks",
-    "to_csv",
-]
-
 LEAST_SHARE = 0.01  # of the largest arrow of a graph: thinner ones are left out
 
 Floats = NDArray[np.float64]

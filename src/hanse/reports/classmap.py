@@ -15,8 +15,6 @@ from hanse.reports.chart import Chart, Floats, Heat, even, slug
 from hanse.reports.groups import SeedGroup
 from hanse.runs.record import RunRecord
 
-__all__ = ["DataFacts", "class_chart", "data_facts"]
-
 MOST_CLIENTS = 500
 MOST_MAPS = 3
 MOST_BUILT = 10_000  # clients of a run that is only looked at

@@ -19,18 +19,6 @@ from hanse.reports.chart import Floats, Ints
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.runs.record import RunRecord, load_runs
 
-__all__ = [
-    "TextTable",
-    "compare_runs",
-    "compare_tables",
-    "difference_rows",
-    "differences_tables",
-    "experiments_table",
-    "group_rows",
-    "run_row",
-    "runs_table",
-]
-
 # ---- how many rounds a run takes to be as good as another: GTFLAT's Definition 3 and eq. (13)
 
 

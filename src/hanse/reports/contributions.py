@@ -17,17 +17,6 @@ from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Se
 from hanse.reports.groups import SeedGroup
 from hanse.runs.record import RunRecord
 
-__all__ = [
-    "SURE",
-    "Contribution",
-    "Errors",
-    "contribution",
-    "contribution_charts",
-    "errors_of",
-    "estimate_charts",
-    "shown",
-]
-
 # ---- how sure sums of values are
 
 

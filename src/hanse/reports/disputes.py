@@ -17,8 +17,6 @@ from hanse.ledger.store import Ledger, Record
 from hanse.ledger.verify import verify
 from hanse.runs.record import MARKET, market_of, rounds_of
 
-__all__ = ["Dispute", "Replay", "replay"]
-
 
 @dataclass(frozen=True)
 class Dispute:

@@ -17,8 +17,6 @@ from matplotlib.ticker import MaxNLocator
 from hanse.base.files import write_whole
 from hanse.reports.chart import COLOURS, DASHES, HATCHES, MARKERS, Bars, Chart, Graph, Heat, Lines, looks, ticks
 
-__all__ = ["DPI", "WIDTH", "save", "to_matplotlib"]
-
 WIDTH = 7.2  # inches
 DPI = 150
 _LONGEST = 34

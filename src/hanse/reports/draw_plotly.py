@@ -25,8 +25,6 @@ from hanse.reports.chart import (
     ticks,
 )
 
-__all__ = ["to_plotly"]
-
 _INK, _GRID = "#222222", "#e4e4e4"
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _LONGEST = 42

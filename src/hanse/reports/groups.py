@@ -17,8 +17,6 @@ from hanse.federation.profiles import build_profiles
 from hanse.reports.chart import Floats, Ints, Line, even
 from hanse.runs.record import SEEDS, RunRecord
 
-__all__ = ["SeedCurve", "SeedGroup", "group_runs", "honest_of", "kinds_of", "roles_of", "unknown_roles"]
-
 # what may differ between two runs of one experiment: the seeds, and how (not what) it computes
 _APART = (*SEEDS, ("run", "checkpoint_every"), ("data", "path"), ("data", "download"), ("clients", "named"))
 

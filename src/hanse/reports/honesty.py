@@ -16,8 +16,6 @@ from hanse.reports.money import balances
 from hanse.reports.participation import times_selected
 from hanse.runs.record import RunRecord
 
-__all__ = ["honesty_charts", "outcomes"]
-
 _SECTION = "Honest and dishonest"
 MOST_SEEDS = 20
 

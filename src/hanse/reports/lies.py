@@ -11,8 +11,6 @@ from hanse.base.errors import UserError
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run, run
 
-__all__ = ["STORIES", "Counterfactual", "Fared", "accuracies", "counterfactuals", "verdict"]
-
 # what a client might do instead of being honest: changes to the experiment's [behaviour]
 STORIES: Mapping[str, Mapping[str, Any]] = {
     "size x0.1": {"liar": {"size": 0.1}},

@@ -18,16 +18,6 @@ from hanse.reports.groups import SeedGroup, roles_of
 from hanse.reports.money import Books
 from hanse.runs.record import MarketRound, RunRecord
 
-__all__ = [
-    "Trades",
-    "draw_transactions",
-    "flow_chart",
-    "kinds_chart",
-    "load_trades",
-    "market_charts",
-    "sweep_chart",
-]
-
 SECTION = "The market"
 MOST = 40  # clients of a chart that shows them all
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)

@@ -16,14 +16,6 @@ from hanse.reports.groups import SeedGroup, kinds_of
 from hanse.reports.part_charts import plotted
 from hanse.runs.record import RunRecord
 
-__all__ = [
-    "Books",
-    "balances",
-    "books_of",
-    "read_books",
-    "token_charts",
-]
-
 
 @dataclass(frozen=True)
 class Books:

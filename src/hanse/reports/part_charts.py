@@ -10,8 +10,6 @@ from hanse.core.telling import Plot, matched
 from hanse.reports.chart import Bars, Chart, Lines, Series, natural, slug
 from hanse.reports.groups import SeedCurve, SeedGroup
 
-__all__ = ["part_charts", "plotted"]
-
 SECTION = "What the parts recorded"
 MOST_LINES = 256
 MOST_POINTS = 1000

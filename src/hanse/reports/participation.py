@@ -11,8 +11,6 @@ from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Se
 from hanse.reports.groups import SeedGroup
 from hanse.runs.record import RunRecord
 
-__all__ = ["cost_charts", "participation_charts", "refusal_counts", "selection", "stage_seconds", "times_selected"]
-
 MOST_NAMED = 60  # clients with a place of their own on the axis
 MOST_REASONS = 12
 _SECTION = "Who took part"

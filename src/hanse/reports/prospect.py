@@ -22,8 +22,6 @@ from hanse.federation.profiles import at_round, build_profiles
 from hanse.learning.models import build_problem
 from hanse.runs.config import Experiment
 
-__all__ = ["Prospect", "prospect"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Prospect:

@@ -32,15 +32,6 @@ from hanse.reports.part_charts import part_charts
 from hanse.reports.participation import cost_charts, participation_charts, refusal_counts
 from hanse.runs.record import RunRecord, load_runs
 
-__all__ = [
-    "Result",
-    "figures",
-    "results",
-    "summary",
-    "warnings",
-    "write_report",
-]
-
 # ---- all charts of a report, in reading order
 
 

@@ -31,27 +31,6 @@ from hanse.runs.record import RunRecord, load_run
 if TYPE_CHECKING:
     from hanse.runs.experiment import Observer
 
-__all__ = [
-    "Answer",
-    "Contributed",
-    "Fit",
-    "JoiningVerdict",
-    "Models",
-    "Money",
-    "Posting",
-    "PostingSum",
-    "Round",
-    "Statement",
-    "alone_experiment",
-    "client_of",
-    "contributed",
-    "models_of",
-    "money_of",
-    "statement",
-    "train_alone",
-    "verdict_of",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:

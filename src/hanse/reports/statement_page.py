@@ -14,8 +14,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from hanse.ledger.export import tokens
 from hanse.reports.statement import Statement
 
-__all__ = ["POLICY", "STYLE", "render"]
-
 _TEMPLATE = "statement.html.j2"
 _SOURCE = files("hanse.reports").joinpath(_TEMPLATE).read_text(encoding="utf-8")
 STYLE = _SOURCE.partition("<style>")[2].partition("</style>")[0]  # plain CSS: the template puts nothing into it

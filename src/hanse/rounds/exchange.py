@@ -20,8 +20,6 @@ from hanse.core.table import Seats, Table, Updates, copies, mix
 from hanse.federation.check import heard
 from hanse.learning.halves import unsound
 
-__all__ = ["Exchange", "accepted", "merge", "sent", "training"]
-
 
 @dataclass
 class Exchange:

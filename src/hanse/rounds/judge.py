@@ -16,8 +16,6 @@ from hanse.federation.answers import Share, confusion, gradient
 from hanse.learning.coalitions import Coalitions, sample_blocks
 from hanse.learning.job import Engine, Problem, Scores
 
-__all__ = ["Judge", "by_class"]
-
 
 @dataclass(frozen=True)
 class Judge:

@@ -25,8 +25,6 @@ from hanse.mechanisms.feedback import Feedback, gone
 from hanse.rounds.exchange import Exchange, accepted, merge, sent, training
 from hanse.rounds.judge import Judge
 
-__all__ = ["LoopState", "Played", "Setup", "failed_round", "finish", "first_state", "play_round"]
-
 
 @dataclass(frozen=True)
 class Setup:

@@ -24,8 +24,6 @@ from hanse.runs.config import Experiment
 from hanse.runs.record import RoundRecord
 from hanse.runs.testing import Figures, ask_tests
 
-__all__ = ["MOST_FAILED", "RecordedRound", "Watched", "attempt", "tell_owners", "telling"]
-
 log = logging.getLogger(__name__)
 
 MOST_FAILED = 3  # rounds in a row that may fail before the run ends

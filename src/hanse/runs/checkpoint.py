@@ -23,8 +23,6 @@ from hanse.core.part import State
 from hanse.core.table import Block, Table
 from hanse.rounds.round import LoopState
 
-__all__ = ["CorruptCheckpointError", "Snapshot", "load", "store"]
-
 VERSION = 3  # 2: rows without names, a state for each slot
 
 

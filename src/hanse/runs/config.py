@@ -18,18 +18,6 @@ from hanse.core.recipe import Recipe
 from hanse.data.spec import DataSpec
 from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, current_names
 
-__all__ = [
-    "ClientsSection",
-    "EngineSection",
-    "EvalSection",
-    "Experiment",
-    "FederationSection",
-    "LedgerSection",
-    "RunSection",
-    "TrainSection",
-    "read_sections",
-]
-
 
 class Section(BaseModel):
     """One table of the file: unknown keys are mistakes, values are not changed after checking."""

@@ -34,8 +34,6 @@ from hanse.runs.setup import build, settle_engine
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Budget", "Observer", "Run", "resume", "run"]
-
 NEEDS_RAY = "federation.engine: 'ray': needs Flower and Ray; pip install 'hanse[ray]'"
 
 

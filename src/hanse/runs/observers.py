@@ -24,9 +24,6 @@ from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run
 from hanse.runs.record import figure_of
 
-__all__ = ["TRACKERS", "MLflow", "ProgressBar", "TensorBoard", "WandB", "make_trackers", "mostly_refused", "scalars"]
-
-
 _NAMED = 5  # clients that are named; of the others it is said how many there are
 
 

@@ -18,8 +18,6 @@ from hanse.federation.behaviour import BEHAVIOURS
 from hanse.federation.policy import POLICIES
 from hanse.mechanisms.registry import PARTS, SLOTS, build_mechanism
 
-__all__ = ["older"]
-
 
 def older(config: Mapping[str, Any], num_clients: int, seed: object) -> About:
     """Return what the built-in parts, behaviours and policy that ``config`` names say. Raises UserError for options of

@@ -49,34 +49,6 @@ if TYPE_CHECKING:
     from hanse.rounds.round import Played
     from hanse.runs.testing import Figures
 
-__all__ = [
-    "LINES",
-    "MARKET",
-    "MEMBERS",
-    "METRICS",
-    "ROUNDS",
-    "SEATS",
-    "SEEDS",
-    "Grown",
-    "LineTail",
-    "MarketRound",
-    "OwnTests",
-    "RoundRecord",
-    "RunRecord",
-    "Seat",
-    "SeatColumns",
-    "figure_of",
-    "is_number",
-    "last_line",
-    "load_run",
-    "load_runs",
-    "market_of",
-    "played_lines",
-    "read_members",
-    "recorded_markets",
-    "round_file",
-    "rounds_of"]  # fmt: skip
-
 METRICS, SEATS, ROUNDS = "metrics.jsonl", "clients.jsonl", "rounds"
 LINES = (METRICS, SEATS)
 MEMBERS = "members.json"  # who takes part in a federation on a network

@@ -15,8 +15,6 @@ from hanse.games.market import prices
 from hanse.games.market_checks import critical_prices
 from hanse.runs.record import MarketRound
 
-__all__ = ["first_wrong", "unlike_books", "wrong_balance", "wrong_delivery", "wrong_payments"]
-
 
 def wrong_payments(r: MarketRound) -> str:
     """Return the first bill that is not its price, rounded down to the unit, or is nothing for a price above 0; "" if

@@ -17,8 +17,6 @@ from hanse.ledger.store import Ledger, Record
 from hanse.runs.checkpoint import Snapshot
 from hanse.runs.config import Experiment
 
-__all__ = ["RunBooks"]
-
 
 class RunBooks:
     """An open ledger, and where its journal is: ``count`` transactions lead to ``head``."""

@@ -39,8 +39,6 @@ from hanse.runs.record import LINES, MEMBERS, METRICS, ROUNDS, SEATS, RoundRecor
 if TYPE_CHECKING:
     from hanse.runs.runbooks import RunBooks
 
-__all__ = ["RunDir", "claim", "clear"]
-
 # there before the run begins: who is in it, who plays it, what the operator ordered
 EARLIER = ("federation.json", MEMBERS, "members.tmp", "operator.jsonl", "letters.json", LOCK)
 STARTED = (ROUNDS, "checkpoints", "environment.json", "ledger.json", ABOUT, DATA)  # before config.toml makes it a run

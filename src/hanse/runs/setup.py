@@ -39,8 +39,6 @@ from hanse.rounds.judge import Judge
 from hanse.rounds.round import Setup
 from hanse.runs.config import Experiment
 
-__all__ = ["Blueprint", "build", "settle_engine"]
-
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
 
 # clients on a network train themselves: numbers are those of one thread

@@ -25,9 +25,6 @@ from hanse.federation.policy import fits
 from hanse.learning.job import Engine, Scores
 from hanse.learning.sequences import is_text, perplexity
 
-__all__ = ["QUANTILES", "Figures", "ask_tests", "by_distribution", "personal_fit"]
-
-
 Metrics = Mapping[str, float | None]
 
 

@@ -23,8 +23,6 @@ from hanse.web.pages import page
 from hanse.web.runs import ListedRun, find_runs, summary
 from hanse.web.statements import NoStatementError, Statements
 
-__all__ = ["Page", "make_app"]
-
 STREAMS = 100  # open at once
 STREAMS_EACH = 12  # by one holder of a key
 FORM = 4096  # bytes of a login form

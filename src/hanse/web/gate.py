@@ -19,8 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hanse.web.keys import ANYBODY, OPEN, Key, Sessions, may_ask
 from hanse.web.pages import page
 
-__all__ = ["LOOPBACK", "POLICY", "Limit", "RequestGate", "asker", "refuse", "refused_page"]
-
 log = logging.getLogger("hanse.web")
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})

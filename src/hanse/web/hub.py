@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from hanse.web.live_run import LiveRun, encode
 from hanse.web.runs import ListedRun
 
-__all__ = ["Hub"]
-
 log = logging.getLogger("hanse.web")
 
 LOOK_S = 0.2  # between two looks at a run's files

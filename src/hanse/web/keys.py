@@ -25,8 +25,6 @@ from pathlib import Path
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 
-__all__ = ["ANYBODY", "ROLES", "Key", "Sessions", "check_key", "make_key", "may_ask", "read_keys", "write_keys"]
-
 ROLES = ("operator", "participant")
 _FORM = re.compile(r"hanse_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
 _NOBODY = hashlib.sha256(b"nobody's key").hexdigest()

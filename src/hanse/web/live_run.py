@@ -24,8 +24,6 @@ from hanse.ledger.store import Ledger
 from hanse.ledger.totals import Totals
 from hanse.runs.record import MEMBERS, METRICS, SEATS, LineTail, Seat, is_number, read_members
 
-__all__ = ["Contributor", "Contributors", "LiveBooks", "LiveRun", "SparseSeries", "encode", "progress_of", "state_of"]
-
 MOST_POINTS = 1024  # points; more than a screen can show
 
 

@@ -7,8 +7,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
-__all__ = ["page"]
-
 _environment = Environment(
     loader=PackageLoader("hanse.web", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
     lstrip_blocks=True,

@@ -13,8 +13,6 @@ from hanse.base.files import read_toml
 from hanse.runs.record import METRICS, last_line
 from hanse.web.live_run import progress_of
 
-__all__ = ["ListedRun", "find_runs", "summary"]
-
 DEPTH = 5
 MOST = 2000
 

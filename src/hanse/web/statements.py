@@ -15,8 +15,6 @@ from hanse.base.errors import UserError
 from hanse.base.looking import looking
 from hanse.web.runs import ListedRun
 
-__all__ = ["NoStatementError", "Statements", "main"]
-
 log = logging.getLogger("hanse.web")
 
 AT_ONCE = 2  # processes

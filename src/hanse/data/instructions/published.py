@@ -14,8 +14,6 @@ from typing import Any
 from hanse.base.errors import UserError, library
 from hanse.data.instructions.records import EXTRA, Instruction, read_records, reason
 
-__all__ = ["PUBLISHED", "SENTIMENTS", "PublishedSet", "load_published"]
-
 SENTIMENTS = ("negative", "neutral", "positive")
 _ASK = "What is the sentiment of this {}? Please choose an answer from {{negative/neutral/positive}}."
 _DEGREES = {

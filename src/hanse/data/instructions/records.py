@@ -20,19 +20,6 @@ from hanse.base.errors import UserError, library
 from hanse.data.dataset import IGNORED
 from hanse.data.samples import Samples
 
-__all__ = [
-    "BYTES",
-    "EXTRA",
-    "PIECES",
-    "ByteTokenizer",
-    "Instruction",
-    "build_tokenizer",
-    "encode",
-    "prompt",
-    "read_instructions",
-    "read_records",
-]
-
 EXTRA = "which is not installed: pip install 'hanse[llm]'"  # what messages say of a library of the extra
 
 BYTES = "bytes"

@@ -22,8 +22,6 @@ from hanse.data.instructions.published import PUBLISHED, load_published
 from hanse.data.instructions.records import Instruction, build_tokenizer, encode, read_instructions
 from hanse.data.natural import TextOptions
 
-__all__ = ["CLIENTS", "DIALECTS", "INSTRUCTIONS", "PAIRS", "WORDS", "client_reports", "load_instructions", "reports"]
-
 MEANINGS = ("dear", "cheap", "unchanged", "missing")
 DIALECTS: tuple[tuple[str, ...], ...] = (
     ("dear", "cheap", "same", "none"),

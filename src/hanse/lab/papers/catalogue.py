@@ -15,9 +15,6 @@ from hanse.data.sources import cache_dir, is_here
 from hanse.lab.papers.computed import COMPUTED
 from hanse.lab.papers.tables import SCALES, Paper, PaperTable, load_paper, read_table, sources_of
 
-__all__ = ["PAPERS", "find_table", "list_papers", "printed_papers"]
-
-
 PAPERS: Mapping[str, Paper] = {name: load_paper(name, COMPUTED) for name in ("greedyfed", "gtflat", "ipfl", "pifl")}
 
 

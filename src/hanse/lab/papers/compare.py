@@ -22,20 +22,6 @@ from hanse.lab.papers.runner import TableOutcome, expand
 from hanse.lab.papers.tables import Cell, PaperTable
 from hanse.reports.compare import best_so_far, effective_round, improvement
 
-__all__ = [
-    "CellCurve",
-    "Order",
-    "Row",
-    "Swap",
-    "VariantScore",
-    "cpu_hours",
-    "curves",
-    "orders",
-    "rank_correlation",
-    "rows",
-]
-
-
 Floats = NDArray[np.float64]
 Pair = tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
 """One seed's finished run and the one that it is compared with; None: there is none."""

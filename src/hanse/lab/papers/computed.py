@@ -12,8 +12,6 @@ from hanse.data.sources import is_here
 from hanse.games import replicator
 from hanse.lab.papers.tables import Cell, Computed, read_table
 
-__all__ = ["COMPUTED", "fit"]
-
 
 def fit(accuracies: Mapping[int, float]) -> dict[str, float]:
     """Return the least-squares fit ``acc = p1 / sqrt(N) + p2`` (iPFL eq. 17) with its R^2 and root mean square

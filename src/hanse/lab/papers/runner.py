@@ -21,8 +21,6 @@ from hanse.lab.player import Work, play_all
 if TYPE_CHECKING:
     from hanse.runs.experiment import Run
 
-__all__ = ["Reading", "TableOutcome", "audits", "expand", "job_of", "play_audited", "run_table"]
-
 
 @dataclass(frozen=True)
 class Reading:

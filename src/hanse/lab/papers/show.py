@@ -18,8 +18,6 @@ from hanse.lab.papers.compare import CellCurve, Order, Row, VariantScore, cpu_ho
 from hanse.lab.papers.runner import TableOutcome, audits
 from hanse.lab.papers.tables import PaperTable, Printed
 
-__all__ = ["as_json", "print_outcome", "table_json", "table_markdown", "write_outcome"]
-
 
 def as_json(outcome: TableOutcome) -> dict[str, Any]:
     """Return ``{paper, table, scale, seeds, rows: [{setting, algorithm, published, mean, sd, n}]}``.

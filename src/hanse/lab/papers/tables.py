@@ -40,26 +40,6 @@ from typing import Any, Literal, get_args
 from hanse.base.errors import UserError, nearest
 from hanse.data.sources import is_here
 
-__all__ = [
-    "SCALES",
-    "Cell",
-    "Computed",
-    "Measure",
-    "Paper",
-    "PaperTable",
-    "Printed",
-    "Scale",
-    "Variant",
-    "build_table",
-    "filtered",
-    "load_paper",
-    "on_device",
-    "read_table",
-    "sources_of",
-    "with_seeds",
-]
-
-
 Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 Measure = Literal["at", "best", "rounds", "improvement"]

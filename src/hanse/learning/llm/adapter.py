@@ -21,8 +21,6 @@ from hanse.base.streams import torch_seed
 from hanse.data.instructions.records import BYTES, EXTRA, ByteTokenizer, build_tokenizer, reason
 from hanse.learning.llm.judge import Answers
 
-__all__ = ["TINY", "Adapted", "load_base", "lora", "sharing_copy"]
-
 TINY = "tiny"
 
 

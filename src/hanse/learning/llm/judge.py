@@ -11,8 +11,6 @@ from torch import Tensor
 
 from hanse.learning.sequences import IGNORED, sequence_losses
 
-__all__ = ["Answers"]
-
 _TOGETHER = 16  # sequences of a forward pass
 
 
