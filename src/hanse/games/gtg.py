@@ -95,10 +95,9 @@ def gtg(
     """
     n = players(n)
     eps = positive_or_zero("eps", eps)
-    if running not in get_args(Running):
-        raise ValueError(f"running is {running!r}; allowed: {', '.join(get_args(Running))}")
-    if stop not in get_args(Stop):
-        raise ValueError(f"stop is {stop!r}; allowed: {', '.join(get_args(Stop))}")
+    for name, given, allowed in (("running", running, get_args(Running)), ("stop", stop, get_args(Stop))):
+        if given not in allowed:
+            raise ValueError(f"{name} is {given!r}; allowed: {', '.join(allowed)}")
     if max_permutations is not None:
         whole_number("max_permutations", max_permutations)
     sweep, available = _source(n, sweeps, seed)
@@ -106,46 +105,64 @@ def gtg(
     budget = min(-(-int(limit) // n), available)  # a sweep that has begun is finished
 
     memo = Memo(value)
-    everyone = frozenset(range(n))
-    empty, full = memo.many([frozenset(), everyone])  # line 2
+    empty, full = memo.many([frozenset(), frozenset(range(n))])  # line 2
     if abs(full - empty) < eps:  # lines 3-4: between-round truncation
         return GTGEstimate(np.zeros(n), np.full(n, np.nan), 2, memo.distinct, 0, None, True, False)
-
-    evaluations, done, converged = 2, 0, False
-    total, literal = np.zeros(n), np.zeros(n)
-    stored = [np.zeros(n)]
-    sweep_means: list[Floats] = []
-    walked: list[Walks] = []
+    averages = _Averages(n, running, stop)
+    evaluations, walked = 2, []
     # The rule cannot hold before 20 values are stored: the sweeps up to there are all needed, so walk as one.
     together = max(1, math.ceil((_MIN_STORED - 1) / n))
-    while done < budget and not converged:
+    while averages.sweeps < budget and not averages.converged:
+        done = averages.sweeps
         block = min(together, budget - done)
         rows = np.concatenate([sweep(tau) for tau in range(done, done + block)])
         marginals, requests, places = walk(memo, rows, empty, full, eps)
         walked.append(Walks(rows, places))
         evaluations += requests
-        for one_sweep in marginals.reshape(block, n, n):
-            done += 1
-            for permutation, marginal in enumerate(one_sweep, start=1):
-                total = total + marginal
-                # Line 17, tau = the sweep: the factor is applied n times a sweep.
-                literal = (done - 1) / done * literal + marginal / done
-                count = (done - 1) * n + permutation
-                stored.append(literal if running == "sweep_literal" else total / count)
-            sweep_means.append(one_sweep.mean(axis=0))
-        last = np.array(stored[-_LAST:])
-        last = last.mean(axis=1, keepdims=True) if stop == "mean" else last
-        converged = 1 + done * n >= _MIN_STORED and _settled(last)  # line 19
-        stored = stored[-_LAST:]
+        averages.add(marginals.reshape(block, n, n))
         together = 1
-
-    means = np.array(sweep_means)
-    errors = np.full(n, np.nan)
-    if done > 1 and running != "sweep_literal":
-        errors = means.std(axis=0, ddof=1) / math.sqrt(done)
-    values = means.mean(axis=0) if running == "sweep_mean" else stored[-1]
     walks = Walks(np.concatenate([w.rows for w in walked]), np.concatenate([w.places for w in walked]))
-    return GTGEstimate(values, errors, evaluations, memo.distinct, done * n, walks, False, converged)
+    values, errors = averages.result()
+    used = averages.sweeps * n
+    return GTGEstimate(values, errors, evaluations, memo.distinct, used, walks, False, averages.converged)
+
+
+class _Averages:
+    """The estimates so far: lines 17 and 19 of Alg. 2. ``sweeps`` counts those that are in it, ``converged`` says
+    whether the rule holds after the last one.
+    """
+
+    def __init__(self, n: int, running: Running, stop: Stop) -> None:
+        self.n, self.running, self.stop = n, running, stop
+        self.sweeps, self.converged = 0, False
+        self._total, self._literal = np.zeros(n), np.zeros(n)
+        self._stored = [np.zeros(n)]
+        self._means: list[Floats] = []
+
+    def add(self, marginals: Floats) -> None:
+        """Take in complete sweeps, ``[sweeps, permutation, player]``."""
+        for one_sweep in marginals:
+            self.sweeps += 1
+            done = self.sweeps
+            for permutation, marginal in enumerate(one_sweep, start=1):
+                self._total = self._total + marginal
+                # Line 17, tau = the sweep: the factor is applied n times a sweep.
+                self._literal = (done - 1) / done * self._literal + marginal / done
+                count = (done - 1) * self.n + permutation
+                self._stored.append(self._literal if self.running == "sweep_literal" else self._total / count)
+            self._means.append(one_sweep.mean(axis=0))
+        self._stored = self._stored[-_LAST:]
+        last = np.array(self._stored)
+        last = last.mean(axis=1, keepdims=True) if self.stop == "mean" else last
+        self.converged = 1 + self.sweeps * self.n >= _MIN_STORED and _settled(last)  # line 19
+
+    def result(self) -> tuple[Floats, Floats]:
+        """Return the values ``[n]`` and their standard errors ``[n]``."""
+        means = np.array(self._means)
+        errors = np.full(self.n, np.nan)
+        if self.sweeps > 1 and self.running != "sweep_literal":
+            errors = means.std(axis=0, ddof=1) / math.sqrt(self.sweeps)
+        return (means.mean(axis=0) if self.running == "sweep_mean" else self._stored[-1]), errors
 
 
 def _settled(last: Floats) -> bool:
