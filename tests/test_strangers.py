@@ -419,7 +419,7 @@ def test_settings_of_the_current_folder_do_not_change_the_figures(folder: Path, 
         "from pathlib import Path; from hanse.reports.chart import Chart, Line, Lines; import numpy as np;"
         "from hanse.reports.draw_matplotlib import save;"
         "marks = Lines((Line('a', np.arange(3.0), np.arange(3.0)),));"
-        "save(Chart('k', 's', 't', 'c', 'x', 'y', marks), Path('.'))"
+        "save(Chart('k', 's', 't', 'c', marks, x='x', y='y'), Path('.'))"
     )
     subprocess.run([sys.executable, "-c", draw], cwd=tmp_path, check=True, timeout=300)
     assert "#ff0000" not in (tmp_path / "k.svg").read_text()
