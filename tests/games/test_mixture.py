@@ -230,6 +230,20 @@ def test_same_seed_same_bits_and_a_larger_budget_adds_coalitions() -> None:
     assert set(design(10, 90, 8).coalitions()) != set(design(10, 90, 7).coalitions())
 
 
+def test_a_smaller_budget_is_answered_from_the_same_coalitions() -> None:
+    table = loaded("fmnist_clamped_r5_n10_i2000_loss.npz")
+    large = fitted(table, 200, 3)
+    for budget in (22, 60, 100, 200):
+        less, alone = large.with_budget(budget).estimate(), fitted(table, budget, 3).estimate()
+        assert less.distinct == alone.distinct == budget
+        assert less.values.tobytes() == alone.values.tobytes()
+        assert less.standard_errors.tobytes() == alone.standard_errors.tobytes()
+    with pytest.raises(ValueError, match="budget is 21; allowed: at least 22 coalitions for 10 players"):
+        large.with_budget(21)
+    with pytest.raises(ValueError, match="budget is 201; allowed: at most the 200 coalitions that are known"):
+        large.with_budget(201)
+
+
 def test_the_estimator_is_linear_in_the_worths_so_that_other_utilities_of_the_same_models_cost_nothing() -> None:
     table = loaded("mnist_a01_r20_n10_i2000_loss.npz")
     one = fitted(table, 80, 0)

@@ -158,6 +158,15 @@ def test_few_seats_are_valued_exactly_by_the_mixture_and_many_with_errors(view: 
         assert pairs[i, j] == pairs[j, i] == pytest.approx(total, abs=1e-7)
 
 
+def test_what_smaller_budgets_would_have_said_stands_beside(view: View) -> None:
+    whole = value(view, name="mixture", budget=14, also=[9, 10, 12, 15])
+    assert sorted(whole.beside) == [10, 12]  # 9 is too few for four seats, 15 more than were scored
+    alone = value(view, name="mixture", budget=12)
+    assert whole.beside[12][0] == pytest.approx(alone.per_seat, rel=1e-3, abs=1e-5)
+    assert whole.beside[12][1] == pytest.approx(alone.standard_errors, rel=1e-2, abs=1e-5)
+    assert whole.metrics["value/models_evaluated"] == 14
+
+
 def test_other_semivalues_by_the_mixture(view: View) -> None:
     assert value(view, name="mixture", semivalue="banzhaf").per_seat == pytest.approx(
         value(view, name="banzhaf").per_seat, abs=1e-12

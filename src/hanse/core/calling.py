@@ -265,6 +265,8 @@ def _values(values: Values, view: View, fills: frozenset[str]) -> None:
         raise GuardError(f"without_block: has shape {values.without_block.shape}: must be [{S}, blocks]")
     if values.interactions is not None and values.interactions.shape != (S, S):
         raise GuardError(f"interactions: has shape {values.interactions.shape}: must be [{S}, {S}]")
+    for budget, less in values.beside.items():
+        _shaped(f"beside: {budget}", less, (2, S), "f")
 
 
 def _settlement(settled: Settlement, view: View, fills: frozenset[str]) -> None:

@@ -133,9 +133,7 @@ def design(n: int, budget: int | None = None, seed: int | np.random.Generator = 
     """
     n = players(n)
     budget = whole_number("budget", BUDGET * n if budget is None else budget)
-    least = min(2**n, 2 * n + 2)
-    if budget < least:
-        raise ValueError(f"budget is {budget}; allowed: at least {least} coalitions for {n} players")
+    _check_budget(n, budget)
     available = [0] + [math.comb(n, s) // (2 if 2 * s == n else 1) for s in range(1, n // 2 + 1)]
     taken = _shared_out(n, available, (budget - 2) // 2)
     draw = generator(seed, "mixture")
@@ -151,6 +149,12 @@ def design(n: int, budget: int | None = None, seed: int | np.random.Generator = 
     members = np.concatenate([np.zeros((1, n), dtype=bool), np.ones((1, n), dtype=bool), small, ~small])
     sizes = np.array(available, dtype=np.float64)
     return Design(members, np.array(stratum, dtype=np.int64), sizes, np.array(taken, dtype=np.int64))
+
+
+def _check_budget(n: int, budget: int) -> None:
+    least = min(2**n, 2 * n + 2)
+    if budget < least:
+        raise ValueError(f"budget is {budget}; allowed: at least {least} coalitions for {n} players")
 
 
 def _shared_out(n: int, available: Sequence[int], pairs: int) -> list[int]:
@@ -320,6 +324,7 @@ class Fit:
         kernel: the kernel that was chosen; None if all coalitions are known.
         folds: ``[k]``, the fold of each sampled pair; -1 for pairs that every fold trains on, those of strata that are
             known whole.
+        grams: the Gram matrices that were tried, with their names.
     """
 
     design: Design
@@ -327,6 +332,7 @@ class Fit:
     weights: Floats
     kernel: _Kernel | None
     folds: Ints
+    grams: Sequence[tuple[str, Floats]]
     _functionals: dict[str, _Functional] = field(default_factory=dict, repr=False)
 
     @property
@@ -365,6 +371,22 @@ class Fit:
             fit=self,
             places=np.arange(distinct) if places is None else places,
         )
+
+    @_on_one_thread
+    def with_budget(self, budget: int) -> Fit:
+        """Return what would have been fitted with a smaller budget: to the coalitions that its design has, all of them
+        among these. Raises ValueError for a budget that is too small, or larger than this one.
+        """
+        n, k = self.design.players, self.design.pairs
+        if whole_number("budget", budget) > len(self.worth):
+            raise ValueError(f"budget is {budget}; allowed: at most the {len(self.worth)} coalitions that are known")
+        _check_budget(n, budget)
+        taken = _shared_out(n, [int(count) for count in self.design.available], (budget - 2) // 2)
+        chosen = [np.flatnonzero(self.design.stratum == s)[:count] for s, count in enumerate(taken)]
+        pairs = np.concatenate([np.zeros(0, np.int64), *chosen])
+        rows = np.concatenate([[0, 1], 2 + pairs, 2 + k + pairs])
+        fewer = Design(self.design.members[rows], self.design.stratum[pairs], self.design.available, np.array(taken))
+        return _fitted(fewer, self.worth[rows], self.weights, self.grams)
 
     @_on_one_thread
     def interactions(self, measure: Semivalue | None = None) -> tuple[Floats, Floats]:
@@ -582,18 +604,21 @@ def fit(design: Design, worth: ArrayLike, weights: ArrayLike, grams: Sequence[Ar
         place = int(np.flatnonzero(~np.isfinite(worths))[0])
         members = np.flatnonzero(design.members[place]).tolist()
         raise ValueError(f"value of coalition {members} is {worths[place]}; allowed: a finite number")
-    shares, matrices = _shares(weights, n), _grams(grams, n)
+    return _fitted(design, worths, _shares(weights, n), _grams(grams, n))
+
+
+def _fitted(design: Design, worth: Floats, shares: Floats, grams: Sequence[tuple[str, Floats]]) -> Fit:
     if design.complete:
-        return Fit(design, worths, shares, None, np.full(design.pairs, -1))
-    rest = worths[1:]
+        return Fit(design, worth, shares, None, np.full(design.pairs, -1), grams)
+    rest = worth[1:]
     apart = rest - rest.mean()
     # the fit is the same in any unit, and so are its numbers where squares would overflow or vanish
     unit = float(np.abs(apart).max())
-    kernel = _chosen(_mixtures(design.members[1:], shares), apart / unit if unit > 0 else apart, matrices)
+    kernel = _chosen(_mixtures(design.members[1:], shares), apart / unit if unit > 0 else apart, grams)
     sampled = (design.taken < design.available)[design.stratum]
     folds = np.full(design.pairs, -1)
     folds[sampled] = np.arange(int(sampled.sum())) % _FOLDS
-    return Fit(design, worths, shares, kernel, folds)
+    return Fit(design, worth, shares, kernel, folds, grams)
 
 
 def mixture(

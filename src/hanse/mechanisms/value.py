@@ -35,7 +35,8 @@ GIVES = frozenset({"values"})
 @dataclass(frozen=True)
 class Solved:
     """One group's solution: ``values [m]``, the same without each block of validation samples ``[m, B]``, standard
-    errors and exact values ``[m]`` or None, what to record, and the interactions ``[m, m]`` if they are asked for.
+    errors and exact values ``[m]`` or None, what to record, and if they are asked for the interactions ``[m, m]`` and,
+    by budget, the values and errors ``[2, m]`` that smaller budgets would have given.
     """
 
     values: Floats
@@ -44,6 +45,7 @@ class Solved:
     exact: Floats | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     interactions: Floats | None = None
+    beside: Mapping[int, Floats] = field(default_factory=dict)
 
 
 def _by_block(solve: Callable[[Floats], Floats], game: Coalitions) -> Floats:
@@ -72,6 +74,7 @@ class GameValue(ValuePart):
         metrics = {"value/models_evaluated": 0.0}
         without: list[Floats] = []
         pairs: Floats | None = None
+        beside: dict[int, Floats] = {}
         for row, group in updates.seats.groups().items():
             weights = view.mixed.W[row, group]
             game = view.judge.coalitions(updates.rows[group], view.table.rows[row], weights, self.utility)
@@ -85,13 +88,15 @@ class GameValue(ValuePart):
             if solved.interactions is not None:
                 pairs = np.full((len(updates), len(updates)), np.nan) if pairs is None else pairs
                 pairs[np.ix_(group, group)] = solved.interactions
+            for budget, less in solved.beside.items():
+                beside.setdefault(budget, np.full((2, len(updates)), np.nan))[:, group] = less
             metrics["value/models_evaluated"] += game.evaluated
             for name, amount in solved.metrics.items():
                 metrics[name] = metrics.get(name, 0.0) + amount
         metrics["value/sum"] = float(per_seat.sum())
         groups = np.concatenate(list(updates.seats.groups().values()))
         without_block = np.concatenate(without)[np.argsort(groups)]  # in the order of the seats
-        return Values(per_seat, _known(errors), _known(exact), metrics, without_block, pairs), state
+        return Values(per_seat, _known(errors), _known(exact), metrics, without_block, pairs, beside), state
 
 
 def _known(numbers: Floats) -> Floats | None:
@@ -165,7 +170,8 @@ class Mixture(GameValue):
     ``semivalue`` is "shapley", "banzhaf" or "beta", which takes ``alpha`` and ``beta``. With ``stop`` it may end with
     fewer models: at "top", when the intervals part the ``top`` best seats from the others, at "payout", when every
     interval is within ``precision`` of the sum of the positive values. With ``interactions`` it is recorded which seats
-    complement and which duplicate each other. ``check``: as for GTG-Shapley.
+    complement and which duplicate each other. ``also`` are smaller budgets: what the values would have been with them
+    stands beside, at no further model. ``check``: as for GTG-Shapley.
 
     Seats whose own model has no finite loss leave the game first; each is worth what such a model is to the whole.
     """
@@ -178,6 +184,7 @@ class Mixture(GameValue):
     top: Positive = 1
     precision: Annotated[float, Field(gt=0)] = 0.01
     interactions: bool = False
+    also: Sequence[Positive] = ()
     check: bool = False
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
@@ -192,6 +199,7 @@ class Mixture(GameValue):
         sound = np.flatnonzero(alone > WORST)
         values, errors = np.full(n, WORST), np.zeros(n)
         without = np.full((n, game.without_block.shape[1]), WORST)
+        beside: dict[int, Floats] = {}
         metrics: dict[str, float] = {"value/not_finite": float(n - len(sound))}
         pairs = np.zeros((n, n)) if self.interactions else None
         if len(sound):
@@ -201,11 +209,16 @@ class Mixture(GameValue):
             worth = game.without_block[memo.places(_Among(memo, sound).named(found.design.coalitions()))]
             values[sound], errors[sound] = estimate.values, estimate.standard_errors
             without[sound] = found.values(measure, worth)
+            for budget in self.also:
+                if len(found.worth) >= budget >= min(2 ** len(sound), 2 * len(sound) + 2):
+                    less = found.with_budget(budget).estimate(measure)
+                    beside[budget] = np.full((2, n), np.nan)
+                    beside[budget][:, sound] = less.values, less.standard_errors
             if pairs is not None:
                 pairs[np.ix_(sound, sound)] = found.interactions(measure)[0]
             metrics |= {"value/exact_games": float(found.design.complete)}
         exact = shapley.exact(memo, n) if self.check and n <= MOST_CHECKED else None
-        return Solved(values, without, errors, exact, metrics, pairs)
+        return Solved(values, without, errors, exact, metrics, pairs, beside)
 
     def _among(self, memo: shapley.Memo, game: Coalitions, sound: Ints, view: View) -> mixture.Fit:
         """Return the fit of the game among these players ``[m]``, numbered 0 to m - 1 in it."""
