@@ -195,8 +195,12 @@ def test_a_budget_that_holds_all_coalitions_makes_everything_exact(n: int) -> No
     assert (found.standard_errors == 0).all()
     assert (found.reported, found.kernel, found.distinct) == ("exact", "none", 2**n)
     assert found.fit.estimate(Semivalue.banzhaf()).values == pytest.approx(shapley.banzhaf_from_table(v), abs=1e-12)
-    every = [[bool(mask >> i & 1) for i in range(n)] for mask in range(2**n)]
-    assert found.fit.predict(every).tolist() == v.tolist()
+    assert found.fit.predict([members for _, members in subsets(n)]).tolist() == v.tolist()
+    with pytest.raises(ValueError, match=rf"coalition \[{n}\] names a player outside 0..{n - 1}"):
+        found.fit.predict([{n}])
+    with pytest.raises(ValueError, match=rf"shapley is made for {n + 1} players; this game has {n}"):
+        found.fit.estimate(Semivalue.shapley(n + 1))
+    assert len(repr(found)) < 1000
     if n > 1:
         pairs, errors = found.fit.interactions()
         exact = interactions_from_table(v, Semivalue.shapley(n).weights(n - 2))
@@ -332,6 +336,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"weights": np.ones(9)}, r"weights has shape \(9,\); allowed: \(10,\)"),
     ({"weights": [-1.0] + [1.0] * 9}, r"weights\[0\] is -1.0; allowed: finite numbers, at least 0"),
     ({"weights": [1.0] * 9 + [math.nan]}, r"weights\[9\] is nan"),
+    ({"grams": np.eye(10)}, r"grams is one array of shape \(10, 10\); allowed: a list of Gram matrices \(10, 10\)"),
     ({"grams": [np.eye(9)]}, r"grams\[0\] has shape \(9, 9\); allowed: \(10, 10\)"),
     ({"grams": [np.eye(10), np.triu(np.ones((10, 10)))]}, r"grams\[1\] is not symmetric"),
     ({"grams": [-np.eye(10)]}, r"grams\[0\] is not positive semidefinite"),

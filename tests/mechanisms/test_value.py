@@ -13,10 +13,12 @@ from torch.nn import functional
 import hanse
 from hanse.base.errors import UserError
 from hanse.core.part import Values, View
+from hanse.core.telling import describe
 from hanse.games import shapley
 from hanse.learning.coalitions import sample_blocks
 from hanse.mechanisms.registry import build_mechanism
 from hanse.rounds.round import Setup, first_state, play_round
+from hanse.runs.observers import valued_otherwise
 from hanse.runs.setup import build, settle_engine
 
 M = 4
@@ -190,9 +192,52 @@ def test_updates_without_a_finite_loss_leave_the_game_first(view: View, broken: 
     assert found.metrics["value/not_finite"] == 1
 
 
-def test_a_budget_too_small_for_the_seats_is_refused(view: View) -> None:
-    with pytest.raises(UserError, match=r"value.budget is 9; allowed: at least 10 models for a game of 4 seats"):
-        value(view, name="mixture", budget=9)
+def test_a_budget_too_small_for_the_seats_is_raised_to_the_least(view: View) -> None:
+    """Who joins makes games larger: a run does not end for it."""
+    assert value(view, name="mixture", budget=2).metrics["value/models_evaluated"] == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"alpha": 2.0}, "mechanism.value.alpha: 2.0 has no effect: it needs semivalue = 'beta'"),
+        ({"semivalue": "banzhaf", "beta": 2.0}, "mechanism.value.beta: 2.0 has no effect"),
+        ({"top": 3}, "mechanism.value.top: 3 has no effect: it needs stop = 'top'"),
+        ({"stop": "top", "precision": 0.1}, "mechanism.value.precision: 0.1 has no effect: it needs stop = 'payout'"),
+    ],
+)
+def test_options_without_effect_are_refused(options: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        build_mechanism({"name": "fedavg", "value": {"name": "mixture", **options}})
+
+
+@pytest.mark.parametrize(
+    ("weights", "averages"),
+    [([0.1, 0.2, 0.3, 0.4, 0.0], True), ([0.1, 0.2, 0.3, 0.2, 0.2], False), ([-0.1, 0.4, 0.3, 0.4, 0.0], False)],
+)
+def test_a_model_that_is_no_average_of_the_updates_is_told(view: View, weights: list[float], averages: bool) -> None:
+    mixed = replace(view.mixed, W=np.array([weights]))
+    metrics = value(replace(view, mix=mixed), name="mixture").metrics
+    assert metrics.get("value/not_averages", 0.0) == (0.0 if averages else 1.0)
+    lines = valued_otherwise([{}, metrics])
+    assert lines == ([] if averages else [lines[0]])
+    assert averages or lines[0].startswith("mechanism.value: in 1 of 2 rounds the new model was no average")
+
+
+def test_value_parts_say_what_they_measure() -> None:
+    named = {
+        "exact": "Shapley value", "gtg": "Shapley value", "monte_carlo": "Shapley value", "mixture": "Shapley value",
+        "banzhaf": "Banzhaf value", "leave_one_out": "leave-one-out value", "first_order": "first-order value",
+        "first_order_clients": "first-order value",
+    }  # fmt: skip
+    for name, wanted in named.items():
+        mechanism = build_mechanism({"name": "pifl" if name == "first_order_clients" else "fedavg", "value": name})
+        said = describe({"value": mechanism.value}, {}, None, None, 3, 0).measure
+        assert said is not None
+        assert said.name == wanted
+        assert said.share_out == (wanted == "Shapley value")
+    beta = build_mechanism({"name": "fedavg", "value": {"name": "mixture", "semivalue": "beta", "alpha": 2.0}}).value
+    assert describe({"value": beta}, {}, None, None, 3, 0).measure.name == "beta-Shapley value (2, 1)"  # type: ignore[union-attr]
 
 
 def test_a_utility_that_does_not_exist_is_refused() -> None:

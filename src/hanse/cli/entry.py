@@ -134,7 +134,7 @@ _FINAL = tuple(f"{who}{what}" for who in ("test/", "client/test_") for what in (
 
 def _finish(result: object) -> None:
     from hanse.runs.experiment import Run
-    from hanse.runs.observers import mostly_refused
+    from hanse.runs.observers import mostly_refused, valued_otherwise
 
     assert isinstance(result, Run)
     if result.interrupted:
@@ -146,7 +146,7 @@ def _finish(result: object) -> None:
     last = result.metrics[-1] if result.metrics else {}
     figures = [f"{k} {last[k]:.4f}" for k in _FINAL if last.get(k) is not None]
     out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)
-    for line in mostly_refused(result.clients):
+    for line in (*mostly_refused(result.clients), *valued_otherwise(result.metrics)):
         say(f"warning: {line}", style="yellow")
     say(f"in {result.path}; a picture of it: hanse report {result.path}")
 

@@ -71,9 +71,21 @@ class Worth:
 
 
 @dataclass(frozen=True)
+class Measure:
+    """What a value part measures: the ``name`` of one value ("Shapley value"), what it says in a ``sentence``, and
+    whether the values of a round ``share_out`` what the round gained, so that a share of their sum means something.
+    """
+
+    name: Label
+    sentence: Sentence = ""
+    share_out: bool = False
+
+
+@dataclass(frozen=True)
 class Telling:
     """What a part says of itself: a sentence for a ``participant`` ("You bid for seats ..."), one for a ``report``, the
-    ``charts`` that it wants, under the heading ``section``, and what its ``kinds`` of transactions are called.
+    ``charts`` that it wants, under the heading ``section``, what its ``kinds`` of transactions are called, and what it
+    ``measures`` if it values updates.
     """
 
     participant: Sentence = ""
@@ -82,6 +94,7 @@ class Telling:
     charts: Annotated[tuple[Plot, ...], Field(max_length=20)] = ()
     kinds: Annotated[tuple[Kind, ...], Field(max_length=50)] = ()
     worth: Worth | None = None
+    measures: Measure | None = None
 
 
 @dataclass(frozen=True)
@@ -215,6 +228,11 @@ class About:
     def worth(self) -> Worth | None:
         """The first figure a client that a part tells of."""
         return next((said.telling.worth for said in self.parts if said.telling.worth is not None), None)
+
+    @property
+    def measure(self) -> Measure | None:
+        """What the value part measures; None if it does not say, as in runs of before."""
+        return next((said.telling.measures for said in self.parts if said.telling.measures is not None), None)
 
     @property
     def sentences(self) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 In a federated round a coalition's model is the weighted mean of its members' updates, so its worth is a smooth function
 of its mixture ``x_S = (q_i [i in S]) / q(S)``. A Gaussian process with the kernel ``(c + x_S' G x_T)^4`` is fitted to a
 stratified sample of coalitions and their complements, which always has all single players and all leave-one-outs.
-Every semivalue of that surrogate has a closed form (:func:`_kernel_values`), so that the only error is the surrogate's:
+Every semivalue of that surrogate has a closed form (:mod:`hanse.games.mixture_kernel`), so that the only error is the
+surrogate's:
 
 * *plug-in*: the values of the game that has the evaluated worths where they are known and the surrogate's elsewhere.
   Slightly biased, with the smaller error while few coalitions are known.
@@ -20,7 +21,7 @@ Notation: ``n`` players, ``q [n]`` weights, ``m`` evaluated coalitions, row 0 th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, wraps
 from itertools import combinations, islice
@@ -309,11 +310,11 @@ class MixtureEstimate:
     kernel: str
     offset: float
     noise: float
-    fit: Fit
-    places: Ints
+    fit: Fit = field(repr=False)
+    places: Ints = field(repr=False)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Fit:
     """A surrogate of a game of averages, fitted to the worths of a design's coalitions.
 
@@ -404,11 +405,19 @@ class Fit:
         return square, errors
 
     @_on_one_thread
-    def predict(self, members: ArrayLike) -> Floats:
-        """Return the worths of coalitions ``members [c, n]`` (booleans): the evaluated ones where they are known, the
-        surrogate's elsewhere, ``[c]``.
+    def predict(self, coalitions: Sequence[Collection[int]]) -> Floats:
+        """Return the worth of each coalition, ``[c]``: the evaluated one where it is known, else the surrogate's.
+
+        Raises:
+            ValueError: a member that is no player.
         """
-        return self._predicted(np.asarray(members, dtype=bool), np.arange(self.design.pairs))
+        members = np.zeros((len(coalitions), self.design.players), dtype=bool)
+        for row, coalition in zip(members, coalitions, strict=True):
+            bad = [player for player in coalition if not 0 <= player < len(row)]
+            if bad:
+                raise ValueError(f"coalition {sorted(coalition)} names a player outside 0..{len(row) - 1}")
+            row[list(coalition)] = True
+        return self._predicted(members, np.arange(self.design.pairs))
 
     @_on_one_thread
     def least_core(self) -> LeastCore:
@@ -434,8 +443,6 @@ class Fit:
 
     def _predicted(self, members: Bools, pairs: Ints) -> Floats:
         """Return the worths ``[c]`` of coalitions ``members [c, n]`` from these sampled pairs."""
-        if members.ndim != 2 or members.shape[1] != self.design.players:
-            raise ValueError(f"members has shape {members.shape}; allowed: (c, {self.design.players})")
         k = self.design.pairs
         rows = np.concatenate([[0, 1], 2 + pairs, 2 + k + pairs])
         known = {self.design.members[row].tobytes(): float(self.worth[row]) for row in rows.tolist()}
@@ -454,7 +461,7 @@ class Fit:
 
     def _values_of(self, measure: Semivalue | None) -> _Functional:
         n = self.design.players
-        measure = measure or Semivalue.shapley(n)
+        measure = _for_players(measure, n)
         if measure.name in self._functionals:
             return self._functionals[measure.name]
         w = measure.weights(n - 1)
@@ -473,7 +480,7 @@ class Fit:
 
     def _interaction(self, measure: Semivalue | None) -> _Functional:
         n = self.design.players
-        measure = measure or Semivalue.shapley(n)
+        measure = _for_players(measure, n)
         w = measure.weights(n - 2)
         there = self._sides()
         size = there.sum(axis=1)[:, None, None]
@@ -638,12 +645,13 @@ def mixture(
             once.
         n: number of players.
         weights: ``[n]``, what the average weighs its members with.
-        grams: Gram matrices ``[n, n]``, see :func:`fit`; or a function that gives them, called when the single players
-            have been evaluated.
+        grams: Gram matrices ``[n, n]`` that say which players are alike, see :func:`hanse.games.mixture.fit`; or a
+            function that gives them, called when the single players have been evaluated.
         budget: the most coalitions evaluated, the empty one and all players included; default: 10 a player, for errors
             of 1 to 2 % of the values on real games of 10 to 20 players. If it holds all ``2**n`` values are exact.
         seed: keys the draw; a numpy generator is used as it is.
-        enough: whether values ``[n]`` with standard errors ``[n]`` are exact enough, such as :func:`top_settled`;
+        enough: whether values ``[n]`` with standard errors ``[n]`` are exact enough, such as
+            :func:`hanse.games.mixture.top_settled`;
             asked at 5 coalitions a player and at each doubling, and it ends there if so. Default: the budget is used.
 
     Raises:
@@ -694,6 +702,13 @@ def shares_settled(precision: float) -> Callable[[Floats, Floats], bool]:
     return settled
 
 
+def _for_players(measure: Semivalue | None, n: int) -> Semivalue:
+    """Return the semivalue, or Shapley's. Raises ValueError for one that was made for another number of players."""
+    if measure is not None and measure.players not in (None, n):
+        raise ValueError(f"the semivalue {measure.name} is made for {measure.players} players; this game has {n}")
+    return measure or Semivalue.shapley(n)
+
+
 def _shares(weights: ArrayLike, n: int) -> Floats:
     """Return the weights ``[n]``, none below a millionth of the mean, summing to 1."""
     given = np.asarray(weights, dtype=np.float64)
@@ -711,6 +726,8 @@ def _shares(weights: ArrayLike, n: int) -> Floats:
 
 def _grams(grams: Sequence[ArrayLike], n: int) -> list[tuple[str, Floats]]:
     """Return the Gram matrices to try with their names, each of trace n."""
+    if isinstance(grams, np.ndarray) and grams.ndim == 2:
+        raise ValueError(f"grams is one array of shape {grams.shape}; allowed: a list of Gram matrices ({n}, {n})")
     found = []
     for place, given in enumerate(grams):
         gram = np.asarray(given, dtype=np.float64)

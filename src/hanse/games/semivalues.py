@@ -28,17 +28,19 @@ class Semivalue:
         name: what it is called.
         nodes: ``[k]``, quadrature nodes in (0, 1), exact for polynomials of degree ``n - 1``.
         masses: ``[k]``, their weights, which sum to 1.
+        players: for how many players it is; None: for any number.
     """
 
     name: str
     nodes: Floats
     masses: Floats
+    players: int | None = None
 
     @classmethod
     def shapley(cls, n: int) -> Semivalue:
         """Return the Shapley value for ``n`` players: ``p`` is uniform on (0, 1)."""
         x, w = np.polynomial.legendre.leggauss(n // 2 + 1)
-        return cls("shapley", (x + 1) / 2, w / 2)
+        return cls("shapley", (x + 1) / 2, w / 2, n)
 
     @classmethod
     def banzhaf(cls) -> Semivalue:
@@ -62,7 +64,7 @@ class Semivalue:
         # scipy's weight function is (1 - x)^(p - q) x^(q - 1)
         x, w = roots_sh_jacobi(n // 2 + 1, alpha + beta - 1, beta)
         masses = np.asarray(w) / float(beta_function(beta, alpha))
-        return cls(f"beta-shapley({alpha:g}, {beta:g})", np.asarray(x), masses)
+        return cls(f"beta-shapley({alpha:g}, {beta:g})", np.asarray(x), masses, n)
 
     def weights(self, others: int) -> Floats:
         """Return ``w(0), .., w(others)`` ``[others + 1]``: the weight of one set of so many of the ``others``."""

@@ -16,10 +16,11 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.base.errors import UserError
-from hanse.base.factories import Positive
+from hanse.base.factories import Positive, Rate
 from hanse.core.part import State, ValuePart, Values, View
 from hanse.core.port import Derived, Gradient, Request
 from hanse.core.table import Floats, Ints, mix
+from hanse.core.telling import Measure, Telling
 from hanse.games import mixture, shapley
 from hanse.games.gtg import Stop
 from hanse.games.semivalues import Semivalue
@@ -54,6 +55,29 @@ def _by_block(solve: Callable[[Floats], Floats], game: Coalitions) -> Floats:
     return np.stack(found, axis=1) if found else np.zeros((game.players, 0))
 
 
+SHAPLEY = Measure(
+    "Shapley value",
+    "A Shapley value is what an update added, in the mean over all the groups of the others that it could have joined; "
+    "the values of a round sum to what the round gained.",
+    share_out=True,
+)
+BANZHAF = Measure(
+    "Banzhaf value",
+    "A Banzhaf value is what an update added, in the mean over all groups of the others, most of which have about half "
+    "of them. The values do not sum to what the round gained.",
+)
+LEAVE_ONE_OUT = Measure(
+    "leave-one-out value",
+    "A leave-one-out value is what the round would have lost without the update. Updates that can stand in for each "
+    "other are worth little by it.",
+)
+FIRST_ORDER = Measure(
+    "first-order value",
+    "A first-order value is how far an update moved the model down the slope of the loss, against the mean update. The "
+    "values of a round sum to zero: they rank, and share out nothing.",
+)
+
+
 @dataclass(frozen=True)
 class GameValue(ValuePart):
     """Plays each group's game in units of ``utility``; subclasses say how a game is solved."""
@@ -61,6 +85,14 @@ class GameValue(ValuePart):
     needs = VALIDATION
     gives = GIVES
     utility: Utility = field(default="loss", kw_only=True)
+
+    def measure(self) -> Measure:
+        """Return what a value of this part is."""
+        return SHAPLEY
+
+    def tells(self, standing: frozenset[str]) -> Telling:
+        """Say what is measured."""
+        return Telling(measures=self.measure())
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return what each of the ``n`` players of a game is worth, ``[n]``."""
@@ -93,10 +125,20 @@ class GameValue(ValuePart):
             metrics["value/models_evaluated"] += game.evaluated
             for name, amount in solved.metrics.items():
                 metrics[name] = metrics.get(name, 0.0) + amount
+            if not _averages(view.mixed.W[row], group, len(updates)):
+                metrics["value/not_averages"] = metrics.get("value/not_averages", 0.0) + 1.0
         metrics["value/sum"] = float(per_seat.sum())
         groups = np.concatenate(list(updates.seats.groups().values()))
         without_block = np.concatenate(without)[np.argsort(groups)]  # in the order of the seats
         return Values(per_seat, _known(errors), _known(exact), metrics, without_block, pairs, beside), state
+
+
+def _averages(weights: Floats, group: Ints, seats: int) -> bool:
+    """Say whether a new row, with ``weights [S + K]`` over the updates and the old rows, is an average of the group's
+    updates: only then is the game of coalitions' averages about the model that was made.
+    """
+    ours = weights[group]
+    return bool((ours >= 0).all() and abs(ours.sum() - 1) < 1e-6 and (np.abs(weights[seats:]) < 1e-6).all())
 
 
 def _known(numbers: Floats) -> Floats | None:
@@ -167,31 +209,56 @@ class Mixture(GameValue):
     """A surrogate in the mixture of the updates (:mod:`hanse.games.mixture`), from ``budget`` models a group (default:
     10 a seat; all coalitions if they fit).
 
-    ``semivalue`` is "shapley", "banzhaf" or "beta", which takes ``alpha`` and ``beta``. With ``stop`` it may end with
-    fewer models: at "top", when the intervals part the ``top`` best seats from the others, at "payout", when every
-    interval is within ``precision`` of the sum of the positive values. With ``interactions`` it is recorded which seats
-    complement and which duplicate each other. ``also`` are smaller budgets: what the values would have been with them
-    stands beside, at no further model. ``check``: as for GTG-Shapley.
+    ``semivalue`` is "shapley", "banzhaf" or "beta", which takes ``alpha`` (default 4) and ``beta`` (1). With ``stop``
+    it may end with fewer models: at "top", when the intervals part the ``top`` best seats (default 1) from the others,
+    at "payout", when every interval is within ``precision`` (default 0.01) of the sum of the positive values. With
+    ``interactions`` it is recorded which seats complement and which duplicate each other. ``also`` are smaller budgets:
+    what the values would have been with them stands beside, at no further model. ``check``: as for GTG-Shapley.
 
     Seats whose own model has no finite loss leave the game first; each is worth what such a model is to the whole.
     """
 
     budget: Positive | None = None
     semivalue: Literal["shapley", "banzhaf", "beta"] = "shapley"
-    alpha: Annotated[float, Field(gt=0)] = 4.0
-    beta: Annotated[float, Field(gt=0)] = 1.0
+    alpha: Rate | None = None
+    beta: Rate | None = None
     stop: Literal["budget", "top", "payout"] = "budget"
-    top: Positive = 1
-    precision: Annotated[float, Field(gt=0)] = 0.01
+    top: Positive | None = None
+    precision: Rate | None = None
     interactions: bool = False
     also: Sequence[Positive] = ()
     check: bool = False
 
-    def solve(self, game: Coalitions, n: int, view: View) -> Solved:
-        """Return estimated semivalues ``[n]`` with their standard errors.
+    def __post_init__(self) -> None:
+        """Raise UserError for an option that another one leaves without effect."""
+        for name, of, wanted in (
+            ("alpha", "semivalue", "beta"),
+            ("beta", "semivalue", "beta"),
+            ("top", "stop", "top"),
+            ("precision", "stop", "payout"),
+        ):
+            if getattr(self, name) is not None and getattr(self, of) != wanted:
+                raise UserError(
+                    f"mechanism.value.{name}: {getattr(self, name)} has no effect: it needs {of} = '{wanted}'"
+                )
 
-        Raises:
-            UserError: ``budget`` is too small for so many seats.
+    def measure(self) -> Measure:
+        """Return what a value of this part is."""
+        if self.semivalue == "banzhaf":
+            return BANZHAF
+        if self.semivalue == "shapley":
+            return SHAPLEY
+        alpha, beta = self._alpha_beta()
+        stressed = "small" if alpha > beta else "large" if alpha < beta else "all"
+        return Measure(
+            f"beta-Shapley value ({alpha:g}, {beta:g})",
+            f"A beta-Shapley value is what an update added, in a mean over the groups of the others that stresses "
+            f"{stressed} ones. The values do not sum to what the round gained.",
+        )
+
+    def solve(self, game: Coalitions, n: int, view: View) -> Solved:
+        """Return estimated semivalues ``[n]`` with their standard errors; a budget that is too small for so many seats
+        is raised to the least that does.
         """
         game.keep_outputs = True
         memo = shapley.Memo(game)
@@ -204,7 +271,7 @@ class Mixture(GameValue):
         pairs = np.zeros((n, n)) if self.interactions else None
         if len(sound):
             found = self._among(memo, game, sound, view)
-            measure = self._measure(len(sound))
+            measure = self._semivalue(len(sound))
             estimate = found.estimate(measure)
             worth = game.without_block[memo.places(_Among(memo, sound).named(found.design.coalitions()))]
             values[sound], errors[sound] = estimate.values, estimate.standard_errors
@@ -228,23 +295,23 @@ class Mixture(GameValue):
             return [gram[np.ix_(sound, sound)] for gram in both if gram is not None]
 
         m = len(sound)
-        least = min(2**m, 2 * m + 2)
-        if self.budget is not None and self.budget < least:
-            raise UserError(f"value.budget is {self.budget}; allowed: at least {least} models for a game of {m} seats")
-        found = mixture.mixture(
-            _Among(memo, sound), m, game.shares[sound], grams, self.budget, _seed(view), enough=self._enough()
-        )
+        budget = None if self.budget is None else max(self.budget, min(2**m, 2 * m + 2))
+        among, seed = _Among(memo, sound), _seed(view)
+        found = mixture.mixture(among, m, game.shares[sound], grams, budget, seed, enough=self._enough())
         return found.fit
 
-    def _measure(self, n: int) -> Semivalue:
+    def _alpha_beta(self) -> tuple[float, float]:
+        return 4.0 if self.alpha is None else self.alpha, 1.0 if self.beta is None else self.beta
+
+    def _semivalue(self, n: int) -> Semivalue:
         if self.semivalue == "beta":
-            return Semivalue.beta_shapley(n, self.alpha, self.beta)
+            return Semivalue.beta_shapley(n, *self._alpha_beta())
         return Semivalue.banzhaf() if self.semivalue == "banzhaf" else Semivalue.shapley(n)
 
     def _enough(self) -> Callable[[Floats, Floats], bool] | None:
         if self.stop == "top":
-            return mixture.top_settled(self.top)
-        return mixture.shares_settled(self.precision) if self.stop == "payout" else None
+            return mixture.top_settled(self.top or 1)
+        return mixture.shares_settled(self.precision or 0.01) if self.stop == "payout" else None
 
 
 @dataclass(frozen=True)
@@ -273,6 +340,10 @@ class Exact(GameValue):
 class LeaveOneOut(GameValue):
     """What the whole group loses without the seat."""
 
+    def measure(self) -> Measure:
+        """Return what a value of this part is."""
+        return LEAVE_ONE_OUT
+
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return ``v(N) - v(N without i)`` ``[n]``."""
         values = shapley.leave_one_out(game, n)
@@ -282,6 +353,10 @@ class LeaveOneOut(GameValue):
 @dataclass(frozen=True)
 class Banzhaf(GameValue):
     """The mean marginal utility over all coalitions of the others."""
+
+    def measure(self) -> Measure:
+        """Return what a value of this part is."""
+        return BANZHAF
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return exact Banzhaf values ``[n]``."""
@@ -300,6 +375,10 @@ class FirstOrder(ValuePart):
     needs = VALIDATION
     gives = GIVES
     normalised: bool = True
+
+    def tells(self, standing: frozenset[str]) -> Telling:
+        """Say what is measured."""
+        return Telling(measures=FIRST_ORDER)
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return first-order values; parameters only, buffers have no gradient. They are 0 where the mixed model is so
@@ -342,6 +421,10 @@ class FirstOrderAtClients(ValuePart):
     share: Literal["train", "validation"] = "train"
     samples: Positive | None = 64
     judges: Literal["all", "others"] = "all"
+
+    def tells(self, standing: frozenset[str]) -> Telling:
+        """Say what is measured."""
+        return Telling(measures=FIRST_ORDER)
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask each group's clients for the gradient of their mean update."""

@@ -52,6 +52,19 @@ def mostly_refused(seats: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*lines, f"and {more} more client{'s' if more > 1 else ''} like that"] if more > 0 else lines
 
 
+def valued_otherwise(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line if updates were valued by games of averages where the new model was none. ``metrics``: the lines of
+    ``metrics.jsonl``.
+    """
+    rounds = sum(bool(line.get("value/not_averages")) for line in metrics)
+    if not rounds:
+        return []
+    return [
+        f"mechanism.value: in {rounds} of {len(metrics)} rounds the new model was no average of the updates alone "
+        "(weights below 0, or some of the old model): values are those of the average by the weights above 0"
+    ]
+
+
 class ProgressBar:
     """Shows the round, the last test accuracy (at the clients, or else the server's; nothing without ``figure``) and
     the time left; prints what the engine said first if ``explain``.
