@@ -130,6 +130,38 @@ def test_real_games_of_losses_are_valued_from_few_coalitions_and_the_intervals_h
     assert all(np.mean(each) >= 0.8 for each in covered.values()), covered
 
 
+def saturating(coalition: frozenset[int]) -> float:
+    """A game in which one player matters most, in a way that no smooth function of the mixture has."""
+    return len(coalition) / (1 + len(coalition)) + 0.5 * (3 in coalition)
+
+
+@pytest.mark.parametrize(("n", "budget"), [(10, 100), (14, 140), (20, 200)])
+def test_a_surrogate_that_is_wrong_about_one_player_is_found_by_the_folds(n: int, budget: int) -> None:
+    exact = np.full(n, 1 / (n + 1))
+    exact[3] += 0.5
+    plug_in, inside, others = [], [], []
+    for seed in range(16):
+        found = mixture(saturating, n, np.ones(n), budget=budget, seed=seed)
+        within = np.abs(found.values - exact) <= 1.96 * found.standard_errors
+        inside.append(within[3])
+        others.append(within.mean())
+        plug_in.append(abs(found.plug_in[3] - exact[3]) <= 1.96 * found.standard_errors[3])
+    assert np.mean(inside) >= 0.85
+    assert np.mean(others) >= 0.93
+    assert np.mean(plug_in) < np.mean(inside)
+
+
+def test_semivalues_of_one_name_are_told_apart() -> None:
+    table = loaded("mnist_a01_r20_n10_i2000_loss.npz")
+    rare, often = (Semivalue("mine", np.array([p]), np.array([1.0])) for p in (0.1, 0.9))
+    one = fitted(table, 100, 0)
+    assert not np.allclose(one.values(rare), one.values(often))
+    assert one.values(often) == pytest.approx(fitted(table, 100, 0).values(often))
+    for alpha, beta in ((math.inf, 1.0), (2000.0, 1.0), (1.0, 1e-300), (math.nan, 1.0)):
+        with pytest.raises(ValueError, match=r"(alpha|beta) is .*; allowed: a number from 0.01 to 100"):
+            Semivalue.beta_shapley(10, alpha, beta)
+
+
 def test_rough_games_are_valued_less_exactly_and_the_intervals_say_so() -> None:
     names = [path.name for path in TABLES if "accuracy" in path.name and "n10" in path.name]
     medians = {}
@@ -193,7 +225,7 @@ def test_a_budget_that_holds_all_coalitions_makes_everything_exact(n: int) -> No
     assert found.values == pytest.approx(shapley.shapley_from_table(v), abs=1e-12)
     assert (found.cross_fitted == found.values).all()
     assert (found.standard_errors == 0).all()
-    assert (found.reported, found.kernel, found.distinct) == ("exact", "none", 2**n)
+    assert (found.exact, found.kernel, found.distinct) == (True, "none", 2**n)
     assert found.fit.estimate(Semivalue.banzhaf()).values == pytest.approx(shapley.banzhaf_from_table(v), abs=1e-12)
     assert found.fit.predict([members for _, members in subsets(n)]).tolist() == v.tolist()
     with pytest.raises(ValueError, match=rf"coalition \[{n}\] names a player outside 0..{n - 1}"):

@@ -10,6 +10,8 @@ surrogate's:
   Slightly biased, with the smaller error while few coalitions are known.
 * *cross-fitted*: five surrogates, each without a fifth of the sampled pairs; what they miss on the pairs that they have
   not seen is added, scaled up to all pairs of that size. Unbiased but for the choice of the kernel's numbers.
+* *reported* are the plug-in values, moved towards the cross-fitted ones where the two differ by more than the errors
+  say: a surrogate that is wrong about a player is found by it.
 * *standard errors* come from what the surrogates miss on the pairs that they have not seen, stratum by stratum.
 
 Games of medians, Krum's choices or server momentum are no games of averages: use :func:`hanse.games.shapley.gtg` or
@@ -25,7 +27,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, wraps
 from itertools import combinations, islice
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,7 +40,6 @@ from hanse.games.semivalues import Semivalue
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-Reported = Literal["exact", "plug-in", "cross-fitted"]
 Factor = tuple[Floats, bool]
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,7 +47,6 @@ R = TypeVar("R")
 BUDGET = 10  # coalitions a player by default: errors of 1 to 2 % on real games of 10 to 20 players
 _OFFSETS = (0.3, 1.0, 3.0)
 _NOISES = (1e-7, 1e-5, 1e-3, 1e-2)  # as a share of the kernel's mean diagonal
-_CROSS_FITTED = 25  # from so many coalitions a player on the cross-fitted values are as exact as the plug-in ones
 _FIRST = 5  # coalitions a player before it is asked whether they are enough
 _HALF_WIDTH = 1.96  # standard errors
 _POINTS = 200  # the kernel is chosen on at most so many coalitions
@@ -276,11 +276,32 @@ class _Functional:
 
 @dataclass(frozen=True, eq=False)
 class _Estimates:
-    """``plug_in [f, ...]``, ``cross_fitted [f, ...]`` and ``errors [f]`` of a functional."""
+    """``plug_in [f, ...]``, ``cross_fitted [f, ...]`` and the standard error ``spread [f]`` of the latter, of a functional,
+    the first column being the utility itself.
+    """
 
     plug_in: Floats
     cross_fitted: Floats
-    errors: Floats
+    spread: Floats
+
+    def _apart(self) -> Floats:
+        return np.abs((self.cross_fitted - self.plug_in).reshape(len(self.spread), -1)[:, 0])
+
+    @property
+    def values(self) -> Floats:
+        """The plug-in values, moved by ``1 - 2 spread^2 / difference^2`` of the way to the cross-fitted ones where they
+        differ by more than ``sqrt(2)`` spreads (a James-Stein rule, value by value), ``[f, ...]``.
+        """
+        apart = self._apart()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            moved = np.nan_to_num(np.maximum(0.0, 1.0 - 2.0 * np.square(self.spread / apart)))
+        moved = moved.reshape(-1, *[1] * (self.plug_in.ndim - 1))
+        return np.asarray(self.plug_in + moved * (self.cross_fitted - self.plug_in))
+
+    @property
+    def errors(self) -> Floats:
+        """The standard errors of ``values``, ``[f]``: the difference stands for the bias that may be left."""
+        return np.maximum(self.spread, np.minimum(self._apart(), 1.5 * self.spread))
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,13 +309,13 @@ class MixtureEstimate:
     """Values of a game of averages, and what they cost.
 
     Attributes:
-        values: ``[n]``, float64; of :attr:`reported` kind.
+        values: ``[n]``, float64.
         standard_errors: ``[n]``, widened by Student's factor, so that ``values +- 1.96 standard_errors`` are 95 %
             intervals; 0 where values are exact, NaN where no stratum has two sampled pairs.
         cross_fitted: ``[n]``, unbiased but for the choice of the kernel's numbers.
         plug_in: ``[n]``, the values with the surrogate where no worth is known.
         distinct: different coalitions evaluated, the empty one and all players included.
-        reported: which estimate ``values`` are.
+        exact: whether all coalitions were evaluated.
         kernel: which Gram matrix was chosen: "identity", "gram 0", .., or "all" for their sum; "none" if exact.
         offset, noise: the kernel's other numbers, NaN if exact.
         fit: the fit, for other semivalues, interactions, or other utilities of the same coalitions.
@@ -306,7 +327,7 @@ class MixtureEstimate:
     cross_fitted: Floats
     plug_in: Floats
     distinct: int
-    reported: Reported
+    exact: bool
     kernel: str
     offset: float
     noise: float
@@ -334,38 +355,31 @@ class Fit:
     kernel: _Kernel | None
     folds: Ints
     grams: Sequence[tuple[str, Floats]]
-    _functionals: dict[str, _Functional] = field(default_factory=dict, repr=False)
-
-    @property
-    def reported(self) -> Reported:
-        """Which estimate is reported: the cross-fitted one from 25 coalitions a player on."""
-        if self.design.complete:
-            return "exact"
-        return "cross-fitted" if len(self.worth) >= _CROSS_FITTED * self.design.players else "plug-in"
+    _functionals: dict[tuple[bytes, bytes], _Functional] = field(default_factory=dict, repr=False)
 
     @_on_one_thread
     def values(self, measure: Semivalue | None = None, worth: Floats | None = None) -> Floats:
         """Return the reported values ``[n, ...]`` of a semivalue (default: Shapley), of this utility or of another one
         whose worths ``[m, ...]`` of the same coalitions are given; the surrogate's kernel stays.
         """
-        found = self._of(self._values_of(measure), self.worth if worth is None else worth)
-        return found.cross_fitted if self.reported == "cross-fitted" else found.plug_in
+        own = self.worth[:, None]
+        columns = own if worth is None else np.concatenate([own, worth.reshape(len(own), -1)], axis=1)
+        found = self._of(self._values_of(measure), columns).values
+        return found[:, 0] if worth is None else found[:, 1:].reshape(-1, *worth.shape[1:])
 
     @_on_one_thread
     def estimate(self, measure: Semivalue | None = None, places: Ints | None = None) -> MixtureEstimate:
         """Return a semivalue (default: Shapley) with its errors; ``places [m]`` are kept beside (default: in order)."""
         found, kernel = self._of(self._values_of(measure), self.worth), self.kernel
-        reported = self.reported
-        values = found.cross_fitted if reported == "cross-fitted" else found.plug_in
         name, offset, noise = (kernel.name, kernel.offset, kernel.noise) if kernel else ("none", math.nan, math.nan)
         distinct = len(self.worth)
         return MixtureEstimate(
-            values=values,
+            values=found.values,
             standard_errors=found.errors,
             cross_fitted=found.cross_fitted,
             plug_in=found.plug_in,
             distinct=distinct,
-            reported=reported,
+            exact=self.design.complete,
             kernel=name,
             offset=offset,
             noise=noise,
@@ -399,8 +413,7 @@ class Fit:
         if n < 2:
             return np.zeros((n, n)), np.zeros((n, n))
         found = self._of(self._interaction(measure), self.worth)
-        values = found.cross_fitted if self.reported == "cross-fitted" else found.plug_in
-        square, errors = values.reshape(n, n), found.errors.reshape(n, n).copy()
+        square, errors = found.values.reshape(n, n), found.errors.reshape(n, n).copy()
         np.fill_diagonal(errors, 0.0)
         return square, errors
 
@@ -462,8 +475,9 @@ class Fit:
     def _values_of(self, measure: Semivalue | None) -> _Functional:
         n = self.design.players
         measure = _for_players(measure, n)
-        if measure.name in self._functionals:
-            return self._functionals[measure.name]
+        key = (measure.nodes.tobytes(), measure.masses.tobytes())
+        if key in self._functionals:
+            return self._functionals[key]
         w = measure.weights(n - 1)
         there = self._sides()
         size = there.sum(axis=1)
@@ -475,7 +489,7 @@ class Fit:
             u = self.kernel.offset + self._mixtures() @ self.kernel.gram
             on_kernels = kernel_values(u, self.weights, measure) / self.kernel.scale
         found = _Functional(on_kernels, np.full(n, -w[0]), np.full(n, w[n - 1]), small, large)
-        self._functionals[measure.name] = found
+        self._functionals[key] = found
         return found
 
     def _interaction(self, measure: Semivalue | None) -> _Functional:

@@ -53,11 +53,11 @@ class Semivalue:
         that ``alpha > beta`` stresses small coalitions; (1, 1) is Shapley.
 
         Raises:
-            ValueError: ``alpha`` or ``beta`` not positive and finite.
+            ValueError: ``alpha`` or ``beta`` not between 0.01 and 100, where its weights can be computed.
         """
         for name, number in (("alpha", alpha), ("beta", beta)):
-            if not (math.isfinite(number) and number > 0):
-                raise ValueError(f"{name} is {number}; allowed: a finite number above 0")
+            if not 0.01 <= number <= 100:
+                raise ValueError(f"{name} is {number}; allowed: a number from 0.01 to 100")
         from scipy.special import beta as beta_function  # late: it takes longer to import than a short run
         from scipy.special import roots_sh_jacobi
 

@@ -220,8 +220,8 @@ class Mixture(GameValue):
 
     budget: Positive | None = None
     semivalue: Literal["shapley", "banzhaf", "beta"] = "shapley"
-    alpha: Rate | None = None
-    beta: Rate | None = None
+    alpha: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    beta: Annotated[float, Field(ge=0.01, le=100)] | None = None
     stop: Literal["budget", "top", "payout"] = "budget"
     top: Positive | None = None
     precision: Rate | None = None
