@@ -101,9 +101,20 @@ def _write(found: Statement, page: Path | None) -> None:
         write_whole(page, render(found))
     except OSError as wrong:
         raise UserError(f"{page}: the statement cannot be written: {wrong.strerror or wrong}") from None
-    for line in (found.verdict.headline + ".", *found.verdict.reasons):
+    for line in filter(None, (found.verdict.headline + ".", *found.verdict.reasons, _worth(found))):
         say(line, wrap=True)
     say(f"wrote {page}")
+
+
+def _worth(found: Statement) -> str:
+    """Return what the client's updates were worth, as its page has it; nothing if they were not valued."""
+    given = found.contributed
+    if given.value is None:
+        return ""
+    between = ""
+    if given.interval is not None:
+        between = f", with 95 % confidence between {given.interval[0]:.3g} and {given.interval[1]:.3g}"
+    return f"Its updates were worth {given.value:.3g} in all{between}. {given.standing}".rstrip()
 
 
 def _before(file: Path, client: str, as_json: bool) -> None:

@@ -93,7 +93,8 @@ class Heat:
     """Shades ``z [rows, columns]`` with a label for each row (first on top) and column; dark is little, light is much.
 
     ``scale`` names the shade's unit, which begins at ``floor`` (None: at the least); ``marks`` are (shade, text) for
-    its scale where a shade is not the number itself, but, with ``root``, its square root.
+    its scale where a shade is not the number itself, but, with ``root``, its square root. ``around_zero``: white is 0,
+    purple above it and orange below it, grey not known.
     """
 
     rows: tuple[str, ...]
@@ -103,6 +104,16 @@ class Heat:
     marks: tuple[tuple[float, str], ...] = ()
     floor: float | None = None
     root: bool = False
+    around_zero: bool = False
+
+    @property
+    def limits(self) -> tuple[float | None, float | None]:
+        """The numbers at which the shades begin and end (None: at the least, at the largest)."""
+        known = self.z[np.isfinite(self.z)]
+        if self.around_zero:
+            most = float(np.abs(known).max(initial=0.0)) or 1.0
+            return -most, most
+        return self.floor, None if self.floor is None else float(known.max(initial=self.floor))
 
     @property
     def numbers(self) -> Floats:

@@ -63,21 +63,26 @@ def _sampling(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
 
 def _drawn(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
     """Return NaN from the first round on whose values without blocks are not recorded."""
+    return jackknife_errors(_without_block(run, group_of, count, ends))
+
+
+def _without_block(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
+    """Return the sums of values until ``ends [C]`` with each block of the validation samples left out, ``[n, C, B]``;
+    NaN from the first round on that did not record them.
+    """
     blocks = max((without.shape[1] for _, without in run.without_block.values()), default=0)
-    sums, known = np.zeros((count, len(ends), blocks)), np.ones((count, len(ends)), bool)
+    sums, known = np.zeros((count, len(ends), blocks)), np.ones(len(ends), bool)
     seats = run.seats
     valued = np.unique(seats.round[np.isfinite(seats.value) & (seats.round <= ends[-1])])
     for round in valued.tolist():
         column = int(np.searchsorted(ends, round))  # the first of ``ends`` that has this round in it
         clients, without = run.without_block.get(round, (np.zeros(0, np.int64), np.zeros((0, 0))))
-        if without.shape[1] != blocks or blocks < 2:
-            known[:, column:] = False
+        if without.shape[1] != blocks:
+            known[column:] = False
             continue
         group = group_of[clients]
         np.add.at(sums[:, column], group[group >= 0], np.nan_to_num(without[group >= 0]))
-    if blocks < 2:
-        return np.full((count, len(ends)), np.nan)
-    return np.where(known, jackknife_errors(sums.cumsum(axis=1)), np.nan)
+    return np.where(known[:, None], sums.cumsum(axis=1), np.nan)
 
 
 def shown(errors: Errors) -> str:
@@ -90,12 +95,165 @@ def shown(errors: Errors) -> str:
     return f"one standard error, {' and '.join(found)}" if found else "one standard error, which is not known here"
 
 
+# ---- which sums can be told apart, and how sure parts of the whole are
+
+
+ROUNDING = 1e-9  # of the largest sum: a smaller difference is one of last bits
+MOST_SPANS = 3  # stretches of places that are written out
+
+
+@dataclass(frozen=True)
+class Standings:
+    """Sums of values of ``clients [n]`` (ascending), to be compared with one another: ``totals [n]``, their standard
+    errors from the ``sampling [n]`` of coalitions (NaN: exact, or not known), and ``without [n, B]``, the sums with
+    each block of the validation samples left out (NaN, or B < 2: not recorded).
+
+    Sampling errors are taken as independent, which is rough: the values of one round come from the same coalitions.
+    The draw of the validation samples is one for all clients; what it does to two of them alike cancels out of their
+    difference.
+    """
+
+    clients: Ints
+    totals: Floats
+    sampling: Floats
+    without: Floats
+
+    def among(self, clients: Ints) -> Standings:
+        """Return the standings of some of the clients only."""
+        at = np.flatnonzero(np.isin(self.clients, clients))
+        return Standings(self.clients[at], self.totals[at], self.sampling[at], self.without[at])
+
+    @property
+    def known(self) -> bool:
+        """Whether anything is known of how sure the sums are."""
+        return bool(np.isfinite(self.sampling).any()) or self._recorded
+
+    @property
+    def _recorded(self) -> bool:
+        return self.without.shape[1] > 1 and bool(np.isfinite(self.without).all())
+
+    def _at(self, client: int) -> int:
+        return int(np.searchsorted(self.clients, client))
+
+    def differences(self, client: int) -> tuple[Floats, Floats]:
+        """Return by how much the others' sums are above that of ``client``, ``[n]``, with the standard errors ``[n]``
+        (NaN: not known). At the client itself both are 0.
+        """
+        at = self._at(client)
+        drawn = jackknife_errors(self.without - self.without[at])
+        unknown = np.isnan(drawn) & (np.isnan(self.sampling) | np.isnan(self.sampling[at]))
+        sampling = np.nan_to_num(self.sampling) ** 2 + np.nan_to_num(self.sampling[at]) ** 2
+        errors = np.where(unknown, np.nan, np.sqrt(sampling + np.nan_to_num(drawn) ** 2))
+        errors[at] = 0.0
+        return self.totals - self.totals[at], errors
+
+    def place(self, client: int) -> int:
+        """Return the client's place: 1 is the highest sum; equal sums have the same."""
+        return 1 + int((self.totals > self.totals[self._at(client)]).sum())
+
+    def tied(self, client: int) -> Ints:
+        """Return the clients that cannot be told apart from this one, the highest sum first: the difference of their
+        sums is within 1.96 standard errors of 0, or its error is not known.
+        """
+        return self._ordered(client)[self._tied_at(client)]
+
+    def tied_places(self, client: int) -> Ints:
+        """Return the places of those clients, ascending; of equal sums this client is counted first."""
+        return np.asarray(1 + self._tied_at(client), np.int64)
+
+    def _ordered(self, client: int) -> Ints:
+        order = np.lexsort((self.clients != client, -self.totals))  # stable: then by number
+        return self.clients[order]
+
+    def _tied_at(self, client: int) -> Ints:
+        difference, error = self.differences(client)
+        rounding = ROUNDING * float(np.abs(self.totals).max())
+        apart = np.abs(difference) > np.maximum(SURE * error, rounding)  # NaN: no
+        tied = self.clients[~apart & (self.clients != client)]
+        return np.flatnonzero(np.isin(self._ordered(client), tied))
+
+    def parts(self) -> tuple[Floats, Floats]:
+        """Return each sum as a part of all sums above zero, ``[n]``, and its standard error ``[n]`` from both errors
+        together (NaN: not known). The part of a sum below zero is below zero. All NaN if no sum is above zero.
+        """
+        above = self.totals > 0
+        whole = float(self.totals[above].sum())
+        unknown = np.full(len(self.totals), np.nan)
+        if whole <= 0:
+            return unknown, unknown
+        part = self.totals / whole
+        if not self._recorded and not np.isfinite(self.sampling).all():
+            return part, unknown
+        # d part_i / d total_j = (1[i = j] - part_i 1[total_j > 0]) / whole
+        squares = np.nan_to_num(self.sampling) ** 2
+        others = squares[above].sum() - np.where(above, squares, 0.0)
+        sampling = ((1 - np.where(above, part, 0.0)) ** 2 * squares + part**2 * others) / whole**2
+        if not self._recorded:
+            return part, np.sqrt(sampling)
+        wholes = np.maximum(self.without, 0.0).sum(axis=0)
+        drawn = jackknife_errors(self.without / wholes) if (wholes > 0).all() else unknown
+        return part, np.sqrt(sampling + drawn**2)
+
+
+def standings(runs: Sequence[RunRecord], clients: Ints, end: int) -> Standings:
+    """Return the sums of values of ``clients [n]`` (ascending) until round ``end`` (0-based), over several runs with
+    the same clients their means. The blocks of validation samples are the same in all runs of one split.
+    """
+    ends = np.array([end], np.int64)
+    totals = np.mean([_running(run, clients, ends)[:, 0] for run in runs], axis=0)
+    squares, without = [], []
+    for run in runs:
+        group_of = np.full(max(run.num_clients, int(clients.max()) + 1), -1, np.int64)
+        group_of[clients] = np.arange(len(clients))
+        squares.append(_sampling(run, group_of, len(clients), ends)[:, 0] ** 2)
+        without.append(_without_block(run, group_of, len(clients), ends)[:, 0])
+    same = len({one.shape for one in without}) == 1
+    blocks = np.mean(without, axis=0) if same else np.zeros((len(clients), 0))
+    return Standings(clients, totals, np.sqrt(np.mean(squares, axis=0) / len(runs)), blocks)
+
+
+def in_words(places: Ints, own: int) -> str:
+    """Return ascending places in words, such as "number 5", "numbers 2 to 6" or "numbers 2, 3 and 5 to 8". A client's
+    ``own`` place, which is not among them, does not part a stretch of them. Of places that are scattered widely it is
+    said how many they are.
+    """
+    told = _spans(places, own, " to ")
+    if not told:
+        return f"{len(places)} of numbers {places[0]} to {places[-1]}"
+    if len(told) > 1:
+        return f"numbers {', '.join(told[:-1])} and {told[-1]}"
+    return f"number{'' if len(places) == 1 else 's'} {told[0]}"
+
+
+def _in_short(places: Ints, own: int) -> str:
+    """Return the same for a label: "5", "2–6", "2, 3, 5–8"."""
+    return ", ".join(_spans(places, own, "–")) or f"{len(places)} of {places[0]}–{places[-1]}"
+
+
+def _spans(places: Ints, own: int, to: str) -> list[str]:
+    """Return each stretch of places, its ends joined by ``to``; nothing if there are too many stretches."""
+    stretches: list[list[int]] = []
+    for place in sorted({own, *places.tolist()}):
+        if stretches and stretches[-1][-1] == place - 1:
+            stretches[-1].append(place)
+        else:
+            stretches.append([place])
+    told: list[str] = []
+    parted = 0
+    for stretch in stretches:
+        kept = [p for p in stretch if p != own or stretch[0] < own < stretch[-1]]
+        told += [f"{kept[0]}{to}{kept[-1]}"] if len(kept) > 2 else map(str, kept)
+        parted += bool(kept)
+    return told if parted <= MOST_SPANS else []
+
+
 # ---- sums and charts of values
 
 
 MOST_CLIENTS = 300  # rows of the heat map
 MOST_CELLS = 60_000
 MOST_COLUMNS = 400
+MOST_PAIRED = 40  # clients of the map of interactions
 _SECTION = "Who contributed"
 
 
@@ -105,7 +263,8 @@ class Contribution:
 
     ``clients [n]`` ids of those who ever had a value, ``labels`` what to call them, ``seats [n]`` how many of their
     updates were valued, ``rounds [C]`` numbers of rounds played, ``running [n, C]`` the sum of a client's values until
-    then, ``spread [n, C]`` its standard errors. Over several seeds with the same clients: means.
+    then, ``spread [n, C]`` its standard errors, ``sums`` the same sums at the end for comparing them. Over several
+    seeds with the same clients: means.
     """
 
     clients: Ints
@@ -114,6 +273,7 @@ class Contribution:
     rounds: Ints
     running: Floats
     spread: Errors
+    sums: Standings
 
     @property
     def errors(self) -> Floats:
@@ -135,6 +295,11 @@ class Contribution:
         """Each client's part of the total, ``[n]``; None if somebody's value is negative: parts of a whole are not."""
         totals = self.totals
         return totals / totals.sum() if totals.sum() > 0 and totals.min() >= 0 else None
+
+    @property
+    def ranked(self) -> Standings:
+        """The sums of those who can be ranked: one update says too little for a place."""
+        return self.sums.among(self.clients[self.seats > 1])
 
 
 def contribution(group: SeedGroup) -> Contribution | None:
@@ -159,7 +324,8 @@ def contribution(group: SeedGroup) -> Contribution | None:
     order = np.argsort(-running[:, -1], kind="stable")
     labels = tuple(runs[0].client_label(c) for c in clients[order].tolist())
     spread = Errors(sampling[order], drawn[order])
-    return Contribution(clients[order], labels, seats[order], ends + 1, running[order], spread)
+    sums = standings(runs, clients, played - 1)
+    return Contribution(clients[order], labels, seats[order], ends + 1, running[order], spread, sums)
 
 
 def _ends_of_bins(played: int, most: int) -> Ints:
@@ -195,6 +361,7 @@ def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
         name, many = slug(group.label), group.seeds_text
         charts += [_ranking(group, found, name, many), _best_and_worst(group, found, name, many)]
         charts += [_map(group, found, name, many)] if len(found.clients) > 2 and len(found.rounds) > 1 else []
+        charts += _interactions(group, name)
         charts += _scores(group, name)
     return charts
 
@@ -204,11 +371,8 @@ def _ranking(group: SeedGroup, found: Contribution, name: str, many: str) -> Cha
     left_out = len(found.clients) - best - worst
     top, bottom = slice(best), slice(best + left_out, None)
     totals, errors = [found.totals[top], found.totals[bottom]], [found.errors[top], found.errors[bottom]]
-    labels = [
-        f"client {label}" + (" (one update)" if n == 1 else "")
-        for label, n in zip(found.labels, found.seats.tolist(), strict=True)
-    ]
-    labels[best : best + left_out] = [f"{left_out} between (mean)"] if left_out else []
+    between = [f"{left_out} between (mean)"] if left_out else []
+    labels = [*_ranked_labels(found, top), *between, *_ranked_labels(found, bottom)]
     if left_out:
         totals.insert(1, found.totals[best : best + left_out].mean(keepdims=True))
         errors.insert(1, np.array([np.nan]))
@@ -220,12 +384,48 @@ def _ranking(group: SeedGroup, found: Contribution, name: str, many: str) -> Cha
     known = bool(np.isfinite(found.errors).any())
     if known:
         caption += f" Whiskers: {shown(found.last)}."
+    caption += _ties_told(found.ranked)
     if left_out:
         caption += f" The 15 best and the 10 worst; of the {left_out} clients between them, the mean."
     series = Series("total value", np.concatenate(totals), np.concatenate(errors) if known else None)
     marks = Bars(tuple(labels), (series,))
     title = f"Total contribution by client: {group.label}{many}"
     return Chart(f"contribution-ranking-{name}", _SECTION, title, caption, marks, x="total value")
+
+
+def _ranked_labels(found: Contribution, which: slice) -> list[str]:
+    """Return what to call each of these clients: with its place and those it is tied with, where that is known."""
+    ranked, labels = found.ranked, []
+    columns = (found.clients.tolist(), found.labels, found.seats.tolist())
+    for client, label, updates in zip(*(column[which] for column in columns), strict=True):
+        told = f"client {label}"
+        if updates == 1:
+            told += " (one update)"
+        elif ranked.known:
+            place, tied = ranked.place(client), ranked.tied_places(client)
+            told = f"{place}. {told}" + (f" (tied with {_in_short(tied, place)})" if len(tied) else "")
+        labels.append(told)
+    return labels
+
+
+def _ties_told(ranked: Standings) -> str:
+    """Return how to read the places in the labels, and whether the order can be believed; nothing if how sure the sums
+    are is not known.
+    """
+    count = len(ranked.clients)
+    if not ranked.known or count < 2:
+        return ""
+    told = (
+        " Before a name is its place. Tied are those who cannot be told apart: the difference of their sums is within "
+        "1.96 standard errors of 0, so that chance may have put them in this order."
+    )
+    if count > MOST_CLIENTS:  # all pairs of more would take a while
+        return told
+    alone = sum(not len(ranked.tied(client)) for client in ranked.clients.tolist())
+    if alone == count:
+        return " Before a name is its place; any two of these sums differ by more than 1.96 standard errors."
+    sure = f"{alone} of {count} clients {'stands' if alone == 1 else 'stand'}" if alone else "Nobody stands"
+    return f"{told} {sure} apart from everybody else."
 
 
 def _best_and_worst(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
@@ -267,6 +467,51 @@ def _map(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
     )
     title = f"Contribution of every client: {group.label}{many}"
     return Chart(f"contribution-map-{name}", _SECTION, title, caption, marks, x="rounds played", y="client")
+
+
+def interactions(group: SeedGroup) -> tuple[Ints, Floats, Ints] | None:
+    """Return the clients ``[n]`` that were ever valued together with another one, their mean pairwise interactions
+    ``[n, n]`` over those rounds (NaN: never together, and the diagonal), and in how many rounds two of them were
+    together ``[n, n]``. Of clients with several seats in a round the interactions of their seats are added up.
+
+    None if no run recorded interactions. Over several seeds with the same clients: all their rounds.
+    """
+    rounds = [one for run in group.same_clients for one in run.interactions()]
+    who = np.unique(np.concatenate([np.zeros(0, np.int64), *(clients for clients, _ in rounds)]))
+    sums, times = np.zeros((len(who), len(who))), np.zeros((len(who), len(who)), np.int64)
+    for clients, pairs in rounds:
+        at = np.searchsorted(who, clients)
+        one, other = np.nonzero(np.isfinite(pairs) & (clients[:, None] != clients))
+        np.add.at(sums, (at[one], at[other]), pairs[one, other])
+        met = np.unique(at[one] * len(who) + at[other])  # once a round, however many seats they have
+        times.ravel()[met] += 1
+    together = times.any(axis=1)
+    if not together.any():
+        return None
+    kept = np.ix_(together, together)
+    return who[together], np.divide(sums, times, out=np.full(sums.shape, np.nan), where=times > 0)[kept], times[kept]
+
+
+def _interactions(group: SeedGroup, name: str) -> list[Chart]:
+    found = interactions(group)
+    if found is None:
+        return []
+    who, mean, times = found
+    most = np.sort(np.argsort(-times.sum(axis=1), kind="stable")[:MOST_PAIRED])
+    mean, times = mean[np.ix_(most, most)], times[np.ix_(most, most)]
+    names = tuple(group.runs[0].client_label(c) for c in who[most].tolist())
+    caption = (
+        "How updates work together: the mean of each pair's interaction over the rounds in which both were "
+        "valued. Above 0 the two complement each other: together they are worth more than one by one. Below 0 they "
+        "duplicate each other: who has one of them gains less from the other, as when both hold the same data. Grey: "
+        f"never valued together, or the client itself. A pair met in {int(np.median(times[times > 0]))} rounds at the "
+        "median; how sure an interaction is, is not recorded, and one of a few rounds says little."
+    )
+    if len(most) < len(who):
+        caption += f" The {len(most)} of {len(who):,} clients that were valued together most often."
+    marks = Heat(names, names, mean, "mean interaction", around_zero=True)
+    title = f"Who complements and who duplicates whom: {group.label}{group.seeds_text}"
+    return [Chart(f"interactions-{name}", _SECTION, title, caption, marks, x="client", y="client")]
 
 
 def _scores(group: SeedGroup, name: str) -> list[Chart]:

@@ -145,7 +145,11 @@ def _bar_axes(axes: Axes, marks: Bars) -> None:
 
 
 def _heat(figure: Figure, axes: Axes, marks: Heat) -> None:
-    image = axes.imshow(marks.z, aspect="auto", cmap="cividis", interpolation="nearest", vmin=marks.floor)
+    low, high = marks.limits
+    colours = "PuOr" if marks.around_zero else "cividis"
+    image = axes.imshow(marks.z, aspect="auto", cmap=colours, interpolation="nearest", vmin=low, vmax=high)
+    if marks.around_zero:
+        axes.set_facecolor("0.8")
     columns, rows = ticks(marks.columns, 16), ticks(marks.rows, 24)
     named = [_short(marks.columns[i]) for i in columns]
     axes.set_xticks(columns, named, fontsize=8)

@@ -28,6 +28,7 @@ from hanse.reports.chart import (
 _INK, _GRID = "#222222", "#e4e4e4"
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _LONGEST = 42
+MOST_NAMED = 1600  # shades that say by name what they are of
 
 
 def to_plotly(chart: Chart) -> go.Figure:
@@ -168,16 +169,21 @@ def _heat(marks: Heat) -> go.Figure:
     bar: dict[str, Any] = {"title": {"text": _safe(marks.scale), "side": "right"}, "thickness": 12, "outlinewidth": 0}
     if marks.marks:
         bar |= {"tickvals": [at for at, _ in marks.marks], "ticktext": [_safe(text) for _, text in marks.marks]}
+    low, high = marks.limits
+    named = marks.z.size <= MOST_NAMED
     figure = go.Figure(
         go.Heatmap(
             z=marks.z,
-            colorscale="Cividis",
-            zmin=marks.floor,
-            zmax=None if marks.floor is None else float(np.nanmax(marks.z)),
+            colorscale="PuOr" if marks.around_zero else "Cividis",
+            zmin=low,
+            zmax=high,
             colorbar=bar,
-            hovertemplate="%{y}, %{x}: %{z:.4g}<extra></extra>",
+            text=_cells(marks) if named else None,
+            hovertemplate=f"{'%{text}' if named else '%{y}, %{x}'}: %{{z:.4g}}<extra></extra>",
         )
     )
+    if marks.around_zero:
+        figure.update_layout(plot_bgcolor="#cccccc")
     words = not all(label.isdecimal() for label in marks.columns)
     columns, rows = ticks(marks.columns, 16 if words else 7), ticks(marks.rows, 24)
     figure.update_xaxes(tickvals=columns, ticktext=[_short(marks.columns[i]) for i in columns], showgrid=False)
@@ -187,6 +193,11 @@ def _heat(marks: Heat) -> go.Figure:
         tickvals=rows, ticktext=[_folded(marks.rows[i]) for i in rows], showgrid=False, autorange="reversed"
     )
     return figure
+
+
+def _cells(marks: Heat) -> list[list[str]]:
+    """Return what each shade is of, ``[rows][columns]``."""
+    return [[_safe(f"{row}, {column}") for column in marks.columns] for row in marks.rows]
 
 
 def _graph(marks: Graph) -> go.Figure:

@@ -81,6 +81,7 @@ def figures(
 
 
 _MOST_NAMED = 5  # experiments in one sentence
+_MOST_TIED = 3  # clients in one sentence
 
 
 @dataclass(frozen=True)
@@ -170,25 +171,56 @@ def _value(groups: Sequence[SeedGroup]) -> list[str]:
         if len(several) < 2:
             continue
         best, worst = int(several[0]), int(several[-1])
-        shares, totals, total = found.shares, found.totals, float(found.totals.sum())
-        if shares is not None:
-            first, last = (_error(100 * found.errors[i] / total, 1) for i in (best, worst))
-            top, low = f"{100 * shares[best]:.0f}{first} % of the total value", f"{100 * shares[worst]:.1f}{last} %"
-        else:
-            first, last = (_error(found.errors[i]) for i in (best, worst))
-            # values relative to a mean sum to 0 but for their last bits
-            together = 0.0 if abs(total) < 1e-9 * float(np.abs(totals).sum()) else total
-            top = f"value {totals[best]:.3g}{first}, all together {together:.3g}"
-            low = f"{totals[worst]:.3g}{last}"
         comma = "," if group.seeds_text else ""
-        told.append(
-            f"In {group.label}{group.seeds_text}{comma} the client of the highest value was {found.labels[best]} "
-            f"({top}), that of the lowest {found.labels[worst]} ({low}){_harm(found)}."
-        )
+        told.append(f"In {group.label}{group.seeds_text}{comma} {_ends_of(found, best, worst)}.")
         sure = sure or (shown(found.last) if np.isfinite(found.errors[[best, worst]]).any() else "")
     if sure:
         told[-1] += f" After ± of a value: {sure}."
     return told
+
+
+def _ends_of(found: Contribution, best: int, worst: int) -> str:
+    """Say who has the highest and who the lowest sum (their positions), unless others cannot be told apart from them,
+    and whose updates did harm.
+    """
+    shares, totals, total = found.shares, found.totals, float(found.totals.sum())
+    if shares is not None:
+        errors = 100 * found.sums.parts()[1][np.searchsorted(found.sums.clients, found.clients[[best, worst]])]
+        top = f"{100 * shares[best]:.0f}{_error(errors[0], 1)} % of the total value"
+        low = f"{100 * shares[worst]:.1f}{_error(errors[1], 1)} %"
+    else:
+        # values relative to a mean sum to 0 but for their last bits
+        together = 0.0 if abs(total) < 1e-9 * float(np.abs(totals).sum()) else total
+        top = f"value {totals[best]:.3g}{_error(found.errors[best])}, all together {together:.3g}"
+        low = f"{totals[worst]:.3g}{_error(found.errors[worst])}"
+    first, last = (_tied_with(found, at) for at in (best, worst))
+    if first:
+        told = (
+            f"no client has clearly the highest value: {found.labels[best]} ({top}) cannot be told apart from {first}"
+        )
+    else:
+        told = f"the client of the highest value was {found.labels[best]} ({top})"
+    if last:
+        none = "nor has one" if first else "no client has"
+        told += f"; {none} clearly the lowest: {found.labels[worst]} ({low}) cannot be told apart from {last}"
+    elif first:
+        told += f"; the client of the lowest value was {found.labels[worst]} ({low})"
+    else:
+        told += f", that of the lowest {found.labels[worst]} ({low})"
+    return told + _harm(found)
+
+
+def _tied_with(found: Contribution, at: int) -> str:
+    """Return who cannot be told apart from the client at this position: names, or how many of how many. Nothing if
+    nobody, or if that is not known.
+    """
+    ranked = found.ranked
+    tied = ranked.tied(int(found.clients[at])).tolist() if ranked.known else []
+    if len(tied) > _MOST_TIED:
+        others = len(ranked.clients) - 1
+        return f"any of the {others} others" if len(tied) == others else f"{len(tied)} of the {others} others"
+    labels = dict(zip(found.clients.tolist(), found.labels, strict=True))
+    return _list([labels[client] for client in tied]) if tied else ""
 
 
 def _harm(found: Contribution) -> str:

@@ -24,7 +24,7 @@ from hanse.ledger.export import tokens
 from hanse.ledger.place import reading
 from hanse.ledger.store import Record
 from hanse.reports.chart import Floats, Ints
-from hanse.reports.contributions import SURE, Errors, errors_of
+from hanse.reports.contributions import SURE, Errors, Standings, errors_of, in_words, standings
 from hanse.runs.config import Experiment
 from hanse.runs.record import RunRecord, load_run
 
@@ -299,6 +299,9 @@ class Contributed:
     the draw of the validation samples (``drawn``), ``share`` of the sums above zero of all clients, and the client's
     ``place`` (1 is the highest value) among the ``ranked`` clients: those of whom more than one update was valued.
     None: nobody is valued in this run, this client never was, or too seldom to be ranked. ``valued``: how many are.
+
+    ``tied`` are the places of those who cannot be told apart from it (None: not known), ``share_interval`` the 95 %
+    interval of the share from both errors together (None: not known).
     """
 
     rounds: tuple[Round, ...]
@@ -309,12 +312,35 @@ class Contributed:
     place: int | None = None
     ranked: int = 0
     valued: int = 0
+    tied: tuple[int, ...] | None = None
+    share_interval: tuple[float, float] | None = None
+
+    @property
+    def standing(self) -> str:
+        """The client's place in a sentence, no surer than the errors allow; empty if it has none."""
+        if self.place is None:
+            return ""
+        told = f"By this sum it is number {self.place} of the {self.ranked} clients of whom more than one update was "
+        if not self.tied:
+            return f"{told}valued."
+        if len(self.tied) == self.ranked - 1:
+            others = "any of the others" if len(self.tied) > 1 else "the other"
+        else:
+            others = in_words(np.array(self.tied, np.int64), self.place)
+        return f"{told}valued; it cannot be told apart from {others}: that order may be chance."
 
     @property
     def error(self) -> float | None:
         """The standard error of ``value``, from both; None if neither is known."""
         known = [e for e in (self.sampling, self.drawn) if e is not None]
         return math.hypot(*known) if known else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of ``value``, from both errors; None if neither is known."""
+        if self.value is None or self.error is None:
+            return None
+        return self.value - SURE * self.error, self.value + SURE * self.error
 
     @property
     def sure(self) -> bool:
@@ -341,17 +367,30 @@ def contributed(run: RunRecord, client: int) -> Contributed:
     own = float(totals[np.searchsorted(valued, client)])
     above = float(np.maximum(totals, 0.0).sum())
     errors = errors_of(run, [np.array([client])], np.array([played - 1]))
-    ranked = updates > 1
+    everybody = standings([run], valued, played - 1)
+    ranked = everybody.among(valued[updates > 1])
+    placed = client in ranked.clients
     return Contributed(
         rounds=rounds,
         value=own,
         sampling=_known(errors.sampling[0, 0]),
         drawn=_known(errors.drawn[0, 0]),
         share=max(own, 0.0) / above if above > 0 else None,
-        place=1 + int((totals[ranked] > own).sum()) if ranked[np.searchsorted(valued, client)] else None,
-        ranked=int(ranked.sum()),
+        place=ranked.place(client) if placed else None,
+        ranked=len(ranked.clients),
         valued=len(valued),
+        tied=tuple(ranked.tied_places(client).tolist()) if placed and ranked.known else None,
+        share_interval=_interval(everybody, client),
     )
+
+
+def _interval(sums: Standings, client: int) -> tuple[float, float] | None:
+    """Return the 95 % interval of a client's part of all sums above zero, within 0 and 1; None if it is not known."""
+    part, error = (float(numbers[sums.clients == client][0]) for numbers in sums.parts())
+    if not math.isfinite(error):
+        return None
+    low, high = (min(1.0, max(0.0, part + side * SURE * error)) for side in (-1, 1))
+    return low, high
 
 
 def _positive_by_round(run: RunRecord, some: np.ndarray, played: int) -> Floats:

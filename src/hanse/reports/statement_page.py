@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hanse.ledger.export import tokens
@@ -24,6 +25,7 @@ POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form
 WIDTH, HEIGHT = 640, 190  # of a picture, in its own units
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 8, 12, 26
 MOST_BARS = 120
+SMALLEST = 1e-7  # a number that is written without an exponent
 
 
 def render(statement: Statement) -> str:
@@ -51,7 +53,12 @@ def _percent(share: float | None) -> str:
 
 
 def _number(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else f"{value:.{digits}g}"
+    if value is None:
+        return "–"
+    told = f"{value:.{digits}g}"
+    # most readers do not know what 9.4e-06 is
+    small = "e-0" in told and abs(value) >= SMALLEST
+    return np.format_float_positional(float(told), trim="-") if small else told
 
 
 @dataclass(frozen=True)

@@ -512,6 +512,24 @@ class RunRecord:
                 found[int(line["round"])] = (clients, without)
         return found
 
+    def interactions(self) -> Iterator[tuple[Ints, Floats]]:
+        """Yield, of each round that recorded them, the clients ``[S]`` whose updates were valued and the pairwise
+        interactions of these updates ``[S, S]`` (NaN: not in one game).
+
+        Raises UserError if a round's arrays do not fit each other.
+        """
+        for line in self.metrics:
+            stored = self.arrays(line["round"], only=("answered", "value_interactions"))
+            clients, pairs = stored.get("answered"), stored.get("value_interactions")
+            if clients is None or pairs is None:
+                continue
+            if clients.ndim != 1 or clients.dtype.kind not in "iu" or pairs.dtype.kind != "f":
+                raise UserError(f"{round_file(self.path, line['round'])}: its interactions are not numbers by client")
+            if pairs.shape != (len(clients), len(clients)):
+                what = f"interactions {pairs.shape} of {len(clients)} updates"
+                raise UserError(f"{round_file(self.path, line['round'])}: has {what}: must be as many by as many")
+            yield clients.astype(np.int64), pairs.astype(np.float64)
+
     def refusals(self) -> Iterator[tuple[int, int, str]]:
         """Yield (round, client, reason) of every refusal; only rounds that had one are opened."""
         for line in self.metrics:

@@ -1,0 +1,302 @@
+"""Which clients a ranking cannot tell apart, how sure a share is, and who complements whom: by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reports_cases import metric, seat, write_run
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.reports.chart import Bars, Chart, Heat, to_csv
+from hanse.reports.contributions import (
+    SURE,
+    Standings,
+    contribution,
+    contribution_charts,
+    in_words,
+    interactions,
+    standings,
+)
+from hanse.reports.draw_matplotlib import to_matplotlib
+from hanse.reports.draw_plotly import to_plotly
+from hanse.reports.groups import SeedGroup, group_runs
+from hanse.reports.report import summary
+from hanse.reports.statement import contributed, statement
+from hanse.reports.statement_page import render
+from hanse.runs.record import load_run, load_runs
+
+
+def compared(totals: list[float], sampling: list[float], without: object = None) -> Standings:
+    n = len(totals)
+    blocks = np.zeros((n, 0)) if without is None else np.array(without, float)
+    return Standings(np.arange(n), np.array(totals), np.array(sampling), blocks)
+
+
+def sampled_run(path: Path, values: list[float], errors: list[float]) -> Path:
+    """Two rounds; a client's value is the same in both, with this standard error in each."""
+    seats = [
+        seat(r, c, v / 2, value_error=e / 2**0.5)
+        for r in range(2)
+        for c, (v, e) in enumerate(zip(values, errors, strict=True))
+    ]
+    return write_run(path, [metric(0), metric(1)], seats)
+
+
+def group(*paths: Path) -> SeedGroup:
+    (found,) = group_runs(load_runs(paths))
+    return found
+
+
+# ---- ties
+
+
+def test_sums_are_apart_when_their_difference_is_more_than_its_error_allows() -> None:
+    found = compared([10.0, 9.0, 5.0, 1.0], [0.3, 0.4, 0.5, 3.0])
+    difference, error = found.differences(0)
+    np.testing.assert_allclose(difference, [0, -1, -5, -9])
+    np.testing.assert_allclose(error[:3], [0, 0.5, 0.34**0.5])
+    assert [found.tied(c).tolist() for c in range(4)] == [[], [], [3], [2]]  # 1 against .98, 4 against 5.96
+    wider = compared([10.0, 9.0, 5.0, 1.0], [0.3, 0.42, 0.5, 3.0])  # 1 against 1.96 * 0.516
+    assert [wider.tied(c).tolist() for c in range(4)] == [[1], [0], [3], [2]]
+    assert wider.tied_places(1).tolist() == [1]
+
+
+def test_what_another_validation_set_does_to_both_alike_does_not_tie_them() -> None:
+    sides = np.where(np.arange(20) % 2, 1.0, -1.0)
+    exact = [float("nan")] * 3
+    found = compared([3.0, 2.0, 1.0], exact, [3 + sides, 2 + sides, 1 - sides])
+    one = (19 / 20 * 20) ** 0.5  # of one sum: 4.36, more than any difference
+    np.testing.assert_allclose(found.differences(0)[1], [0, 0, 2 * one])
+    assert [found.tied(c).tolist() for c in range(3)] == [[2], [2], [0, 1]]
+    both = compared([3.0, 2.0, 1.0], [0.3, 0.4, 0.0], [3 + sides, 2 + sides, 1 - sides])
+    np.testing.assert_allclose(both.differences(0)[1], [0, 0.5, (4 * one**2 + 0.09) ** 0.5])
+
+
+def test_an_error_that_is_not_known_tells_nobody_apart() -> None:
+    some = compared([3.0, 2.0, 1.0], [0.1, float("nan"), 0.1])
+    assert some.known
+    assert [some.tied(c).tolist() for c in range(3)] == [[1], [0, 2], [1]]
+    assert not compared([3.0, 2.0], [float("nan")] * 2).known
+
+
+def test_equal_sums_are_tied_though_their_errors_are_zero() -> None:
+    found = compared([2.0, 0.1 + 0.2, 0.3, 5.0], [0.0] * 4)  # 0.30000000000000004 and 0.3
+    assert [found.place(c) for c in (3, 0, 1, 2)] == [1, 2, 3, 4]
+    assert [found.tied(c).tolist() for c in range(4)] == [[], [2], [1], []]
+    same = compared([1.0, 1.0, 0.0], [0.0] * 3)
+    assert [same.place(c) for c in range(3)] == [1, 1, 3]
+    assert [same.tied_places(c).tolist() for c in range(3)] == [[2], [2], []]
+
+
+@pytest.mark.parametrize(
+    ("places", "own", "told"),
+    [
+        ([2, 3, 5, 6], 4, "numbers 2 to 6"),
+        ([5], 4, "number 5"),
+        ([5, 6], 4, "numbers 5 and 6"),
+        ([1, 2, 3], 4, "numbers 1 to 3"),
+        ([3, 5], 4, "numbers 3 to 5"),
+        ([1, 3, 9], 4, "numbers 1, 3 and 9"),
+        ([2, 5, 6, 7, 9], 4, "numbers 2, 5 to 7 and 9"),
+        ([1, 6, 8, 10, 11], 4, "5 of numbers 1 to 11"),
+    ],
+)
+def test_places_in_words(places: list[int], own: int, told: str) -> None:
+    assert in_words(np.array(places), own) == told
+
+
+def test_a_sum_over_runs_has_the_mean_of_their_blocks(tmp_path: Path) -> None:
+    paths = []
+    for i, (value, error) in enumerate(((1.0, 0.3), (3.0, 0.4))):
+        path = sampled_run(tmp_path / f"s{i}", [value, 2 * value], [error, error])
+        config = (path / "config.toml").read_text().replace("rounds = 4\nseed = 0", f"rounds = 4\nseed = {i}")
+        (path / "config.toml").write_text(config)
+        for r in range(2):
+            blocks = np.array([[value, value + 1, value + 2], [0.0, 0.0, 0.0]])
+            np.savez(path / "rounds" / f"{r:05d}.npz", answered=np.array([0, 1]), value_without_block=blocks)
+        paths.append(path)
+    runs = load_runs(paths)
+    assert len(group_runs(runs)) == 1
+    found = standings(runs, np.array([0, 1]), 1)
+    np.testing.assert_allclose(found.totals, [2, 4])
+    np.testing.assert_allclose(found.sampling, [0.25, 0.25])  # sqrt((.09 + .16) / 2) / sqrt(2)
+    np.testing.assert_allclose(found.without, [[4, 6, 8], [0, 0, 0]])  # two rounds, mean of two runs
+    np.testing.assert_allclose(standings(runs, np.array([0, 1]), 0).without[0], [2, 3, 4])
+
+
+def test_a_statement_says_from_whom_the_client_cannot_be_told_apart(tmp_path: Path) -> None:
+    path = sampled_run(tmp_path / "a", [9.0, 5.0, 4.9, 4.8, 1.0, -3.0], [0.2, 0.2, 0.2, 0.2, 0.2, 0.2])
+    run = load_run(path)
+    mine = [contributed(run, c) for c in range(6)]
+    assert [(m.place, m.tied) for m in mine] == [(1, ()), (2, (3, 4)), (3, (2, 4)), (4, (2, 3)), (5, ()), (6, ())]
+    page = render(statement(path, 2))
+    assert "number 3 of the 6 clients of whom more than one update was valued; it cannot be told apart" in page
+    assert "from numbers 2 to 4: that order may be chance." in page
+    assert mine[0].standing.endswith("number 1 of the 6 clients of whom more than one update was valued.")
+    assert "told apart" not in render(statement(path, 0))
+    everybody = load_run(sampled_run(tmp_path / "b", [3.0, 2.0, 1.0], [5.0] * 3))
+    assert "cannot be told apart from any of the others: " in contributed(everybody, 1).standing
+
+
+def test_a_ranking_whose_errors_are_not_known_says_nothing_of_ties(tmp_path: Path) -> None:
+    seats = [seat(r, c, 1.0 + c) for r in range(2) for c in range(3)]
+    path = write_run(tmp_path / "a", [metric(0), metric(1)], seats)
+    mine = contributed(load_run(path), 1)
+    assert (mine.place, mine.tied, mine.share_interval) == (2, None, None)
+    ranking = contribution_charts([group(path)])[0]
+    assert "told apart" not in ranking.caption
+    assert isinstance(ranking.marks, Bars)
+    assert ranking.marks.labels == ("client 2", "client 1", "client 0")
+
+
+def test_the_ranking_and_its_conclusion_claim_no_order_that_may_be_chance(tmp_path: Path) -> None:
+    found = group(sampled_run(tmp_path / "a", [5.0, 4.9, 4.8, 1.0, -3.0], [0.2] * 5))
+    ranking = contribution_charts([found])[0]
+    assert isinstance(ranking.marks, Bars)
+    assert ranking.marks.labels == (
+        "1. client 0 (tied with 2, 3)",
+        "2. client 1 (tied with 1–3)",
+        "3. client 2 (tied with 1, 2)",
+        "4. client 3",
+        "5. client 4",
+    )
+    assert "2 of 5 clients stand apart from everybody else" in ranking.caption
+    [told] = [line for line in summary([found]) if "value" in line]
+    assert "no client has clearly the highest value: 0 (value 5 ± 0.2, all together 12.7)" in told
+    assert "cannot be told apart from 1 and 2; the client of the lowest value was 4 (-3 ± 0.2)" in told
+    assert "client of the highest value" not in told
+    apart = group(sampled_run(tmp_path / "b", [5.0, 4.0, 3.0], [0.1] * 3))
+    assert "any two of these sums differ" in contribution_charts([apart])[0].caption
+    assert "the client of the highest value was 0" in summary([apart])[1]
+    alike = group(sampled_run(tmp_path / "c", [-5.0, 4.0, 3.0, 2.0, 1.0], [9.0] * 5))
+    assert "; nor has one clearly the lowest: 0 (-5 ± 9) cannot be told apart from any of the 4" in summary([alike])[1]
+
+
+# ---- shares
+
+
+def test_a_share_has_the_error_of_its_value_and_of_the_whole() -> None:
+    found = compared([3.0, 1.0, -2.0], [0.3, 0.4, 0.5])
+    part, error = found.parts()
+    np.testing.assert_allclose(part, [0.75, 0.25, -0.5])
+    # of 3 / (3 + 1): d/d3 = 1/16, d/d1 = -3/16; of -2 / (3 + 1): d/d(-2) = 1/4, the others 2/16
+    by_hand = [(0.3**2 + (3 * 0.4) ** 2) ** 0.5 / 16, ((3 * 0.4) ** 2 + 0.3**2) ** 0.5 / 16]
+    np.testing.assert_allclose(error[:2], by_hand)
+    np.testing.assert_allclose(error[2], (0.5**2 / 16 + (0.3**2 + 0.4**2) / 64) ** 0.5)
+
+
+def test_a_share_that_no_validation_set_changes_has_no_error_of_the_draw() -> None:
+    scale = np.linspace(0.5, 1.5, 20)
+    found = compared([3.0, 1.0], [float("nan")] * 2, [3 * scale, scale])
+    np.testing.assert_allclose(found.parts()[1], 0.0, atol=1e-12)
+    halves = np.array([[1.0, 3.0], [1.0, 1.0]])  # shares of a half and of three quarters
+    _, error = compared([2.0, 1.0], [0.0, 0.0], halves).parts()
+    np.testing.assert_allclose(error, [0.125, 0.125])  # sqrt(1/2 * 2 * .125^2)
+    assert np.isnan(compared([-1.0, -2.0], [0.1, 0.1]).parts()[0]).all()
+    assert np.isnan(compared([2.0, 1.0], [0.1, float("nan")]).parts()[1]).all()
+
+
+def test_a_statement_shows_the_interval_of_the_share(tmp_path: Path) -> None:
+    path = sampled_run(tmp_path / "a", [3.0, 1.0, -2.0], [0.3, 0.4, 0.1])
+    mine = contributed(load_run(path), 0)
+    error = (0.3**2 + 1.2**2) ** 0.5 / 16
+    assert mine.share_interval == pytest.approx((0.75 - SURE * error, 0.75 + SURE * error))
+    assert contributed(load_run(path), 2).share_interval == (0.0, 0.0)
+    assert "75.0 % of what all clients&#39;" not in render(statement(path, 0))
+    assert "75.0 % of what all clients' were worth (with 95 % confidence between 59.8 % and 90.2 %)" in render(
+        statement(path, 0)
+    )
+    assert mine.interval == pytest.approx((3 - SURE * 0.3, 3 + SURE * 0.3))
+
+
+# ---- interactions
+
+
+def paired_run(path: Path, *rounds: tuple[list[int], list[list[float]]]) -> Path:
+    seats = [seat(r, c, 1.0) for r, (clients, _) in enumerate(rounds) for c in clients]
+    write_run(path, [metric(r) for r in range(len(rounds))], seats)
+    for r, (clients, pairs) in enumerate(rounds):
+        np.savez(path / "rounds" / f"{r:05d}.npz", answered=np.array(clients), value_interactions=np.array(pairs))
+    return path
+
+
+NAN = float("nan")
+
+
+def test_interactions_are_means_over_the_rounds_in_which_both_were_valued(tmp_path: Path) -> None:
+    path = paired_run(
+        tmp_path / "a",
+        ([4, 1], [[0.0, 0.2], [0.2, 0.0]]),
+        ([1, 4, 2], [[0.0, 0.4, -0.6], [0.4, 0.0, NAN], [-0.6, NAN, 0.0]]),
+        ([5], [[0.0]]),  # alone in its round
+    )
+    found = interactions(group(path))
+    assert found is not None
+    clients, mean, times = found
+    assert clients.tolist() == [1, 2, 4]
+    np.testing.assert_allclose(mean, [[NAN, -0.6, 0.3], [-0.6, NAN, NAN], [0.3, NAN, NAN]])
+    assert times.tolist() == [[0, 1, 2], [1, 0, 0], [2, 0, 0]]
+
+
+def test_two_seats_of_a_client_add_up_and_count_one_round(tmp_path: Path) -> None:
+    pairs = [[0.0, 9.0, 0.1], [9.0, 0.0, 0.2], [0.1, 0.2, 0.0]]
+    found = interactions(group(paired_run(tmp_path / "a", ([3, 3, 0], pairs))))
+    assert found is not None
+    np.testing.assert_allclose(found[1], [[NAN, 0.3], [0.3, NAN]])
+    assert found[2].max() == 1
+
+
+def heat_of(path: Path) -> Chart:
+    [chart] = [c for c in contribution_charts([group(path)]) if c.key.startswith("interactions")]
+    return chart
+
+
+def test_the_map_of_interactions_has_its_white_at_zero(tmp_path: Path) -> None:
+    three = [[0.0, 0.4, -0.6], [0.4, 0.0, NAN], [-0.6, NAN, 0.0]]
+    chart = heat_of(paired_run(tmp_path / "a", ([1, 4, 2], three)))
+    assert isinstance(chart.marks, Heat)
+    assert chart.marks.limits == (-0.6, 0.6)
+    assert "Above 0 the two complement each other" in chart.caption
+    assert "Below 0 they duplicate each other" in chart.caption
+    assert to_csv(chart).splitlines()[1:4] == ["1,1,", "1,2,-0.6", "1,4,0.4"]
+    drawn = to_plotly(chart).data[0]
+    assert (drawn.zmin, drawn.zmax, drawn.text[0][1]) == (-0.6, 0.6, "1, 2")
+    assert to_matplotlib(chart).axes[0].images[0].get_clim() == (-0.6, 0.6)
+
+
+def test_of_many_clients_those_are_shown_that_met_most(tmp_path: Path) -> None:
+    many = np.full((60, 60), 0.1)
+    path = paired_run(tmp_path / "a", (list(range(60)), many.tolist()), (list(range(20, 60)), many[:40, :40].tolist()))
+    marks = heat_of(path).marks
+    assert isinstance(marks, Heat)
+    assert marks.rows == tuple(str(c) for c in range(20, 60))
+    assert "The 40 of 60 clients" in heat_of(path).caption
+
+
+def test_interactions_that_do_not_fit_are_refused_and_none_make_no_map(tmp_path: Path) -> None:
+    path = paired_run(tmp_path / "a", ([1, 2], [[0.0, 1.0]]))
+    with pytest.raises(UserError, match=r"00000\.npz: has interactions \(1, 2\) of 2 updates"):
+        interactions(group(path))
+    assert interactions(group(sampled_run(tmp_path / "b", [1.0], [0.1]))) is None
+
+
+def test_a_run_that_records_interactions_is_drawn(tmp_path: Path) -> None:
+    experiment = hanse.Experiment(
+        data={"clients": 5, "alpha": 0.3},
+        model={"name": "logistic"},
+        mechanism={"name": "fedavg", "value": {"name": "mixture", "interactions": True}},
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": 2},
+    )
+    hanse.run(experiment, out=tmp_path / "a")
+    run = load_run(tmp_path / "a")
+    stored = [run.arrays(r)["value_interactions"] for r in range(2)]
+    wanted = np.mean(stored, axis=0)
+    np.fill_diagonal(wanted, np.nan)
+    marks = heat_of(tmp_path / "a").marks
+    assert isinstance(marks, Heat)
+    np.testing.assert_allclose(marks.z, wanted)
+    assert contribution(group(tmp_path / "a")) is not None
