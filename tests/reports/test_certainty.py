@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,7 @@ def test_no_text_says_harm_where_zero_is_within_the_interval(tmp_path: Path) -> 
     unsure = summary(group_runs(load_runs([drawn_run(tmp_path / "a", {0: 1.0, 1: -0.2}, 0.1)])))
     assert "1 of 2 clients have a negative sum, none of them so clearly that it could not be chance" in unsure[1]
     sure = summary(group_runs(load_runs([drawn_run(tmp_path / "b", {0: 1.0, 1: -0.2}, 0.01)])))
-    assert "and of 1 of them the whole 95 % interval is below zero: their updates did harm" in sure[1]
+    assert "and of 1 of them the whole 95 % interval is below zero: by the Shapley value their " in sure[1]
     unknown = write_run(tmp_path / "c", [metric(0), metric(1)], [seat(r, c, c - 0.5) for r in (0, 1) for c in (0, 1)])
     told = " ".join(summary(group_runs(load_runs([unknown]))))
     assert "negative sum" in told
@@ -95,3 +96,21 @@ def test_who_rides_free_follows_the_behaviours_own_default(tmp_path: Path) -> No
     changes = {"behaviour": {"free_rider": {}}, "data": {"clients": 20}}
     run = load_run(write_run(tmp_path / "a", [metric(0)], [seat(0, c) for c in range(20)], changes))
     assert len(kinds_of(run)["free riders"]) == round(20 * FreeRider().fraction)
+
+
+def test_an_estimate_whose_error_is_not_known_has_no_interval(tmp_path: Path) -> None:
+    """A null in the place of the error: the draw's error alone would be taken for all of it."""
+    run = drawn_run(tmp_path / "a", {0: 1.0, 1: -0.2}, 0.01)
+    lines = [json.loads(line) for line in (run / "clients.jsonl").read_text().splitlines()]
+    told = {"value_error": None}
+    (run / "clients.jsonl").write_text("".join(json.dumps(line | told) + "\n" for line in lines))
+    [read] = load_runs([run])
+    errors = errors_of(read, [np.array([0]), np.array([1])], np.array([1]))
+    assert np.isinf(errors.sampling).all()
+    assert np.isfinite(errors.drawn).all()
+    assert np.isnan(errors.total).all()
+    given = contributed(read, 1)
+    assert given.error is None
+    assert given.interval is None
+    assert not given.sure
+    assert "interval is below zero" not in " ".join(summary(group_runs([read])))

@@ -114,7 +114,9 @@ def _worth(found: Statement) -> str:
     between = ""
     if given.interval is not None:
         between = f", with 95 % confidence between {given.interval[0]:.3g} and {given.interval[1]:.3g}"
-    return f"Its updates were worth {given.value:.3g} in all{between}. {given.standing}".rstrip()
+    return (
+        f"Its updates were worth {given.value:.3g} in all{between}, by the {given.measure}. {given.standing}".rstrip()
+    )
 
 
 def _before(file: Path, client: str, as_json: bool) -> None:

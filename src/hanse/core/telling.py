@@ -230,9 +230,10 @@ class About:
         return next((said.telling.worth for said in self.parts if said.telling.worth is not None), None)
 
     @property
-    def measure(self) -> Measure | None:
-        """What the value part measures; None if it does not say, as in runs of before."""
-        return next((said.telling.measures for said in self.parts if said.telling.measures is not None), None)
+    def measure(self) -> Measure:
+        """What the value part measures; in runs of before, whose parts do not say, a value whose shares are shown."""
+        said = (said.telling.measures for said in self.parts if said.telling.measures is not None)
+        return next(said, Measure("value", share_out=True))
 
     @property
     def sentences(self) -> tuple[str, ...]:

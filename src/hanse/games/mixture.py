@@ -276,8 +276,8 @@ class _Functional:
 
 @dataclass(frozen=True, eq=False)
 class _Estimates:
-    """``plug_in [f, ...]``, ``cross_fitted [f, ...]`` and the standard error ``spread [f]`` of the latter, of a functional,
-    the first column being the utility itself.
+    """``plug_in [f, ...]``, ``cross_fitted [f, ...]`` and the latter's standard error ``spread [f]``, of a functional;
+    the first column is the utility itself.
     """
 
     plug_in: Floats

@@ -104,7 +104,7 @@ class GameValue(ValuePart):
         per_seat = np.zeros(len(updates))
         errors, exact = np.full(len(updates), np.nan), np.full(len(updates), np.nan)
         metrics = {"value/models_evaluated": 0.0}
-        without: list[Floats] = []
+        without, estimated = list[Floats](), False
         pairs: Floats | None = None
         beside: dict[int, Floats] = {}
         for row, group in updates.seats.groups().items():
@@ -114,7 +114,7 @@ class GameValue(ValuePart):
             per_seat[group] = solved.values
             without.append(solved.without_block)
             if solved.errors is not None:
-                errors[group] = solved.errors
+                errors[group], estimated = solved.errors, True
             if solved.exact is not None:
                 exact[group] = solved.exact
             if solved.interactions is not None:
@@ -130,7 +130,9 @@ class GameValue(ValuePart):
         metrics["value/sum"] = float(per_seat.sum())
         groups = np.concatenate(list(updates.seats.groups().values()))
         without_block = np.concatenate(without)[np.argsort(groups)]  # in the order of the seats
-        return Values(per_seat, _known(errors), _known(exact), metrics, without_block, pairs, beside), state
+        return Values(
+            per_seat, errors if estimated else None, _known(exact), metrics, without_block, pairs, beside
+        ), state
 
 
 def _averages(weights: Floats, group: Ints, seats: int) -> bool:
@@ -183,7 +185,7 @@ class GTG(GameValue):
         }
         without = _along(found, game)
         exact = shapley.exact(game, n) if self.check and n <= MOST_CHECKED else None
-        return Solved(found.values, without, found.standard_errors, exact, counts)
+        return Solved(found.values, without, _known(found.standard_errors), exact, counts)
 
 
 @dataclass(frozen=True)
@@ -323,7 +325,7 @@ class MonteCarlo(GameValue):
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return estimated Shapley values ``[n]`` with their standard errors."""
         found = shapley.monte_carlo_result(game, n, self.permutations, _seed(view))
-        return Solved(found.values, _along(found, game), found.standard_errors)
+        return Solved(found.values, _along(found, game), _known(found.standard_errors))
 
 
 @dataclass(frozen=True)

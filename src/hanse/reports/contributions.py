@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hanse.core.telling import Measure
 from hanse.games.jackknife import jackknife_errors
 from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Series, even, slug
 from hanse.reports.groups import SeedGroup
@@ -25,8 +26,9 @@ SURE = 1.96  # standard errors on either side: a 95 % interval
 
 @dataclass(frozen=True)
 class Errors:
-    """Standard errors of sums of values, ``[...]`` each: ``sampling`` of coalitions (NaN: exact, or not known) and
-    ``drawn``, of the draw of the validation samples (NaN: not recorded).
+    """Standard errors of sums of values, ``[...]`` each: ``sampling`` of coalitions (NaN: exact, or from before errors
+    were recorded; infinite: estimated, with an error that is not known) and ``drawn``, of the draw of the validation
+    samples (NaN: not recorded).
     """
 
     sampling: Floats
@@ -34,8 +36,10 @@ class Errors:
 
     @property
     def total(self) -> Floats:
-        """Both together, ``[...]``; of one that is not known the other alone; NaN if neither is."""
-        unknown = np.isnan(self.sampling) & np.isnan(self.drawn)
+        """Both together, ``[...]``; of one that there is not the other alone; NaN if neither is, or if values were
+        estimated with an error that is not known.
+        """
+        unknown = np.isnan(self.sampling) & np.isnan(self.drawn) | np.isinf(self.sampling)
         both = np.sqrt(np.nan_to_num(self.sampling) ** 2 + np.nan_to_num(self.drawn) ** 2)
         return np.where(unknown, np.nan, both)
 
@@ -53,7 +57,7 @@ def errors_of(run: RunRecord, groups: Sequence[Ints], ends: Ints) -> Errors:
 def _sampling(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
     seats = run.seats
     ours = (group_of[seats.client] >= 0) & np.isfinite(seats.value) & (seats.round <= ends[-1])
-    some = ours & np.isfinite(seats.error)
+    some = ours & ~np.isnan(seats.error)
     squares, known = np.zeros((count, len(ends))), np.zeros(count, bool)
     group = group_of[seats.client[some]]
     np.add.at(squares, (group, np.searchsorted(ends, seats.round[some])), seats.error[some] ** 2)
@@ -263,8 +267,8 @@ class Contribution:
 
     ``clients [n]`` ids of those who ever had a value, ``labels`` what to call them, ``seats [n]`` how many of their
     updates were valued, ``rounds [C]`` numbers of rounds played, ``running [n, C]`` the sum of a client's values until
-    then, ``spread [n, C]`` its standard errors, ``sums`` the same sums at the end for comparing them. Over several
-    seeds with the same clients: means.
+    then, ``spread [n, C]`` its standard errors, ``sums`` the same sums at the end for comparing them, ``measure`` what
+    a value is. Over several seeds with the same clients: means.
     """
 
     clients: Ints
@@ -274,6 +278,7 @@ class Contribution:
     running: Floats
     spread: Errors
     sums: Standings
+    measure: Measure
 
     @property
     def errors(self) -> Floats:
@@ -292,8 +297,12 @@ class Contribution:
 
     @property
     def shares(self) -> Floats | None:
-        """Each client's part of the total, ``[n]``; None if somebody's value is negative: parts of a whole are not."""
+        """Each client's part of the total, ``[n]``; None if somebody's value is negative (parts of a whole are not), or
+        if the values share out nothing.
+        """
         totals = self.totals
+        if not self.measure.share_out:
+            return None
         return totals / totals.sum() if totals.sum() > 0 and totals.min() >= 0 else None
 
     @property
@@ -325,7 +334,9 @@ def contribution(group: SeedGroup) -> Contribution | None:
     labels = tuple(runs[0].client_label(c) for c in clients[order].tolist())
     spread = Errors(sampling[order], drawn[order])
     sums = standings(runs, clients, played - 1)
-    return Contribution(clients[order], labels, seats[order], ends + 1, running[order], spread, sums)
+    return Contribution(
+        clients[order], labels, seats[order], ends + 1, running[order], spread, sums, runs[0].about.measure
+    )
 
 
 def _ends_of_bins(played: int, most: int) -> Ints:
@@ -377,10 +388,10 @@ def _ranking(group: SeedGroup, found: Contribution, name: str, many: str) -> Cha
         totals.insert(1, found.totals[best : best + left_out].mean(keepdims=True))
         errors.insert(1, np.array([np.nan]))
     caption = (
-        "The sum of a client's Shapley values over all rounds: by how much its updates lowered the validation loss "
-        "(or raised the utility that the experiment names). A bar whose whiskers, doubled, reach across zero says "
-        "neither that the updates helped nor that they harmed; one update says little."
-    )
+        f"The sum of a client's {found.measure.name}s over all rounds, in the unit of the validation loss (or of the "
+        f"utility that the experiment names). {found.measure.sentence} A bar whose whiskers, doubled, reach across "
+        "zero says neither that the updates helped nor that they harmed; one update says little."
+    ).replace("  ", " ")
     known = bool(np.isfinite(found.errors).any())
     if known:
         caption += f" Whiskers: {shown(found.last)}."
@@ -532,7 +543,7 @@ def _scores(group: SeedGroup, name: str) -> list[Chart]:
         kept = even(len(x), MOST_COLUMNS)
         lines.append(Line(f"client {run.client_label(ranked[i])}", x[kept], y[kept]))
     caption = (
-        "The cumulative Shapley value (an average over the client's rounds, not a sum) as the mechanism keeps it to "
+        "The cumulative value (an average over the client's rounds, not a sum) as the mechanism keeps it to "
         "decide who is selected; it changes only when the client takes part. The highest and the lowest at the end of "
         f"{run.name}. {_score_error(run)}"
     )

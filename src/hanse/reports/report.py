@@ -224,14 +224,15 @@ def _tied_with(found: Contribution, at: int) -> str:
 
 
 def _harm(found: Contribution) -> str:
-    """Say whose updates did harm: those whose whole 95 % interval lies below zero."""
+    """Say whose updates did more harm than good: those whose whole 95 % interval lies below zero."""
     below = found.totals < 0
     surely = int((found.totals + SURE * found.errors < 0).sum())  # NaN: not known, so not said
     if not below.any():
         return ""
     told = f"; {int(below.sum())} of {len(below)} clients have a negative sum"
     if surely:
-        return f"{told}, and of {surely} of them the whole 95 % interval is below zero: their updates did harm"
+        harmed = f"by the {found.measure.name} their updates did more harm than good"
+        return f"{told}, and of {surely} of them the whole 95 % interval is below zero: {harmed}"
     return f"{told}, none of them so clearly that it could not be chance"
 
 

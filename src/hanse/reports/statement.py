@@ -301,7 +301,8 @@ class Contributed:
     None: nobody is valued in this run, this client never was, or too seldom to be ranked. ``valued``: how many are.
 
     ``tied`` are the places of those who cannot be told apart from it (None: not known), ``share_interval`` the 95 %
-    interval of the share from both errors together (None: not known).
+    interval of the share from both errors together (None: not known). ``measure`` is what a value is called,
+    ``measured`` a sentence of what it is.
     """
 
     rounds: tuple[Round, ...]
@@ -314,6 +315,8 @@ class Contributed:
     valued: int = 0
     tied: tuple[int, ...] | None = None
     share_interval: tuple[float, float] | None = None
+    measure: str = "value"
+    measured: str = ""
 
     @property
     def standing(self) -> str:
@@ -369,18 +372,21 @@ def contributed(run: RunRecord, client: int) -> Contributed:
     errors = errors_of(run, [np.array([client])], np.array([played - 1]))
     everybody = standings([run], valued, played - 1)
     ranked = everybody.among(valued[updates > 1])
-    placed = client in ranked.clients
+    placed, measure = client in ranked.clients, run.about.measure
     return Contributed(
         rounds=rounds,
         value=own,
         sampling=_known(errors.sampling[0, 0]),
-        drawn=_known(errors.drawn[0, 0]),
-        share=max(own, 0.0) / above if above > 0 else None,
+        # beside an estimate of unknown error it would be taken for the whole of it
+        drawn=None if np.isinf(errors.sampling[0, 0]) else _known(errors.drawn[0, 0]),
+        share=max(own, 0.0) / above if above > 0 and measure.share_out else None,
         place=ranked.place(client) if placed else None,
         ranked=len(ranked.clients),
         valued=len(valued),
         tied=tuple(ranked.tied_places(client).tolist()) if placed and ranked.known else None,
-        share_interval=_interval(everybody, client),
+        share_interval=_interval(everybody, client) if measure.share_out else None,
+        measure=measure.name,
+        measured=measure.sentence,
     )
 
 

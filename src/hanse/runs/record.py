@@ -246,7 +246,7 @@ class Seat:
             round=line["round"],
             client=line["client"],
             value=number("value"),
-            error=number("value_error"),
+            error=math.inf if line.get("value_error", 0) is None else number("value_error"),
             drawn=number("value_draw_error"),
             exact=number("value_exact"),
             score=number("cumulative_value"),
