@@ -1,8 +1,8 @@
 """Games for ``benchmarks/values.py``: the exact tables of real ones, and one round's game of hanse's own training.
 
-A table is an ``.npz`` file with ``v [2**n]`` by bit mask, ``weights [n]``, ``gram [n, n]`` of what each update moved the
-model, and mostly ``logit_gram [n, n]`` of what each client's own model moved the outputs on the validation samples. Its
-name says data set, spread of labels, round, players, validation samples and utility.
+A table is an ``.npz`` file with ``v [2**n]`` by bit mask, ``weights [n]``, ``gram [n, n]`` of what each update moved
+the model, and mostly ``logit_gram [n, n]`` of what each client's own model moved the outputs on the validation samples.
+Its name says data set, spread of labels, round, players, validation samples and utility.
 """
 
 from __future__ import annotations

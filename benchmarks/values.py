@@ -61,7 +61,8 @@ for job in json.load(sys.stdin):
         return v[masks] - v[0]
     approximator = getattr(shapiq.approximator, job["method"])(n=n, random_state=job["seed"])
     found = approximator.approximate(budget=job["budget"], game=game).get_n_order_values(1)
-    print(json.dumps({**job, "error": float(np.linalg.norm(found - exact) / np.linalg.norm(exact)), "distinct": len(seen)}))
+    off = float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+    print(json.dumps({**job, "error": off, "distinct": len(seen)}))
 """
 SHAPIQ_METHODS = ("SVARM", "LeverageSHAP", "KernelSHAP")
 
@@ -127,7 +128,7 @@ def permutations(table: Table, budget: int, seed: int) -> Counted:
         if len(seen) > budget:
             break
         count += 1
-    found = shapley.monte_carlo_result(table, table.n, rows[: max(1, count)])
+    found = shapley.monte_carlo_result(table, table.n, rows[: max(1, count)].tolist())
     return found.values, found.distinct
 
 
@@ -149,14 +150,14 @@ def compare(given: argparse.Namespace) -> None:
             name = {"values": "reported", "plug_in": "plug-in", "cross_fitted": "cross-fitted"}[kind]
             row(f"mixture, {name}", *cells)
         for method in SHAPIQ_METHODS if others else ():
-            named = {table.name for table in some}
-            found = [[o["error"] for o in others if (o["method"], o["budget"]) == (method, b) and o["game"] in named] for b in budgets]
-            row(f"{method} (shapiq)", *(summary(errors) for errors in found))
-        found = [[error(permutations(t, b, s)[0], exact_values(t)) for t, s in drawn(some, given.repeats)] for b in budgets]
-        row("permutations", *(summary(errors) for errors in found))
+            each = [[others[method, b, t.name, s] for t, s in drawn(some, given.repeats)] for b in budgets]
+            row(f"{method} (shapiq)", *(summary(errors) for errors in each))
+        walks = {b: [(t, permutations(t, b, s)[0]) for t, s in drawn(some, given.repeats)] for b in budgets}
+        row("permutations", *(summary([error(v, exact_values(t)) for t, v in found]) for found in walks.values()))
         for stop, name in (("every", "GTG, its own rule"), ("mean", 'GTG, `stop = "mean"`')):
-            each = [(error(v, exact_values(t)), d) for t, s in drawn(some, given.repeats) for v, d in [gtg(t, s, stop)]]
-            at = f"{summary([e for e, _ in each])} at {np.median([d for _, d in each]):,.0f} models"
+            ended = [(t, gtg(t, s, stop)) for t, s in drawn(some, given.repeats)]
+            models = np.median([count for _, (_, count) in ended])
+            at = f"{summary([error(v, exact_values(t)) for t, (v, _) in ended])} at {models:,.0f} models"
             row(name, at, *[""] * (len(budgets) - 1))
         honesty(title, estimates)
 
@@ -184,22 +185,27 @@ def covered(values: Floats, errors: Floats, exact: Floats) -> Floats:
     return np.asarray(np.abs(values - exact) <= 1.96 * errors + 1e-12 * np.abs(exact).max(), dtype=np.float64)
 
 
-def shapiq_errors(given: argparse.Namespace, games: Sequence[Table]) -> list[dict[str, Any]]:
-    """Return what shapiq's approximators do at the same budgets, in the interpreter that has it; none if none has."""
+def shapiq_errors(given: argparse.Namespace, games: Sequence[Table]) -> dict[tuple[str, int, str, int], float]:
+    """Return the errors of shapiq's approximators by method, budget, game and seed, from the interpreter that has it;
+    none if none has.
+    """
     if given.shapiq is None:
-        return []
+        return {}
+    path = {table.name: str(given.folder / f"{table.name}.npz") for table in games}
     jobs = [
-        {"path": str(given.folder / f"{table.name}.npz"), "game": table.name, "method": method, "budget": budget, "seed": seed}
+        {"path": path[table.name], "game": table.name, "method": method, "budget": budget, "seed": seed}
         for _, budgets, some in groups(games)
         for table, seed in drawn(some, given.repeats)
         for budget in budgets
         for method in SHAPIQ_METHODS
-    ]  # fmt: skip
+    ]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [given.shapiq, "-c", SHAPIQ], input=json.dumps(jobs), capture_output=True, text=True, check=True, env=environment
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    called = [given.shapiq, "-c", SHAPIQ]
+    done = subprocess.run(called, input=json.dumps(jobs), capture_output=True, text=True, check=True, env=environment)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    over = [one for one in found if one["distinct"] > one["budget"]]
+    print(f"shapiq: {len(found)} estimates, {len(over)} of them with more coalitions than the budget")
+    return {(one["method"], one["budget"], one["game"], one["seed"]): one["error"] for one in found}
 
 
 def interactions_from_table(v: Floats, measure: Semivalue) -> Floats:
@@ -350,21 +356,27 @@ def stops(given: argparse.Namespace) -> None:
         "payout to 1 %": (shares_settled(0.01), shares_are_right(0.01)),
         "payout to 5 %": (shares_settled(0.05), shares_are_right(0.05)),
     }
-    head("games", "rule", "most models", "settled before", "models, median (90th)", "right if settled", "right if not", "right with all of the budget")
+    head(
+        "games", "rule", "most models", "settled", "models, mean (least to most)", "right if settled", "right if not",
+        "right with all of the budget",
+    )  # fmt: skip
     for title, _, some in groups(tables(given.folder)):
         for name, (rule, right) in rules.items():
             for most in (10 * some[0].n, 40 * some[0].n):
-                settled, used, good, full = [], [], [], []
-                for table, seed in drawn(some, given.repeats):
-                    game = (table, table.n, table.weights, table.grams, most, seed)
-                    found = mixture(*game, enough=rule)
-                    settled.append(rule(found.values, found.standard_errors))
-                    used.append(found.distinct)
-                    good.append(right(found.values, exact_values(table)))
-                    full.append(right(mixture(*game).values, exact_values(table)))
-                at = np.array(settled)
-                early = [percent(at), f"{np.median(used):.0f} ({np.quantile(used, 0.9):.0f})"]
-                row(title, name, most, *early, percent(np.array(good)[at]), percent(np.array(good)[~at]), percent(np.array(full)))
+                ended = [_ended(table, most, seed, rule, right) for table, seed in drawn(some, given.repeats)]
+                settled, good, full = (np.array(column) for column in list(zip(*ended, strict=True))[1:])
+                used = [one[0] for one in ended]
+                models = f"{np.mean(used):.0f} ({min(used)} to {max(used)})"
+                right_if = (percent(good[settled]), percent(good[~settled]))
+                row(title, name, most, percent(settled), models, *right_if, percent(full))
+
+
+def _ended(table: Table, most: int, seed: int, rule: Any, right: Any) -> tuple[int, bool, bool, bool]:
+    """Return the models used, whether the rule held, whether it was right, and whether all models would have been."""
+    game = (table, table.n, table.weights, table.grams, most, seed)
+    found, exact = mixture(*game, enough=rule), exact_values(table)
+    held = rule(found.values, found.standard_errors)
+    return found.distinct, held, right(found.values, exact), right(mixture(*game).values, exact)
 
 
 def percent(these: NDArray[Any]) -> str:
@@ -404,29 +416,37 @@ def large(given: argparse.Namespace) -> None:
     )  # fmt: skip
     for kind in given.kinds:
         for n in given.clients:
-            played = trained(kind, n, given.rounds)[-1]
-            begun = time.process_time()
-            played.many([frozenset({i}) for i in range(n)])
-            cost = 1000 * (time.process_time() - begun) / n
-            game = shapley.Memo(played)
-            grams = grams_of(played, game)
+            for cells in large_rows(given, kind, n):
+                row(kind, n, *cells)
 
-            def estimate(budget: int, seed: int) -> MixtureEstimate:
-                return mixture(game, n, played.shares, grams, budget, seed)
 
-            long = estimate(given.long * n, 99)
-            exact, spread = long.cross_fitted, long.standard_errors
-            walked, walked_error = reference(game, estimate(10 * n, 98), given.walks)
-            walk_noise = f"{np.linalg.norm(walked_error) / np.linalg.norm(walked):.4f}"
-            for budget in (2 * n + 2, 5 * n, 10 * n):
-                each = [estimate(budget, seed) for seed in range(given.repeats)]
-                hits = np.mean([covered(e.values, np.hypot(e.standard_errors, spread), exact) for e in each])
-                width = np.median([1.96 * np.linalg.norm(e.standard_errors) for e in each]) / np.linalg.norm(exact)
-                errors = [np.median([error(e.values, truth) for e in each]) for truth in (exact, walked)]
-                row(kind, n, f"{cost:.1f}", budget, f"{errors[0]:.4f}", percent(hits[None]), f"{width:.4f}", each[0].kernel, f"{errors[1]:.4f}", walk_noise)
-            noise = f"{np.linalg.norm(spread) / np.linalg.norm(exact):.4f}"
-            apart = f"{error(exact, walked):.4f}"
-            row(kind, n, "", f"{given.long * n}: the reference", f"its own: {noise}", "", "", long.kernel, apart, walk_noise)
+def large_rows(given: argparse.Namespace, kind: str, n: int) -> Iterator[tuple[object, ...]]:
+    """Yield what is to be said of each budget of one trained game, then of its reference."""
+    played = trained(kind, n, given.rounds)[-1]
+    begun = time.process_time()
+    played.many([frozenset({i}) for i in range(n)])
+    cost = f"{1000 * (time.process_time() - begun) / n:.1f}"
+    game = shapley.Memo(played)
+    grams = grams_of(played, game)
+
+    def estimate(budget: int, seed: int) -> MixtureEstimate:
+        return mixture(game, n, played.shares, grams, budget, seed)
+
+    long = estimate(given.long * n, 99)
+    exact, spread = long.cross_fitted, long.standard_errors
+    walked, walked_error = reference(game, estimate(10 * n, 98), given.walks)
+    walk_noise = f"{np.linalg.norm(walked_error) / np.linalg.norm(walked):.4f}"
+    for budget in (2 * n + 2, 5 * n, 10 * n):
+        each = [estimate(budget, seed) for seed in range(given.repeats)]
+        errors = [f"{np.median([error(e.values, truth) for e in each]):.4f}" for truth in (exact, walked)]
+        honest = ("none", "none")
+        if np.isfinite(each[0].standard_errors).all():  # there are sampled pairs to take errors from
+            hits = np.mean([covered(e.values, np.hypot(e.standard_errors, spread), exact) for e in each])
+            width = np.median([1.96 * np.linalg.norm(e.standard_errors) for e in each]) / np.linalg.norm(exact)
+            honest = (f"{100 * hits:.0f} %", f"{width:.4f}")
+        yield cost, budget, errors[0], *honest, each[0].kernel, errors[1], walk_noise
+    noise = f"its own: {np.linalg.norm(spread) / np.linalg.norm(exact):.4f}"
+    yield "", f"{given.long * n}, the reference", noise, "", "", long.kernel, f"{error(exact, walked):.4f}", walk_noise
 
 
 def main() -> None:
@@ -441,7 +461,7 @@ def main() -> None:
     parser.add_argument("--shapiq", metavar="PYTHON", help="an interpreter that has shapiq")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--clients", type=int, nargs="+", default=[50, 100])
-    parser.add_argument("--rounds", type=int, default=3, help="large: rounds trained; the last one is valued")
+    parser.add_argument("--rounds", type=int, default=2, help="large: rounds trained; the last one is valued")
     parser.add_argument("--long", type=int, default=40, help="large: models a client of the reference")
     parser.add_argument("--walks", type=int, default=20, help="large: permutations of what a surrogate misses")
     given = parser.parse_args()
