@@ -238,7 +238,8 @@ def semivalues(given: argparse.Namespace) -> None:
         for measure in (Semivalue.banzhaf(), Semivalue.beta_shapley(n, 4, 1)):
             exact = {t.name: semivalue_from_table(t.v, measure.weights(n - 1)) for t in some}
             row(measure.name, *(_beside(_values(each, measure), exact) for each in fits.values()))
-        exact = {t.name: interactions_from_table(t.v, Semivalue.shapley(n)) for t in some}
+        pairs = np.triu_indices(n, 1)
+        exact = {t.name: interactions_from_table(t.v, Semivalue.shapley(n))[pairs] for t in some}
         row("interactions", *(_beside(_pairs(each), exact) for each in fits.values()))
         exact = {t.name: least_core_from_table(t.v) for t in some}
         row("least core", *(_beside(_cores(each), exact) for each in fits.values()))
@@ -255,7 +256,9 @@ def _values(fits: Sequence[tuple[Table, Fit]], measure: Semivalue) -> Estimated:
 
 def _pairs(fits: Sequence[tuple[Table, Fit]]) -> Estimated:
     for table, one in fits:
-        yield table.name, *one.interactions()
+        pairs = np.triu_indices(table.n, 1)
+        found, spread = one.interactions()
+        yield table.name, found[pairs], spread[pairs]
 
 
 def _cores(fits: Sequence[tuple[Table, Fit]]) -> Estimated:
