@@ -396,10 +396,7 @@ class Missed:
         return self.many([coalition])[0]
 
     def many(self, coalitions: Sequence[shapley.Coalition]) -> list[float]:
-        members = np.zeros((len(coalitions), self.surrogate.design.players), dtype=bool)
-        for c, coalition in enumerate(coalitions):
-            members[c, sorted(coalition)] = True
-        return list(np.array(self.game.many(coalitions)) - self.surrogate.predict(members))
+        return list(np.array(self.game.many(coalitions)) - self.surrogate.predict(coalitions))
 
 
 def reference(game: shapley.Memo, own: MixtureEstimate, walks: int) -> tuple[Floats, Floats]:
