@@ -1,0 +1,474 @@
+"""How exact values from few models are, what they cost, and what else was tried.
+
+    python benchmarks/values.py tables [--folder tests/golden/games] [--repeats 4] [--shapiq PYTHON]
+    python benchmarks/values.py semivalues [--folder tests/golden/games] [--repeats 4]
+    python benchmarks/values.py unbiased
+    python benchmarks/values.py speed
+    python benchmarks/values.py stops
+    HANSE_DATA=folder python benchmarks/values.py large [--kinds "MNIST, MLP" ..] [--clients 50 100]
+
+``tables``: the mixture beside GTG-Shapley, permutations and (from an environment of its own) shapiq, on real games of
+which every coalition's worth is known; errors are relative L2 errors, median (90th percentile) over games and repeats,
+and what counts is different coalitions, the empty one and all players included. ``semivalues``: the other values of the
+same fits. ``unbiased``: 200 repeats on three games. ``speed``: the estimator alone, on a game that costs nothing.
+``stops``: budgets that end when the decision is settled. ``large``: 50 and 100 clients in one round, several kinds of
+model, against a reference with an error of its own. Each prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from value_games import KINDS, Table, grams_of, tables, trained
+
+from hanse.games import shapley
+from hanse.games.least_core import least_core
+from hanse.games.mixture import Fit, MixtureEstimate, design, fit, mixture, shares_settled, top_settled
+from hanse.games.semivalues import Semivalue, semivalue_from_table
+
+Floats = NDArray[np.float64]
+Counted = tuple[Floats, int]
+BUDGETS = {10: (50, 100, 200, 400), 14: (100, 200, 400, 800)}
+ROOT = Path(__file__).parents[1]
+
+# what another interpreter does: it reads tables and budgets, and writes errors and how many coalitions were asked for
+SHAPIQ = """
+import json, sys, warnings
+import numpy as np
+import shapiq
+warnings.simplefilter("ignore")
+for job in json.load(sys.stdin):
+    with np.load(job["path"]) as file:
+        v, exact = file["v"], file["shapley"]
+    n, seen = len(exact), set()
+    def game(coalitions):
+        masks = np.asarray(coalitions, dtype=np.int64) @ (1 << np.arange(n))
+        seen.update(masks.tolist())
+        return v[masks] - v[0]
+    approximator = getattr(shapiq.approximator, job["method"])(n=n, random_state=job["seed"])
+    found = approximator.approximate(budget=job["budget"], game=game).get_n_order_values(1)
+    off = float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+    print(json.dumps({**job, "error": off, "distinct": len(seen)}))
+"""
+SHAPIQ_METHODS = ("SVARM", "LeverageSHAP", "KernelSHAP")
+
+
+def error(found: Floats, exact: Floats) -> float:
+    """Return the relative L2 error."""
+    return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+
+
+def summary(errors: Sequence[float]) -> str:
+    """Return the median and the 90th percentile."""
+    return f"{short(np.median(errors))} ({short(np.quantile(errors, 0.9))})"
+
+
+def short(number: float) -> str:
+    return f"{number:.2f}" if number >= 0.995 else f"{number:.2g}".replace("0.", ".", 1)
+
+
+def row(*cells: object) -> None:
+    print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
+
+
+def head(*cells: object) -> None:
+    print()
+    row(*cells)
+    print("|" + "---|" * len(cells))
+
+
+@cache
+def exact_values(table: Table) -> Floats:
+    return shapley.shapley_from_table(table.v)
+
+
+def fitted(table: Table, budget: int, seed: int) -> Fit:
+    """Return the fit of a table's game from so many of its coalitions."""
+    plan = design(table.n, budget, seed)
+    return fit(plan, table.v[plan.members @ (1 << np.arange(table.n))], table.weights, table.grams)
+
+
+def groups(games: Sequence[Table]) -> Iterator[tuple[str, tuple[int, ...], list[Table]]]:
+    """Yield games of one size and utility with a title and their budgets."""
+    for n, budgets in BUDGETS.items():
+        for utility in ("loss", "accuracy"):
+            some = [table for table in games if (table.n, table.utility) == (n, utility)]
+            if some:
+                yield f"n = {n}, {utility}, {len(some)} games", budgets, some
+
+
+def drawn(games: Sequence[Table], repeats: int) -> Iterator[tuple[Table, int]]:
+    """Yield every game with a seed of its own for each repeat."""
+    for place, table in enumerate(games):
+        for repeat in range(repeats):
+            yield table, 1000 * place + repeat
+
+
+def permutations(table: Table, budget: int, seed: int) -> Counted:
+    """Return the mean marginals over as many permutations as the budget allows."""
+    rows = np.random.default_rng(seed).permuted(np.tile(np.arange(table.n), (budget, 1)), axis=1)
+    met = np.cumsum(1 << rows, axis=1)
+    seen, count = {0}, 0
+    for masks in met.tolist():
+        seen.update(masks)
+        if len(seen) > budget:
+            break
+        count += 1
+    found = shapley.monte_carlo_result(table, table.n, rows[: max(1, count)].tolist())
+    return found.values, found.distinct
+
+
+def gtg(table: Table, seed: int, stop: Any) -> Counted:
+    """Return GTG-Shapley's values, by its own rule or the authors'."""
+    found = shapley.gtg(table, table.n, seed=seed, stop=stop)
+    return found.values, found.distinct
+
+
+def compare(given: argparse.Namespace) -> None:
+    """Print the mixture beside others at equal budgets, and how honest its intervals are."""
+    games = tables(given.folder)
+    others = shapiq_errors(given, games)
+    for title, budgets, some in groups(games):
+        head(title, *(f"{budget} models" for budget in budgets))
+        estimates = {b: [(t, fitted(t, b, s).estimate()) for t, s in drawn(some, given.repeats)] for b in budgets}
+        for kind in ("values", "plug_in", "cross_fitted"):
+            cells = [summary([error(getattr(e, kind), exact_values(t)) for t, e in estimates[b]]) for b in budgets]
+            name = {"values": "reported", "plug_in": "plug-in", "cross_fitted": "cross-fitted"}[kind]
+            row(f"mixture, {name}", *cells)
+        for method in SHAPIQ_METHODS if others else ():
+            each = [[others[method, b, t.name, s] for t, s in drawn(some, given.repeats)] for b in budgets]
+            row(f"{method} (shapiq)", *(summary(errors) for errors in each))
+        walks = {b: [(t, permutations(t, b, s)[0]) for t, s in drawn(some, given.repeats)] for b in budgets}
+        row("permutations", *(summary([error(v, exact_values(t)) for t, v in found]) for found in walks.values()))
+        for stop, name in (("every", "GTG, its own rule"), ("mean", 'GTG, `stop = "mean"`')):
+            ended = [(t, gtg(t, s, stop)) for t, s in drawn(some, given.repeats)]
+            models = np.median([count for _, (_, count) in ended])
+            at = f"{summary([error(v, exact_values(t)) for t, (v, _) in ended])} at {models:,.0f} models"
+            row(name, at, *[""] * (len(budgets) - 1))
+        honesty(title, estimates)
+
+
+def honesty(title: str, estimates: Mapping[int, Sequence[tuple[Table, MixtureEstimate]]]) -> None:
+    """Print how often the reported values' 95 % intervals hold the exact ones, and how wide they are."""
+    head(f"{title}: mixture's intervals", *(f"{budget} models" for budget in estimates))
+    inside: dict[str, dict[int, list[Floats]]] = {}
+    for budget, found in estimates.items():
+        for table, one in found:
+            hit = covered(one.values, one.standard_errors, exact_values(table))
+            for name in ("all", table.data_set):
+                inside.setdefault(name, {}).setdefault(budget, []).append(hit)
+    for name, by_budget in inside.items():
+        row(f"covered, {name}", *(f"{100 * np.mean(hits):.1f} %" for hits in by_budget.values()))
+    widths = [
+        [1.96 * float(np.linalg.norm(e.standard_errors) / np.linalg.norm(exact_values(t))) for t, e in found]
+        for found in estimates.values()
+    ]
+    row("half-widths' norm by the values' norm", *(summary(each) for each in widths))
+
+
+def covered(values: Floats, errors: Floats, exact: Floats) -> Floats:
+    """Return for each number whether its 95 % interval holds the exact one, up to rounding."""
+    return np.asarray(np.abs(values - exact) <= 1.96 * errors + 1e-12 * np.abs(exact).max(), dtype=np.float64)
+
+
+def shapiq_errors(given: argparse.Namespace, games: Sequence[Table]) -> dict[tuple[str, int, str, int], float]:
+    """Return the errors of shapiq's approximators by method, budget, game and seed, from the interpreter that has it;
+    none if none has.
+    """
+    if given.shapiq is None:
+        return {}
+    path = {table.name: str(given.folder / f"{table.name}.npz") for table in games}
+    jobs = [
+        {"path": path[table.name], "game": table.name, "method": method, "budget": budget, "seed": seed}
+        for _, budgets, some in groups(games)
+        for table, seed in drawn(some, given.repeats)
+        for budget in budgets
+        for method in SHAPIQ_METHODS
+    ]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    called = [given.shapiq, "-c", SHAPIQ]
+    done = subprocess.run(called, input=json.dumps(jobs), capture_output=True, text=True, check=True, env=environment)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    over = [one for one in found if one["distinct"] > one["budget"]]
+    print(f"shapiq: {len(found)} estimates, {len(over)} of them with more coalitions than the budget")
+    return {(one["method"], one["budget"], one["game"], one["seed"]): one["error"] for one in found}
+
+
+def interactions_from_table(v: Floats, measure: Semivalue) -> Floats:
+    """Return the pairwise interactions ``[n, n]`` by their definition."""
+    n = v.size.bit_length() - 1
+    masks = np.arange(v.size)
+    size = (masks[:, None] >> np.arange(n) & 1).sum(axis=1)
+    weights, found = measure.weights(n - 2), np.zeros((n, n))
+    for i, j in combinations(range(n), 2):
+        a, b = 1 << i, 1 << j
+        others = masks[masks & (a | b) == 0]
+        apart = v[others | a | b] - v[others | a] - v[others | b] + v[others]
+        found[i, j] = found[j, i] = weights[size[others]] @ apart
+    return found
+
+
+def least_core_from_table(v: Floats) -> Floats:
+    """Return the least core ``[n]`` with all coalitions."""
+    n = v.size.bit_length() - 1
+    members = (np.arange(1, v.size - 1)[:, None] >> np.arange(n) & 1).astype(bool)
+    return least_core(members, v[1:-1] - v[0], float(v[-1] - v[0]))[0]
+
+
+def semivalues(given: argparse.Namespace) -> None:
+    """Print errors, and how much of the exact values their intervals hold, of what else comes from the same fits."""
+    for title, budgets, some in groups(tables(given.folder)):
+        n = some[0].n
+        head(f"{title}: error, covered", *(f"{budget} models" for budget in budgets))
+        fits = {b: [(t, fitted(t, b, s)) for t, s in drawn(some, given.repeats)] for b in budgets}
+        for measure in (Semivalue.banzhaf(), Semivalue.beta_shapley(n, 4, 1)):
+            exact = {t.name: semivalue_from_table(t.v, measure.weights(n - 1)) for t in some}
+            row(measure.name, *(_beside(_values(each, measure), exact) for each in fits.values()))
+        pairs = np.triu_indices(n, 1)
+        exact = {t.name: interactions_from_table(t.v, Semivalue.shapley(n))[pairs] for t in some}
+        row("interactions", *(_beside(_pairs(each), exact) for each in fits.values()))
+        exact = {t.name: least_core_from_table(t.v) for t in some}
+        row("least core", *(_beside(_cores(each), exact) for each in fits.values()))
+
+
+Estimated = Iterator[tuple[str, Floats, Floats]]
+
+
+def _values(fits: Sequence[tuple[Table, Fit]], measure: Semivalue) -> Estimated:
+    for table, one in fits:
+        found = one.estimate(measure)
+        yield table.name, found.values, found.standard_errors
+
+
+def _pairs(fits: Sequence[tuple[Table, Fit]]) -> Estimated:
+    for table, one in fits:
+        pairs = np.triu_indices(table.n, 1)
+        found, spread = one.interactions()
+        yield table.name, found[pairs], spread[pairs]
+
+
+def _cores(fits: Sequence[tuple[Table, Fit]]) -> Estimated:
+    for table, one in fits:
+        found = one.least_core()
+        yield table.name, found.values, found.standard_errors
+
+
+def _beside(estimated: Estimated, exact: Mapping[str, Floats]) -> str:
+    errors, hits = [], []
+    for name, values, spread in estimated:
+        errors.append(error(values, exact[name]))
+        hits.append(covered(values, spread, exact[name]).mean())
+    return f"{summary(errors)}, {100 * np.mean(hits):.0f} %"
+
+
+def unbiased(given: argparse.Namespace) -> None:
+    """Print the bias of plug-in and cross-fitted values beside the noise that an unbiased estimator shows."""
+    cases = [
+        ("fmnist_clamped_r60_n10_i2000_loss", (60, 200)),
+        ("mnist_noisy_r60_n10_i2000_loss", (60, 200)),
+        ("mnist_a01_r20_n14_i1000_loss", (100,)),
+    ]
+    games = {table.name: table for table in tables(given.folder)}
+    head("game", "models", "estimate", "error", "bias", "noise of an unbiased one", "covered")
+    for name, budgets in cases:
+        exact = exact_values(games[name])
+        for budget in budgets:
+            found = [fitted(games[name], budget, seed).estimate() for seed in range(given.repeats)]
+            for kind in ("plug_in", "cross_fitted"):
+                each = np.stack([getattr(one, kind) for one in found])  # [repeats, n]
+                noise = np.sqrt(each.var(axis=0, ddof=1).sum() / len(each)) / np.linalg.norm(exact)
+                hits = [covered(getattr(one, kind), one.standard_errors, exact) for one in found]
+                cells = (np.median([error(one, exact) for one in each]), error(each.mean(axis=0), exact), noise)
+                label = kind.replace("_", "-")
+                row(f"`{name}`", budget, label, *(f"{cell:.4f}" for cell in cells), f"{100 * np.mean(hits):.1f} %")
+
+
+class Cheap:
+    """A smooth game of averages that costs next to nothing: minus a logarithm of how far the average lies off."""
+
+    def __init__(self, n: int) -> None:
+        draw = np.random.default_rng(n)
+        self.weights = np.exp(0.5 * draw.normal(size=n))
+        self.moves = draw.normal(size=(n, 20)) + 1.0
+        self.grams = [self.moves @ self.moves.T, self.moves[:, :10] @ self.moves[:, :10].T]
+
+    def __call__(self, coalition: shapley.Coalition) -> float:
+        return self.many([coalition])[0]
+
+    def many(self, coalitions: Sequence[shapley.Coalition]) -> list[float]:
+        shares = np.zeros((len(coalitions), len(self.weights)))
+        for c, coalition in enumerate(coalitions):
+            members = sorted(coalition)
+            shares[c, members] = self.weights[members] / max(1e-9, self.weights[members].sum())
+        off = np.square(shares @ self.moves - 1.0).sum(axis=1)
+        return [float(-x) for x in np.log1p(off)]
+
+
+def timed(n: int, models: int, repeats: int) -> tuple[list[float], float, float]:
+    """Return the processor seconds of each call but the first, and the peak memory in MB before and after."""
+    game = Cheap(n)
+    mixture(Cheap(5), 5, np.ones(5), budget=20)  # what is imported on the first call
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    seconds = []
+    for seed in range(repeats):
+        begun = time.process_time()
+        mixture(game, n, game.weights, game.grams, models, seed)
+        seconds.append(time.process_time() - begun)
+    return seconds, before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def speed(given: argparse.Namespace) -> None:
+    """Print the estimator's own time and memory; each size in a process of its own, on one thread."""
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
+    head("players", "models", "CPU s, median", "least to most", "peak MB", "of it before the first call")
+    for n, models in ((20, 200), (50, 500), (100, 1000)):
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
+            seconds, before, peak = alone.submit(timed, n, models, given.repeats).result()
+        span = f"{min(seconds):.3f} to {max(seconds):.3f}"
+        row(n, models, f"{np.median(seconds):.3f}", span, f"{peak:.0f}", f"{before:.0f}")
+
+
+def top_is_right(count: int) -> Callable[[Floats, Floats], bool]:
+    """Return whether the largest ``count`` values are those of the exact ones."""
+    return lambda values, exact: set(np.argsort(-values)[:count]) == set(np.argsort(-exact)[:count])
+
+
+def shares_are_right(precision: float) -> Callable[[Floats, Floats], bool]:
+    """Return whether each value is within ``precision`` of the sum of the positive ones."""
+    return lambda values, exact: bool(np.abs(values - exact).max() <= precision * np.maximum(exact, 0).sum())
+
+
+def stops(given: argparse.Namespace) -> None:
+    """Print how many models budgets that end early take, how often they settle, and how often they were right."""
+    rules: dict[str, Any] = {
+        "the 3 largest": (top_settled(3), top_is_right(3)),
+        "payout to 1 %": (shares_settled(0.01), shares_are_right(0.01)),
+        "payout to 5 %": (shares_settled(0.05), shares_are_right(0.05)),
+    }
+    head(
+        "games", "rule", "most models", "settled", "models, mean (least to most)", "right if settled", "right if not",
+        "right with all of the budget",
+    )  # fmt: skip
+    for title, _, some in groups(tables(given.folder)):
+        for name, (rule, right) in rules.items():
+            for most in (10 * some[0].n, 40 * some[0].n):
+                ended = [_ended(table, most, seed, rule, right) for table, seed in drawn(some, given.repeats)]
+                settled, good, full = (np.array(column) for column in list(zip(*ended, strict=True))[1:])
+                used = [one[0] for one in ended]
+                models = f"{np.mean(used):.0f} ({min(used)} to {max(used)})"
+                right_if = (percent(good[settled]), percent(good[~settled]))
+                row(title, name, most, percent(settled), models, *right_if, percent(full))
+
+
+def _ended(table: Table, most: int, seed: int, rule: Any, right: Any) -> tuple[int, bool, bool, bool]:
+    """Return the models used, whether the rule held, whether it was right, and whether all models would have been."""
+    game = (table, table.n, table.weights, table.grams, most, seed)
+    found, exact = mixture(*game, enough=rule), exact_values(table)
+    held = rule(found.values, found.standard_errors)
+    return found.distinct, held, right(found.values, exact), right(mixture(*game).values, exact)
+
+
+def percent(these: NDArray[Any]) -> str:
+    return f"{100 * these.mean():.0f} %" if len(these) else ""
+
+
+class Missed:
+    """What a surrogate misses of a game, as a game; called for many coalitions at once."""
+
+    def __init__(self, game: shapley.Memo, surrogate: Fit) -> None:
+        self.game, self.surrogate = game, surrogate
+
+    def __call__(self, coalition: shapley.Coalition) -> float:
+        return self.many([coalition])[0]
+
+    def many(self, coalitions: Sequence[shapley.Coalition]) -> list[float]:
+        return list(np.array(self.game.many(coalitions)) - self.surrogate.predict(coalitions))
+
+
+def reference(game: shapley.Memo, own: MixtureEstimate, walks: int) -> tuple[Floats, Floats]:
+    """Return unbiased values ``[n]`` and their standard errors: those of a surrogate, and permutations of what it
+    misses.
+    """
+    n = own.fit.design.players
+    missed = shapley.monte_carlo_result(Missed(game, own.fit), n, walks, seed=7)
+    return own.plug_in + missed.values, missed.standard_errors
+
+
+def large(given: argparse.Namespace) -> None:
+    """Print errors against two references: the cross-fitted values of a long run, and permutations."""
+    head(
+        "game", "clients", "ms a model", "models", "error", "covered", "half-widths", "kernel",
+        "error against permutations", "their own error",
+    )  # fmt: skip
+    for kind in given.kinds:
+        for n in given.clients:
+            for cells in large_rows(given, kind, n):
+                row(kind, n, *cells)
+
+
+def large_rows(given: argparse.Namespace, kind: str, n: int) -> Iterator[tuple[object, ...]]:
+    """Yield what is to be said of each budget of one trained game, then of its reference."""
+    played = trained(kind, n, given.rounds)[-1]
+    begun = time.process_time()
+    played.many([frozenset({i}) for i in range(n)])
+    cost = f"{1000 * (time.process_time() - begun) / n:.1f}"
+    game = shapley.Memo(played)
+    grams = grams_of(played, game)
+
+    def estimate(budget: int, seed: int) -> MixtureEstimate:
+        return mixture(game, n, played.shares, grams, budget, seed)
+
+    long = estimate(given.long * n, 99)
+    exact, spread = long.cross_fitted, long.standard_errors
+    walked, walked_error = reference(game, estimate(10 * n, 98), given.walks)
+    walk_noise = f"{np.linalg.norm(walked_error) / np.linalg.norm(walked):.4f}"
+    for budget in (2 * n + 2, 5 * n, 10 * n):
+        each = [estimate(budget, seed) for seed in range(given.repeats)]
+        errors = [f"{np.median([error(e.values, truth) for e in each]):.4f}" for truth in (exact, walked)]
+        honest = ("none", "none")
+        if np.isfinite(each[0].standard_errors).all():  # there are sampled pairs to take errors from
+            hits = np.mean([covered(e.values, np.hypot(e.standard_errors, spread), exact) for e in each])
+            width = np.median([1.96 * np.linalg.norm(e.standard_errors) for e in each]) / np.linalg.norm(exact)
+            honest = (f"{100 * hits:.0f} %", f"{width:.4f}")
+        yield cost, budget, errors[0], *honest, each[0].kernel, errors[1], walk_noise
+    noise = f"its own: {np.linalg.norm(spread) / np.linalg.norm(exact):.4f}"
+    yield "", f"{given.long * n}, the reference", noise, "", "", long.kernel, f"{error(exact, walked):.4f}", walk_noise
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = {
+        "tables": (compare, 4), "semivalues": (semivalues, 4), "unbiased": (unbiased, 200), "speed": (speed, 5),
+        "stops": (stops, 4), "large": (large, 3),
+    }  # fmt: skip
+    parser.add_argument("command", choices=commands)
+    parser.add_argument("--folder", type=Path, default=ROOT / "tests" / "golden" / "games")
+    parser.add_argument("--repeats", type=int, help="of each game, or of each measurement")
+    parser.add_argument("--shapiq", metavar="PYTHON", help="an interpreter that has shapiq")
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--clients", type=int, nargs="+", default=[50, 100])
+    parser.add_argument("--rounds", type=int, default=2, help="large: rounds trained; the last one is valued")
+    parser.add_argument("--long", type=int, default=40, help="large: models a client of the reference")
+    parser.add_argument("--walks", type=int, default=20, help="large: permutations of what a surrogate misses")
+    given = parser.parse_args()
+    run, repeats = commands[given.command]
+    given.repeats = given.repeats or repeats
+    run(given)
+
+
+if __name__ == "__main__":
+    main()
