@@ -230,6 +230,8 @@ def test_a_budget_that_holds_all_coalitions_makes_everything_exact(n: int) -> No
     assert found.fit.predict([members for _, members in subsets(n)]).tolist() == v.tolist()
     with pytest.raises(ValueError, match=rf"coalition \[{n}\] names a player outside 0..{n - 1}"):
         found.fit.predict([{n}])
+    with pytest.raises(ValueError, match="a coalition holds True or False; allowed: the numbers of its players"):
+        found.fit.predict(np.ones((1, n), dtype=bool))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=rf"shapley is made for {n + 1} players; this game has {n}"):
         found.fit.estimate(Semivalue.shapley(n + 1))
     assert len(repr(found)) < 1000

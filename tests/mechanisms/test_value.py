@@ -164,9 +164,10 @@ def test_what_smaller_budgets_would_have_said_stands_beside(view: View) -> None:
     whole = value(view, name="mixture", budget=14, also=[9, 10, 12, 15])
     assert sorted(whole.beside) == [10, 12]  # 9 is too few for four seats, 15 more than were scored
     alone = value(view, name="mixture", budget=12)
+    assert alone.standard_errors is not None
     assert whole.beside[12][0] == pytest.approx(alone.per_seat, rel=1e-3, abs=1e-5)
     assert np.isnan(whole.beside[12][1]).all()  # one pair of two and two says nothing of the spread
-    assert alone.standard_errors is None
+    assert np.isnan(alone.standard_errors).all()
     assert whole.standard_errors is not None
     assert whole.metrics["value/models_evaluated"] == 14
 

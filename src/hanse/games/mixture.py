@@ -53,7 +53,7 @@ _POINTS = 200  # the kernel is chosen on at most so many coalitions
 _FOLDS = 5
 _LEAST = 3  # pairs of each size, if the budget allows
 _ENUMERATED = 20_000  # pairs: strata up to here are listed and shuffled, larger ones drawn
-_ALL_CONSTRAINTS = 12  # players: up to here the least core heeds every coalition
+_ALL_CONSTRAINTS = 14  # players: up to here the least core heeds every coalition
 _CONSTRAINTS = 4000  # coalitions that it heeds beyond
 _SMALLEST = 1e-6  # a weight below this share of the mean weight counts as this share
 _ROUNDING = 1e-8  # how far a Gram matrix may be from symmetric and positive semidefinite, relative to its largest entry
@@ -426,6 +426,8 @@ class Fit:
         """
         members = np.zeros((len(coalitions), self.design.players), dtype=bool)
         for row, coalition in zip(members, coalitions, strict=True):
+            if any(isinstance(player, bool | np.bool_) for player in coalition):
+                raise ValueError("a coalition holds True or False; allowed: the numbers of its players")
             bad = [player for player in coalition if not 0 <= player < len(row)]
             if bad:
                 raise ValueError(f"coalition {sorted(coalition)} names a player outside 0..{len(row) - 1}")
@@ -434,7 +436,8 @@ class Fit:
 
     @_on_one_thread
     def least_core(self) -> LeastCore:
-        """Return the game's least core (Maschler, Peleg, Shapley 1979); up to 12 players it heeds every coalition."""
+        """Return the game's least core (Maschler, Peleg, Shapley 1979); up to 14 players it heeds every coalition,
+        beyond a sample of 4,000, so that payments are rough there."""
         n = self.design.players
         if n <= _ALL_CONSTRAINTS:
             members = (np.arange(1, 2**n - 1)[:, None] >> np.arange(n) & 1).astype(bool)

@@ -40,7 +40,8 @@ class Errors:
         estimated with an error that is not known.
         """
         unknown = np.isnan(self.sampling) & np.isnan(self.drawn) | np.isinf(self.sampling)
-        both = np.sqrt(np.nan_to_num(self.sampling) ** 2 + np.nan_to_num(self.drawn) ** 2)
+        sampling, drawn = (np.nan_to_num(one, posinf=0.0) for one in (self.sampling, self.drawn))
+        both = np.sqrt(sampling**2 + drawn**2)
         return np.where(unknown, np.nan, both)
 
 
