@@ -107,10 +107,10 @@ def test_a_run_of_before_gets_a_fingerprint_and_says_so(stopped: Path) -> None:
 def test_a_participants_data_may_grow_and_its_node_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from hanse.core.port import Ask, Request
     from hanse.federation.codec import pack
-    from hanse.federation.node import ClientData, Job, Node
+    from hanse.federation.node import Assignment, ClientData, Node
 
     exp, data = experiment(), source().train
-    job = Job("run", 0, 3, 0, {"name": "logistic"}, exp.train.model_dump())
+    job = Assignment("run", 0, 3, 0, {"name": "logistic"}, exp.train.model_dump())
     message = pack(Request(0, (Ask("label counts", {}),)))
     caplog.set_level(logging.WARNING, "hanse")
     for round_, size in enumerate((30, 30, 40, 40)):

@@ -417,7 +417,7 @@ def test_a_market_with_a_failed_round_is_audited_and_reported(tmp_path: Path) ->
     assert ["failed" in line for line in run.metrics] == [False, True, False, True]
     audit = audit_run(tmp_path / "run")
     assert audit.holds, audit.checks
-    assert audit.rounds == 2
+    assert audit.markets == 2
     for command in (["report", str(tmp_path / "run")], ["ledger", "verify", str(tmp_path / "run")]):
         told = CliRunner().invoke(app, command)
         assert told.exit_code == 0, (told.output, told.exception)

@@ -146,8 +146,9 @@ class Standings:
         """
         at = self._at(client)
         drawn = jackknife_errors(self.without - self.without[at])
-        unknown = np.isnan(drawn) & (np.isnan(self.sampling) | np.isnan(self.sampling[at]))
-        sampling = np.nan_to_num(self.sampling) ** 2 + np.nan_to_num(self.sampling[at]) ** 2
+        own = self.sampling[at]
+        unknown = np.isnan(drawn) & (np.isnan(self.sampling) | np.isnan(own)) | np.isinf(self.sampling) | np.isinf(own)
+        sampling = sum(np.nan_to_num(one, posinf=0.0) ** 2 for one in (self.sampling, own))
         errors = np.where(unknown, np.nan, np.sqrt(sampling + np.nan_to_num(drawn) ** 2))
         errors[at] = 0.0
         return self.totals - self.totals[at], errors
@@ -187,7 +188,7 @@ class Standings:
         if whole <= 0:
             return unknown, unknown
         part = self.totals / whole
-        if not self._recorded and not np.isfinite(self.sampling).all():
+        if np.isinf(self.sampling).any() or not self._recorded and not np.isfinite(self.sampling).all():
             return part, unknown
         # d part_i / d total_j = (1[i = j] - part_i 1[total_j > 0]) / whole
         squares = np.nan_to_num(self.sampling) ** 2
