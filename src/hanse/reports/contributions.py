@@ -188,7 +188,7 @@ class Standings:
         if whole <= 0:
             return unknown, unknown
         part = self.totals / whole
-        if np.isinf(self.sampling).any() or not self._recorded and not np.isfinite(self.sampling).all():
+        if np.isinf(self.sampling).any() or (not self._recorded and not np.isfinite(self.sampling).all()):
             return part, unknown
         # d part_i / d total_j = (1[i = j] - part_i 1[total_j > 0]) / whole
         squares = np.nan_to_num(self.sampling) ** 2
