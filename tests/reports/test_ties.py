@@ -300,3 +300,36 @@ def test_a_run_that_records_interactions_is_drawn(tmp_path: Path) -> None:
     assert isinstance(marks, Heat)
     np.testing.assert_allclose(marks.z, wanted)
     assert contribution(group(tmp_path / "a")) is not None
+
+
+def test_what_smaller_budgets_would_have_said_is_drawn(tmp_path: Path) -> None:
+    run = hanse.run(
+        hanse.Experiment(
+            data={"clients": 6, "alpha": 0.3},
+            mechanism={
+                "name": "fedavg", "select": "everyone", "value": {"name": "mixture", "budget": 40, "also": [14, 30, 60]},
+            },
+            engine={"train": "stacked", "threads": 1},
+            run={"rounds": 3},
+        ),
+        out=tmp_path / "run",
+    )  # fmt: skip
+    assert run.path is not None
+    [read] = load_runs([run.path])
+    less = read.smaller_budgets()
+    assert sorted(less) == [14, 30]  # 60 is more than was scored
+    sums = np.zeros(6)
+    for clients, both in less[30]:
+        np.add.at(sums, clients, both[0])
+    [chart] = [c for c in contribution_charts(group_runs([read])) if c.key.startswith("value-budgets")]
+    assert isinstance(chart.marks, Bars)
+    names = [series.name for series in chart.marks.series]
+    assert names == ["14 models", "30 models", "the whole budget"]
+    order = [int(label.split()[1]) for label in chart.marks.labels]
+    assert chart.marks.series[1].values == pytest.approx(sums[order])
+    assert "With 30 models a round" in chart.caption
+    with np.load(run.path / "rounds" / "00001.npz") as stored:
+        arrays = dict(stored)
+    np.savez(run.path / "rounds" / "00001.npz", **{**arrays, "value_of_30": np.zeros((2, 5))})
+    with pytest.raises(UserError, match="00001.npz: its values of 30 models are not numbers by client"):
+        load_runs([run.path])[0].smaller_budgets()

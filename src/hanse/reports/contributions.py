@@ -8,7 +8,7 @@ have been without each block of them is added up round by round, and the jackkni
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -259,6 +259,7 @@ def _spans(places: Ints, own: int, to: str) -> list[str]:
 MOST_CLIENTS = 300  # rows of the heat map
 MOST_CELLS = 60_000
 MOST_COLUMNS = 400
+_TOP = 5  # clients whose order a smaller budget is asked about
 MOST_PAIRED = 40  # clients of the map of interactions
 _SECTION = "Who contributed"
 
@@ -375,6 +376,7 @@ def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
         charts += [_ranking(group, found, name, many), _best_and_worst(group, found, name, many)]
         charts += [_map(group, found, name, many)] if len(found.clients) > 2 and len(found.rounds) > 1 else []
         charts += _interactions(group, name)
+        charts += _budgets(group, name)
         charts += _scores(group, name)
     return charts
 
@@ -525,6 +527,52 @@ def _interactions(group: SeedGroup, name: str) -> list[Chart]:
     marks = Heat(names, names, mean, "mean interaction", around_zero=True)
     title = f"Who complements and who duplicates whom: {group.label}{group.seeds_text}"
     return [Chart(f"interactions-{name}", _SECTION, title, caption, marks, x="client", y="client")]
+
+
+def _budgets(group: SeedGroup, name: str) -> list[Chart]:
+    """Return a chart of what smaller budgets would have said of the first run of a group that recorded it."""
+    run = next((run for run in group.runs if run.smaller_budgets()), None)
+    found = contribution(replace(group, runs=(run,))) if run is not None else None
+    if run is None or found is None:
+        return []
+    kept = _ends(len(found.clients), 8, 6)
+    clients = found.clients[kept]
+    series, said = [], []
+    whole = Series("the whole budget", found.totals[kept], found.last.sampling[kept])
+    top = set(found.clients[:_TOP].tolist())
+    for budget, rounds in run.smaller_budgets().items():
+        sums, squares = np.zeros(run.num_clients), np.zeros(run.num_clients)
+        for who, (values, errors) in rounds:
+            np.add.at(sums, who, np.nan_to_num(values))
+            np.add.at(squares, who, errors**2)
+        error = np.sqrt(squares)
+        series.append(Series(f"{budget} models", sums[clients], error[clients]))
+        ours = np.sort(found.clients)
+        flips = [c for c in ours.tolist() if SURE * error[c] < abs(sums[c]) and sums[c] * _total(found, c) < 0]
+        same = len(top & set(ours[np.argsort(-sums[ours], kind="stable")[:_TOP]].tolist()))
+        said.append(
+            f"With {budget} models a round {same} of the {len(top)} best are the same"
+            + (
+                f", and the sign of {_plural(len(flips))} is surely another."
+                if flips
+                else ", and no sign is surely another."
+            )
+        )
+    caption = (
+        "What the values would have been from fewer models a round, a part of those that were scored. Whiskers: one "
+        "standard error from the sampling of coalitions. " + " ".join(said)
+    )
+    title = f"Values by budget: {group.label}"
+    marks = Bars(tuple(f"client {found.labels[i]}" for i in kept), (*series, whole))
+    return [Chart(f"value-budgets-{name}", _SECTION, title, caption, marks, x="total value")]
+
+
+def _total(found: Contribution, client: int) -> float:
+    return float(found.totals[found.clients == client][0])
+
+
+def _plural(count: int) -> str:
+    return f"{count} client{'s' if count > 1 else ''}"
 
 
 def _scores(group: SeedGroup, name: str) -> list[Chart]:

@@ -512,6 +512,30 @@ class RunRecord:
                 found[int(line["round"])] = (clients, without)
         return found
 
+    def smaller_budgets(self) -> dict[int, list[tuple[Ints, Floats]]]:
+        """Return what values would have been with smaller budgets, by budget: of each round that recorded it the
+        clients ``[S]``, and their values and standard errors ``[2, S]`` (NaN: not known).
+
+        Raises UserError if a round's arrays do not fit each other.
+        """
+        given = (self.config.get("mechanism") or {}).get("value")
+        also = given.get("also") if isinstance(given, Mapping) else None
+        budgets = sorted({b for b in also if isinstance(b, int) and b > 0}) if isinstance(also, list) else []
+        found: dict[int, list[tuple[Ints, Floats]]] = {}
+        for line in self.metrics if budgets else ():
+            stored = self.arrays(line["round"], only=("answered", *(f"value_of_{b}" for b in budgets)))
+            clients = stored.get("answered")
+            for budget in budgets:
+                less = stored.get(f"value_of_{budget}")
+                if clients is None or less is None:
+                    continue
+                sound = clients.dtype.kind in "iu" and less.dtype.kind == "f" and less.shape == (2, len(clients))
+                if not sound or ((clients < 0) | (clients >= self.num_clients)).any():
+                    file = round_file(self.path, line["round"])
+                    raise UserError(f"{file}: its values of {budget} models are not numbers by client")
+                found.setdefault(budget, []).append((clients, less))
+        return found
+
     def interactions(self) -> Iterator[tuple[Ints, Floats]]:
         """Yield, of each round that recorded them, the clients ``[S]`` whose updates were valued and the pairwise
         interactions of these updates ``[S, S]`` (NaN: not in one game).
