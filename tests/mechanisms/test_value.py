@@ -141,6 +141,8 @@ def test_few_seats_are_valued_exactly_by_the_mixture_and_many_with_errors(view: 
     assert (found.standard_errors == 0).all()
     assert found.without_block == pytest.approx(exact.without_block, abs=1e-12)
     assert found.metrics["value/models_evaluated"] == 16
+    assert found.interaction_errors is not None
+    assert (found.interaction_errors == 0).all()
     few = value(view, name="mixture", budget=12, check=True)
     assert few.metrics["value/models_evaluated"] == 16  # with the exact values beside it
     assert few.exact == pytest.approx(exact.per_seat)

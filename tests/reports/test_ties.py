@@ -235,7 +235,8 @@ def test_interactions_are_means_over_the_rounds_in_which_both_were_valued(tmp_pa
     )
     found = interactions(group(path))
     assert found is not None
-    clients, mean, times = found
+    clients, mean, times, error = found
+    assert np.isnan(error).all()
     assert clients.tolist() == [1, 2, 4]
     np.testing.assert_allclose(mean, [[NAN, -0.6, 0.3], [-0.6, NAN, NAN], [0.3, NAN, NAN]])
     assert times.tolist() == [[0, 1, 2], [1, 0, 0], [2, 0, 0]]
@@ -247,6 +248,18 @@ def test_two_seats_of_a_client_add_up_and_count_one_round(tmp_path: Path) -> Non
     assert found is not None
     np.testing.assert_allclose(found[1], [[NAN, 0.3], [0.3, NAN]])
     assert found[2].max() == 1
+
+
+def test_the_error_of_an_interaction_is_that_of_its_mean(tmp_path: Path) -> None:
+    path = paired_run(tmp_path / "a", ([0, 1], [[0.0, 0.2], [0.2, 0.0]]), ([0, 1], [[0.0, 0.4], [0.4, 0.0]]))
+    for r, error in enumerate((0.03, 0.04)):
+        with np.load(path / "rounds" / f"{r:05d}.npz") as stored:
+            arrays = dict(stored)
+        np.savez(path / "rounds" / f"{r:05d}.npz", **arrays, value_interaction_errors=np.full((2, 2), error))
+    found = interactions(group(path))
+    assert found is not None
+    np.testing.assert_allclose(found[3], [[NAN, 0.025], [0.025, NAN]])
+    assert "Of 1 pairs 1 are above 0 and 0 below it" in heat_of(path).caption
 
 
 def heat_of(path: Path) -> Chart:
@@ -294,6 +307,7 @@ def test_a_run_that_records_interactions_is_drawn(tmp_path: Path) -> None:
     hanse.run(experiment, out=tmp_path / "a")
     run = load_run(tmp_path / "a")
     stored = [run.arrays(r)["value_interactions"] for r in range(2)]
+    assert all((run.arrays(r)["value_interaction_errors"] == 0).all() for r in range(2))  # all 32 coalitions are known
     wanted = np.mean(stored, axis=0)
     np.fill_diagonal(wanted, np.nan)
     marks = heat_of(tmp_path / "a").marks
@@ -331,5 +345,5 @@ def test_what_smaller_budgets_would_have_said_is_drawn(tmp_path: Path) -> None:
     with np.load(run.path / "rounds" / "00001.npz") as stored:
         arrays = dict(stored)
     np.savez(run.path / "rounds" / "00001.npz", **{**arrays, "value_of_30": np.zeros((2, 5))})
-    with pytest.raises(UserError, match="00001.npz: its values of 30 models are not numbers by client"):
+    with pytest.raises(UserError, match=r"00001\.npz: its values of 30 models are not numbers by client"):
         load_runs([run.path])[0].smaller_budgets()

@@ -263,8 +263,9 @@ def _values(values: Values, view: View, fills: frozenset[str]) -> None:
             _shaped(name, array, (S,), "f")
     if values.without_block is not None and (values.without_block.ndim != 2 or len(values.without_block) != S):
         raise GuardError(f"without_block: has shape {values.without_block.shape}: must be [{S}, blocks]")
-    if values.interactions is not None and values.interactions.shape != (S, S):
-        raise GuardError(f"interactions: has shape {values.interactions.shape}: must be [{S}, {S}]")
+    for name in ("interactions", "interaction_errors"):
+        if getattr(values, name) is not None:
+            _shaped(name, getattr(values, name), (S, S), "f")
     for budget, less in values.beside.items():
         _shaped(f"beside: {budget}", less, (2, S), "f")
 

@@ -36,8 +36,8 @@ GIVES = frozenset({"values"})
 @dataclass(frozen=True)
 class Solved:
     """One group's solution: ``values [m]``, the same without each block of validation samples ``[m, B]``, standard
-    errors and exact values ``[m]`` or None, what to record, and if they are asked for the interactions ``[m, m]`` and,
-    by budget, the values and errors ``[2, m]`` that smaller budgets would have given.
+    errors and exact values ``[m]`` or None, what to record, and if they are asked for the interactions and their
+    errors, ``[m, m]`` each, and by budget the values and errors ``[2, m]`` that smaller budgets would have given.
     """
 
     values: Floats
@@ -45,7 +45,7 @@ class Solved:
     errors: Floats | None = None
     exact: Floats | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    interactions: Floats | None = None
+    interactions: tuple[Floats, Floats] | None = None
     beside: Mapping[int, Floats] = field(default_factory=dict)
 
 
@@ -105,7 +105,7 @@ class GameValue(ValuePart):
         errors, exact = np.full(len(updates), np.nan), np.full(len(updates), np.nan)
         metrics = {"value/models_evaluated": 0.0}
         without, estimated = list[Floats](), False
-        pairs: Floats | None = None
+        S, pairs = len(updates), None
         beside: dict[int, Floats] = {}
         for row, group in updates.seats.groups().items():
             weights = view.mixed.W[row, group]
@@ -118,8 +118,9 @@ class GameValue(ValuePart):
             if solved.exact is not None:
                 exact[group] = solved.exact
             if solved.interactions is not None:
-                pairs = np.full((len(updates), len(updates)), np.nan) if pairs is None else pairs
-                pairs[np.ix_(group, group)] = solved.interactions
+                pairs = pairs or (np.full((S, S), np.nan), np.full((S, S), np.nan))
+                for whole, part in zip(pairs, solved.interactions, strict=True):
+                    whole[np.ix_(group, group)] = part
             for budget, less in solved.beside.items():
                 beside.setdefault(budget, np.full((2, len(updates)), np.nan))[:, group] = less
             metrics["value/models_evaluated"] += game.evaluated
@@ -130,9 +131,8 @@ class GameValue(ValuePart):
         metrics["value/sum"] = float(per_seat.sum())
         groups = np.concatenate(list(updates.seats.groups().values()))
         without_block = np.concatenate(without)[np.argsort(groups)]  # in the order of the seats
-        return Values(
-            per_seat, errors if estimated else None, _known(exact), metrics, without_block, pairs, beside
-        ), state
+        known, (together, unsure) = errors if estimated else None, pairs or (None, None)
+        return Values(per_seat, known, _known(exact), metrics, without_block, together, unsure, beside), state
 
 
 def _averages(weights: Floats, group: Ints, seats: int) -> bool:
@@ -233,6 +233,7 @@ class Mixture(GameValue):
 
     def __post_init__(self) -> None:
         """Raise UserError for an option that another one leaves without effect."""
+        object.__setattr__(self, "also", tuple(self.also))  # TOML gives a list
         for name, of, wanted in (
             ("alpha", "semivalue", "beta"),
             ("beta", "semivalue", "beta"),
@@ -270,7 +271,7 @@ class Mixture(GameValue):
         without = np.full((n, game.without_block.shape[1]), WORST)
         beside: dict[int, Floats] = {}
         metrics: dict[str, float] = {"value/not_finite": float(n - len(sound))}
-        pairs = np.zeros((n, n)) if self.interactions else None
+        pairs = (np.zeros((n, n)), np.full((n, n), np.nan)) if self.interactions else None
         if len(sound):
             found = self._among(memo, game, sound, view)
             measure = self._semivalue(len(sound))
@@ -284,7 +285,8 @@ class Mixture(GameValue):
                     beside[budget] = np.full((2, n), np.nan)
                     beside[budget][:, sound] = less.values, less.standard_errors
             if pairs is not None:
-                pairs[np.ix_(sound, sound)] = found.interactions(measure)[0]
+                for whole, part in zip(pairs, found.interactions(measure), strict=True):
+                    whole[np.ix_(sound, sound)] = part
             metrics |= {"value/exact_games": float(found.design.complete)}
         exact = shapley.exact(memo, n) if self.check and n <= MOST_CHECKED else None
         return Solved(values, without, errors, exact, metrics, pairs, beside)

@@ -484,49 +484,68 @@ def _map(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
     return Chart(f"contribution-map-{name}", _SECTION, title, caption, marks, x="rounds played", y="client")
 
 
-def interactions(group: SeedGroup) -> tuple[Ints, Floats, Ints] | None:
+def interactions(group: SeedGroup) -> tuple[Ints, Floats, Ints, Floats] | None:
     """Return the clients ``[n]`` that were ever valued together with another one, their mean pairwise interactions
-    ``[n, n]`` over those rounds (NaN: never together, and the diagonal), and in how many rounds two of them were
-    together ``[n, n]``. Of clients with several seats in a round the interactions of their seats are added up.
+    ``[n, n]`` over those rounds (NaN: never together, and the diagonal), in how many rounds two of them were together
+    ``[n, n]``, and the means' standard errors ``[n, n]`` from the sampling of coalitions (NaN: not recorded). Of
+    clients with several seats in a round the interactions of their seats are added up.
 
     None if no run recorded interactions. Over several seeds with the same clients: all their rounds.
     """
     rounds = [one for run in group.same_clients for one in run.interactions()]
-    who = np.unique(np.concatenate([np.zeros(0, np.int64), *(clients for clients, _ in rounds)]))
+    who = np.unique(np.concatenate([np.zeros(0, np.int64), *(clients for clients, _, _ in rounds)]))
     sums, times = np.zeros((len(who), len(who))), np.zeros((len(who), len(who)), np.int64)
-    for clients, pairs in rounds:
+    squares = np.zeros(sums.shape)
+    for clients, pairs, errors in rounds:
         at = np.searchsorted(who, clients)
         one, other = np.nonzero(np.isfinite(pairs) & (clients[:, None] != clients))
         np.add.at(sums, (at[one], at[other]), pairs[one, other])
+        np.add.at(squares, (at[one], at[other]), errors[one, other] ** 2)
         met = np.unique(at[one] * len(who) + at[other])  # once a round, however many seats they have
         times.ravel()[met] += 1
     together = times.any(axis=1)
     if not together.any():
         return None
-    kept = np.ix_(together, together)
-    return who[together], np.divide(sums, times, out=np.full(sums.shape, np.nan), where=times > 0)[kept], times[kept]
+    kept, nothing = np.ix_(together, together), np.full(sums.shape, np.nan)
+    mean = np.divide(sums, times, out=nothing.copy(), where=times > 0)
+    error = np.divide(np.sqrt(squares), times, out=nothing, where=times > 0)
+    return who[together], mean[kept], times[kept], error[kept]
 
 
 def _interactions(group: SeedGroup, name: str) -> list[Chart]:
     found = interactions(group)
     if found is None:
         return []
-    who, mean, times = found
+    who, mean, times, error = found
     most = np.sort(np.argsort(-times.sum(axis=1), kind="stable")[:MOST_PAIRED])
-    mean, times = mean[np.ix_(most, most)], times[np.ix_(most, most)]
+    mean, times, error = mean[np.ix_(most, most)], times[np.ix_(most, most)], error[np.ix_(most, most)]
     names = tuple(group.runs[0].client_label(c) for c in who[most].tolist())
     caption = (
         "How updates work together: the mean of each pair's interaction over the rounds in which both were "
         "valued. Above 0 the two complement each other: together they are worth more than one by one. Below 0 they "
         "duplicate each other: who has one of them gains less from the other, as when both hold the same data. Grey: "
         f"never valued together, or the client itself. A pair met in {int(np.median(times[times > 0]))} rounds at the "
-        "median; how sure an interaction is, is not recorded, and one of a few rounds says little."
+        "median." + _sure_pairs(mean, error)
     )
     if len(most) < len(who):
         caption += f" The {len(most)} of {len(who):,} clients that were valued together most often."
     marks = Heat(names, names, mean, "mean interaction", around_zero=True)
     title = f"Who complements and who duplicates whom: {group.label}{group.seeds_text}"
     return [Chart(f"interactions-{name}", _SECTION, title, caption, marks, x="client", y="client")]
+
+
+def _sure_pairs(mean: Floats, error: Floats) -> str:
+    """Say of how many pairs it is sure that they complement or duplicate each other, as the end of a caption."""
+    upper = np.triu_indices(len(mean), 1)
+    known = np.isfinite(mean[upper]) & np.isfinite(error[upper])
+    if not known.any():
+        return " How sure an interaction is, is not recorded, and one of a few rounds says little."
+    pairs, errors = mean[upper][known], error[upper][known]
+    above, below = int((pairs > SURE * errors).sum()), int((pairs < -SURE * errors).sum())
+    return (
+        f" Of {len(pairs)} pairs {above} are above 0 and {below} below it by more than 1.96 standard errors of the "
+        "sampling of coalitions; the draw of the validation samples is not in these errors."
+    )
 
 
 def _budgets(group: SeedGroup, name: str) -> list[Chart]:

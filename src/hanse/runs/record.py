@@ -191,6 +191,8 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
             arrays["value_without_block"] = view.values.without_block
         if view.values.interactions is not None:
             arrays["value_interactions"] = view.values.interactions
+        if view.values.interaction_errors is not None:
+            arrays["value_interaction_errors"] = view.values.interaction_errors
         arrays |= {f"value_of_{budget}": less for budget, less in view.values.beside.items()}
     if view.settlement is not None:
         arrays |= view.settlement.arrays
@@ -536,14 +538,15 @@ class RunRecord:
                 found.setdefault(budget, []).append((clients, less))
         return found
 
-    def interactions(self) -> Iterator[tuple[Ints, Floats]]:
+    def interactions(self) -> Iterator[tuple[Ints, Floats, Floats]]:
         """Yield, of each round that recorded them, the clients ``[S]`` whose updates were valued and the pairwise
-        interactions of these updates ``[S, S]`` (NaN: not in one game).
+        interactions of these updates ``[S, S]`` (NaN: not in one game) with their standard errors ``[S, S]`` (NaN: not
+        known).
 
         Raises UserError if a round's arrays do not fit each other.
         """
         for line in self.metrics:
-            stored = self.arrays(line["round"], only=("answered", "value_interactions"))
+            stored = self.arrays(line["round"], only=("answered", "value_interactions", "value_interaction_errors"))
             clients, pairs = stored.get("answered"), stored.get("value_interactions")
             if clients is None or pairs is None:
                 continue
@@ -552,7 +555,10 @@ class RunRecord:
             if pairs.shape != (len(clients), len(clients)):
                 what = f"interactions {pairs.shape} of {len(clients)} updates"
                 raise UserError(f"{round_file(self.path, line['round'])}: has {what}: must be as many by as many")
-            yield clients.astype(np.int64), pairs.astype(np.float64)
+            errors = stored.get("value_interaction_errors")
+            if errors is None or errors.shape != pairs.shape or errors.dtype.kind != "f":
+                errors = np.full(pairs.shape, np.nan)
+            yield clients.astype(np.int64), pairs.astype(np.float64), errors.astype(np.float64)
 
     def refusals(self) -> Iterator[tuple[int, int, str]]:
         """Yield (round, client, reason) of every refusal; only rounds that had one are opened."""
