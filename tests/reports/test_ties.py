@@ -321,7 +321,8 @@ def test_what_smaller_budgets_would_have_said_is_drawn(tmp_path: Path) -> None:
         hanse.Experiment(
             data={"clients": 6, "alpha": 0.3},
             mechanism={
-                "name": "fedavg", "select": "everyone", "value": {"name": "mixture", "budget": 40, "also": [14, 30, 60]},
+                "name": "fedavg", "select": "everyone",
+                "value": {"name": "mixture", "budget": 40, "also": [14, 30, 60]},
             },
             engine={"train": "stacked", "threads": 1},
             run={"rounds": 3},
