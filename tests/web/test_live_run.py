@@ -178,7 +178,12 @@ def test_a_sum_has_the_standard_error_of_a_sum(tmp_path: Path) -> None:
     run.round([{"client": 0, "value": 2.0, "value_error": 0.4, "cumulative_value": 1.5}])
     run.round([{"client": 0, "value": -1.0, "value_error": None}])
     live = LiveRun(run.folder, "run")
-    assert live.look()["clients"] == [[0, 2.0, pytest.approx(0.5), 1.5, 3, 0, 2]]
+    # an estimate of unknown error is in the sum
+    assert live.look()["clients"] == [[0, 2.0, None, 1.5, 3, 0, 2]]
+    known = Growing(tmp_path / "known")
+    known.round([{"client": 0, "value": 1.0, "value_error": 0.3}])
+    known.round([{"client": 0, "value": 2.0, "value_error": 0.4, "cumulative_value": 1.5}])
+    assert LiveRun(known.folder, "known").look()["clients"] == [[0, 3.0, pytest.approx(0.5), 1.5, 2, 0, 1]]
 
 
 def test_ten_thousand_rounds_stay_small(tmp_path: Path) -> None:

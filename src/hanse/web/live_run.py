@@ -90,11 +90,13 @@ class Contributor:
 
     def row(self, client: int) -> list[int | float | None]:
         """Return the client as the page's script takes it: number, sum of values, its standard error at most (of those
-        values that have one), the mechanism's score, seats trained in, seats refused, last round.
+        values that have one; None if one is an estimate of unknown error), the mechanism's score, seats trained in,
+        seats refused, last round.
         """
         worth = self.worth if self.valued else None
-        error = math.hypot(math.sqrt(self.squares), self.drawn) if self.known else None
-        return [client, worth, error, self.score, self.trained, self.refused, self.last_round]
+        error = math.hypot(math.sqrt(self.squares), self.drawn)
+        sure = error if self.known and math.isfinite(error) else None
+        return [client, worth, sure, self.score, self.trained, self.refused, self.last_round]
 
 
 @dataclass
@@ -126,7 +128,7 @@ class Contributors:
             found.squares += (seat.error or 0.0) ** 2
             found.drawn += abs(seat.drawn or 0.0)
             found.known += bool(known)
-            error = math.hypot(*known) if known else None
+            error = math.hypot(*known) if known and all(map(math.isfinite, known)) else None
         if seat.score is not None:
             found.score = seat.score
         if seat.name:

@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from hanse.base.errors import UserError
+from hanse.cli.options import out
 from hanse.cli.reproduce import reproduce
 from hanse.lab.papers.catalogue import PAPERS, find_table, list_papers
 
@@ -18,7 +19,11 @@ from hanse.lab.papers.catalogue import PAPERS, find_table, list_papers
 def call(*args: str) -> str:
     app = typer.Typer()
     app.command()(reproduce)
-    done = CliRunner().invoke(app, list(args), env={"COLUMNS": "200"})
+    before, out.width = out.width, 200  # made when it was imported, as wide as the terminal was then
+    try:
+        done = CliRunner().invoke(app, list(args))
+    finally:
+        out.width = before
     assert done.exit_code == 0, done.output
     return done.stdout
 
