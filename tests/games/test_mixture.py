@@ -299,9 +299,8 @@ def test_it_ends_when_the_intervals_are_short_enough() -> None:
         game = Counting(table["v"])
         found = mixture(game, 10, table["weights"], lambda: grams_of(table), 400, 1, enough=enough)
         assert len(game.asked) == found.distinct
-        assert sorted(found.places.tolist()) == list(range(found.distinct))
-        asked = [game.asked[place] for place in found.places]
-        assert asked == found.fit.design.coalitions()
+        assert len(set(game.asked)) == found.distinct  # none twice, though the designs have them again
+        assert set(game.asked) == set(found.fit.design.coalitions())
         return found.distinct, found.values
 
     assert spent(None)[0] == 400

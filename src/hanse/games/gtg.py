@@ -108,15 +108,25 @@ def gtg(
     empty, full = memo.many([frozenset(), frozenset(range(n))])  # line 2
     if abs(full - empty) < eps:  # lines 3-4: between-round truncation
         return GTGEstimate(np.zeros(n), np.full(n, np.nan), 2, memo.distinct, 0, None, True, False)
-    averages = _Averages(n, running, stop)
-    evaluations, walked = 2, []
+    return _walked(memo, sweep, budget, _Averages(n, running, stop), (empty, full, eps))
+
+
+def _walked(
+    memo: Memo,
+    sweep: Callable[[int], NDArray[np.int64]],
+    budget: int,
+    averages: _Averages,
+    ends: tuple[float, float, float],
+) -> GTGEstimate:
+    """Walk along at most ``budget`` sweeps until the averages have settled; ``ends``: v({}), v(N) and ``eps``."""
+    n, evaluations, walked = averages.n, 2, []
     # The rule cannot hold before 20 values are stored: the sweeps up to there are all needed, so walk as one.
     together = max(1, math.ceil((_MIN_STORED - 1) / n))
     while averages.sweeps < budget and not averages.converged:
         done = averages.sweeps
         block = min(together, budget - done)
         rows = np.concatenate([sweep(tau) for tau in range(done, done + block)])
-        marginals, requests, places = walk(memo, rows, empty, full, eps)
+        marginals, requests, places = walk(memo, rows, *ends)
         walked.append(Walks(rows, places))
         evaluations += requests
         averages.add(marginals.reshape(block, n, n))

@@ -319,7 +319,6 @@ class MixtureEstimate:
         kernel: which Gram matrix was chosen: "identity", "gram 0", .., or "all" for their sum; "none" if exact.
         offset, noise: the kernel's other numbers, NaN if exact.
         fit: the fit, for other semivalues, interactions, or other utilities of the same coalitions.
-        places: ``[distinct]``, where each coalition of the fit's design stands in the order of evaluation.
     """
 
     values: Floats
@@ -332,7 +331,6 @@ class MixtureEstimate:
     offset: float
     noise: float
     fit: Fit = field(repr=False)
-    places: Ints = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -368,23 +366,21 @@ class Fit:
         return found[:, 0] if worth is None else found[:, 1:].reshape(-1, *worth.shape[1:])
 
     @_on_one_thread
-    def estimate(self, measure: Semivalue | None = None, places: Ints | None = None) -> MixtureEstimate:
-        """Return a semivalue (default: Shapley) with its errors; ``places [m]`` are kept beside (default: in order)."""
+    def estimate(self, measure: Semivalue | None = None) -> MixtureEstimate:
+        """Return a semivalue (default: Shapley) with its errors."""
         found, kernel = self._of(self._values_of(measure), self.worth), self.kernel
         name, offset, noise = (kernel.name, kernel.offset, kernel.noise) if kernel else ("none", math.nan, math.nan)
-        distinct = len(self.worth)
         return MixtureEstimate(
             values=found.values,
             standard_errors=found.errors,
             cross_fitted=found.cross_fitted,
             plug_in=found.plug_in,
-            distinct=distinct,
+            distinct=len(self.worth),
             exact=self.design.complete,
             kernel=name,
             offset=offset,
             noise=noise,
             fit=self,
-            places=np.arange(distinct) if places is None else places,
         )
 
     @_on_one_thread
@@ -668,8 +664,8 @@ def mixture(
             of 1 to 2 % of the values on real games of 10 to 20 players. If it holds all ``2**n`` values are exact.
         seed: keys the draw; a numpy generator is used as it is.
         enough: whether values ``[n]`` with standard errors ``[n]`` are exact enough, such as
-            :func:`hanse.games.mixture.top_settled`;
-            asked at 5 coalitions a player and at each doubling, and it ends there if so. Default: the budget is used.
+            :func:`hanse.games.mixture.top_settled`; asked at 5 coalitions a player and at each doubling, and it ends
+            there if so. Default: the budget is used.
 
     Raises:
         ValueError: an argument out of range, a budget below ``2 n + 2`` that does not hold all coalitions, or a utility
@@ -679,16 +675,14 @@ def mixture(
     _shares(weights, n)  # before anything is evaluated
     if not callable(grams):
         _grams(grams, n)
-    most = BUDGET * n if budget is None else budget
-    design(n, most)  # refuses a budget that is too small
+    most = whole_number("budget", BUDGET * n if budget is None else budget)
+    _check_budget(n, most)
     key, memo = int(generator(seed, "mixture").integers(2**62)), Memo(value)
     size = most if enough is None else min(most, max(_FIRST * n, 2 * n + 2))
     while True:
         plan = design(n, size, key)
-        coalitions = plan.coalitions()
-        worth = memo.many(coalitions)
-        fitted = fit(plan, worth, weights, grams() if callable(grams) else grams)
-        found = fitted.estimate(places=np.array(memo.places(coalitions)))
+        worth = memo.many(plan.coalitions())
+        found = fit(plan, worth, weights, grams() if callable(grams) else grams).estimate()
         if size >= most or plan.complete or (enough is not None and enough(found.values, found.standard_errors)):
             return found
         size = min(most, 2 * size)

@@ -273,9 +273,10 @@ class Mixture(GameValue):
         metrics: dict[str, float] = {"value/not_finite": float(n - len(sound))}
         pairs = (np.zeros((n, n)), np.full((n, n), np.nan)) if self.interactions else None
         if len(sound):
-            found = self._among(memo, game, sound, view)
+            shapley_found = self._among(memo, game, sound, view)
+            found = shapley_found.fit
             measure = self._semivalue(len(sound))
-            estimate = found.estimate(measure)
+            estimate = shapley_found if self.semivalue == "shapley" else found.estimate(measure)
             worth = game.without_block[memo.places(_Among(memo, sound).named(found.design.coalitions()))]
             values[sound], errors[sound] = estimate.values, estimate.standard_errors
             without[sound] = found.values(measure, worth)
@@ -291,8 +292,8 @@ class Mixture(GameValue):
         exact = shapley.exact(memo, n) if self.check and n <= MOST_CHECKED else None
         return Solved(values, without, errors, exact, metrics, pairs, beside)
 
-    def _among(self, memo: shapley.Memo, game: Coalitions, sound: Ints, view: View) -> mixture.Fit:
-        """Return the fit of the game among these players ``[m]``, numbered 0 to m - 1 in it."""
+    def _among(self, memo: shapley.Memo, game: Coalitions, sound: Ints, view: View) -> mixture.MixtureEstimate:
+        """Return the Shapley values of the game among these players ``[m]``, numbered 0 to m - 1 in it."""
 
         def grams() -> list[Floats]:
             both = (game.update_gram(), game.output_gram())
@@ -301,8 +302,7 @@ class Mixture(GameValue):
         m = len(sound)
         budget = None if self.budget is None else max(self.budget, min(2**m, 2 * m + 2))
         among, seed = _Among(memo, sound), _seed(view)
-        found = mixture.mixture(among, m, game.shares[sound], grams, budget, seed, enough=self._enough())
-        return found.fit
+        return mixture.mixture(among, m, game.shares[sound], grams, budget, seed, enough=self._enough())
 
     def _alpha_beta(self) -> tuple[float, float]:
         return 4.0 if self.alpha is None else self.alpha, 1.0 if self.beta is None else self.beta
