@@ -39,6 +39,12 @@ def reproduce(
             "--scale", help="smoke (a minute), small (a stated part of the paper's settings) or paper (all of them)."
         ),
     ] = "smoke",
+    recipe: Annotated[
+        str,
+        typer.Option(
+            "--recipe", help="paper (what the text says) or authors (what their public code does: docs/papers.md)."
+        ),
+    ] = "paper",
     seeds: Annotated[int | None, typer.Option("--seeds", help="Number of seeds; default as the scale says.")] = None,
     workers: Workers = None,
     out_dir: Annotated[
@@ -64,8 +70,8 @@ def reproduce(
     from hanse.lab.player import cores
     from hanse.learning.engines import pick_device
 
-    full = find_table(paper, table, "paper")
-    chosen = on_device(filtered(find_table(paper, table, scale), only or []), device)
+    full = find_table(paper, table, "paper", recipe)
+    chosen = on_device(filtered(find_table(paper, table, scale, recipe), only or []), device)
     chosen = with_seeds(chosen, seeds, full.seeds)
     pick_device(device)  # a device that is not here is refused before anything starts
     folder = out_dir or Path("runs") / "reproduce" / paper

@@ -186,6 +186,21 @@ def _note(arrays: Mapping[str, NDArray[np.uint8]], facts: _Images, path: Path) -
     return f"split is not the official one: {sizes[0]:,} train and {sizes[1]:,} test samples as in {path.name}"
 
 
+def split_note(source: str) -> str:
+    """Say whether an image source's file in the folders that are searched has a split of its own; nothing if it is the
+    official one, not here, or no file of arrays. Only the labels are read.
+    """
+    for path in (folder / f"{source}.npz" for folder in _folders(None)):
+        if source in _IMAGES and path.is_file():
+            try:
+                with np.load(path, allow_pickle=False) as stored:
+                    labels = {name: stored[name].reshape(-1) for name in ("y_train", "y_test")}
+            except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error):
+                return ""  # a run that reads it says what is wrong
+            return _note(labels, _IMAGES[source], path)
+    return ""
+
+
 def _find(name: str, root: Path | None, download: bool) -> tuple[dict[str, NDArray[np.uint8]], Path]:
     folders = _folders(root)
     paths = [folder / f"{name}.npz" for folder in folders]

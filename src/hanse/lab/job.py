@@ -55,10 +55,12 @@ def key_of(sections: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
-def seeded(sections: Mapping[str, Any], seed: int | None, label: str) -> Job:
-    """Return the run of an experiment with one seed, that of the split and of everything else; None: its own seeds."""
+def seeded(sections: Mapping[str, Any], seed: int | None, label: str, of: Sequence[str] = ("data", "run")) -> Job:
+    """Return the run of an experiment with one seed: that of the split ("data") and of everything else ("run"), or of
+    what ``of`` names; None: its own seeds.
+    """
     given = dict(sections)
-    for name in () if seed is None else ("data", "run"):
+    for name in () if seed is None else of:
         below = given.get(name, {})
         if isinstance(below, Mapping):  # anything else the experiment's check will refuse
             given[name] = {**below, "seed": seed}

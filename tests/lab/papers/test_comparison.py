@@ -72,7 +72,7 @@ def test_best_variant_mean_and_deviation(tmp_path: Path) -> None:
 def test_json_schema(tmp_path: Path) -> None:
     done = outcome(tmp_path)
     found = json.loads(json.dumps(show.as_json(done), allow_nan=False))
-    assert list(found) == ["paper", "table", "scale", "seeds", "rows"]
+    assert list(found) == ["paper", "table", "recipe", "scale", "seeds", "rows"]
     assert all(list(r) == ["setting", "algorithm", "published", "mean", "sd", "n"] for r in found["rows"])
     assert found["rows"][0]["published"] == 90.0
     assert found["rows"][2]["published"] is None

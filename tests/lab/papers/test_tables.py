@@ -9,7 +9,7 @@ import pytest
 
 from hanse.base.errors import UserError
 from hanse.lab.papers import tables
-from hanse.lab.papers.tables import PaperTable, Printed, Scale
+from hanse.lab.papers.tables import PaperTable, Printed, Recipe, Scale
 
 PAPER = """
 citation = "Nobody, 2026"
@@ -63,12 +63,17 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
     monkeypatch.setattr(tables, "files", lambda package: tmp_path)  # a paper lies in the package, and nowhere else
     tables._file.cache_clear()
 
-    def table(scale: Scale = "paper", text: str = TABLE) -> PaperTable:
+    def table(
+        scale: Scale = "paper", text: str = TABLE, recipe: Recipe = "paper", authors: str | None = None
+    ) -> PaperTable:
         (tmp_path / "ours").mkdir(exist_ok=True)
         (tmp_path / "ours" / "paper.toml").write_text(PAPER)
         (tmp_path / "ours" / "table1.toml").write_text(text)
+        if authors is not None:
+            (tmp_path / "ours" / "authors.toml").write_text(authors)
         tables._file.cache_clear()
-        return tables.build_table("ours", "table1", scale, computed={"twice": lambda cells, values: [1.5, 2.5]})
+        twice = {"twice": lambda cells, values: [1.5, 2.5]}
+        return tables.build_table("ours", "table1", scale, recipe, computed=twice)
 
     return table
 
@@ -126,3 +131,51 @@ def test_words_that_mean_nothing(read: Read, old: str, new: str, said: str) -> N
     with pytest.raises(UserError) as wrong:
         read(text=TABLE.replace(old, new, 1))
     assert wrong.value.lines == (f"ours/table1.toml: {said}",)
+
+
+AUTHORS = """
+seeds = 3
+without = ["data.alpha"]
+notes = ["as the code has it"]
+
+[experiment.train]
+momentum = 0.9
+epochs = { small = 3 }
+
+[group.digits]
+experiment.data.scale = "unit"
+
+[[differences]]
+setting = "train.momentum"
+paper = "not said"
+authors = "0.9"
+source = "train.py"
+"""
+OWN = """
+[authors]
+rows = ["a", { name = "c", like = "a", recipes = ["authors"] }, { name = "d", like = "a", recipes = ["paper"] }]
+
+[authors.experiment.train]
+steps = 500
+"""
+
+
+def test_the_authors_recipe_is_laid_over_the_papers_and_a_tables_own_over_that(read: Read) -> None:
+    text = TABLE.replace("[published.digits]", OWN + "[published.digits]")
+    by = read("small", text, "authors", AUTHORS)
+    assert (by.recipe, by.seeds, by.notes) == ("authors", 3, ("first", "as the code has it"))
+    assert list(dict.fromkeys(c.algorithm for c in by.cells)) == ["a", "c"]
+    assert by.cells[0].variants[0].sections["data"] == {"clients": 4, "source": "digits", "scale": "unit"}
+    assert by.cells[0].variants[0].sections["train"] == {"lr": 1.0, "momentum": 0.9, "epochs": 3, "steps": 500}
+    assert tables.differences("ours")[0]["setting"] == "train.momentum"
+
+
+def test_the_papers_recipe_does_not_know_of_the_authors(read: Read) -> None:
+    text = TABLE.replace("[published.digits]", OWN + "[published.digits]")
+    assert read("small", text, "paper", AUTHORS) == read("small")
+
+
+def test_a_paper_whose_authors_are_silent_has_one_recipe(read: Read) -> None:
+    paper, authors = read("small"), read("small", recipe="authors")
+    assert authors.cells == paper.cells
+    assert tables.differences("ours") == []

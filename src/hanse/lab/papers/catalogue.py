@@ -13,7 +13,7 @@ from rich.table import Table as RichTable
 from hanse.base.errors import UserError, nearest
 from hanse.data.sources import cache_dir, is_here
 from hanse.lab.papers.computed import COMPUTED
-from hanse.lab.papers.tables import SCALES, Paper, PaperTable, load_paper, read_table, sources_of
+from hanse.lab.papers.tables import RECIPES, SCALES, Paper, PaperTable, load_paper, read_table, sources_of
 
 PAPERS: Mapping[str, Paper] = {name: load_paper(name, COMPUTED) for name in ("greedyfed", "gtflat", "ipfl", "pifl")}
 
@@ -22,17 +22,22 @@ def _unknown(paper: str) -> list[str]:
     return [] if paper in PAPERS else [f"reproduce {paper}: no such paper{nearest(paper, PAPERS)}"]
 
 
-def find_table(paper: str, table: str, scale: str) -> PaperTable:
-    """Return a paper's table at a scale. Raises UserError that names the nearest name of one that does not exist."""
+def find_table(paper: str, table: str, scale: str, recipe: str = "paper") -> PaperTable:
+    """Return a paper's table at a scale by a recipe. Raises UserError that names the nearest name of one that does not
+    exist.
+    """
     lines = _unknown(paper)
     if not lines and table not in PAPERS[paper].tables:
         lines.append(f"reproduce {paper} {table}: no such table{nearest(table, PAPERS[paper].tables)}")
     chosen = next((s for s in SCALES if s == scale), None)
     if chosen is None:
         lines.append(f"--scale {scale}: no such scale{nearest(scale, SCALES)}")
-    if lines or chosen is None:
+    by = next((r for r in RECIPES if r == recipe), None)
+    if by is None:
+        lines.append(f"--recipe {recipe}: no such recipe{nearest(recipe, RECIPES)}")
+    if lines or chosen is None or by is None:
         raise UserError(*lines)
-    return PAPERS[paper].tables[table](chosen)
+    return PAPERS[paper].tables[table](chosen, by)
 
 
 SHIPPED = ("digits", "fedsoft_linear", "instructions")

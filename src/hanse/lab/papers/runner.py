@@ -36,9 +36,12 @@ class Reading:
 
 
 def job_of(cell: Cell, variant: Variant, seed: int) -> Job:
-    """Return a variant's run with one seed: the seed of the split and of everything else."""
+    """Return a variant's run with one seed: the seed of the split and of everything else, or of everything else alone
+    where the table fixes the split (``data.seed``).
+    """
     name = f"{cell.algorithm} {variant.name}".strip()
-    return seeded(variant.sections, seed, f"{cell.setting}: {name}, seed {seed}")
+    of = ("run",) if "seed" in variant.sections["data"] else ("data", "run")
+    return seeded(variant.sections, seed, f"{cell.setting}: {name}, seed {seed}", of)
 
 
 def expand(table: PaperTable, seeds: int) -> tuple[list[Job], list[Reading]]:

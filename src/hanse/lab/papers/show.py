@@ -14,13 +14,14 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from hanse.base.files import write_whole
+from hanse.lab.papers.changes import changed
 from hanse.lab.papers.compare import CellCurve, Order, Row, VariantScore, cpu_hours, curves, orders, rows
 from hanse.lab.papers.runner import TableOutcome, audits
 from hanse.lab.papers.tables import PaperTable, Printed
 
 
 def as_json(outcome: TableOutcome) -> dict[str, Any]:
-    """Return ``{paper, table, scale, seeds, rows: [{setting, algorithm, published, mean, sd, n}]}``.
+    """Return ``{paper, table, recipe, scale, seeds, rows: [{setting, algorithm, published, mean, sd, n}]}``.
 
     ``published``, ``mean`` and ``sd`` are in the table's unit (percent), None where there is nothing.
     """
@@ -29,7 +30,10 @@ def as_json(outcome: TableOutcome) -> dict[str, Any]:
 
 def _head(outcome: TableOutcome) -> dict[str, Any]:
     table = outcome.table
-    return {"paper": table.paper, "table": table.name, "scale": table.scale, "seeds": outcome.seeds}
+    return {
+        "paper": table.paper, "table": table.name, "recipe": table.recipe, "scale": table.scale,
+        "seeds": outcome.seeds,
+    }  # fmt: skip
 
 
 def _row(row: Row) -> dict[str, Any]:
@@ -62,7 +66,7 @@ def table_json(outcome: TableOutcome, full: PaperTable) -> dict[str, Any]:
         )
     return _head(outcome) | {
         "unit": outcome.table.unit,
-        "changes": list(outcome.table.changes),
+        "changes": changed(outcome.table, full),
         "notes": list(outcome.table.notes),
         "rows": lines,
         "orders": [
@@ -134,11 +138,19 @@ def _tail(outcome: TableOutcome, full: PaperTable) -> list[str]:
     return [*(f"Audit: {line}." for line in audits(outcome)), *lines]
 
 
+def _made(table: PaperTable) -> str:
+    """Say by which recipe and at which scale a table was made."""
+    words = {"paper": "what the text says", "authors": "what the authors' code does"}[table.recipe]
+    return f"Recipe {table.recipe} ({words}), scale {table.scale}. Changed against the recipe at full size:"
+
+
 def print_outcome(outcome: TableOutcome, full: PaperTable, console: Console) -> None:
     """Print the cells beside the paper's, the orders, what the scale changed, and the time."""
     table, found = outcome.table, rows(outcome)
     console.print(f"[bold]{table.title}[/bold] ({table.paper}), {table.unit}: ours (seeds: {outcome.seeds}) / paper")
-    console.print(f"Scale {table.scale}: {'; '.join(table.changes) or 'as published'}.", markup=False, highlight=False)
+    console.print(_made(table), markup=False, highlight=False)
+    for line in changed(table, full):
+        console.print(f"- {line}", markup=False, highlight=False)
     for group, columns, algorithms, here in _blocks(found):
         shown = RichTable("", *columns, title=group, title_justify="left")
         for algorithm in algorithms:
@@ -167,8 +179,8 @@ def table_markdown(outcome: TableOutcome, full: PaperTable) -> str:
     """Return the table as Markdown: a block a group, each cell ours and the paper's."""
     table, found = outcome.table, rows(outcome)
     lines = [f"### {table.paper}: {table.title}", ""]
-    changes = "; ".join(table.changes) or "as published"
-    lines += [f"Ours ({table.unit}, seeds: {outcome.seeds}) / the paper's. Scale `{table.scale}`: {changes}.", ""]
+    lines += [f"Ours ({table.unit}, seeds: {outcome.seeds}) / the paper's. {_made(table)}", ""]
+    lines += [*(f"- {line}" for line in changed(table, full)), ""]
     for group, columns, algorithms, here in _blocks(found):
         lines += [f"| {group} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
         for algorithm in algorithms:
@@ -189,10 +201,12 @@ def table_markdown(outcome: TableOutcome, full: PaperTable) -> str:
 
 
 def write_outcome(outcome: TableOutcome, full: PaperTable, folder: Path) -> list[Path]:
-    """Write ``<table>-<scale>.json`` and ``.md``, and of a figure ``.csv`` and a ``.png`` a group; return their
-    paths.
+    """Write ``<table>-<scale>.json`` (``<table>-authors-<scale>.json`` by the authors' recipe) and ``.md``, and of a
+    figure ``.csv`` and a ``.png`` a group; return their paths.
     """
-    stem = f"{outcome.table.name}-{outcome.table.scale}"
+    stem = "-".join(
+        (outcome.table.name, *(("authors",) if outcome.table.recipe == "authors" else ()), outcome.table.scale)
+    )
     texts = {
         f"{stem}.json": json.dumps(table_json(outcome, full), indent=1, allow_nan=False) + "\n",
         f"{stem}.md": table_markdown(outcome, full),

@@ -11,8 +11,8 @@ cell is one of each. An entry is a table with a ``name``, or a name that ``[grou
 * ``experiment``: settings of the cell's experiment. They are laid over one another in the order file, group, column,
   row, variant; ``without`` lists keys (``"data.alpha"``) that are taken away first.
 * ``values``: what stands for ``"{name}"`` in settings, names and figures. ``"none"`` leaves a setting out.
-* ``scales``: at which scales it is there; ``if_here``, ``unless_here``: only with, or without, this data set's file
-  (``missing``: what is then said of it).
+* ``scales``, ``recipes``: at which scales, and under which recipes, it is there; ``if_here``, ``unless_here``: only
+  with, or without, this data set's file (``missing``: what is then said of it).
 * ``columns``, ``rows``: the only ones that a group or row has; ``changes``: what its presence changes.
 * ``metric``, ``factor`` or ``over`` (a divisor), ``at``, ``measure``, ``against`` (a row), ``ranked``, ``tags``: see
   :class:`Cell`; ``printed``: its name in ``[published]``, false for a column that has none.
@@ -26,6 +26,12 @@ Anything may be written ``{ paper = 400, small = 40, smoke = 6 }``: a scale that
 is not named either, the entry is not there. ``like = "table2"`` starts from another file. A list of ``notes`` or
 ``changes`` may hold ``"..."``, which stands for the paper's. ``computed`` names the function that gives the cells'
 numbers where no experiment is needed (:mod:`hanse.lab.papers.computed`).
+
+Two *recipes*: "paper" is what the text says, and what it does not say as ``paper.toml`` reads it; "authors" is what the
+authors' public code does. ``<paper>/authors.toml`` has the same keys as ``paper.toml`` and is laid over it; a table's
+``[authors]`` has the same keys as the table's file and is laid over that. ``[[differences]]`` in ``authors.toml`` names
+each setting in which the two differ (``setting``, a dotted key of the experiment, ``paper``, ``authors``, ``source``;
+``missing`` says why it could not be had), for ``docs/papers.md``.
 """
 
 from __future__ import annotations
@@ -42,6 +48,8 @@ from hanse.data.sources import is_here
 
 Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
+Recipe = Literal["paper", "authors"]
+RECIPES: tuple[Recipe, ...] = get_args(Recipe)
 Measure = Literal["at", "best", "rounds", "improvement"]
 
 
@@ -73,7 +81,8 @@ class Cell:
     (an upper bound does not); ``tags``: the words that ``--only`` knows it by. ``measure``: the figure "at" that round,
     the "best" so far, or the effective "rounds" and their "improvement" against another run (see ``compare.py``);
     ``computed``: the number itself, for a cell that no experiment is needed for. ``metric`` and ``factor`` replace the
-    table's; of several metrics it is the mean.
+    table's; of several metrics it is the mean. ``place``: group, column and row as the file calls them, which are the
+    same at every scale.
     """
 
     group: str
@@ -88,6 +97,7 @@ class Cell:
     computed: float | None = None
     metric: str | tuple[str, ...] = ""
     factor: float | None = None
+    place: tuple[str, str, str] = ("", "", "")
 
     @property
     def setting(self) -> str:
@@ -97,12 +107,12 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class PaperTable:
-    """A table at one scale.
+    """A table at one scale, by one recipe.
 
-    ``seeds``: how many by default; ``changes``: what this scale changes against the paper; ``notes``: how the numbers
-    are to be read; ``metric`` and ``factor``: which recorded figure the cells are, and what it is multiplied with;
-    ``curves``: whether the cells' curves over the rounds are drawn; ``absent``: words that ``--only`` could have, and
-    why their cells are not there.
+    ``seeds``: how many by default; ``changes``: what it changes against its recipe beside the settings that
+    :func:`hanse.lab.papers.changes.changed` finds by comparing; ``notes``: how the numbers are to be read; ``metric``
+    and ``factor``: which recorded figure the cells are, and what it is multiplied with; ``curves``: whether the cells'
+    curves over the rounds are drawn; ``absent``: words that ``--only`` could have, and why their cells are not there.
     """
 
     paper: str
@@ -110,6 +120,7 @@ class PaperTable:
     title: str
     scale: Scale
     cells: tuple[Cell, ...]
+    recipe: Recipe = "paper"
     seeds: int = 5
     changes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -126,7 +137,7 @@ class Paper:
 
     name: str
     citation: str
-    tables: Mapping[str, Callable[[Scale], PaperTable]]
+    tables: Mapping[str, Callable[[Scale, Recipe], PaperTable]]
 
 
 def filtered(table: PaperTable, only: Sequence[str]) -> PaperTable:
@@ -175,14 +186,14 @@ def with_seeds(table: PaperTable, seeds: int | None, published: int) -> PaperTab
 
 
 ENTRY = {
-    "name", "like", "experiment", "without", "values", "scales", "if_here", "unless_here", "missing", "columns", "rows",
-    "changes", "metric", "factor", "over", "published_over", "at", "measure", "against", "ranked", "tags", "printed",
-    "variants",
+    "name", "like", "experiment", "without", "values", "scales", "recipes", "if_here", "unless_here", "missing",
+    "columns", "rows", "changes", "metric", "factor", "over", "published_over", "at", "measure", "against", "ranked",
+    "tags", "printed", "variants",
 }  # fmt: skip
 FILE = {
     "citation", "tables", "title", "like", "seeds", "unit", "curves", "computed", "by", "groups", "columns", "rows",
     "group", "column", "row", "experiment", "without", "values", "published", "changes", "notes", "absent", "metric",
-    "factor", "measure", "at", "ranked",
+    "factor", "measure", "at", "ranked", "authors", "differences",
 }  # fmt: skip
 Document = dict[str, Any]
 Computed = Callable[[Sequence[Cell], Mapping[str, Any]], Sequence[float]]
@@ -201,18 +212,38 @@ def _file(paper: str, name: str) -> Document:
     return tomllib.loads((files(__package__) / paper / f"{name}.toml").read_text())
 
 
-def read_table(paper: str, name: str, scale: Scale) -> Document:
-    """Return a table's file as it reads at a scale, with what it takes over from other files."""
+def differences(paper: str) -> list[dict[str, str]]:
+    """Return what the authors' code does otherwise than the text: ``{setting, paper, authors, source}`` each, and
+    ``missing`` where it is not built here.
+    """
+    found: list[dict[str, str]] = _authors(paper).get("differences", [])
+    return found
+
+
+def _authors(paper: str) -> Document:
+    return _file(paper, "authors") if (files(__package__) / paper / "authors.toml").is_file() else {}
+
+
+def read_table(paper: str, name: str, scale: Scale, recipe: Recipe = "paper") -> Document:
+    """Return a table's file as it reads at a scale by a recipe, with what it takes over from other files."""
     own: Document = _at_scale(_file(paper, name), scale)
     shared: Document = _at_scale(_file(paper, "paper"), scale)
-    below = read_table(paper, own["like"], scale) if "like" in own else shared
+    if recipe == "authors":
+        shared = _over(shared, _at_scale(_authors(paper), scale), shared)
+    below = read_table(paper, own["like"], scale, recipe) if "like" in own else shared
+    merged = _over(below, own, shared)
+    return _over(merged, own["authors"], shared) if recipe == "authors" and "authors" in own else merged
+
+
+def _over(below: Document, own: Document, shared: Document) -> Document:
+    """Return a file's settings laid over those that it takes over; "..." stands for the paper's own list."""
     for key in own.get("without", ()):
         below = below | {"experiment": _without(below["experiment"], key.split("."))}
     merged = below | own
     for key in ("experiment", "values", "group", "column", "row"):
         merged[key] = _laid(below.get(key, {}), own.get(key, {}))
     for key in ("notes", "changes"):
-        merged[key] = [line for text in merged[key] for line in (shared[key] if text == "..." else (text,))]
+        merged[key] = [line for text in merged.get(key, ()) for line in (shared[key] if text == "..." else (text,))]
     return merged
 
 
@@ -236,19 +267,24 @@ def _laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> Document:
     return both
 
 
-def build_table(paper: str, name: str, scale: Scale, *, computed: Mapping[str, Computed]) -> PaperTable:
-    """Return a table at a scale. Raises UserError if its file has words that mean nothing."""
-    document = read_table(paper, name, scale)
+def build_table(
+    paper: str, name: str, scale: Scale, recipe: Recipe = "paper", *, computed: Mapping[str, Computed]
+) -> PaperTable:
+    """Return a table at a scale by a recipe. Raises UserError if its file has words that mean nothing."""
+    document = {**read_table(paper, name, scale, recipe), "recipe": recipe}
     every = _entries(document, "group")
-    _check(f"{paper}/{name}.toml", document, every)
-    groups = [group for group in every if _stands(group, scale)]
-    cells = tuple(cell for group in groups for cell in _cells(document, group, scale))
+    text = document if recipe == "paper" else read_table(paper, name, scale)
+    _check(f"{paper}/{name}.toml", document, every, [row["name"] for row in _entries(text, "row")])
+    groups = [group for group in every if _stands(group, scale, recipe)]
+    cells = tuple(cell for group in _numbered(groups) for cell in _cells(document, group, scale))
     if "computed" in document:
         numbers = computed[document["computed"]](cells, document.get("values", {}))
         cells = tuple(
             replace(cell, computed=number, variants=(), at=0) for cell, number in zip(cells, numbers, strict=False)
         )
-    absent = {word: why for g in every if (why := _left_out(g, scale)) is not None for word in _words(document, g)}
+    absent = {
+        word: why for g in every if (why := _left_out(g, scale, recipe)) is not None for word in _words(document, g)
+    }
     said = [*document["changes"], *(line for group in groups for line in group.get("changes", ()))]
     said += [group["missing"] for group in every if group.get("missing") in absent.values()]
     options = {key: document[key] for key in ("metric", "factor", "unit", "curves") if key in document}
@@ -257,6 +293,7 @@ def build_table(paper: str, name: str, scale: Scale, *, computed: Mapping[str, C
         name=name,
         title=document["title"],
         scale=scale,
+        recipe=recipe,
         cells=cells,
         seeds=document["seeds"],
         changes=tuple(dict.fromkeys(said)),
@@ -266,22 +303,35 @@ def build_table(paper: str, name: str, scale: Scale, *, computed: Mapping[str, C
     )
 
 
-def sources_of(paper: str, name: str, scale: Scale) -> list[str]:
-    """Return the data sets of a table at a scale, those that it would leave out here, too."""
-    groups = _entries(read_table(paper, name, scale), "group")
-    here = [g for g in groups if scale in g.get("scales", SCALES) and ("missing" in g or _stands(g, scale))]
+def sources_of(paper: str, name: str, scale: Scale, recipe: Recipe = "paper") -> list[str]:
+    """Return the data sets of a table at a scale by a recipe, those that it would leave out here, too."""
+    groups = _entries(read_table(paper, name, scale, recipe), "group")
+    asked = [g for g in groups if scale in g.get("scales", SCALES) and recipe in g.get("recipes", RECIPES)]
+    here = [g for g in asked if "missing" in g or _stands(g, scale, recipe)]
     found = (group.get("experiment", {}).get("data", {}).get("source") for group in here)
     return list(dict.fromkeys(source for source in found if source is not None))
 
 
-def _check(where: str, document: Document, groups: Sequence[Document]) -> None:
-    """Refuse words that mean nothing, which would be passed over in silence: keys, and names of published numbers."""
+def _numbered(groups: Sequence[Document]) -> Iterator[Document]:
+    """Yield groups with their ``place``: the printed name, and which one it is where several make up one block."""
+    seen: dict[str, int] = {}
+    for group in groups:
+        name: str = group.get("printed") or group["name"]
+        seen[name] = seen.get(name, 0) + 1
+        yield {**group, "place": name if seen[name] == 1 else f"{name} ({seen[name]})"}
+
+
+def _check(where: str, document: Document, groups: Sequence[Document], printed_rows: Sequence[str]) -> None:
+    """Refuse words that mean nothing, which would be passed over in silence: keys, and names of published numbers.
+
+    ``printed_rows``: rows of the paper's recipe, whose numbers are printed whether or not another recipe has them.
+    """
     columns, rows = _entries(document, "column"), _entries(document, "row")
     entries = [*groups, *columns, *rows, *(variant for row in rows for variant in row.get("variants", ()))]
-    wrong: list[tuple[str, Iterable[str]]] = [(key, FILE) for key in document.keys() - FILE]
+    wrong: list[tuple[str, Iterable[str]]] = [(key, FILE) for key in document.keys() - FILE - {"recipe"}]
     wrong += [(key, ENTRY) for entry in entries for key in entry.keys() - ENTRY]
     printed = {*document["group"], *(group.get("printed", group["name"]) for group in groups)}
-    names = [row["name"] for row in rows]
+    names = [*(row["name"] for row in rows), *printed_rows]
     for group, lines in document.get("published", {}).items():
         wrong += [(group, printed)] if group not in printed else []
         wrong += [(row, names) for row in lines if row not in names]
@@ -301,18 +351,20 @@ def _entries(document: Document, kind: str) -> list[Document]:
     return [whole(item) for item in document[f"{kind}s"]]
 
 
-def _stands(entry: Document, scale: Scale) -> bool:
-    """Say whether an entry is there at this scale, with the data that are here."""
+def _stands(entry: Document, scale: Scale, recipe: Recipe) -> bool:
+    """Say whether an entry is there at this scale, by this recipe, with the data that are here."""
     there = "if_here" not in entry or is_here(entry["if_here"])
     wanted = "unless_here" not in entry or not is_here(entry["unless_here"])
-    return scale in entry.get("scales", SCALES) and there and wanted
+    return scale in entry.get("scales", SCALES) and recipe in entry.get("recipes", RECIPES) and there and wanted
 
 
-def _left_out(group: Document, scale: Scale) -> str | None:
+def _left_out(group: Document, scale: Scale, recipe: Recipe) -> str | None:
     """Return why a group of the paper is not in the table; None if it is there."""
-    scales = group.get("scales", SCALES)
+    scales, recipes = group.get("scales", SCALES), group.get("recipes", RECIPES)
+    if recipe not in recipes:
+        return f"is part of --recipe {' and '.join(recipes)} only"
     if scale in scales:
-        return None if _stands(group, scale) else group.get("missing")
+        return None if _stands(group, scale, recipe) else group.get("missing")
     return f"is part of --scale {' and '.join(scales)} only" if "paper" in scales else None
 
 
@@ -344,8 +396,13 @@ def _filled(value: Any, values: Mapping[str, Any]) -> Any:
 
 def _cells(document: Document, group: Document, scale: Scale) -> Iterator[Cell]:
     """Yield the cells of a group, column by column, or row by row if the file says ``by = "row"``."""
+    recipe: Recipe = document["recipe"]
     columns, rows = (
-        [e for e in _entries(document, kind) if _stands(e, scale) and e["name"] in group.get(f"{kind}s", (e["name"],))]
+        [
+            e
+            for e in _entries(document, kind)
+            if _stands(e, scale, recipe) and e["name"] in group.get(f"{kind}s", (e["name"],))
+        ]
         for kind in ("column", "row")
     )
     if document.get("by") == "row":
@@ -372,7 +429,7 @@ def _cell(document: Document, place: Sequence[Document], number: Any, scale: Sca
     runs = tuple(
         Variant(v["name"], _experiment(document, (*place, v)), against)
         for v in row.get("variants", [{"name": ""}])
-        if _stands(v, scale)
+        if _stands(v, scale, document["recipe"])
     )
     rounds = runs[0].sections["run"]["rounds"]
     return Cell(
@@ -387,6 +444,7 @@ def _cell(document: Document, place: Sequence[Document], number: Any, scale: Sca
         measure=said.get("measure") or document.get("measure", "at"),
         metric=tuple(metric) if isinstance(metric, list) else metric,
         factor=factor,
+        place=(group["place"], column["name"], row["name"]),
     )
 
 

@@ -1,0 +1,116 @@
+"""What a table at a smaller scale changes against its recipe, found by comparing the experiments themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from hanse.base.errors import UserError
+from hanse.base.toml import flat
+from hanse.data.sources import split_note
+from hanse.lab.papers.tables import Cell, PaperTable, Variant
+from hanse.runs.config import Experiment
+
+Place = tuple[str, str, str, str]
+"""A run's group, column, row and variant, as the table's file calls them."""
+_SAME_RESULT = ("engine.train", "engine.threads", "engine.workers", "engine.device", "data.path", "data.download")
+_SEEDS = ("data.seed", "run.seed")
+_EXAMPLES = 2
+_AXES = ("group", "column", "row")
+
+
+def changed(table: PaperTable, full: PaperTable) -> list[str]:
+    """Return what a table changes against its recipe at full size, complete, a line for each set of runs it concerns.
+
+    ``full`` is the same table at scale "paper". Every setting of an experiment is compared, with its default where
+    nothing is said, but for what no result depends on (threads, which engine, where files lie) and the seeds' numbers.
+    Cells that are not there are named, and so are data files whose split is not the official one. What only words can
+    say (``changes`` in the table's file) comes first.
+    """
+    ours, theirs = _runs(table), _runs(full)
+    both = [place for place in ours if place in theirs]
+    found: dict[tuple[str, str], list[Place]] = {}
+    for place in both:
+        for name, new, old in _differences(*ours[place], *theirs[place]):
+            found.setdefault((name, f"{new} instead of {old}"), []).append(place)
+    lines: dict[str, list[str]] = {}
+    for (name, said), places in found.items():
+        lines.setdefault(_where(places, both), []).append(f"{name} {said}")
+    settings = [f"{where}{', '.join(said)}" for where, said in lines.items()]
+    return [*table.changes, *_left_out(ours, theirs), *settings, *_files(table)]
+
+
+def _runs(table: PaperTable) -> dict[Place, tuple[Cell, Variant]]:
+    return {(*cell.place, variant.name): (cell, variant) for cell in table.cells for variant in cell.variants}
+
+
+def _differences(cell: Cell, variant: Variant, full: Cell, its: Variant) -> list[tuple[str, str, str]]:
+    """Return each setting that differs: its dotted key, our value and the full table's."""
+    ours, theirs = _settings(variant.sections), _settings(its.sections)
+    found = [
+        (name, _value(ours, name), _value(theirs, name))
+        for name in [*theirs, *(name for name in ours if name not in theirs)]
+        if ours.get(name) != theirs.get(name)
+    ]
+    at_end = (cell.at, full.at) == (ours["run.rounds"], theirs["run.rounds"])
+    return found if cell.at == full.at or at_end else [*found, ("read after round", str(cell.at), str(full.at))]
+
+
+def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an experiment's settings by dotted key, defaults included; as they are written if it is not valid here."""
+    try:
+        whole: Mapping[str, Any] = Experiment(**sections).sections()
+    except UserError:
+        whole = sections
+    return {name: value for name, value in flat(whole) if name not in (*_SAME_RESULT, *_SEEDS)}
+
+
+def _value(settings: Mapping[str, Any], name: str) -> str:
+    value = settings.get(name)
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _where(places: Sequence[Place], every: Sequence[Place]) -> str:
+    """Return for which runs something is so: nothing if for all, names of groups, columns or rows if it is just these,
+    else the first few.
+    """
+    if len(places) == len(every):
+        return ""
+    for axis in range(len(_AXES)):
+        names = dict.fromkeys(place[axis] for place in places)
+        if len(places) == sum(place[axis] in names for place in every):
+            return f"{', '.join(names)}: "
+    named = [", ".join(filter(None, place)) for place in places[:_EXAMPLES]]
+    more = f" and {len(places) - _EXAMPLES} more" if len(places) > _EXAMPLES else ""
+    return f"{'; '.join(named)}{more}: "
+
+
+def _left_out(ours: Collection[Place], theirs: Collection[Place]) -> list[str]:
+    """Name the groups, columns, rows and variants of the full table that are not there, and those it does not have."""
+    lines = []
+    for axis, kind in enumerate(_AXES):
+        here, there = (dict.fromkeys(place[axis] for place in places) for places in (ours, theirs))
+        gone, new = [name for name in there if name not in here], [name for name in here if name not in there]
+        lines += [f"without the {kind}{'s' if len(gone) > 1 else ''} {', '.join(gone)}"] if gone else []
+        lines += (
+            [f"with the {kind}{'s' if len(new) > 1 else ''} {', '.join(new)}, not in the full table"] if new else []
+        )
+    tried = _by_row(ours), _by_row(theirs)
+    for row, full in tried[1].items():
+        missing = [name for name in full if name not in tried[0].get(row, full)]
+        lines += [f"{row} without {', '.join(missing)}"] if missing else []
+    return lines
+
+
+def _by_row(places: Collection[Place]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for place in places:
+        if place[3] not in found.setdefault(place[2], []):
+            found[place[2]].append(place[3])
+    return found
+
+
+def _files(table: PaperTable, note: Callable[[str], str] = split_note) -> list[str]:
+    """Say which data files have a split of their own."""
+    sources = dict.fromkeys(v.sections["data"]["source"] for cell in table.cells for v in cell.variants)
+    return [f"{source}: {said}" for source in sources if (said := note(source))]
