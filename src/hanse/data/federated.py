@@ -139,7 +139,9 @@ class SplitData(FederatedData):
         server_test = taken(dataset.test, cut)
         lent = None
         if test_from == "equal" or (test_from == "server" and client_test > 0):
-            lent = borrowed(dataset, partition, cut, [own[0] for own in shares], test_from, client_test, seed)
+            lent = borrowed(
+                server_test, dataset, partition, cut, [own[0] for own in shares], test_from, client_test, seed
+            )
         data = SplitData(
             name=dataset.name,
             num_classes=dataset.num_classes,

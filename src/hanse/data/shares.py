@@ -101,6 +101,7 @@ def lend_tests(
 
 
 def borrowed(
+    tests: Samples | None,
     dataset: Dataset,
     partition: Partition,
     cut: NDArray[np.int64],
@@ -109,13 +110,13 @@ def borrowed(
     share: float,
     seed: int,
 ) -> tuple[Samples, tuple[Tensor, ...]]:
-    """Return the server's test set, the samples ``cut [m]`` of the source's, and each client's positions in it.
+    """Return the server's set ``tests``, the samples ``cut [m]`` of the source's test set, and what of it each client
+    tests on, as positions in it.
 
     "equal": it is dealt out. "server": a client has its own samples there if the source says whose these are, else
     samples drawn with its class mixture, ``share`` times as many as its ``train`` samples. Raises UserError where there
     is no test set, or nothing for a client.
     """
-    tests = taken(dataset.test, cut)
     if tests is None:
         raise UserError(f"data.client_test_from = '{test_from}': the server has no test set; lower data.validation")
     if test_from == "equal":
