@@ -61,7 +61,7 @@ def build(spec: DataSpec) -> FederatedData:
         client_test=spec.client_test,
         client_validation=spec.client_validation,
         validation=spec.validation,
-        lend=spec.client_test_from == "server",
+        test_from=spec.client_test_from,
     )
     if (line := unfinite(data, dataset.test)) is not None:
         raise UserError(f"data.source: '{spec.source}': {line}")

@@ -19,7 +19,7 @@ from hanse.base.errors import UserError
 from hanse.data.dataset import Dataset
 from hanse.data.partitions import Partition
 from hanse.data.samples import Samples, first_gap
-from hanse.data.shares import client_shares, lend_tests, own_tests, server_cut, taken
+from hanse.data.shares import borrowed, client_shares, server_cut, taken
 
 Share = Literal["train", "validation", "test"]
 SHARES: tuple[str, ...] = ("train", "validation", "test")
@@ -119,17 +119,18 @@ class SplitData(FederatedData):
         client_test: float = 0.0,
         client_validation: float = 0.0,
         validation: float = 0.5,
-        lend: bool = False,
+        test_from: Literal["own", "server", "equal"] = "own",
     ) -> SplitData:
         """Cut each client's samples into shares and the source's test set into the server's two sets.
 
         A client's shares are disjoint, cut from a random order keyed by ``(seed, client)``, or from the end if its
         samples are in order of time, and rounded down,
-        so that training keeps at least one sample; a partition that has drawn them itself is followed. With ``lend``,
-        test shares are not cut from the client's samples: they are its own test samples in the server's test set, if
-        the source says whose these are, else drawn from it (see :func:`hanse.data.shares.lend_tests`).
+        so that training keeps at least one sample; a partition that has drawn them itself is followed. With
+        ``test_from`` "server" or "equal", test shares are not cut from the client's samples but come from the server's
+        test set (:func:`hanse.data.shares.borrowed`).
         """
-        shares = client_shares(partition, 0.0 if lend else client_test, client_validation, seed, dataset.ordered)
+        cut_off = client_test if test_from == "own" else 0.0
+        shares = client_shares(partition, cut_off, client_validation, seed, dataset.ordered)
         lengths = np.array([[len(part) for part in own] for own in shares], dtype=np.int64)
         ends = np.cumsum(lengths, axis=1)
         starts = np.concatenate([[0], np.cumsum(ends[:, -1])[:-1]])
@@ -137,13 +138,10 @@ class SplitData(FederatedData):
         held, cut = server_cut(dataset.test, dataset.num_classes, validation, seed, dists, dataset.test_client_of)
         server_test = taken(dataset.test, cut)
         lent = None
-        if lend and client_test > 0:
-            if server_test is None:
-                raise UserError("data.client_test_from = 'server': the server has no test set; lower data.validation")
-            if partition.owners is not None and dataset.test_client_of is not None:
-                lent = server_test, own_tests(dataset.test_client_of[cut], partition.owners)
-            else:
-                lent = server_test, lend_tests(server_test, dataset, [own[0] for own in shares], client_test, seed)
+        if test_from == "equal" or (test_from == "server" and client_test > 0):
+            lent = borrowed(
+                server_test, dataset, partition, cut, [own[0] for own in shares], test_from, client_test, seed
+            )
         data = SplitData(
             name=dataset.name,
             num_classes=dataset.num_classes,

@@ -77,10 +77,11 @@ _IMAGES: Mapping[str, _Images] = {
     # what the first test labels are is not published; the sizes tell enough
     "emnist_byclass": _Images((697_932, 116_323), (28, 28), (), (), "", classes=62),
     "emnist_balanced": _Images((112_800, 18_800), (28, 28), (), (), "", classes=47),
+    "emnist_letters": _Images((124_800, 20_800), (28, 28), (), (), "", classes=26),
 }
 
 
-Scale = Literal["standard", "unit"]
+Scale = Literal["standard", "unit", "centred"]
 
 
 def load(
@@ -95,7 +96,8 @@ def load(
     """Return the data set of a source: a name of :data:`SOURCES`, or ``"package.module:function"``.
 
     ``root`` is a folder to look in before ``HANSE_DATA``. ``scale`` is how pixels of the image sources come out:
-    "standard" (mean 0 and deviation 1 over the train set) or "unit" (0 to 1); digits are always in 0 to 1. ``text``:
+    "standard" (mean 0 and deviation 1 over the train set), "unit" (0 to 1) or "centred" (-1 to 1); digits are always in
+    0 to 1. ``text``:
     how instructions become tokens (bytes, windows of 512, if nothing is said). ``seed``
     only reaches sources that draw (the bundled ones do not depend on it). Raises UserError for an
     unknown name, a file that cannot be read, or a download that failed.
@@ -167,6 +169,8 @@ def _scaling(images: NDArray[np.uint8], facts: _Images, scale: Scale) -> tuple[t
     channels = 1 if images.ndim == 3 else images.shape[3]
     if scale == "unit":
         return (0.0,) * channels, (1.0,) * channels
+    if scale == "centred":
+        return (0.5,) * channels, (0.5,) * channels
     if facts.mean:
         return facts.mean, facts.std
     # one channel: exact from the counts of the 256 levels, without a copy of all pixels

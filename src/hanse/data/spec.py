@@ -22,9 +22,9 @@ class DataSpec(BaseModel):
 
     source: str = Field(
         "digits",
-        description="digits, mnist, fashion_mnist, cifar10, emnist_byclass, emnist_balanced, emnist_cased, synthetic, "
-        "fedsoft_linear, shakespeare, femnist, pacs, instructions, instruction_files, fiqa, tfns, nwgi, code_alpaca, "
-        "mixed_finance, finance_code, or 'package.module:function'",
+        description="digits, mnist, fashion_mnist, cifar10, emnist_byclass, emnist_balanced, emnist_letters, "
+        "emnist_cased, synthetic, fedsoft_linear, shakespeare, femnist, pacs, instructions, instruction_files, fiqa, "
+        "tfns, nwgi, code_alpaca, mixed_finance, finance_code, or 'package.module:function'",
     )
     partition: PartitionName = Field(
         "dirichlet", description="how the train samples are split over the clients (synthetic: natural)"
@@ -96,11 +96,12 @@ class DataSpec(BaseModel):
     client_test: float = Field(
         0.0, ge=0, lt=1, description="share of each client's own samples that it keeps for testing"
     )
-    client_test_from: Literal["own", "server"] = Field(
+    client_test_from: Literal["own", "server", "equal"] = Field(
         "own",
         description="where a client's test share comes from: cut from its own samples, or from the server's test set: "
         "its own there if the source says whose they are, else drawn with its class mixture (client_test times its "
-        "train samples; two clients may share some)",
+        "train samples; two clients may share some); equal: the server's test set is dealt out, every client gets "
+        "as many samples of each class, rounded down (client_test is not used)",
     )
     client_validation: float = Field(
         0.0, ge=0, lt=1, description="share of each client's own samples that it keeps for validation"
@@ -113,7 +114,8 @@ class DataSpec(BaseModel):
     )
     scale: Scale = Field(
         "standard",
-        description="image sources: 'standard' (mean 0, deviation 1 over the train set) or 'unit' (0 to 1)",
+        description="image sources: 'standard' (mean 0, deviation 1 over the train set), 'unit' (0 to 1) or 'centred' "
+        "(-1 to 1)",
     )
     choose: Choose = Field(
         "random", description="natural: which of the source's clients take part: a 'random' choice, or the 'largest'"
@@ -127,6 +129,11 @@ class DataSpec(BaseModel):
     length: int = Field(512, ge=2, description="instructions: tokens of the window; what is longer is cut and counted")
     path: str | None = Field(None, description="folder to look for the source's file in, before HANSE_DATA")
     download: bool = Field(True, description="whether a source that is not found may be downloaded")
+
+    @property
+    def tested_by_clients(self) -> bool:
+        """Whether clients have test shares."""
+        return self.client_test > 0 or self.client_test_from == "equal"
 
     @field_validator("source")
     @classmethod
@@ -190,9 +197,9 @@ class DataSpec(BaseModel):
             yield "test_mix = 'inverse' needs client_test or client_validation above 0: there is nothing to mix"
 
     def _lending_lines(self) -> Iterator[str]:
-        if self.client_test_from == "server" and (self.partition == "mixture" or self.source in GENERATED):
+        if self.client_test_from != "own" and (self.partition == "mixture" or self.source in GENERATED):
             where = f"source = '{self.source}'" if self.source in GENERATED else "partition = 'mixture'"
-            yield f"client_test_from = 'server' with {where}; allowed: 'own'"
+            yield f"client_test_from = '{self.client_test_from}' with {where}; allowed: 'own'"
 
 
 def parse_spec(values: Mapping[str, Any]) -> DataSpec:

@@ -84,8 +84,8 @@ def plan_seats(jobs: Sequence[SeatJob], recipe: Recipe, smallest: int) -> list[S
     plans = []
     for seat, job in enumerate(jobs):
         index = job.index.cpu().numpy()
-        plan = batch_plan(len(index), recipe, job.key, job.work, smallest)
-        reported = last_epoch(len(index), recipe, job.work, smallest)
+        plan = batch_plan(len(index), recipe, job.key, job.work, smallest, job.before)
+        reported = last_epoch(len(index), recipe, job.work, smallest, job.before)
         plans.append(SeatPlan(seat, np.where(plan >= 0, index[plan], -1), reported, int(index[0])))
     return plans
 

@@ -149,8 +149,8 @@ class Trainer:
     def train(self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float) -> tuple[Tensor, float, int]:
         """Train one seat: its row ``[P]``, mean loss of the last epoch's samples (NaN if not finite), and steps."""
         key, n = job.key, len(job.index)
-        plan = batch_plan(n, recipe, key, job.work, self.smallest)
-        reported = last_epoch(n, recipe, job.work, self.smallest)
+        plan = batch_plan(n, recipe, key, job.work, self.smallest, job.before)
+        reported = last_epoch(n, recipe, job.work, self.smallest, job.before)
         tail = plan[reported:]
         counted = int((tail >= 0).sum())
         self._load(job.start)

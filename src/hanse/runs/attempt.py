@@ -74,7 +74,10 @@ def _test(setup: Setup, experiment: Experiment, played: Played) -> Figures:
         return Figures()
     held = played.view.deployment or Deployment(state.home)
     federation, clients, remote = telling(setup, state).federation, setup.tested_clients, setup.remote
-    return ask_tests(setup.engine, setup.data, federation, number, state.table, held, clients=clients, remote=remote)
+    return ask_tests(
+        setup.engine, setup.data, federation, number, state.table, held,
+        clients=clients, remote=remote, history=state.history,
+    )  # fmt: skip
 
 
 def telling(setup: Setup, state: LoopState) -> Setup:
