@@ -40,6 +40,13 @@ def changed(table: PaperTable, full: PaperTable) -> list[str]:
     return [*table.changes, *_left_out(ours, theirs), *settings, *_files(table)]
 
 
+def differing(table: PaperTable, other: PaperTable) -> set[str]:
+    """Return the settings, dotted keys, in which the runs differ that stand at the same place in two tables."""
+    ours, theirs = _runs(table), _runs(other)
+    pairs = [(*ours[place], *theirs[place]) for place in ours if place in theirs]
+    return {name for pair in pairs for name, _, _ in _differences(*pair)}
+
+
 def _runs(table: PaperTable) -> dict[Place, tuple[Cell, Variant]]:
     return {(*cell.place, variant.name): (cell, variant) for cell in table.cells for variant in cell.variants}
 

@@ -220,6 +220,13 @@ def differences(paper: str) -> list[dict[str, str]]:
     return found
 
 
+def authors_parts(paper: Paper) -> Iterator[Document]:
+    """Yield what lays the authors' recipe over a paper: ``authors.toml`` without its list, each table's own part."""
+    yield {key: value for key, value in _authors(paper.name).items() if key != "differences"}
+    for name in paper.tables:
+        yield _file(paper.name, name).get("authors", {})
+
+
 def _authors(paper: str) -> Document:
     return _file(paper, "authors") if (files(__package__) / paper / "authors.toml").is_file() else {}
 

@@ -1,0 +1,59 @@
+"""The authors' recipe beside the text's: in what the experiments differ, and what ``authors.toml`` says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hanse.lab.papers.changes import differing
+from hanse.lab.papers.tables import Paper, authors_parts, differences
+
+HEADINGS = ("setting", "paper", "authors", "source")
+
+
+def undocumented(paper: Paper) -> list[str]:
+    """Return the settings in which the two recipes' tables differ at full size and that ``authors.toml`` does not
+    name. A name covers the settings below it: "mechanism.weigh" also "mechanism.weigh.eps".
+    """
+    said = [line["setting"] for line in differences(paper.name) if line["setting"]]
+    return sorted(name for name in set(_different(paper)) if not any(_covers(line, name) for line in said))
+
+
+def without_effect(paper: Paper) -> list[str]:
+    """Return the settings that ``authors.toml`` names as built, which no file's authors' part sets. (Groups whose data
+    are not here are no experiments, so that experiments cannot be compared.)
+    """
+    words = {word for document in authors_parts(paper) for word in _keys(document)}
+    built = [line["setting"] for line in differences(paper.name) if line["setting"] and "missing" not in line]
+    return sorted(setting for setting in built if setting.rpartition(".")[2] not in words)
+
+
+def _keys(value: Any) -> Iterator[str]:
+    """Yield the keys of nested tables, and the dotted ones that ``without`` takes away by their last word."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield key
+            yield from (name.rpartition(".")[2] for name in item) if key == "without" else _keys(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _keys(item)
+
+
+def _covers(setting: str, name: str) -> bool:
+    return name == setting or name.startswith(f"{setting}.") or setting.startswith(f"{name}.")
+
+
+def _different(paper: Paper) -> Iterator[str]:
+    for build in paper.tables.values():
+        yield from differing(build("paper", "authors"), build("paper", "paper"))
+
+
+def differences_markdown(paper: str) -> str:
+    """Return the differences of a paper's authors' code from its text as a table in Markdown."""
+    lines = ["| setting | the text | the authors' code | where |", "|---|---|---|---|"]
+    for line in differences(paper):
+        cells = [f"`{line['setting']}`" if line["setting"] else "", *(line[key] for key in HEADINGS[1:])]
+        if "missing" in line:
+            cells[2] += f" (not built: {line['missing']})"
+        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    return "\n".join(lines) + "\n"
