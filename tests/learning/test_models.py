@@ -117,5 +117,5 @@ def test_an_lstm_of_the_last_position() -> None:
     zeros.sum().backward()
     assert float(module.embedding.weight[0].abs().sum()) == 0.0
     assert float(module.embedding.weight.grad[0].abs().sum()) == 0.0
-    with pytest.raises(UserError, match="model.last: 1: must be true or false"):
+    with pytest.raises(UserError, match=r"model.last: 1: must be true or false"):
         build_problem("lstm", (5,), 7, 0, last=1)

@@ -206,6 +206,11 @@ def settle_engine(
 
     With a ``federation`` the clients train elsewhere: the engine here only scores, one thread.
     """
+    if federation is not None and experiment.eval.model == "trained":
+        raise UserError(
+            "eval.model: 'trained': clients on a network test what they hold; allowed: 'deployed', or clients of this "
+            "process (federation.engine = 'local')"
+        )
     choice = _choose(experiment, blueprint) if federation is None else REMOTE
     compared = (blueprint.initial, _some(blueprint.data), blueprint.device, experiment.engine.precision)
     choice, problem, engine, differs = settle(choice, blueprint.problem, *compared)
