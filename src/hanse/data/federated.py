@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.data.augment import Augment
 from hanse.data.dataset import Dataset
 from hanse.data.partitions import Partition
 from hanse.data.samples import Samples, first_gap
-from hanse.data.shares import client_shares, lend_tests, own_tests, server_cut, taken
+from hanse.data.shares import client_shares, lent_tests, server_cut, taken
 
 Share = Literal["train", "validation", "test"]
 SHARES: tuple[str, ...] = ("train", "validation", "test")
@@ -33,6 +34,9 @@ class FederatedData(ABC):
     disjoint; ``None`` where there is nothing. ``num_classes`` is ``None`` for regression. ``note`` belongs
     beside any result, and ``warnings`` are lines that a user should see before a run.
 
+    ``test_weights [num_clients]``: the weight of each sample of a client's test share, float64 ``[n]`` that sum to 1,
+    or None where all count alike: a client's test is the weighted mean.
+    ``augment`` changes images each time that a client trains on them, or None.
     ``names [num_clients]``: what the source calls them, or empty.
     ``groups [num_clients]``: the cluster of each client, or the distribution that it trains on most; ``None`` where
     there is neither. ``distribution_names``: the distributions that samples come from, if there are several, and
@@ -48,6 +52,8 @@ class FederatedData(ABC):
     server_test: Samples | None
     names: tuple[str, ...] = field(default=(), kw_only=True)
     groups: NDArray[np.int64] | None = field(default=None, kw_only=True)
+    test_weights: tuple[NDArray[np.float64], ...] | None = field(default=None, kw_only=True)
+    augment: Augment | None = field(default=None, kw_only=True)
     distribution_names: tuple[str, ...] = field(default=(), kw_only=True)
     server_tests: tuple[Samples, ...] = field(default=(), kw_only=True)
     warnings: tuple[str, ...] = field(default=(), kw_only=True)
@@ -119,31 +125,30 @@ class SplitData(FederatedData):
         client_test: float = 0.0,
         client_validation: float = 0.0,
         validation: float = 0.5,
-        lend: bool = False,
+        lend: Literal["own", "server", "classes"] = "own",
     ) -> SplitData:
         """Cut each client's samples into shares and the source's test set into the server's two sets.
 
         A client's shares are disjoint, cut from a random order keyed by ``(seed, client)``, or from the end if its
         samples are in order of time, and rounded down,
-        so that training keeps at least one sample; a partition that has drawn them itself is followed. With ``lend``,
-        test shares are not cut from the client's samples: they are its own test samples in the server's test set, if
-        the source says whose these are, else drawn from it (see :func:`hanse.data.shares.lend_tests`).
+        so that training keeps at least one sample; a partition that has drawn them itself is followed. With ``lend``
+        "server" or "classes" test shares are not cut from the client's samples but taken from the server's test set
+        (see :func:`hanse.data.shares.lent_tests`).
         """
-        shares = client_shares(partition, 0.0 if lend else client_test, client_validation, seed, dataset.ordered)
+        own_test = client_test if lend == "own" else 0.0
+        shares = client_shares(partition, own_test, client_validation, seed, dataset.ordered)
         lengths = np.array([[len(part) for part in own] for own in shares], dtype=np.int64)
         ends = np.cumsum(lengths, axis=1)
         starts = np.concatenate([[0], np.cumsum(ends[:, -1])[:-1]])
         dists = dataset.distributions
         held, cut = server_cut(dataset.test, dataset.num_classes, validation, seed, dists, dataset.test_client_of)
         server_test = taken(dataset.test, cut)
-        lent = None
-        if lend and client_test > 0:
-            if server_test is None:
-                raise UserError("data.client_test_from = 'server': the server has no test set; lower data.validation")
-            if partition.owners is not None and dataset.test_client_of is not None:
-                lent = server_test, own_tests(dataset.test_client_of[cut], partition.owners)
-            else:
-                lent = server_test, lend_tests(server_test, dataset, [own[0] for own in shares], client_test, seed)
+        lent, weights = None, None
+        if lend == "classes" or (lend == "server" and client_test > 0):
+            trained = [own[0] for own in shares]
+            index, weights = lent_tests(lend, server_test, cut, dataset, partition, trained, client_test, seed)
+            assert server_test is not None  # lent_tests sees to it
+            lent = server_test, index
         data = SplitData(
             name=dataset.name,
             num_classes=dataset.num_classes,
@@ -158,6 +163,7 @@ class SplitData(FederatedData):
             order=torch.from_numpy(np.concatenate([part for own in shares for part in own])),
             bounds=np.concatenate([starts[:, None], starts[:, None] + ends], axis=1),
             lent=lent,
+            test_weights=weights,
         )
         if dists is not None:
             tests = tuple(

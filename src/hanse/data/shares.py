@@ -67,6 +67,65 @@ def taken(samples: Samples, index: NDArray[np.int64]) -> Samples | None:
     return samples.take(torch.from_numpy(index)) if len(index) else None
 
 
+def lent_tests(
+    way: str,
+    tests: Samples | None,
+    cut: NDArray[np.int64],
+    dataset: Dataset,
+    partition: Partition,
+    train: Sequence[NDArray[np.int64]],
+    share: float,
+    seed: int,
+) -> tuple[tuple[Tensor, ...], tuple[NDArray[np.float64], ...] | None]:
+    """Return each client's positions ``[m]`` in the server's ``tests``, and weights ``[m]`` (None: all count alike).
+
+    "server": its owner's test samples if the source says whose these are, else a draw (:func:`lend_tests`); "classes":
+    all of them, or its owner's, weighted (:func:`class_weights`). ``cut`` are the positions of ``tests`` in the
+    source's test set. Raises UserError where the server has no test set, or a client would have nothing to test on.
+    """
+    if tests is None:
+        raise UserError(f"data.client_test_from = '{way}': the server has no test set; lower data.validation")
+    owned = None
+    if partition.owners is not None and dataset.test_client_of is not None:
+        owned = own_tests(dataset.test_client_of[cut], partition.owners, way)
+    if way == "classes":
+        everything = tuple(torch.arange(len(tests)) for _ in train)
+        return class_weights(tests, dataset, train, everything if owned is None else owned)
+    return (lend_tests(tests, dataset, train, share, seed) if owned is None else owned), None
+
+
+def class_weights(
+    tests: Samples, dataset: Dataset, train: Sequence[NDArray[np.int64]], index: Sequence[Tensor]
+) -> tuple[tuple[Tensor, ...], tuple[NDArray[np.float64], ...]]:
+    """Return of each client's positions ``index [n]`` in ``tests`` those of classes that it trains on, and their
+    weights, which sum to 1: each class weighs as much as it does among the client's train samples, and its test samples
+    share that alike. The weighted accuracy is then the one to be expected under the client's own class mix.
+
+    iPFL's public code tests so (``utils/evaluation.py:compute_local_test_accuracy``; on sets whose classes are not
+    equally frequent it divides by a class's share in the test set, which is the same). A class that the tests lack is
+    left out, and the others weigh in proportion. Raises UserError where a client's classes are all lacking.
+    """
+    classes = dataset.num_classes
+    if classes is None or tests.y.ndim > 1:
+        raise UserError(f"data.client_test_from = 'classes': source '{dataset.name}' has no classes; allowed: 'own'")
+    labels, asked = dataset.train.y.numpy(), tests.y.numpy()
+    kept, weights = [], []
+    for client, (own, places) in enumerate(zip(train, index, strict=True)):
+        counts = np.bincount(labels[own], minlength=classes)
+        there = np.bincount(asked[places.numpy()], minlength=classes)
+        if not counts[there > 0].any():
+            raise UserError(
+                f"data.client_test_from = 'classes': client {client} has no test samples of its classes; lower "
+                "data.validation"
+            )
+        each = np.where(there > 0, counts, 0) / np.maximum(there, 1)
+        found = places[torch.from_numpy(each[asked[places.numpy()]] > 0)]
+        weight = each[asked[found.numpy()]]
+        kept.append(found)
+        weights.append(weight / weight.sum())
+    return tuple(kept), tuple(weights)
+
+
 def lend_tests(
     tests: Samples, dataset: Dataset, train: Sequence[NDArray[np.int64]], share: float, seed: int
 ) -> tuple[Tensor, ...]:
@@ -99,7 +158,7 @@ def lend_tests(
     return tuple(lent)
 
 
-def own_tests(owner_of: NDArray[np.int64], owners: NDArray[np.int64]) -> tuple[Tensor, ...]:
+def own_tests(owner_of: NDArray[np.int64], owners: NDArray[np.int64], way: str = "server") -> tuple[Tensor, ...]:
     """Return for each client the positions of its owner's test samples: ``owner_of [n]`` says whose each one is.
 
     Raises UserError where a client has none.
@@ -109,7 +168,7 @@ def own_tests(owner_of: NDArray[np.int64], owners: NDArray[np.int64]) -> tuple[T
         found = np.flatnonzero(owner_of == owner)
         if len(found) == 0:
             raise UserError(
-                f"data.client_test_from = 'server': client {client} has no test samples of its own in the server's "
+                f"data.client_test_from = '{way}': client {client} has no test samples of its own in the server's "
                 "test set; lower data.validation or data.clients"
             )
         lent.append(torch.from_numpy(found))

@@ -163,9 +163,10 @@ def _score(
     """Return the results of tests that are scored. A model that has diverged may have lost NaN."""
     tasks = [task for _, task in asked]
     pool, index = data.pool([client for client, _ in asked], "test")
-    scores = engine.score(_held(tasks, weights), pool, index)
+    held, shares = _held(tasks, weights), _test_weights(asked, data)
+    scores = engine.score(held, pool, index) if shares is None else weighted_scores(held, pool, index, shares, engine)
     error = scores.count * math.nan if scores.loss_error is None else scores.loss_error
-    columns = (scores.loss, scores.accuracy, scores.count, error, _beside(tasks, index, pool, engine))
+    columns = (scores.loss, scores.accuracy, scores.count, error, _beside(tasks, index, pool, shares, engine))
     return [
         Tested(task.name, None, None, 0, weights=_tensor(w))
         if count == 0
@@ -176,12 +177,43 @@ def _score(
     ]
 
 
-def _beside(tasks: Sequence[Test], index: Sequence[Tensor], pool: Samples, engine: Engine) -> Floats:
+def _test_weights(asked: Sequence[tuple[int, Test]], data: FederatedData) -> list[Floats] | None:
+    """Return the weights ``[m]`` of the test samples of each client that is asked; None: all count alike."""
+    return None if data.test_weights is None else [data.test_weights[client] for client, _ in asked]
+
+
+def weighted_scores(
+    models: Tensor, pool: Samples, index: Sequence[Tensor], weights: Sequence[Floats], engine: Engine
+) -> Scores:
+    """Return how model c of ``models [C, P]`` does on ``pool[index[c]]``, whose samples count with ``weights[c] [m]``,
+    which sum to 1. Samples of one weight are scored together, so that there are few of them; errors are not known.
+    """
+    loss, accuracy = np.zeros(len(index)), np.zeros(len(index))
+    for c, (own, weight) in enumerate(zip(index, weights, strict=True)):
+        values, group = np.unique(weight, return_inverse=True)
+        parts = [own[torch.from_numpy(group == g)] for g in range(len(values))]
+        for value, part, scores in zip(values, parts, engine.score_each(models[c : c + 1], pool, parts), strict=True):
+            loss[c] += value * len(part) * scores.loss[0]
+            accuracy[c] += value * len(part) * scores.accuracy[0]
+    return Scores(loss, accuracy, np.array([len(own) for own in index], dtype=np.int64))
+
+
+def _beside(
+    tasks: Sequence[Test],
+    index: Sequence[Tensor],
+    pool: Samples,
+    shares: Sequence[Floats] | None,
+    engine: Engine,
+) -> Floats:
     """Return the accuracies ``[n]`` of the models beside those that are held, NaN where there is none."""
     found = np.full(len(tasks), math.nan)
     some = [(place, task.beside) for place, task in enumerate(tasks) if task.beside is not None]
     if some:
-        scores = engine.score(torch.stack([model for _, model in some]), pool, [index[place] for place, _ in some])
+        models, own = torch.stack([model for _, model in some]), [index[place] for place, _ in some]
+        if shares is None:
+            scores = engine.score(models, pool, own)
+        else:
+            scores = weighted_scores(models, pool, own, [shares[place] for place, _ in some], engine)
         found[[place for place, _ in some]] = scores.accuracy
     return found
 

@@ -4,7 +4,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from hanse.core.recipe import Recipe
 from hanse.data.federated import FederatedData
 from hanse.data.samples import Samples
 from hanse.federation.answers import Share, answer_tests, confusion, gradient, nearest, score_shares
+from hanse.federation.augmented import augmented
 from hanse.federation.behaviour import Behaviour, Me
 from hanse.federation.codec import Traffic
 from hanse.federation.policy import Loyal, answer
@@ -139,15 +140,27 @@ class LocalFederation:
             for (c, t), i in zip(seats, index, strict=True)
         ]
         trained = unable
-        for samples, some in self._lots(round, pool, jobs):
-            mine = list(some.values())
-            done = self.engine.train(samples, mine, self.recipe, self.recipe.lr_at(round))
-            for k, (s, job) in enumerate(some.items()):
-                (client, task), count = seats[s], float(len(job.index))
-                loss, steps = float(done.loss[k]), int(done.steps[k])
-                update = port.Trained(task.seat, done.rows[k], count, loss, steps, self._extras(samples, job))
+        lots = self._lots(round, pool, jobs)
+        own = {s: (samples, job) for samples, some in lots for s, job in some.items()}
+        for samples, some in self._augmented(lots):
+            done = self.engine.train(samples, list(some.values()), self.recipe, self.recipe.lr_at(round))
+            for k, s in enumerate(some):
+                (client, task), (held, job) = seats[s], own[s]
+                loss, steps, count = float(done.loss[k]), int(done.steps[k]), float(len(job.index))
+                update = port.Trained(task.seat, done.rows[k], count, loss, steps, self._extras(held, job))
                 trained[client, task.seat] = update
         return trained
+
+    def _augmented(
+        self, lots: Sequence[tuple[Samples, dict[int, SeatJob]]]
+    ) -> Iterator[tuple[Samples, dict[int, SeatJob]]]:
+        """Yield what the engine is called with: the lots as they are, or with changed copies of their samples."""
+        if self.data.augment is None:
+            yield from lots
+            return
+        least = smallest_batch(self.problem)
+        for samples, some in lots:
+            yield from augmented(self.data.augment, samples, some, self.recipe, least)
 
     def _lots(self, round: int, pool: Samples, jobs: Sequence[SeatJob]) -> list[tuple[Samples, dict[int, SeatJob]]]:
         """Return what is trained in one call of the engine: samples, and the jobs on them by position. Clients whom a

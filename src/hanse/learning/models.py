@@ -116,8 +116,8 @@ def cnn_fedgen(input_shape: Shape, num_classes: int | None) -> nn.Module:
 
 
 def lenet(input_shape: Shape, num_classes: int | None) -> nn.Module:
-    """Return the LeNet of iPFL's public code (``model/cv_model.py``): pooled 5x5 convolutions of 6 and 16 channels, then
-    linear layers of 120 and 84. 62,006 parameters on 3 x 32 x 32 images of ten classes, 44,426 on 1 x 28 x 28.
+    """Return the LeNet of iPFL's public code (``model/cv_model.py``): pooled 5x5 convolutions of 6 and 16 channels,
+    then linear layers of 120 and 84. 62,006 parameters on 3 x 32 x 32 images of ten classes, 44,426 on 1 x 28 x 28.
     """
     return _convolutional("lenet", input_shape, num_classes, (6, 16), 5, (True, True), (120, 84))
 

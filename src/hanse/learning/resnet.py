@@ -31,9 +31,9 @@ class Block(nn.Module):
 
 
 def resnet20(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
-    """Return the residual network of 20 layers: a 3x3 convolution of 16 channels, three stages of three blocks of 16, 32
-    and 64, the mean over the image, and one linear layer; weights are Kaiming-normal. 269,722 parameters for ten classes
-    of RGB images. iPFL's public code trains it on PACS.
+    """Return the residual network of 20 layers: a 3x3 convolution of 16 channels, three stages of three blocks of 16,
+    32 and 64, the mean over the image, and one linear layer; weights are Kaiming-normal. 269,722 parameters for ten
+    classes of RGB images. iPFL's public code trains it on PACS.
     """
     if len(input_shape) != 3:
         raise UserError(f"model.name: 'resnet20': takes images [channels, height, width]; samples have {input_shape}")

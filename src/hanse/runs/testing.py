@@ -93,8 +93,8 @@ def trained_models(updates: Updates, held: Deployment) -> dict[int, Tensor]:
     """
     if held.own_mix is not None or held.weights is not None:
         raise UserError(
-            "eval.model: 'trained': this mechanism gives clients mixes of several models, and nobody trains such a mix; "
-            "allowed: 'deployed'"
+            "eval.model: 'trained': this mechanism gives clients mixes of several models, and nobody trains such a "
+            "mix; allowed: 'deployed'"
         )
     seats, found = updates.seats, dict[int, Tensor]()
     for client in np.unique(seats.client).tolist():
