@@ -140,7 +140,7 @@ def test_the_official_tests_are_weighted_by_the_clients_classes() -> None:
         ({"partition": "mixture"}, "client_test_from = 'classes' with partition = 'mixture'; allowed: 'own'"),
         (
             {"partition": "pathological", "validation": 0.998},
-            "client . has no test samples of its classes; lower data.validation",
+            "client . has no test samples of its classes; lower",
         ),
     ],
 )
