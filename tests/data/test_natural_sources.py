@@ -21,6 +21,7 @@ from hanse.data.download import read_emnist
 from hanse.data.federated import SplitData
 from hanse.data.natural import CLASSES, DOMAINS, LEAF_LETTERS, LEAST_WINDOWS, WINDOW, parse_roles, windows
 from hanse.data.partitions import natural, natural_owners
+from hanse.data.sources import is_here
 from hanse.data.spec import parse_spec
 
 
@@ -175,6 +176,21 @@ def test_the_next_largest_are_the_test_set(plays: Path) -> None:
         parse_spec({"test_owners": "next"})
     with pytest.raises(UserError, match="'digits' does not say whose its samples are"):
         build(DataSpec(partition="natural", test_owners="next"))
+
+
+def test_files_are_found_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("shakespeare", "shakespeare_next", "femnist", "pacs")
+    monkeypatch.setenv("HANSE_DATA", str(tmp_path))
+    assert [is_here(name) for name in names] == [False] * 4
+    (tmp_path / "shakespeare.txt").write_text(play({"ANN": 2_000}))
+    assert [is_here(name) for name in names] == [True, True, False, False]
+    write_leaf(tmp_path, "train", {"a": [1]})
+    assert not is_here("femnist")  # its test part is missing
+    write_leaf(tmp_path, "test", {"a": [1]})
+    for domain in DOMAINS:
+        assert not is_here("pacs")
+        (tmp_path / "PACS" / "kfold" / domain).mkdir(parents=True)
+    assert [is_here(name) for name in names] == [True] * 4
 
 
 def test_shakespeare_that_is_missing_or_no_play_is_one_line(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from hanse.data.samples import Samples
 TEXTS = (
     "instructions", "instruction_files", "fiqa", "tfns", "nwgi", "code_alpaca", "mixed_finance", "finance_code",
 )  # fmt: skip
+NATURAL = ("shakespeare", "shakespeare_next", "femnist", "pacs")
 WINDOW = 80
 LEAST_WINDOWS = 20
 """Roles with less text than this many windows are left out: 16 to train on, 4 to test on."""
@@ -188,12 +189,18 @@ def femnist(folders: Sequence[Path], download: bool) -> Dataset:
     file, so there is nothing to download. Raises UserError where the files are missing or not in LEAF's format.
     """
     del download
+    if (files := _leaf_files(folders)) is not None:
+        return _load_leaf(files)
+    raise UserError(f"source 'femnist' was not found in {', '.join(map(str, folders))}; {_REMEDY}")
+
+
+def _leaf_files(folders: Sequence[Path]) -> dict[str, list[Path]] | None:
     for folder in folders:
         for place in _LEAF_PLACES:
             files = {share: sorted((folder / place / share).glob("*.json")) for share in ("train", "test")}
             if all(files.values()):
-                return _load_leaf(files)
-    raise UserError(f"source 'femnist' was not found in {', '.join(map(str, folders))}; {_REMEDY}")
+                return files
+    return None
 
 
 def _load_leaf(files: dict[str, list[Path]]) -> Dataset:
@@ -254,15 +261,27 @@ def pacs(folders: Sequence[Path], download: bool) -> Dataset:
     nothing to download. Raises UserError where the folders are missing, or a picture cannot be read.
     """
     del download
-    for folder in folders:
-        for place in _PLACES:
-            if all((folder / place / domain).is_dir() for domain in DOMAINS):
-                return _load_pacs(folder / place)
+    if (found := _pacs_folder(folders)) is not None:
+        return _load_pacs(found)
     raise UserError(
         f"source 'pacs' was not found in {', '.join(map(str, folders))}; set HANSE_DATA to a folder that holds "
         f"PACS/kfold/<{', '.join(DOMAINS)}>/<class>/ as its authors publish it "
         "(https://domaingeneralization.github.io)"
     )
+
+
+def _pacs_folder(folders: Sequence[Path]) -> Path | None:
+    places = (folder / place for folder in folders for place in _PLACES)
+    return next((place for place in places if all((place / domain).is_dir() for domain in DOMAINS)), None)
+
+
+def natural_is_here(source: str, folders: Sequence[Path]) -> bool:
+    """Say whether the files of one of :data:`NATURAL` are in one of the folders."""
+    if source == "femnist":
+        return _leaf_files(folders) is not None
+    if source == "pacs":
+        return _pacs_folder(folders) is not None
+    return any((folder / FILE).is_file() for folder in folders)
 
 
 def _load_pacs(folder: Path) -> Dataset:

@@ -27,7 +27,16 @@ from hanse.base.files import write_whole
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, image_samples, stratified_split
 from hanse.data.download import ARCHIVE, CASED, cased, cased_distributions, fetch, fetching, find_emnist, read_emnist
-from hanse.data.natural import TEXTS, TextOptions, femnist, pacs, shakespeare, shakespeare_next
+from hanse.data.natural import (
+    NATURAL,
+    TEXTS,
+    TextOptions,
+    femnist,
+    natural_is_here,
+    pacs,
+    shakespeare,
+    shakespeare_next,
+)
 from hanse.data.samples import Samples
 from hanse.data.synthetic import fedsoft_linear
 
@@ -259,8 +268,12 @@ def _folders(root: Path | None) -> list[Path]:
 
 
 def is_here(source: str) -> bool:
-    """Say whether the file of an image source is there, so that it can be loaded without the network."""
+    """Say whether the files of a source of images or of natural clients are there, so that it can be loaded without the
+    network.
+    """
     folders, split = _folders(None), source.removeprefix("emnist_")
+    if source in NATURAL:
+        return natural_is_here(source, folders)
     here = any((folder / f"{source}.npz").is_file() for folder in folders)
     return here or (split != source and find_emnist(folders, split) is not None)
 

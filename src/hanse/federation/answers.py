@@ -202,9 +202,9 @@ def weighted_scores(
     together = len(index) * len(used) <= _WASTE * count.sum()
     loss, accuracy = np.zeros(len(index)), np.zeros(len(index))
     for some in [everybody] if together else [[c] for c in everybody]:
-        places = used[table[np.ix_(some, used)].any(axis=0)]
-        each, group = np.unique(table[np.ix_(some, places)], axis=1, return_inverse=True)
-        lists = [torch.from_numpy(places[group.reshape(-1) == g]) for g in range(each.shape[1])]
+        theirs = used[table[some][:, used].any(axis=0)]
+        each, group = np.unique(table[some][:, theirs], axis=1, return_inverse=True)
+        lists = [torch.from_numpy(theirs[group.reshape(-1) == g]) for g in range(each.shape[1])]
         for weight, part, scores in zip(each.T, lists, engine.score_each(models[some], pool, lists), strict=True):
             held = weight > 0  # what a model loses on classes that its client lacks may be NaN
             for found, own in ((loss, scores.loss), (accuracy, scores.accuracy)):
