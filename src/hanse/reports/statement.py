@@ -120,7 +120,7 @@ _SAME = ("data", "model", "train")  # what both runs must share, or the differen
 @dataclass(frozen=True)
 class Fit:
     """A client's own test: the ``rounds`` (from 0) after which it tested, with ``accuracy`` and ``loss`` of the model
-    that it held, and ``samples`` it tested on (None: not recorded).
+    that it held (or trained: ``[eval] model``), and ``samples`` it tested on (None: not recorded).
 
     ``alone_accuracy`` and ``alone_loss`` are those of a model that it trained by itself, at the end of the run
     ``alone`` (its folder's name) after ``alone_rounds``; None if there is no such run, and then ``how`` says how to get
