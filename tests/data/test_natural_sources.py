@@ -19,8 +19,10 @@ from hanse.data import DataSpec, build, load
 from hanse.data import sources as sources_module
 from hanse.data.download import read_emnist
 from hanse.data.federated import SplitData
-from hanse.data.natural import CLASSES, DOMAINS, LEAST_WINDOWS, WINDOW, parse_roles, windows
+from hanse.data.natural import CLASSES, DOMAINS, LEAF_LETTERS, LEAST_WINDOWS, WINDOW, parse_roles, windows
 from hanse.data.partitions import natural, natural_owners
+from hanse.data.sources import is_here
+from hanse.data.spec import parse_spec
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +127,72 @@ def test_natural_clients_test_on_their_own_later_text(plays: Path) -> None:
     assert torch.equal(pool.x[test], first[len(first) - int(len(first) * 0.2) :])
 
 
+def test_the_next_character_has_a_window_at_every_position(plays: Path) -> None:
+    found, roles = load("shakespeare_next", root=plays), parse_roles((plays / "shakespeare.txt").read_text())
+    assert found.client_names == ("ANN", "BOB", "CYD", "EVE")
+    assert (found.num_classes, len(LEAF_LETTERS), LEAF_LETTERS.index("\n")) == (80, 80, 0)
+    assert found.client_of is not None
+    assert found.test_client_of is not None
+    for client, name in enumerate(found.client_names):
+        train, test = np.flatnonzero(found.client_of == client), np.flatnonzero(found.test_client_of == client)
+        count = len(roles[name]) - WINDOW
+        assert (len(train), len(test)) == (count - count // 5, count // 5)
+        for samples, places, start in ((found.train, train, 0), (found.test, test, len(train))):
+            for k in (0, 7, len(places) - 1):
+                said = "".join(LEAF_LETTERS[c] for c in samples.x[int(places[k])])
+                assert said == roles[name][start + k : start + k + WINDOW]
+                assert LEAF_LETTERS[int(samples.y[int(places[k])])] == roles[name][start + k + WINDOW]
+
+
+def test_letters_that_leaf_lacks_are_spaces(tmp_path: Path) -> None:
+    (tmp_path / "shakespeare.txt").write_text("ANN:\n" + "a$" * 900)
+    found = load("shakespeare_next", root=tmp_path)
+    assert {LEAF_LETTERS[int(c)] for c in found.train.x.unique()} == {"a", " "}
+
+
+def test_the_next_largest_are_the_test_set(plays: Path) -> None:
+    spec = DataSpec(
+        source="shakespeare_next", path=str(plays), partition="natural", clients=2, choose="largest",
+        test_owners="next", client_test_from="classes", validation=0.0,
+    )  # fmt: skip
+    roles, data = parse_roles((plays / "shakespeare.txt").read_text()), build(spec)
+    assert data.names == ("BOB", "EVE")
+    assert data.sizes.tolist() == [len(roles["BOB"]) - WINDOW, len(roles["EVE"]) - WINDOW]  # all that they say
+    assert data.server_test is not None
+    others = [roles[name][k + WINDOW] for name in ("ANN", "CYD") for k in range(len(roles[name]) - WINDOW)]
+    assert sorted(LEAF_LETTERS[int(c)] for c in data.server_test.y) == sorted(others)
+    assert data.test_weights is not None
+    tests, index = data.pool([0, 1], "test")
+    for client, name in enumerate(data.names):
+        own, said = data.test_weights[client], roles[name][WINDOW:]
+        assert own.sum() == pytest.approx(1)
+        for letter in "abc\n":
+            weight = own[tests.y[index[client]].numpy() == LEAF_LETTERS.index(letter)].sum()
+            known = sum(said.count(c) for c in set(others))
+            assert weight == pytest.approx(said.count(letter) / known)
+    with pytest.raises(UserError, match=r"test_owners = 'next': 3 take part and 1 are left .*clients up to 2"):
+        build(spec.model_copy(update={"clients": 3}))
+    with pytest.raises(UserError, match=r"test_owners = 'next' is for partition = 'natural'"):
+        parse_spec({"test_owners": "next"})
+    with pytest.raises(UserError, match="'digits' does not say whose its samples are"):
+        build(DataSpec(partition="natural", test_owners="next"))
+
+
+def test_files_are_found_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("shakespeare", "shakespeare_next", "femnist", "pacs")
+    monkeypatch.setenv("HANSE_DATA", str(tmp_path))
+    assert [is_here(name) for name in names] == [False] * 4
+    (tmp_path / "shakespeare.txt").write_text(play({"ANN": 2_000}))
+    assert [is_here(name) for name in names] == [True, True, False, False]
+    write_leaf(tmp_path, "train", {"a": [1]})
+    assert not is_here("femnist")  # its test part is missing
+    write_leaf(tmp_path, "test", {"a": [1]})
+    for domain in DOMAINS:
+        assert not is_here("pacs")
+        (tmp_path / "PACS" / "kfold" / domain).mkdir(parents=True)
+    assert [is_here(name) for name in names] == [True] * 4
+
+
 def test_shakespeare_that_is_missing_or_no_play_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"'shakespeare' could not be downloaded .*no connection.*set HANSE_DATA"):
         load("shakespeare")
@@ -186,6 +254,31 @@ def test_femnist_is_read_by_writer_from_leafs_files(tmp_path: Path) -> None:
     assert data.names == ("f0_b", "f1_c")
     tests, index = data.pool([0, 1], "test")
     assert [tests.y[i].tolist() for i in index] == [[1], [3, 3]]
+    # as iPFL's code: the largest writers train on all that they wrote, and the next largest are the test set
+    data = build(
+        DataSpec(source="femnist", path=str(tmp_path), partition="natural", clients=1, choose="largest", validation=0.0,
+                 test_owners="next", scale="inverted")
+    )  # fmt: skip
+    assert data.names == ("f1_c",)
+    pool, [own] = data.pool([0])
+    assert pool.y[own].tolist() == [0, 7, 8, 9, 3, 3]
+    assert pool.x[own[2]].flatten().tolist() == pytest.approx([(0.5 - v) / 0.5 for v in raw[2]], abs=1e-6)
+    assert data.server_test is not None
+    assert data.server_test.y.tolist() == [1, 2, 61, 1]  # all of f0_b's
+
+
+def test_femnists_next_writers_are_weighted_by_the_clients_classes(tmp_path: Path) -> None:
+    write_leaf(tmp_path, "train", {"a": [1, 1, 1, 2, 5], "b": [1, 2, 2, 7]})
+    write_leaf(tmp_path, "test", {"a": [2], "b": [2]})
+    data = build(
+        DataSpec(source="femnist", path=str(tmp_path), partition="natural", clients=1, choose="largest", validation=0.0,
+                 test_owners="next", client_test_from="classes")
+    )  # fmt: skip
+    assert data.test_weights is not None
+    tests, [index] = data.pool([0], "test")
+    # client a: 3 of class 1, 2 of class 2, 1 of class 5 that the tests lack; b's test samples: 1, 2, 2, 7, 2
+    assert tests.y[index].tolist() == [1, 2, 2, 2]
+    assert data.test_weights[0].tolist() == pytest.approx([3 / 5, 2 / 15, 2 / 15, 2 / 15])
 
 
 @pytest.mark.parametrize(
@@ -234,6 +327,35 @@ def test_pacs_is_read_by_domain(tmp_path: Path) -> None:
     counts = np.stack([np.bincount(kinds[own], minlength=4) for own in data.pool(range(8))[1]])
     assert (counts.argmax(axis=1) == data.groups).all()
     assert ((counts > 0).sum(axis=1) == 1).all()
+    # iPFL's code: classes spread unevenly inside a domain; a client tests on its domain's fifth, by its classes
+    data = build(
+        DataSpec(source="pacs", path=str(tmp_path), partition="natural", clients=8, per_owner=2, per_owner_alpha=0.5,
+                 min_samples=3, client_test_from="classes", validation=0.0, scale="imagenet",
+                 augment="resized-crop-flip")
+    )  # fmt: skip
+    assert isinstance(data, SplitData)
+    assert data.distribution_of is not None
+    assert data.test_weights is not None
+    counts = data.class_counts()
+    assert counts is not None
+    assert counts.sum(axis=1).min() >= 3
+    assert int(counts.sum()) == len(found.train)
+    tests, index = data.pool(range(8), "test")
+    for client in range(8):
+        _, [own] = data.pool([client])
+        assert set(data.distribution_of[own].tolist()) == {client // 2}
+        red = tests.x[index[client], 0, 0, 0] * 0.229 + 0.485
+        assert torch.allclose(red, torch.full_like(red, client // 2 * 60 / 255), atol=1e-6)
+        shares = counts[client] / counts[client].sum()
+        label = tests.y[index[client]].numpy()
+        assert [data.test_weights[client][label == c].sum() for c in range(7)] == pytest.approx(shares.tolist())
+    assert data.augment is not None
+    assert data.augment.black == pytest.approx((-0.485 / 0.229, -0.456 / 0.224, -0.406 / 0.225))
+    with pytest.raises(UserError, match=r"per_owner_alpha = 0.001: .* min_samples = 17 is not met"):
+        build(
+            DataSpec(source="pacs", path=str(tmp_path), partition="natural", clients=8, per_owner=2,
+                     per_owner_alpha=0.001, min_samples=17)
+        )  # fmt: skip
     (tmp_path / "PACS" / "kfold" / "photo" / "dog" / "broken.jpg").write_bytes(b"no picture")
     with pytest.raises(UserError, match=r"broken\.jpg is not a readable picture"):
         load("pacs", root=tmp_path)

@@ -12,10 +12,11 @@ import hanse
 from hanse.base.streams import stream
 from hanse.core.port import Request, Score, Scored
 from hanse.data.samples import Samples
-from hanse.federation.answers import Share, score_shares
+from hanse.federation.answers import Share, score_shares, weighted_scores
 from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
 from hanse.learning.scoring import Scorer
+from hanse.learning.sequential import SequentialEngine
 from hanse.learning.threads import Crew
 from hanse.rounds.round import Setup
 from hanse.runs.setup import build, settle_engine
@@ -185,3 +186,27 @@ def test_modules_of_another_kind_are_scored_too() -> None:
     for scores, own in zip(found, lists, strict=True):
         loss, accuracy = by_hand(problem, row, pool.take(own))
         assert (scores.loss[0], scores.accuracy[0]) == (pytest.approx(loss, abs=1e-6), pytest.approx(accuracy))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_weighted_scores_are_the_weighted_means(apart: bool) -> None:
+    """All models together, or each alone where the clients' samples have little in common."""
+    pool, clients = samples((6,), 3, 90), 9
+    problem, row = build_problem("mlp", (6,), 3, 0, hidden=[4])
+    rows = torch.stack([row + 0.3 * k for k in range(clients)])
+    rows[1, :] = 40.0
+    rows[2, 0] = torch.nan
+    draw = np.random.default_rng(0)
+    if apart:
+        index = list(torch.arange(90).split(10))
+    else:
+        index = [torch.from_numpy(np.sort(draw.permutation(90)[:60])) for _ in range(clients)]
+    weights = [(w := (pool.y[own] + 1 + c).double().numpy()) / w.sum() for c, own in enumerate(index)]
+    found = weighted_scores(rows, pool, index, weights, SequentialEngine(problem))
+    assert found.count.tolist() == [len(own) for own in index]
+    assert np.isnan(found.loss).tolist() == [c == 2 for c in range(clients)]
+    for c, (own, weight) in enumerate(zip(index, weights, strict=True)):
+        each = [by_hand(problem, rows[c], pool.take(own[k : k + 1])) for k in range(len(own))]
+        loss, right = (float(np.dot(weight, column)) for column in zip(*each, strict=True))
+        assert found.loss[c] == pytest.approx(loss, rel=1e-5, nan_ok=True)
+        assert c == 2 or found.accuracy[c] == pytest.approx(right)

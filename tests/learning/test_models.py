@@ -6,6 +6,7 @@ from torch import nn
 
 from hanse.base.errors import UserError
 from hanse.learning.models import build_problem
+from hanse.learning.resnet import Block
 
 USER = "tests.learning.usermodels:"
 
@@ -18,6 +19,9 @@ USER = "tests.learning.usermodels:"
         ("cnn", (3, 32, 32), 896 + 64 * 289 + 64 * 577 + 1025 * 128 + 1290),
         ("cnn_greedyfed", (3, 32, 32), 392 + 1032 + 2010),
         ("cnn_small", (1, 28, 28), 416 + 12832 + 5130),
+        ("lenet", (3, 32, 32), 62_006),
+        ("lenet", (1, 28, 28), 156 + 2416 + 257 * 120 + 121 * 84 + 850),
+        ("cnn_femnist", (1, 28, 28), 320 + 64 * 289 + 9217 * 128 + 1290),
     ],
 )
 def test_built_in_models(name: str, shape: tuple[int, ...], size: int) -> None:
@@ -74,6 +78,47 @@ def test_mistakes(name: str, options: dict, message: str) -> None:
 def test_images_may_be_too_small() -> None:
     with pytest.raises(UserError, match="larger images"):
         build_problem("cnn", (3, 12, 12), 10, 0)
+
+
+def test_resnet20_is_that_of_the_paper() -> None:
+    """269,722 parameters (He et al. 2016: 0.27M), and shortcuts that halve and pad without any."""
+    problem, row = build_problem("resnet20", (3, 32, 32), 10, 3)
+    assert problem.layout.num_parameters == 269_722
+    assert torch.equal(row, build_problem("resnet20", (3, 32, 32), 10, 3)[1])
+    assert problem.module(torch.zeros(2, 3, 64, 64)).shape == (2, 10)
+    block = Block(16, 32).eval()
+    nn.init.zeros_(block.norm2.weight)  # only the shortcut is left
+    x = torch.rand(1, 16, 4, 4)
+    found = block(x)
+    assert found.shape == (1, 32, 2, 2)
+    assert torch.equal(found[:, 8:24], x[:, :, ::2, ::2])
+    assert not torch.cat([found[:, :8], found[:, 24:]]).any()
+    first = next(problem.module.parameters())
+    assert abs(float(first.std()) - (2 / 27) ** 0.5) < 0.02  # Kaiming-normal: 3 x 3 x 3 inputs
+
+
+def test_dropout_stands_where_the_authors_have_it() -> None:
+    module = build_problem("cnn_femnist", (1, 28, 28), 62, 0)[0].module
+    kinds = [type(layer).__name__ for layer in module.children()]
+    assert kinds == [
+        "Conv2d", "ReLU", "Conv2d", "MaxPool2d", "ReLU", "Dropout", "Flatten", "Linear", "ReLU", "Dropout", "Linear",
+    ]  # fmt: skip
+    assert [layer.p for layer in module.children() if isinstance(layer, nn.Dropout)] == [0.25, 0.5]
+    assert next(layer for layer in module.children() if isinstance(layer, nn.Linear)).in_features == 9216
+
+
+def test_an_lstm_of_the_last_position() -> None:
+    module = build_problem("lstm", (5,), 7, 0, hidden=4, last=True, padding=True)[0].module
+    every = build_problem("lstm", (5,), 7, 0, hidden=4, padding=True)[0].module
+    tokens = torch.randint(0, 7, (3, 5))
+    assert module(tokens).shape == (3, 7)
+    assert torch.equal(module(tokens), every(tokens)[:, :, -1])  # the same draw, the same weights
+    zeros = module(torch.zeros(1, 5, dtype=torch.int64))
+    zeros.sum().backward()
+    assert float(module.embedding.weight[0].abs().sum()) == 0.0
+    assert float(module.embedding.weight.grad[0].abs().sum()) == 0.0
+    with pytest.raises(UserError, match=r"model.last: 1: must be true or false"):
+        build_problem("lstm", (5,), 7, 0, last=1)
 
 
 def test_gtflats_cnn_has_the_published_widths() -> None:

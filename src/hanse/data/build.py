@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
+from hanse.data.augment import Augment
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, SplitData, unfinite
 from hanse.data.mixtures import inverse, mixes, mixture, with_distributions
@@ -30,6 +32,7 @@ from hanse.data.partitions import (
     scaled_dirichlet,
     skew,
 )
+from hanse.data.samples import Samples
 from hanse.data.sources import GENERATED, load
 from hanse.data.spec import DataSpec
 from hanse.data.synthetic import GeneratedData, Synthetic
@@ -63,6 +66,10 @@ def build(spec: DataSpec) -> FederatedData:
         validation=spec.validation,
         test_from=spec.client_test_from,
     )
+    if spec.augment is not None:
+        if len(dataset.input_shape) != 3:
+            raise UserError(f"data.augment = '{spec.augment}': source '{spec.source}' has no images; leave augment out")
+        data = replace(data, augment=Augment(spec.augment, dataset.black))
     if (line := unfinite(data, dataset.test)) is not None:
         raise UserError(f"data.source: '{spec.source}': {line}")
     return data
@@ -73,6 +80,8 @@ def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:
 
     A mixture needs its distributions told apart; with natural clients, the test set keeps to those that take part.
     """
+    if spec.test_owners == "next":
+        return with_next_owners(dataset, spec)
     if spec.partition == "natural" and dataset.client_of is not None and dataset.test_client_of is not None:
         owners = natural_owners(**_options(natural_owners, dataset, spec, ids=dataset.client_of))
         kept = np.flatnonzero(np.isin(dataset.test_client_of, owners))
@@ -80,6 +89,40 @@ def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:
     if spec.partition != "mixture":
         return dataset
     return with_distributions(dataset, spec.distributions, spec.num_distributions, spec.class_groups, spec.seed)
+
+
+def with_next_owners(dataset: Dataset, spec: DataSpec) -> Dataset:
+    """Return the data set whose train samples are all that those who take part have in either set, and whose test
+    samples are all those of as many others: the largest that do not take part.
+
+    iPFL's public code tests so on FEMNIST (the 20 writers after the 20 largest) and Shakespeare (10 roles after 10).
+    Raises UserError for a source without owners, or with too few.
+    """
+    if dataset.client_of is None:
+        raise UserError(f"data.test_owners = 'next': source '{dataset.name}' does not say whose its samples are")
+    both = dataset.client_of, np.zeros(0, np.int64) if dataset.test_client_of is None else dataset.test_client_of
+    ids = np.concatenate(both)
+    owners = natural_owners(**_options(natural_owners, dataset, spec, ids=ids))
+    others, sizes = np.unique(ids[~np.isin(ids, owners)], return_counts=True)
+    if len(others) < len(owners):
+        raise UserError(
+            f"data.test_owners = 'next': {len(owners)} take part and {len(others)} are left to test on; allowed: "
+            f"clients up to {(len(owners) + len(others)) // 2 * spec.per_owner}"
+        )
+    tested = others[np.argsort(-sizes, kind="stable")[: len(owners)]]
+
+    def all_of(chosen: NDArray[np.int64]) -> Samples:
+        parts = [
+            samples.take(torch.from_numpy(np.flatnonzero(np.isin(of, chosen))))
+            for samples, of in zip((dataset.train, dataset.test), both, strict=True)
+            if len(of)
+        ]
+        return Samples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+
+    kept = np.concatenate([of[np.isin(of, owners)] for of in both])
+    return replace(
+        dataset, train=all_of(owners), test=all_of(tested), client_of=kept, test_client_of=None, distributions=None
+    )
 
 
 def split(dataset: Dataset, spec: DataSpec) -> Partition:

@@ -37,6 +37,7 @@ class Dataset:
     ``client_of [n_train]``: the client of each train sample, int64, if the source comes with clients.
     ``test_client_of [n_test]``: the same of each test sample; ``client_names``: what the clients are called.
     ``ordered``: a client's samples are in order of time, so that its test share is cut from the end.
+    ``black``: what a black pixel of the images is in each channel (empty: 0); augmentation fills with it.
     ``distributions``: which distribution each sample comes from, where there are several.
 
     Raises :class:`hanse.base.errors.UserError` where these contradict each other.
@@ -53,6 +54,7 @@ class Dataset:
     test_client_of: NDArray[np.int64] | None = None
     client_names: tuple[str, ...] = ()
     ordered: bool = False
+    black: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for share in ("train", "test"):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.data.augment import Augment
 from hanse.data.dataset import Dataset
 from hanse.data.partitions import Partition
 from hanse.data.samples import Samples, first_gap
@@ -33,6 +34,9 @@ class FederatedData(ABC):
     disjoint; ``None`` where there is nothing. ``num_classes`` is ``None`` for regression. ``note`` belongs
     beside any result, and ``warnings`` are lines that a user should see before a run.
 
+    ``test_weights [num_clients]``: the weight of each sample of a client's test share, float64 ``[n]`` that sum to 1,
+    or None where all count alike: a client's test is the weighted mean.
+    ``augment`` changes images each time that a client trains on them, or None.
     ``names [num_clients]``: what the source calls them, or empty.
     ``groups [num_clients]``: the cluster of each client, or the distribution that it trains on most; ``None`` where
     there is neither. ``distribution_names``: the distributions that samples come from, if there are several, and
@@ -48,6 +52,8 @@ class FederatedData(ABC):
     server_test: Samples | None
     names: tuple[str, ...] = field(default=(), kw_only=True)
     groups: NDArray[np.int64] | None = field(default=None, kw_only=True)
+    test_weights: tuple[NDArray[np.float64], ...] | None = field(default=None, kw_only=True)
+    augment: Augment | None = field(default=None, kw_only=True)
     distribution_names: tuple[str, ...] = field(default=(), kw_only=True)
     server_tests: tuple[Samples, ...] = field(default=(), kw_only=True)
     warnings: tuple[str, ...] = field(default=(), kw_only=True)
@@ -119,14 +125,14 @@ class SplitData(FederatedData):
         client_test: float = 0.0,
         client_validation: float = 0.0,
         validation: float = 0.5,
-        test_from: Literal["own", "server", "equal"] = "own",
+        test_from: Literal["own", "server", "equal", "classes"] = "own",
     ) -> SplitData:
         """Cut each client's samples into shares and the source's test set into the server's two sets.
 
         A client's shares are disjoint, cut from a random order keyed by ``(seed, client)``, or from the end if its
         samples are in order of time, and rounded down,
         so that training keeps at least one sample; a partition that has drawn them itself is followed. With
-        ``test_from`` "server" or "equal", test shares are not cut from the client's samples but come from the server's
+        another ``test_from``, test shares are not cut from the client's samples but come from the server's
         test set (:func:`hanse.data.shares.borrowed`).
         """
         cut_off = client_test if test_from == "own" else 0.0
@@ -137,11 +143,12 @@ class SplitData(FederatedData):
         dists = dataset.distributions
         held, cut = server_cut(dataset.test, dataset.num_classes, validation, seed, dists, dataset.test_client_of)
         server_test = taken(dataset.test, cut)
-        lent = None
-        if test_from == "equal" or (test_from == "server" and client_test > 0):
-            lent = borrowed(
+        lent, weights = None, None
+        if test_from in ("equal", "classes") or (test_from == "server" and client_test > 0):
+            held_out, index, weights = borrowed(
                 server_test, dataset, partition, cut, [own[0] for own in shares], test_from, client_test, seed
             )
+            lent = held_out, index
         data = SplitData(
             name=dataset.name,
             num_classes=dataset.num_classes,
@@ -156,6 +163,7 @@ class SplitData(FederatedData):
             order=torch.from_numpy(np.concatenate([part for own in shares for part in own])),
             bounds=np.concatenate([starts[:, None], starts[:, None] + ends], axis=1),
             lent=lent,
+            test_weights=weights,
         )
         if dists is not None:
             tests = tuple(

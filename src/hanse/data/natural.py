@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
@@ -28,6 +29,7 @@ from hanse.data.samples import Samples
 TEXTS = (
     "instructions", "instruction_files", "fiqa", "tfns", "nwgi", "code_alpaca", "mixed_finance", "finance_code",
 )  # fmt: skip
+NATURAL = ("shakespeare", "shakespeare_next", "femnist", "pacs")
 WINDOW = 80
 LEAST_WINDOWS = 20
 """Roles with less text than this many windows are left out: 16 to train on, 4 to test on."""
@@ -54,37 +56,66 @@ def shakespeare(folders: Sequence[Path], download: bool) -> Dataset:
     of the plays, are its train samples and the rest its test samples. Classes are the file's characters in order of
     their code points. Raises UserError if the file is not found and cannot be fetched, or has no roles.
     """
-    path = _find_text(folders, download)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not a readable text file: {error}") from error
+    path, text = _read_text(folders, download)
     roles = parse_roles(text)
     number = {c: i for i, c in enumerate(sorted(set(text)))}
     parts: dict[str, list[NDArray[np.int64]]] = {"train": [], "test": []}
     owners: dict[str, list[NDArray[np.int64]]] = {"train": [], "test": []}
-    names = [name for name in sorted(roles) if (len(roles[name]) - 1) // WINDOW >= LEAST_WINDOWS]
+    names = _lasting(roles, path)
     for client, name in enumerate(names):
         pairs = windows(np.array([number[c] for c in roles[name]], dtype=np.int64))
         first = len(pairs) - int(len(pairs) * TEXT_TEST_SHARE)
         for share, cut in (("train", pairs[:first]), ("test", pairs[first:])):
             parts[share].append(cut)
             owners[share].append(np.full(len(cut), client, dtype=np.int64))
-    if not names:
-        raise UserError(
-            f"{path}: no role has {LEAST_WINDOWS} windows of {WINDOW} characters; a block is 'NAME:', lines"
-        )
     train, test = (torch.from_numpy(np.concatenate(parts[share])) for share in ("train", "test"))
-    known = hashlib.sha256(text.encode()).hexdigest() == SHA256
     return Dataset(
         "shakespeare",
         Samples(train[:, 0].contiguous(), train[:, 1].contiguous()),
         Samples(test[:, 0].contiguous(), test[:, 1].contiguous()),
         len(number),
         (WINDOW,),
-        note="" if known else f"{path.name} is not the published text",
+        note=_text_note(text, path),
         client_of=np.concatenate(owners["train"]),
         test_client_of=np.concatenate(owners["test"]),
+        client_names=tuple(names),
+        ordered=True,
+    )
+
+
+LEAF_LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+"""The 80 characters of LEAF's Shakespeare, in its order; the first is also what it pads with."""
+
+
+def shakespeare_next(folders: Sequence[Path], download: bool) -> Dataset:
+    """Return the same text as LEAF has it: x int64 ``[n, 80]``, a window at *every* position of a role's lines, and y
+    ``[n]`` the one character that follows, of LEAF's 80; characters that it lacks are read as spaces.
+
+    Clients and the split in time are those of :func:`shakespeare`: the first 80 % of a role's windows, the rest to test
+    on (whose first inputs are the train part's last characters). The whole text needs 0.6 GB. Raises UserError as
+    :func:`shakespeare` does.
+    """
+    path, text = _read_text(folders, download)
+    roles, number = parse_roles(text), {c: i for i, c in enumerate(LEAF_LETTERS)}
+    names = _lasting(roles, path)
+    found: dict[str, list[tuple[Tensor, Tensor, int]]] = {"train": [], "test": []}
+    for client, name in enumerate(names):
+        codes = torch.tensor([number.get(c, number[" "]) for c in roles[name]])
+        x, y = codes[:-1].unfold(0, WINDOW, 1), codes[WINDOW:]
+        first = len(y) - int(len(y) * TEXT_TEST_SHARE)
+        found["train"].append((x[:first], y[:first], client))
+        found["test"].append((x[first:], y[first:], client))
+    train, test = (Samples(torch.cat([x for x, _, _ in p]), torch.cat([y for _, y, _ in p])) for p in found.values())
+    owners = [np.concatenate([np.full(len(y), c, dtype=np.int64) for _, y, c in p]) for p in found.values()]
+    return Dataset(
+        "shakespeare_next",
+        train,
+        test,
+        len(LEAF_LETTERS),
+        (WINDOW,),
+        note=_text_note(text, path),
+        client_of=owners[0],
+        test_client_of=owners[1],
         client_names=tuple(names),
         ordered=True,
     )
@@ -108,6 +139,29 @@ def windows(codes: NDArray[np.int64], length: int = WINDOW) -> NDArray[np.int64]
     count = (len(codes) - 1) // length
     x, y = codes[: count * length], codes[1 : count * length + 1]
     return np.stack([x.reshape(count, length), y.reshape(count, length)], axis=1)
+
+
+def _read_text(folders: Sequence[Path], download: bool) -> tuple[Path, str]:
+    path = _find_text(folders, download)
+    try:
+        return path, path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a readable text file: {error}") from error
+
+
+def _lasting(roles: dict[str, str], path: Path) -> list[str]:
+    """Return the names of roles with enough text, sorted. Raises UserError if there are none."""
+    names = [name for name in sorted(roles) if (len(roles[name]) - 1) // WINDOW >= LEAST_WINDOWS]
+    if not names:
+        raise UserError(
+            f"{path}: no role has {LEAST_WINDOWS} windows of {WINDOW} characters; a block is 'NAME:', lines"
+        )
+    return names
+
+
+def _text_note(text: str, path: Path) -> str:
+    known = hashlib.sha256(text.encode()).hexdigest() == SHA256
+    return "" if known else f"{path.name} is not the published text"
 
 
 def _find_text(folders: Sequence[Path], download: bool) -> Path:
@@ -135,12 +189,18 @@ def femnist(folders: Sequence[Path], download: bool) -> Dataset:
     file, so there is nothing to download. Raises UserError where the files are missing or not in LEAF's format.
     """
     del download
+    if (files := _leaf_files(folders)) is not None:
+        return _load_leaf(files)
+    raise UserError(f"source 'femnist' was not found in {', '.join(map(str, folders))}; {_REMEDY}")
+
+
+def _leaf_files(folders: Sequence[Path]) -> dict[str, list[Path]] | None:
     for folder in folders:
         for place in _LEAF_PLACES:
             files = {share: sorted((folder / place / share).glob("*.json")) for share in ("train", "test")}
             if all(files.values()):
-                return _load_leaf(files)
-    raise UserError(f"source 'femnist' was not found in {', '.join(map(str, folders))}; {_REMEDY}")
+                return files
+    return None
 
 
 def _load_leaf(files: dict[str, list[Path]]) -> Dataset:
@@ -201,15 +261,27 @@ def pacs(folders: Sequence[Path], download: bool) -> Dataset:
     nothing to download. Raises UserError where the folders are missing, or a picture cannot be read.
     """
     del download
-    for folder in folders:
-        for place in _PLACES:
-            if all((folder / place / domain).is_dir() for domain in DOMAINS):
-                return _load_pacs(folder / place)
+    if (found := _pacs_folder(folders)) is not None:
+        return _load_pacs(found)
     raise UserError(
         f"source 'pacs' was not found in {', '.join(map(str, folders))}; set HANSE_DATA to a folder that holds "
         f"PACS/kfold/<{', '.join(DOMAINS)}>/<class>/ as its authors publish it "
         "(https://domaingeneralization.github.io)"
     )
+
+
+def _pacs_folder(folders: Sequence[Path]) -> Path | None:
+    places = (folder / place for folder in folders for place in _PLACES)
+    return next((place for place in places if all((place / domain).is_dir() for domain in DOMAINS)), None)
+
+
+def natural_is_here(source: str, folders: Sequence[Path]) -> bool:
+    """Say whether the files of one of :data:`NATURAL` are in one of the folders."""
+    if source == "femnist":
+        return _leaf_files(folders) is not None
+    if source == "pacs":
+        return _pacs_folder(folders) is not None
+    return any((folder / FILE).is_file() for folder in folders)
 
 
 def _load_pacs(folder: Path) -> Dataset:

@@ -427,13 +427,17 @@ def natural(
     choose: Choose = "random",
     per_owner: int = 1,
     ordered: bool = False,
+    per_owner_alpha: float | None = None,
+    min_samples: int = 10,
+    num_classes: int | None = None,
 ) -> Indices:
     """Follow the source's own clients: ``ids [n]`` says whose each sample is; clients are numbered by sorted
     id.
 
     ``clients`` keeps some of them (see :func:`natural_owners`); with ``per_owner`` above 1 each is divided evenly into
-    that many clients, at random, or in time if its samples are ``ordered``. Raises UserError for ids of the wrong
-    length or type, or more clients than there are.
+    that many clients, at random, or in time if its samples are ``ordered``; or, with ``per_owner_alpha``, each of its
+    classes ~ Dirichlet over them as :func:`niid` does, ``min_samples`` each (iPFL's public code on PACS). Raises
+    UserError for ids of the wrong length or type, or more clients than there are.
     """
     if ids.shape != (len(labels),) or ids.dtype.kind not in "ui":
         raise UserError(
@@ -451,6 +455,19 @@ def natural(
     for owner, span in zip(owners.tolist(), spans, strict=True):
         if len(span) < per_owner:
             raise UserError(f"per_owner = {per_owner}: natural client {owner} has {len(span)} samples")
+        if per_owner_alpha is not None:
+            draw = stream(seed, "per-owner", client=owner)
+            classes = _num_classes(labels.astype(np.int64), num_classes)
+            own, best = spread_classes(
+                labels[span].astype(np.int64), classes, per_owner, per_owner_alpha, min_samples, draw
+            )
+            if own is None:
+                raise UserError(
+                    f"per_owner_alpha = {per_owner_alpha:g}: the smallest part of natural client {owner} had {best} "
+                    f"samples at best; min_samples = {min_samples} is not met: raise per_owner_alpha"
+                )
+            parts.extend(span[part] for part in own)
+            continue
         dealt = span if ordered else stream(seed, "per-owner", client=owner).permutation(span)
         parts.extend(np.sort(part) for part in np.array_split(dealt, per_owner))
     return parts

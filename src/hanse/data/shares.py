@@ -68,6 +68,38 @@ def taken(samples: Samples, index: NDArray[np.int64]) -> Samples | None:
     return samples.take(torch.from_numpy(index)) if len(index) else None
 
 
+def class_weights(
+    tests: Samples, dataset: Dataset, train: Sequence[NDArray[np.int64]], index: Sequence[Tensor]
+) -> tuple[tuple[Tensor, ...], tuple[NDArray[np.float64], ...]]:
+    """Return of each client's positions ``index [n]`` in ``tests`` those of classes that it trains on, and their
+    weights, which sum to 1: each class weighs as much as it does among the client's train samples, and its test samples
+    share that alike. The weighted accuracy is then the one to be expected under the client's own class mix.
+
+    iPFL's public code tests so (``utils/evaluation.py:compute_local_test_accuracy``; on sets whose classes are not
+    equally frequent it divides by a class's share in the test set, which is the same). A class that the tests lack is
+    left out, and the others weigh in proportion. Raises UserError where a client's classes are all lacking.
+    """
+    classes = dataset.num_classes
+    if classes is None or tests.y.ndim > 1:
+        raise UserError(f"data.client_test_from = 'classes': source '{dataset.name}' has no classes; allowed: 'own'")
+    labels, asked = dataset.train.y.numpy(), tests.y.numpy()
+    kept, weights = [], []
+    for client, (own, places) in enumerate(zip(train, index, strict=True)):
+        counts = np.bincount(labels[own], minlength=classes)
+        there = np.bincount(asked[places.numpy()], minlength=classes)
+        if not counts[there > 0].any():
+            raise UserError(
+                f"data.client_test_from = 'classes': client {client} has no test samples of its classes; lower "
+                "data.validation"
+            )
+        each = np.where(there > 0, counts, 0) / np.maximum(there, 1)
+        found = places[torch.from_numpy(each[asked[places.numpy()]] > 0)]
+        weight = each[asked[found.numpy()]]
+        kept.append(found)
+        weights.append(weight / weight.sum())
+    return tuple(kept), tuple(weights)
+
+
 def lend_tests(
     tests: Samples, dataset: Dataset, train: Sequence[NDArray[np.int64]], share: float, seed: int
 ) -> tuple[Tensor, ...]:
@@ -106,24 +138,29 @@ def borrowed(
     partition: Partition,
     cut: NDArray[np.int64],
     train: Sequence[NDArray[np.int64]],
-    test_from: Literal["own", "server", "equal"],
+    test_from: Literal["own", "server", "equal", "classes"],
     share: float,
     seed: int,
-) -> tuple[Samples, tuple[Tensor, ...]]:
+) -> tuple[Samples, tuple[Tensor, ...], tuple[NDArray[np.float64], ...] | None]:
     """Return the server's set ``tests``, the samples ``cut [m]`` of the source's test set, and what of it each client
-    tests on, as positions in it.
+    tests on, as positions in it, with their weights (None: all count alike).
 
     "equal": it is dealt out. "server": a client has its own samples there if the source says whose these are, else
-    samples drawn with its class mixture, ``share`` times as many as its ``train`` samples. Raises UserError where there
-    is no test set, or nothing for a client.
+    samples drawn with its class mixture, ``share`` times as many as its ``train`` samples. "classes": all of it, or its
+    own samples there, weighted (:func:`class_weights`). Raises UserError where there is no test set, or nothing for a
+    client.
     """
     if tests is None:
         raise UserError(f"data.client_test_from = '{test_from}': the server has no test set; lower data.validation")
     if test_from == "equal":
-        return tests, equal_tests(tests, dataset, len(train), seed)
+        return tests, equal_tests(tests, dataset, len(train), seed), None
+    owned = None
     if partition.owners is not None and dataset.test_client_of is not None:
-        return tests, own_tests(dataset.test_client_of[cut], partition.owners)
-    return tests, lend_tests(tests, dataset, train, share, seed)
+        owned = own_tests(dataset.test_client_of[cut], partition.owners, test_from)
+    if test_from == "classes":
+        everything = tuple(torch.arange(len(tests)) for _ in train)
+        return tests, *class_weights(tests, dataset, train, everything if owned is None else owned)
+    return tests, lend_tests(tests, dataset, train, share, seed) if owned is None else owned, None
 
 
 def equal_tests(test: Samples, dataset: Dataset, clients: int, seed: int) -> tuple[Tensor, ...]:
@@ -145,7 +182,7 @@ def equal_tests(test: Samples, dataset: Dataset, clients: int, seed: int) -> tup
     return tuple(torch.from_numpy(dealt))
 
 
-def own_tests(owner_of: NDArray[np.int64], owners: NDArray[np.int64]) -> tuple[Tensor, ...]:
+def own_tests(owner_of: NDArray[np.int64], owners: NDArray[np.int64], way: str = "server") -> tuple[Tensor, ...]:
     """Return for each client the positions of its owner's test samples: ``owner_of [n]`` says whose each one is.
 
     Raises UserError where a client has none.
@@ -155,7 +192,7 @@ def own_tests(owner_of: NDArray[np.int64], owners: NDArray[np.int64]) -> tuple[T
         found = np.flatnonzero(owner_of == owner)
         if len(found) == 0:
             raise UserError(
-                f"data.client_test_from = 'server': client {client} has no test samples of its own in the server's "
+                f"data.client_test_from = '{way}': client {client} has no test samples of its own in the server's "
                 "test set; lower data.validation or data.clients"
             )
         lent.append(torch.from_numpy(found))

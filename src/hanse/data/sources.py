@@ -13,7 +13,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
@@ -27,7 +27,16 @@ from hanse.base.files import write_whole
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, image_samples, stratified_split
 from hanse.data.download import ARCHIVE, CASED, cased, cased_distributions, fetch, fetching, find_emnist, read_emnist
-from hanse.data.natural import TEXTS, TextOptions, femnist, pacs, shakespeare
+from hanse.data.natural import (
+    NATURAL,
+    TEXTS,
+    TextOptions,
+    femnist,
+    natural_is_here,
+    pacs,
+    shakespeare,
+    shakespeare_next,
+)
 from hanse.data.samples import Samples
 from hanse.data.synthetic import fedsoft_linear
 
@@ -81,7 +90,9 @@ _IMAGES: Mapping[str, _Images] = {
 }
 
 
-Scale = Literal["standard", "unit", "centred"]
+Scale = Literal["standard", "unit", "centred", "inverted", "imagenet"]
+_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_BY_VALUE = {"unit": (0.0, 1.0), "centred": (0.5, 0.5), "inverted": (0.5, -0.5)}
 
 
 def load(
@@ -96,8 +107,9 @@ def load(
     """Return the data set of a source: a name of :data:`SOURCES`, or ``"package.module:function"``.
 
     ``root`` is a folder to look in before ``HANSE_DATA``. ``scale`` is how pixels of the image sources come out:
-    "standard" (mean 0 and deviation 1 over the train set), "unit" (0 to 1) or "centred" (-1 to 1); digits are always in
-    0 to 1. ``text``:
+    "standard" (mean 0 and deviation 1 over the train set), "unit" (0 to 1), "centred" (x - .5)/.5, "inverted"
+    (.5 - x)/.5, or "imagenet" (its means and deviations); femnist and pacs are in 0 to 1 under "standard", digits
+    always. ``text``:
     how instructions become tokens (bytes, windows of 512, if nothing is said). ``seed``
     only reaches sources that draw (the bundled ones do not depend on it). Raises UserError for an
     unknown name, a file that cannot be read, or a download that failed.
@@ -107,7 +119,8 @@ def load(
     if source in TEXTS:
         return _instructions(source, root=root, seed=seed, download=download, text=text)
     if source in SOURCES:
-        return SOURCES[source](root=root, seed=seed, download=download)
+        dataset = SOURCES[source](root=root, seed=seed, download=download)
+        return _rescaled(dataset, scale) if source in ("femnist", "pacs") else dataset
     if source in GENERATED:
         raise UserError(f"source '{source}' is generated client by client: use hanse.data.build, not load")
     dataset = _import(source)(root=root, seed=seed, download=download)
@@ -161,16 +174,15 @@ def _image_source(
     train = image_samples(arrays["x_train"], arrays["y_train"], mean, std)
     test = image_samples(arrays["x_test"], arrays["y_test"], mean, std)
     distributions = cased_distributions(train.y.numpy(), test.y.numpy()) if name == "emnist_cased" else None
-    return Dataset(name, train, test, classes, tuple(train.x.shape[1:]), note=note, distributions=distributions)
+    shape = tuple(train.x.shape[1:])
+    return Dataset(name, train, test, classes, shape, note=note, distributions=distributions, black=_black(mean, std))
 
 
 def _scaling(images: NDArray[np.uint8], facts: _Images, scale: Scale) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return what is taken off pixels in [0, 1], and what they are then divided by, for each channel."""
     channels = 1 if images.ndim == 3 else images.shape[3]
-    if scale == "unit":
-        return (0.0,) * channels, (1.0,) * channels
-    if scale == "centred":
-        return (0.5,) * channels, (0.5,) * channels
+    if scale != "standard":
+        return _named_scaling(channels, scale)
     if facts.mean:
         return facts.mean, facts.std
     # one channel: exact from the counts of the 256 levels, without a copy of all pixels
@@ -179,6 +191,31 @@ def _scaling(images: NDArray[np.uint8], facts: _Images, scale: Scale) -> tuple[t
     levels = np.arange(256) / 255.0
     mean = float(counts @ levels)
     return (mean,), (max(float(np.sqrt(counts @ (levels - mean) ** 2)), 1e-6),)
+
+
+def _named_scaling(channels: int, scale: Scale) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the same for a scale that does not depend on the images. Raises UserError for another colour space."""
+    if scale != "imagenet":
+        mean, std = _BY_VALUE[scale]
+        return (mean,) * channels, (std,) * channels
+    if channels != 3:
+        raise UserError(f"data.scale = 'imagenet': the images have {channels} channel; its means are of 3, RGB")
+    return _IMAGENET
+
+
+def _rescaled(dataset: Dataset, scale: Scale) -> Dataset:
+    """Return a data set of images in [0, 1] as the scale has them; "standard" is as they are."""
+    if scale in ("standard", "unit"):
+        return dataset
+    means, stds = _named_scaling(dataset.input_shape[0], scale)
+    mean, std = (torch.tensor(numbers).view(1, -1, 1, 1) for numbers in (means, stds))
+    train, test = (Samples((own.x - mean) / std, own.y) for own in (dataset.train, dataset.test))
+    return replace(dataset, train=train, test=test, black=_black(means, stds))
+
+
+def _black(mean: tuple[float, ...], std: tuple[float, ...]) -> tuple[float, ...]:
+    """Return what a black pixel (0) became, for each channel."""
+    return tuple(-m / s for m, s in zip(mean, std, strict=True))
 
 
 def _note(arrays: Mapping[str, NDArray[np.uint8]], facts: _Images, path: Path) -> str:
@@ -232,8 +269,12 @@ def _folders(root: Path | None) -> list[Path]:
 
 
 def is_here(source: str) -> bool:
-    """Say whether the file of an image source is there, so that it can be loaded without the network."""
+    """Say whether the files of a source of images or of natural clients are there, so that it can be loaded without the
+    network.
+    """
     folders, split = _folders(None), source.removeprefix("emnist_")
+    if source in NATURAL:
+        return natural_is_here(source, folders)
     here = any((folder / f"{source}.npz").is_file() for folder in folders)
     return here or (split != source and find_emnist(folders, split) is not None)
 
@@ -286,6 +327,7 @@ SOURCES: Mapping[str, Loader] = {
     "emnist_cased": partial(_image_source, "emnist_cased"),
     "fedsoft_linear": fedsoft_linear,
     "shakespeare": partial(_from_folders, shakespeare),
+    "shakespeare_next": partial(_from_folders, shakespeare_next),
     "femnist": partial(_from_folders, femnist),
     "pacs": partial(_from_folders, pacs),
     **{name: partial(_instructions, name) for name in TEXTS},

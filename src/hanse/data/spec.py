@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from hanse.base.errors import UserError, nearest
+from hanse.data.augment import AugmentName
 from hanse.data.mixtures import check_mix
 from hanse.data.partitions import Choose, Sampler, SizeLaw
 from hanse.data.sources import GENERATED, SOURCES, Scale
@@ -23,8 +24,8 @@ class DataSpec(BaseModel):
     source: str = Field(
         "digits",
         description="digits, mnist, fashion_mnist, cifar10, emnist_byclass, emnist_balanced, emnist_letters, "
-        "emnist_cased, synthetic, fedsoft_linear, shakespeare, femnist, pacs, instructions, instruction_files, fiqa, "
-        "tfns, nwgi, code_alpaca, mixed_finance, finance_code, or 'package.module:function'",
+        "emnist_cased, synthetic, fedsoft_linear, shakespeare, shakespeare_next, femnist, pacs, instructions, "
+        "instruction_files, fiqa, tfns, nwgi, code_alpaca, mixed_finance, finance_code, or 'package.module:function'",
     )
     partition: PartitionName = Field(
         "dirichlet", description="how the train samples are split over the clients (synthetic: natural)"
@@ -96,12 +97,14 @@ class DataSpec(BaseModel):
     client_test: float = Field(
         0.0, ge=0, lt=1, description="share of each client's own samples that it keeps for testing"
     )
-    client_test_from: Literal["own", "server", "equal"] = Field(
+    client_test_from: Literal["own", "server", "equal", "classes"] = Field(
         "own",
         description="where a client's test share comes from: cut from its own samples, or from the server's test set: "
         "its own there if the source says whose they are, else drawn with its class mixture (client_test times its "
-        "train samples; two clients may share some); equal: the server's test set is dealt out, every client gets "
-        "as many samples of each class, rounded down (client_test is not used)",
+        "train samples; two clients may share some); 'classes': all of the server's test set (its owner's part of "
+        "it if the source says whose samples are), each class weighted with the client's share of it in training; "
+        "without client_test, nothing is cut; 'equal': the server's test set is dealt out, every client gets as many "
+        "samples of each class, rounded down (client_test is not used)",
     )
     client_validation: float = Field(
         0.0, ge=0, lt=1, description="share of each client's own samples that it keeps for validation"
@@ -114,14 +117,31 @@ class DataSpec(BaseModel):
     )
     scale: Scale = Field(
         "standard",
-        description="image sources: 'standard' (mean 0, deviation 1 over the train set), 'unit' (0 to 1) or 'centred' "
-        "(-1 to 1)",
+        description="image sources: 'standard' (mean 0, deviation 1 over the train set), 'unit' (0 to 1), 'centred' "
+        "(-1 to 1), 'inverted' (1 to -1) or 'imagenet' (its published means and deviations; RGB); of femnist and "
+        "pacs, 'standard' is 'unit'",
+    )
+    augment: AugmentName | None = Field(
+        None,
+        description="images as they are trained on: 'crop-flip' (4 pixels more on each side, cut back at random, "
+        "mirrored half of the time) or 'resized-crop-flip' (3/4 or more of it, made as large again)",
     )
     choose: Choose = Field(
         "random", description="natural: which of the source's clients take part: a 'random' choice, or the 'largest'"
     )
     per_owner: int = Field(
         1, ge=1, description="natural: into how many clients each of the source's is divided; they form a group"
+    )
+    test_owners: Literal["own", "next"] = Field(
+        "own",
+        description="natural: whose samples the source's test set is: of those who take part, or all samples of as "
+        "many others, the largest that do not; clients then train on all of theirs",
+    )
+    per_owner_alpha: float | None = Field(
+        None,
+        gt=0,
+        description="natural with per_owner: each class of an owner is spread over its clients ~ Dirichlet(alpha) as "
+        "in niid; default: evenly",
     )
     tokenizer: str = Field(
         "bytes", description="instructions: 'bytes', or a language model's tokenizer by its hub name or folder"
@@ -133,7 +153,7 @@ class DataSpec(BaseModel):
     @property
     def tested_by_clients(self) -> bool:
         """Whether clients have test shares."""
-        return self.client_test > 0 or self.client_test_from == "equal"
+        return self.client_test > 0 or self.client_test_from in ("equal", "classes")
 
     @field_validator("source")
     @classmethod
@@ -181,6 +201,8 @@ class DataSpec(BaseModel):
                 f"client_test + client_validation = {self.client_test + self.client_validation:g}; "
                 "allowed: less than 1, so that something is left to train on"
             )
+        if self.augment is not None and self.source in GENERATED:
+            raise ValueError(f"augment = '{self.augment}' with source = '{self.source}', which has no images")
         lines = [*self._mixture_lines(), *self._lending_lines()]
         if lines:
             raise ValueError(lines[0])
@@ -197,9 +219,17 @@ class DataSpec(BaseModel):
             yield "test_mix = 'inverse' needs client_test or client_validation above 0: there is nothing to mix"
 
     def _lending_lines(self) -> Iterator[str]:
-        if self.client_test_from != "own" and (self.partition == "mixture" or self.source in GENERATED):
+        taken = self.client_test_from
+        if taken != "own" and (self.partition == "mixture" or self.source in GENERATED):
             where = f"source = '{self.source}'" if self.source in GENERATED else "partition = 'mixture'"
-            yield f"client_test_from = '{self.client_test_from}' with {where}; allowed: 'own'"
+            yield f"client_test_from = '{taken}' with {where}; allowed: 'own'"
+        if taken == "classes" and self.client_test > 0:
+            yield (
+                f"client_test = {self.client_test:g} with client_test_from = 'classes', which takes all test samples "
+                "of the client's classes; allowed: 0, or leave client_test out"
+            )
+        if self.test_owners == "next" and (self.partition != "natural" or self.ids is not None):
+            yield "test_owners = 'next' is for partition = 'natural', without ids; allowed: 'own'"
 
 
 def parse_spec(values: Mapping[str, Any]) -> DataSpec:

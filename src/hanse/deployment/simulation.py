@@ -30,6 +30,7 @@ from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run
 from hanse.runs.rundir import claim, clear
 from hanse.runs.setup import build as build_blueprint
+from hanse.runs.setup import refuse_on_a_network
 
 PATIENCE_S = 300.0
 
@@ -52,6 +53,7 @@ def run_simulated(
         raise UserError("federation.engine: 'ray': needs Ray; pip install 'hanse[ray]'")
     if experiment.behaviour:
         raise UserError("behaviour: the ray engine has no simulated behaviours; federation.engine = 'local' has them")
+    refuse_on_a_network(experiment)
     if out is None:
         with tempfile.TemporaryDirectory(prefix="hanse-") as folder:
             result = run_simulated(experiment, out=Path(folder) / "run", observers=observers)

@@ -4,7 +4,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from hanse.core.recipe import Recipe
 from hanse.data.federated import FederatedData
 from hanse.data.samples import Samples
 from hanse.federation.answers import Share, answer_tests, confusion, gradient, nearest, score_shares
+from hanse.federation.augmented import augmented
 from hanse.federation.behaviour import Behaviour, Me
 from hanse.federation.codec import Traffic
 from hanse.federation.policy import Loyal, answer
@@ -141,15 +142,28 @@ class LocalFederation:
             for (c, t), i in zip(seats, index, strict=True)
         ]
         trained = unable
-        for samples, some in self._lots(round, pool, jobs):
+        lots = self._lots(round, pool, jobs)
+        own = {s: (samples, job) for samples, some in lots for s, job in some.items()}
+        for samples, some in self._augmented(lots):
             for lr, equal in self._rates(round, {s: seats[s][1] for s in some}).items():
                 done = self.engine.train(samples, [some[s] for s in equal], self.recipe, lr)
                 for k, s in enumerate(equal):
-                    (client, task), count = seats[s], float(len(some[s].index))
-                    loss, steps = float(done.loss[k]), int(done.steps[k])
-                    update = port.Trained(task.seat, done.rows[k], count, loss, steps, self._extras(samples, some[s]))
+                    (client, task), (held, job) = seats[s], own[s]
+                    loss, steps, count = float(done.loss[k]), int(done.steps[k]), float(len(job.index))
+                    update = port.Trained(task.seat, done.rows[k], count, loss, steps, self._extras(held, job))
                     trained[client, task.seat] = update
         return trained
+
+    def _augmented(
+        self, lots: Sequence[tuple[Samples, dict[int, SeatJob]]]
+    ) -> Iterator[tuple[Samples, dict[int, SeatJob]]]:
+        """Yield what the engine is called with: the lots as they are, or with changed copies of their samples."""
+        if self.data.augment is None:
+            yield from lots
+            return
+        least = smallest_batch(self.problem)
+        for samples, some in lots:
+            yield from augmented(self.data.augment, samples, some, self.recipe, least)
 
     def _rates(self, round: int, tasks: Mapping[int, port.Train]) -> Mapping[float, Sequence[int]]:
         """Return the learning rates of seats' tasks, and which of the seats train at each: all at the round's, unless

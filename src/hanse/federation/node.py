@@ -83,6 +83,11 @@ class ClientData:
         train = share("train")
         if train is None:
             raise UserError(f"client {client} has no samples to train on")
+        if data.test_weights is not None:
+            raise UserError(
+                "data.client_test_from = 'classes': a participant on a network has no weights for its test samples; "
+                "allowed: 'own', 'server'"
+            )
         return ClientData(train, share("test"), share("validation"), data.num_classes, f"client {client}")
 
 

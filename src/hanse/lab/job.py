@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hanse.base.errors import UserError
+from hanse.base.files import read_arrays
 from hanse.runs.config import Experiment, RunSection
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[s
         if result.interrupted:
             return found | {"status": "interrupted"}
         found |= {"experiment": job.experiment.sections(), **_kept(result.metrics)}
-        found["curves"] |= _by_client(result.tested, len(found["tested"]))
+        found["curves"] |= _by_client([_accuracies(result, rounds - 1) for rounds in found["tested"]])
     except Exception as wrong:
         error = " ".join(f"{type(wrong).__name__}: {wrong}".split())
         return found | {"status": "failed", "error": error, "traceback": traceback.format_exc()}
@@ -180,13 +181,33 @@ def _kept(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _by_client(tested: Mapping[str, Any], points: int) -> dict[str, list[float | None]]:
-    """Return each client's own last test as a curve with that point alone, for a few clients."""
-    if not points or len(tested.get("tested", ())) > MOST_CLIENTS:
+def _accuracies(result: Run, round: int) -> dict[int, float]:
+    """Return the accuracy of each client that tested on its own share after a round, of this process or before it."""
+    from hanse.runs.record import round_file  # late, as the run itself is
+
+    tests: Mapping[str, Any] = result.tests.get(round, {})
+    if not tests and result.path is not None and (file := round_file(result.path, round)).exists():
+        tests = read_arrays(file, ("tested", "test_accuracy"))
+    pairs = zip(tests.get("tested", ()), tests.get("test_accuracy", ()), strict=True)
+    return {int(client): float(accuracy) for client, accuracy in pairs if math.isfinite(accuracy)}
+
+
+def _by_client(tests: Sequence[Mapping[int, float]]) -> dict[str, list[float | None]]:
+    """Return what the clients' own tests say, a point a test: each client's accuracy, of a few clients, and
+    "client/best_accuracy", the mean over clients of the best that each has had so far.
+
+    iPFL's public code prints that mean: the best round of each client, by the test set itself.
+    """
+    clients = sorted({client for test in tests for client in test})
+    if not clients:
         return {}
-    pairs = zip(tested.get("tested", ()), tested.get("test_accuracy", ()), strict=True)
-    before: list[float | None] = [None] * (points - 1)
-    return {f"client/{c}/test_accuracy": [*before, _finite(float(a))] for c, a in pairs}
+    best: dict[int, float] = {}
+    means: list[float | None] = []
+    for test in tests:
+        best |= {client: max(found, best.get(client, found)) for client, found in test.items()}
+        means.append(_sum(best.values()) / len(best) if best else None)
+    each = {f"client/{c}/test_accuracy": [test.get(c) for test in tests] for c in clients}
+    return ({} if len(clients) > MOST_CLIENTS else each) | {"client/best_accuracy": means}
 
 
 def _sum(values: Iterable[float]) -> float:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.core.recipe import Recipe
-from hanse.learning.job import SeatJob, batch_plan, last_epoch
+from hanse.learning.job import SeatJob, plan_of
 
 _STEP_COST = 2e7  # the overhead of one batched step, in multiplications: it decides how seats are grouped
 _GROUP_BYTES = 256 << 20  # parameters and velocities of one group of seats
@@ -84,9 +84,9 @@ def plan_seats(jobs: Sequence[SeatJob], recipe: Recipe, smallest: int) -> list[S
     plans = []
     for seat, job in enumerate(jobs):
         index = job.index.cpu().numpy()
-        plan = batch_plan(len(index), recipe, job.key, job.work, smallest, job.before)
-        reported = last_epoch(len(index), recipe, job.work, smallest, job.before)
-        plans.append(SeatPlan(seat, np.where(plan >= 0, index[plan], -1), reported, int(index[0])))
+        plan = plan_of(job, recipe, smallest)
+        taken = np.where(plan.batches >= 0, index[plan.batches], -1)
+        plans.append(SeatPlan(seat, taken, plan.reported, int(index[0])))
     return plans
 
 

@@ -69,12 +69,23 @@ class Problem:
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """A seat's batches: ``batches [steps, B]``, positions into its index with -1 for padding, and the first step whose
+    losses are ``reported``, the start of the last pass.
+    """
+
+    batches: NDArray[np.int64]
+    reported: int
+
+
+@dataclass(frozen=True)
 class SeatJob:
     """One seat's training: samples ``index [n]`` (int64) into a pool, from row ``start [P]``, minimising
     ``F + mu/2 |theta - centre|^2 + <tilt, theta>`` over the parameters (not the buffers).
 
     ``work`` replaces the recipe's epochs, or its steps if it counts those (stragglers). ``key`` is ``(seed, round,
     client, start row)`` of its stream. ``payload`` adds a term to the loss of each batch, not to the one reported.
+    ``drawn`` are its batches where they are not drawn from that stream.
     ``before``: the steps that its client took in earlier rounds; batches that are not shuffled go on there.
     """
 
@@ -87,6 +98,7 @@ class SeatJob:
     work: int | None = None
     payload: Payload | None = None
     before: int = 0
+    drawn: Drawn | None = None
 
 
 @dataclass(frozen=True)
@@ -209,6 +221,15 @@ def last_epoch(n: int, recipe: Recipe, work: int | None = None, smallest: int = 
     if recipe.order != "shuffled":
         return max(0, cut.steps - 1 - (before + cut.steps - 1) % cut.per_epoch)
     return (cut.epochs - 1) * cut.per_epoch
+
+
+def plan_of(job: SeatJob, recipe: Recipe, smallest: int) -> Drawn:
+    """Return a seat's batches. Raises ValueError as :func:`batch_plan` does."""
+    if job.drawn is not None:
+        return job.drawn
+    n = len(job.index)
+    batches = batch_plan(n, recipe, job.key, job.work, smallest, job.before)
+    return Drawn(batches, last_epoch(n, recipe, job.work, smallest, job.before))
 
 
 def smallest_batch(problem: Problem) -> int:

@@ -22,7 +22,7 @@ from hanse.core.payload import Term
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.halves import half_of
-from hanse.learning.job import Problem, SeatJob, batch_plan, last_epoch, smallest_batch
+from hanse.learning.job import Problem, SeatJob, plan_of, smallest_batch
 
 Step = Callable[[list[Tensor], list[Tensor], float], None]
 """Called with parameters, gradients (which it may overwrite) and the learning rate; steps in place."""
@@ -148,9 +148,8 @@ class Trainer:
 
     def train(self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float) -> tuple[Tensor, float, int]:
         """Train one seat: its row ``[P]``, mean loss of the last epoch's samples (NaN if not finite), and steps."""
-        key, n = job.key, len(job.index)
-        plan = batch_plan(n, recipe, key, job.work, self.smallest, job.before)
-        reported = last_epoch(n, recipe, job.work, self.smallest, job.before)
+        key, drawn = job.key, plan_of(job, recipe, self.smallest)
+        plan, reported = drawn.batches, drawn.reported
         tail = plan[reported:]
         counted = int((tail >= 0).sum())
         self._load(job.start)

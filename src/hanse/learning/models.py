@@ -19,6 +19,7 @@ from hanse.base.streams import torch_seed
 from hanse.core.table import Layout
 from hanse.learning.job import Problem
 from hanse.learning.llm.adapter import lora
+from hanse.learning.resnet import resnet20
 from hanse.learning.sequences import lstm
 
 Shape = tuple[int, ...]
@@ -114,6 +115,23 @@ def cnn_fedgen(input_shape: Shape, num_classes: int | None) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(depth * height * width, 32), nn.Linear(32, num_classes or 1))
 
 
+def lenet(input_shape: Shape, num_classes: int | None) -> nn.Module:
+    """Return the LeNet of iPFL's public code (``model/cv_model.py``): pooled 5x5 convolutions of 6 and 16 channels,
+    then linear layers of 120 and 84. 62,006 parameters on 3 x 32 x 32 images of ten classes, 44,426 on 1 x 28 x 28.
+    """
+    return _convolutional("lenet", input_shape, num_classes, (6, 16), 5, (True, True), (120, 84))
+
+
+def cnn_femnist(input_shape: Shape, num_classes: int | None) -> nn.Module:
+    """Return the CNN that iPFL's public code trains on FEMNIST: 3x3 convolutions of 32 and 64 channels, the second
+    pooled, dropout of a quarter, a linear layer of 128 (from 9,216 on 28 x 28 images), dropout of a half.
+    """
+    layers = _convolutional("cnn_femnist", input_shape, num_classes, (32, 64), 3, (False, True), (128,))
+    assert isinstance(layers, nn.Sequential)
+    *images, flat, wide, relu, last = layers.children()
+    return nn.Sequential(*images, nn.Dropout(0.25), flat, wide, relu, nn.Dropout(0.5), last)
+
+
 def cnn_gtflat(input_shape: Shape, num_classes: int | None) -> nn.Module:
     """Return the CNN that GTFLAT's public code trains on CIFAR-10: pooled 5x5 convolutions of 32 and 64 channels with
     batch norm, then linear to 512 and to the classes, without an activation between (1600-512-10 on 32x32 images).
@@ -141,6 +159,9 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "cnn_small": cnn_small,
     "cnn_fedgen": cnn_fedgen,
     "cnn_gtflat": cnn_gtflat,
+    "cnn_femnist": cnn_femnist,
+    "lenet": lenet,
+    "resnet20": resnet20,
     "lstm": lstm,
     "lora": lora,
 }

@@ -23,33 +23,48 @@ Shape = tuple[int, ...]
 
 
 class CharacterLSTM(nn.Module):
-    """An embedding, LSTM layers, and a linear layer at every position: tokens ``[n, T]`` to logits ``[n, k, T]``."""
+    """An embedding, LSTM layers, and a linear layer at every position: tokens ``[n, T]`` to logits ``[n, k, T]``; with
+    ``last`` at the last position alone, to ``[n, k]``. With ``padding`` token 0 is embedded as zeros, and stays so.
+    """
 
-    def __init__(self, tokens: int, embedding: int, hidden: int, layers: int) -> None:
+    def __init__(
+        self, tokens: int, embedding: int, hidden: int, layers: int, last: bool = False, padding: bool = False
+    ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(tokens, embedding)
+        self.last = last
+        self.embedding = nn.Embedding(tokens, embedding, 0 if padding else None)
         self.recurrent = nn.LSTM(embedding, hidden, layers, batch_first=True)
         self.output = nn.Linear(hidden, tokens)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of what follows each token."""
+        """Return the logits of what follows each token, or the last."""
         states, _ = self.recurrent(self.embedding(x))
-        found: Tensor = self.output(states).transpose(1, 2)
+        found: Tensor = self.output(states[:, -1]) if self.last else self.output(states).transpose(1, 2)
         return found
 
 
 def lstm(
-    input_shape: Shape, num_classes: int | None, embedding: int = 8, hidden: int = 256, layers: int = 2
+    input_shape: Shape,
+    num_classes: int | None,
+    embedding: int = 8,
+    hidden: int = 256,
+    layers: int = 2,
+    last: bool = False,
+    padding: bool = False,
 ) -> nn.Module:
     """Return LEAF's network for Shakespeare (Caldas et al. 2018): embedding 8, two LSTM layers of 256 units, and the
-    next character's logits. LEAF scores the last position alone; here every position counts.
+    next character's logits. LEAF, and iPFL's public code, score the ``last`` position alone (data.source
+    "shakespeare_next"), with token 0 as ``padding``; else every position counts.
     """
     if num_classes is None or len(input_shape) != 1:
         raise UserError(f"model.name: 'lstm': takes texts [positions] of classes; samples have {input_shape}")
     for name, width in (("embedding", embedding), ("hidden", hidden), ("layers", layers)):
         if isinstance(width, bool) or not isinstance(width, int) or width < 1:
             raise UserError(f"model.{name}: {width!r}: must be a whole number, 1 or more")
-    return CharacterLSTM(num_classes, embedding, hidden, layers)
+    for name, flag in (("last", last), ("padding", padding)):
+        if not isinstance(flag, bool):
+            raise UserError(f"model.{name}: {flag!r}: must be true or false")
+    return CharacterLSTM(num_classes, embedding, hidden, layers, last, padding)
 
 
 def is_text(samples: Samples) -> bool:

@@ -120,7 +120,7 @@ _SAME = ("data", "model", "train")  # what both runs must share, or the differen
 @dataclass(frozen=True)
 class Fit:
     """A client's own test: the ``rounds`` (from 0) after which it tested, with ``accuracy`` and ``loss`` of the model
-    that it held, and ``samples`` it tested on (None: not recorded).
+    that it held (or trained: ``[eval] model``), and ``samples`` it tested on (None: not recorded).
 
     ``alone_accuracy`` and ``alone_loss`` are those of a model that it trained by itself, at the end of the run
     ``alone`` (its folder's name) after ``alone_rounds``; None if there is no such run, and then ``how`` says how to get
@@ -252,7 +252,8 @@ def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str
 
 
 def _why_untested(run: RunRecord) -> str:
-    if run.config.get("data", {}).get("client_test", 0) == 0:
+    data = run.config.get("data", {})
+    if data.get("client_test", 0) == 0 and data.get("client_test_from") not in ("equal", "classes"):
         return "clients keep no test data of their own in this run: [data] client_test is 0"
     return "the run has not tested this client on its own data: [eval] clients says how many are tested"
 

@@ -22,7 +22,7 @@ from hanse.federation.private import NEVER, TellsOwners
 from hanse.rounds.round import LoopState, Played, Setup, failed_round, play_round
 from hanse.runs.config import Experiment
 from hanse.runs.record import RoundRecord
-from hanse.runs.testing import Figures, ask_tests
+from hanse.runs.testing import Figures, ask_tests, trained_models
 
 log = logging.getLogger(__name__)
 
@@ -74,9 +74,12 @@ def _test(setup: Setup, experiment: Experiment, played: Played) -> Figures:
         return Figures()
     held = played.view.deployment or Deployment(state.home)
     federation, clients, remote = telling(setup, state).federation, setup.tested_clients, setup.remote
+    trained = {}
+    if experiment.eval.model == "trained" and played.view.updates is not None:
+        trained = trained_models(played.view.updates, held)
     return ask_tests(
         setup.engine, setup.data, federation, number, state.table, held,
-        clients=clients, remote=remote, history=state.history,
+        clients=clients, remote=remote, history=state.history, trained=trained,
     )  # fmt: skip
 
 

@@ -162,10 +162,14 @@ class EngineSection(Section):
 
 
 class EvalSection(Section):
-    """``[eval]``: test every this many rounds (and after the last); how many clients test on their own test share."""
+    """``[eval]``: test every this many rounds (and after the last); how many clients test on their own test share, and
+    which ``model`` of theirs: the "deployed" one that they hold after the round, or the one that they have "trained" in
+    it, before it was mixed with others' (who did not train: the deployed one). The server tests what is deployed.
+    """
 
     every: Positive = 1
     clients: Count | Literal["all"] = "all"
+    model: Literal["deployed", "trained"] = "deployed"
 
 
 class RunSection(Section):

@@ -71,7 +71,8 @@ class Run:
 
     ``metrics`` has a dictionary a round, ``clients`` one a seat, ``table`` the final models and ``home [N]`` each
     client's row, ``personal [N, K]`` the weights of personal models if there are any, ``book`` the balances,
-    ``tested`` the last test of clients on their own shares (arrays by name). ``path`` is the run directory, if there
+    ``tested`` the last test of clients on their own shares (arrays by name), ``tests`` that of each round that this
+    process played and tested. ``path`` is the run directory, if there
     is one; ``over`` says why a run ended before its last round.
     """
 
@@ -84,6 +85,7 @@ class Run:
     personal: np.ndarray | None = None
     book: Book = field(default_factory=Book)
     tested: Mapping[str, np.ndarray] = field(default_factory=dict)
+    tests: dict[int, Mapping[str, np.ndarray]] = field(default_factory=dict)
     path: Path | None = None
     interrupted: bool = False
     over: str | None = None
@@ -304,7 +306,8 @@ def _play(
             done = attempt(setup, experiment, state)
             state, record, metrics = done.state, done.record, done.record.metrics
             failures = failures + 1 if "failed" in metrics else 0
-            result.tested = record.tested.arrays or result.tested
+            if record.tested.arrays:
+                result.tested = result.tests[metrics["round"]] = record.tested.arrays
             budget.spend([metrics])
             result.over = budget.over()
             if folder is not None:

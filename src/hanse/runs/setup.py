@@ -223,6 +223,8 @@ def settle_engine(
 
     With a ``federation`` the clients train elsewhere: the engine here only scores, one thread.
     """
+    if federation is not None:
+        refuse_on_a_network(experiment)
     choice = _choose(experiment, blueprint) if federation is None else REMOTE
     compared = (blueprint.initial, _some(blueprint.data), blueprint.device, experiment.engine.precision)
     choice, problem, engine, differs = settle(choice, blueprint.problem, *compared)
@@ -246,6 +248,21 @@ def settle_engine(
         *_never_asked(experiment, mechanism),
     ]
     return experiment, _setup(experiment, blueprint, engine, federation), said
+
+
+def refuse_on_a_network(experiment: Experiment) -> None:
+    """Raise UserError for what only clients of this process can do."""
+    data, lines = experiment.data, list[str]()
+    if experiment.eval.model == "trained":
+        lines.append("eval.model: 'trained': on a network clients test what they hold; allowed: 'deployed'")
+    if data.client_test_from == "classes":
+        lines.append(
+            "data.client_test_from: 'classes': on a network clients' test samples count alike; allowed: 'own', 'server'"
+        )
+    if data.augment is not None:
+        lines.append(f"data.augment: '{data.augment}': on a network samples are trained on as they are; leave it out")
+    if lines:
+        raise UserError(*(f"{line}, or take federation.engine = 'local'" for line in lines))
 
 
 def _too_short(experiment: Experiment, blueprint: Blueprint) -> list[str]:

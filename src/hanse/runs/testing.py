@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hanse.base.errors import UserError
 from hanse.core.history import History
 from hanse.core.part import Deployment, OwnMix
 from hanse.core.port import Federation, Mixture, Request, Roster, Task, Test, Tested
-from hanse.core.table import SERVER, Floats, Ints, Table, mix
+from hanse.core.table import SERVER, Floats, Ints, Table, Updates, mix
 from hanse.data.federated import FederatedData
 from hanse.federation.check import heard
 from hanse.federation.policy import fits
@@ -49,6 +51,7 @@ def ask_tests(
     clients: Ints,
     remote: bool,
     history: History | None = None,
+    trained: Mapping[int, Tensor] = MappingProxyType({}),
 ) -> Figures:
     """Test what clients hold after a round: on the server's test set (a mean over clients), and by ``clients [n]``,
     each on its own test share.
@@ -56,13 +59,14 @@ def ask_tests(
     In a simulation private rows lie in the table and are tested on the server's set, too, and all ``clients`` answer,
     whether they are present or not. With clients that are ``remote``, a private row is tested by its owner alone,
     only those that are here are asked, and what they say is checked. With a ``history`` clients test with the
-    batch-norm statistics that they keep; where they keep them, the server has none, and tests nothing.
+    batch-norm statistics that they keep; where they keep them, the server has none, and tests nothing. Clients in
+    ``trained`` test that model ``[P]`` in the place of what they hold.
     """
     rows = held.rows
     public = rows[table.owner[rows] == SERVER] if remote else rows
     roster = federation.present(round) if remote and len(clients) else Roster()
     here = np.intersect1d(roster.ids, clients) if remote else clients
-    requests = _requests(table, held, here, remote)
+    requests = [_in_place(r, trained.get(r.client)) for r in _requests(table, held, here, remote)]
     if history is not None:
         requests = [replace(r, tasks=tuple(_kept(r.client, t, history) for t in r.tasks)) for r in requests]
     replies = federation.exchange(round, requests, None, 0) if requests else ()
@@ -86,6 +90,31 @@ def ask_tests(
         arrays = {**figures.arrays, **arrays}
     metrics |= by_distribution(engine, data, table) if len(public) and complete else {}
     return Figures(metrics, arrays, held.weights if held.own_mix is None else _personal(table, held.own_mix, found))
+
+
+def trained_models(updates: Updates, held: Deployment) -> dict[int, Tensor]:
+    """Return the update ``[P]`` of each client that trained, as it came back: of several that of the row which the
+    client holds (Ditto's own model), and none if none of them is. Raises UserError where clients mix rows for
+    themselves: what they train is not what they use.
+    """
+    if held.own_mix is not None or held.weights is not None:
+        raise UserError(
+            "eval.model: 'trained': this mechanism gives clients mixes of several models, and nobody trains such a "
+            "mix; allowed: 'deployed'"
+        )
+    seats, found = updates.seats, dict[int, Tensor]()
+    for client in np.unique(seats.client).tolist():
+        own = np.flatnonzero(seats.client == client)
+        if len(own) > 1:
+            own = own[seats.target[own] == held.rows[client]]
+        if len(own) == 1:
+            found[client] = updates.rows[int(own[0])]
+    return found
+
+
+def _in_place(request: Request, model: Tensor | None) -> Request:
+    """Return the test of another model; None: the request as it is."""
+    return request if model is None else Request(request.client, (Test("test", model),))
 
 
 def _requests(table: Table, held: Deployment, clients: Ints, remote: bool) -> list[Request]:

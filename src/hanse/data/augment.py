@@ -1,0 +1,82 @@
+"""Augmentation: images that are changed a little, at random, each time that they are trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
+from torch import Tensor
+
+AugmentName = Literal["crop-flip", "resized-crop-flip"]
+PADDING = 4  # pixels on each side
+AREA, RATIO, TRIES = (0.75, 1.0), (3 / 4, 4 / 3), 10
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Changes images ``[n, C, H, W]`` by name; ``black [C]`` is what a black pixel is in each channel (empty: 0)."""
+
+    name: AugmentName
+    black: tuple[float, ...] = ()
+
+    def __call__(self, x: Tensor, draw: np.random.Generator) -> Tensor:
+        """Return changed copies; what is drawn depends on the number of images and their size alone."""
+        black = torch.tensor(self.black or (0.0,) * x.shape[1], dtype=x.dtype)
+        return _AUGMENTS[self.name](x, black, draw)
+
+
+def crop_flip(x: Tensor, black: Tensor, draw: np.random.Generator) -> Tensor:
+    """Pad each image by 4 black pixels, cut its size out at a uniform place, and mirror it with probability 1/2.
+
+    So iPFL's public code trains on Fashion-MNIST.
+    """
+    n, channels, height, width = x.shape
+    top, left = draw.integers(0, 2 * PADDING + 1, size=(2, n))
+    columns = left[:, None] + np.where(draw.random(n)[:, None] < 0.5, np.arange(width)[::-1], np.arange(width))
+    rows = top[:, None] + np.arange(height)
+    padded = black.view(1, -1, 1, 1).repeat(n, 1, height + 2 * PADDING, width + 2 * PADDING)
+    padded[:, :, PADDING:-PADDING, PADDING:-PADDING] = x
+    image, channel = torch.arange(n).view(-1, 1, 1, 1), torch.arange(channels).view(1, -1, 1, 1)
+    return padded[image, channel, torch.from_numpy(rows)[:, None, :, None], torch.from_numpy(columns)[:, None, None]]
+
+
+def resized_crop_flip(x: Tensor, black: Tensor, draw: np.random.Generator) -> Tensor:
+    """Cut a box of 3/4 to all of each image's area and 3:4 to 4:3 in shape, make it as large as the image (bilinear),
+    and mirror it with probability 1/2. A box that does not fit is drawn again, up to ten times; then it is the image.
+
+    So iPFL's public code trains on PACS, where it cuts from the pictures as published; here they are smaller already.
+    """
+    n, _, height, width = x.shape
+    tall, wide = _boxes(n, height, width, draw)
+    top, left = (np.floor(draw.random(n) * (room + 1)) for room in (height - tall, width - wide))
+    mirrored = np.where(draw.random(n) < 0.5, -1.0, 1.0)
+    # from [-1, 1] of the box to [-1, 1] of the image: scale and middle, in each direction
+    theta = np.zeros((n, 2, 3))
+    theta[:, 0, 0], theta[:, 0, 2] = mirrored * wide / width, (2 * left + wide) / width - 1
+    theta[:, 1, 1], theta[:, 1, 2] = tall / height, (2 * top + tall) / height - 1
+    grid = F.affine_grid(torch.from_numpy(theta).to(x.dtype), list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def _boxes(
+    n: int, height: int, width: int, draw: np.random.Generator
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return heights and widths ``[n]`` of boxes that fit into the image."""
+    area = height * width * draw.uniform(*AREA, size=(TRIES, n))
+    ratio = np.exp(draw.uniform(math.log(RATIO[0]), math.log(RATIO[1]), size=(TRIES, n)))
+    tall, wide = np.round(np.sqrt(area / ratio)), np.round(np.sqrt(area * ratio))
+    fits = (tall <= height) & (wide <= width)
+    first, some = (fits.argmax(0), np.arange(n)), fits.any(0)
+    return np.where(some, tall[first], height), np.where(some, wide[first], width)
+
+
+_AUGMENTS: Mapping[str, Callable[[Tensor, Tensor, np.random.Generator], Tensor]] = {
+    "crop-flip": crop_flip,
+    "resized-crop-flip": resized_crop_flip,
+}

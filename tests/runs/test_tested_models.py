@@ -1,0 +1,179 @@
+"""Which model of a client is tested: what it holds after the round, or what it trained in it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.data import build
+from hanse.lab.job import folder_of, play, play_kept, seeded
+from hanse.rounds.round import Played
+
+DATA = {"clients": 6, "partition": "pathological", "classes_per_client": 3, "client_test": 0.25}
+
+
+class Seen:
+    """Keeps what was played."""
+
+    def __init__(self) -> None:
+        self.rounds: list[Played] = []
+
+    def on_round(self, metrics: Any, played: Played) -> None:
+        self.rounds.append(played)
+
+
+def played(mechanism: dict[str, Any], model: str, observers: Sequence[Any] = ()) -> hanse.Run:
+    return hanse.run(
+        hanse.Experiment(
+            data=DATA,
+            model={"name": "mlp", "hidden": [8]},
+            mechanism=mechanism,
+            train={"batch_size": 16, "lr": 0.1},
+            engine={"train": "stacked", "threads": 1},
+            eval={"model": model},
+            run={"rounds": 3},
+        ),
+        observers=observers,
+    )
+
+
+def by_hand(run: hanse.Run, models: Sequence[torch.Tensor]) -> list[float]:
+    """Each client's model on its own test share, by PyTorch alone."""
+    data = build(run.experiment.data)
+    pool, index = data.pool(range(len(models)), "test")
+    found = []
+    for row, own in zip(models, index, strict=True):
+        with torch.no_grad():
+            right = run.model_of(row).eval()(pool.x[own]).argmax(1) == pool.y[own]
+        found.append(float(right.double().mean()))
+    return found
+
+
+@pytest.mark.parametrize("name", ["fedavg", "cfl", "ditto", "fedamp", "local"])
+def test_the_trained_model_is_the_clients_own_update(name: str) -> None:
+    seen = Seen()
+    options = {"select": "everyone"} if name == "fedavg" else {}
+    run = played({"name": name, **options}, "trained", [seen])
+    view = seen.rounds[-1].view
+    seats, rows = view.updates.seats, view.updates.rows
+    own = [np.flatnonzero(seats.client == c) for c in range(6)]
+    if name == "ditto":  # two seats: the shared model's and its own
+        own = [at[seats.target[at] == view.deployment.rows[c]] for c, at in enumerate(own)]
+    assert np.allclose(run.tested["test_accuracy"], by_hand(run, [rows[int(at[0])] for at in own]))
+    held = played({"name": name, **options}, "deployed")
+    assert [a["train/loss"] for a in run.metrics] == [b["train/loss"] for b in held.metrics]  # nothing else changes
+    same = np.allclose(run.tested["test_accuracy"], held.tested["test_accuracy"])
+    assert same == (name not in ("fedavg", "cfl"))
+
+
+def test_who_did_not_train_tests_what_it_holds() -> None:
+    seen = Seen()
+    run = played({"name": "fedavg", "clients_per_round": 2}, "trained", [seen])
+    view, table = seen.rounds[-1].view, seen.rounds[-1].state.table
+    models = [table.rows[0]] * 6
+    for s, c in enumerate(view.updates.seats.client.tolist()):
+        models[c] = view.updates.rows[s]
+    assert len(view.updates) == 2
+    assert np.allclose(run.tested["test_accuracy"], by_hand(run, models))
+
+
+def test_mixes_that_nobody_trains_are_refused() -> None:
+    with pytest.raises(UserError, match=r"eval.model: 'trained': this mechanism gives clients mixes.*'deployed'"):
+        played({"name": "pifl", "tiers": 2}, "trained")
+
+
+def test_a_network_refuses_it() -> None:
+    from hanse.runs.setup import build as blueprint
+    from hanse.runs.setup import settle_engine
+
+    asked = hanse.Experiment(data=DATA, mechanism={"name": "local"}, eval={"model": "trained"})
+    made = blueprint(asked)
+    with pytest.raises(UserError, match=r"eval.model: 'trained': on a network clients test what they hold"):
+        settle_engine(asked, made, federation=object())  # type: ignore[arg-type]
+
+
+CLASSES = {"clients": 5, "partition": "niid", "alpha": 0.3, "client_test_from": "classes", "validation": 0.0}
+
+
+def test_the_official_tests_are_weighted_by_the_clients_classes() -> None:
+    """The sum over classes of the client's train share times the accuracy on all test samples of the class."""
+    run = hanse.run(
+        hanse.Experiment(
+            data=CLASSES,
+            model={"name": "mlp", "hidden": [8]},
+            mechanism={"name": "local"},
+            train={"batch_size": 16, "lr": 0.1},
+            engine={"train": "stacked", "threads": 1},
+            run={"rounds": 3},
+        )
+    )
+    data = build(run.experiment.data)
+    counts, tests = data.class_counts(), data.server_test
+    assert counts is not None
+    assert tests is not None
+    assert (len(tests), int(data.sizes.sum())) == (500, 1297)  # all test samples, and nothing cut from clients
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    accuracy, loss = [], []
+    for client in range(5):
+        with torch.no_grad():
+            logits = run.model(client).eval()(tests.x)
+        right = (logits.argmax(1) == tests.y).double()
+        each = torch.nn.functional.cross_entropy(logits, tests.y, reduction="none").double()
+        accuracy.append(sum(shares[client, c] * float(right[tests.y == c].mean()) for c in range(10)))
+        loss.append(sum(shares[client, c] * float(each[tests.y == c].mean()) for c in range(10)))
+    assert np.allclose(run.tested["test_accuracy"], accuracy)
+    assert np.allclose(run.tested["test_loss"], loss, rtol=1e-5)
+    held = [int(np.isin(tests.y.numpy(), np.flatnonzero(own)).sum()) for own in counts]
+    assert run.tested["test_samples"].tolist() == held
+    assert run.metrics[-1]["client/test_accuracy"] == pytest.approx(np.mean(accuracy))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"client_test": 0.2}, "client_test = 0.2 with client_test_from = 'classes', .*allowed: 0"),
+        ({"partition": "mixture"}, "client_test_from = 'classes' with partition = 'mixture'; allowed: 'own'"),
+        (
+            {"partition": "pathological", "validation": 0.998},
+            "client . has no test samples of its classes; lower",
+        ),
+    ],
+)
+def test_weighted_tests_that_cannot_be_had_are_one_line(data: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        build(hanse.Experiment(data=CLASSES | data, mechanism={"name": "local"}).data)
+
+
+def test_the_best_round_of_each_client_is_kept(tmp_path: Path) -> None:
+    """Of a whole run, and of one whose first rounds another process played."""
+    asked = {
+        "data": {**DATA, "clients": 4},
+        "model": {"name": "logistic"},
+        "mechanism": {"name": "fedavg", "select": "everyone"},
+        "train": {"batch_size": 16, "lr": 0.5},
+        "engine": {"train": "stacked", "threads": 1},
+        "run": {"rounds": 4},
+    }
+    seen = Seen()
+    job = seeded(asked, 3, "a run")
+    kept = play(job, lambda done: None)
+    curves = kept["curves"]
+    each = np.array([curves[f"client/{c}/test_accuracy"] for c in range(4)])
+    assert each.shape == (4, 4)
+    assert np.allclose(each.mean(axis=0), curves["client/test_accuracy"])
+    assert np.allclose(np.maximum.accumulate(each, axis=1).mean(axis=0), curves["client/best_accuracy"])
+    assert curves["client/best_accuracy"][-1] > curves["client/test_accuracy"][0]
+
+    class Stop:
+        def on_round(self, metrics: Any, played: Any) -> None:
+            if metrics["round"] == 1:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hanse.run(job.experiment, out=folder_of(tmp_path, job), observers=[seen, Stop()])
+    assert play_kept(job, lambda done: None, runs=tmp_path)["curves"] == curves
