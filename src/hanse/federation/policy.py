@@ -92,14 +92,18 @@ class BestTier:
 @dataclass(frozen=True)
 class RewardSeeking:
     """Bids for the tier with the largest importance weight plus ``weight`` times what it paid so far, in prices a seat
-    (PI-FL sec. 3.1: preferences from importance weights and received rewards).
+    (PI-FL sec. 3.1: preferences from importance weights and received rewards; how they are weighed it does not say).
+
+    ``fit`` is the factor of the importance weight: with 0 the client looks at rewards alone.
     """
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
+    fit: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
 
     def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
         """Return the one tier bid for."""
-        worth = [v + self.weight * paid / told["price"] for v, paid in zip(_weights(told), told["paid"], strict=True)]
+        pairs = zip(_weights(told), told["paid"], strict=True)
+        worth = [self.fit * v + self.weight * paid / told["price"] for v, paid in pairs]
         return _affordable(_ranked(worth, told)[:1], told)
 
 

@@ -129,13 +129,15 @@ class Tiers(SelectPart):
 
     What a client was worth to a tier is its "last" value there or the "mean" of all, 0 before the first (values of
     PI-FL eq. 2 sum to 0). If a tier has at most as many bidders as seats, all of them train, and this is recorded; a
-    tier that nobody bids for keeps its model. In round 0 the clients are dealt out to the tiers at random.
+    tier that nobody bids for keeps its model, or is trained by as many ``"random"`` clients as it has seats (``unbid``;
+    so in the authors' code where all tiers are good). In round 0 the clients are dealt out to the tiers at random.
     """
 
     needs = SCHEDULED
     by_contribution: Count = 8
     at_random: Count = 2
     contribution: Literal["last", "mean"] = "last"
+    unbid: Literal["nobody", "random"] = "nobody"
 
     def init(self, context: Context) -> State:
         """Nobody has been worth anything."""
@@ -164,7 +166,7 @@ class Tiers(SelectPart):
         """Return the choice by bids and contributions."""
         rows, present = view.table.shared, view.present
         worth, seats = _widened(state["worth"], view.table.size), self.by_contribution + self.at_random
-        bids, bidders, orders = _escrowed(view), [], []
+        bids, bidders, orders, strangers = _escrowed(view), [], [], []
         for k in rows.tolist():
             held = present[bids[present, k]].tolist()
             order = view.draw("schedule", start=k).permutation(present).tolist()
@@ -172,13 +174,15 @@ class Tiers(SelectPart):
                 order.sort(key=lambda c, held=set(held): c not in held)
             bidders.append(held)
             orders.append(order if held else [])
+            strangers.append(order[:seats] if self.unbid == "random" and not held else [])
         found = games.schedule(bidders, worth[:, rows].T, self.by_contribution, self.at_random, orders)
+        groups = [[*taken, *drawn] for taken, drawn in zip(found.tiers, strangers, strict=True)]
         metrics: dict[str, float] = {}
-        for k, held, seated in zip(rows.tolist(), bidders, found.tiers, strict=True):
+        for k, held, seated in zip(rows.tolist(), bidders, groups, strict=True):
             metrics[f"select/tier {k}/bidders"] = len(held)
             metrics[f"select/tier {k}/invited"] = len(set(seated) - set(held))
         metrics["select/all_bidders_train"] = sum(0 < len(held) <= seats for held in bidders)
-        return _choice(rows, [np.array(c, np.int64) for c in found.tiers], metrics)
+        return _choice(rows, [np.array(c, np.int64) for c in groups], metrics)
 
     def learn(self, outcome: View, state: State) -> State:
         """Remember what the seats were worth to the tiers that they trained."""
@@ -216,11 +220,12 @@ class PretrainedTiers(SelectPart):
     by_contribution: Count = 8
     at_random: Count = 2
     contribution: Literal["last", "mean"] = "last"
+    unbid: Literal["nobody", "random"] = "nobody"
 
     @property
     def then(self) -> Tiers:
         """The scheduler of all later rounds."""
-        return Tiers(self.by_contribution, self.at_random, self.contribution)
+        return Tiers(self.by_contribution, self.at_random, self.contribution, self.unbid)
 
     def init(self, context: Context) -> State:
         """No labels yet."""
@@ -274,8 +279,8 @@ class TokenManager(SettlePart):
     A bid puts ``price`` tokens into escrow. Selected bidders pay into their tier's pool; up to the share ``eta`` of it
     goes back to them, the less the better the tier became (nothing from a relative improvement of ``gamma`` on); the
     rest is shared by those who trained, ranked by contribution and participation. Clients score models on
-    ``score_samples`` of their samples (none: on all). The ``first`` auction is in this round: before it models know
-    nothing, and those who train are invited.
+    ``score_samples`` of their samples (none: on all) of their share ``score_on``, for bids and for eq. (8). The
+    ``first`` auction is in this round: before it models know nothing, and those who train are invited.
 
     Its state are the seats of the last round, which is still to be settled (``client``, ``tier``, ``bidder``: it bid
     and paid, ``worked``: its update was mixed, ``worth``, each ``[S]``); how often each client ``sat [N, K]`` and what
@@ -289,6 +294,7 @@ class TokenManager(SettlePart):
     gamma: Share = 0.1
     score_samples: Positive | None = 64
     first: Count = 1
+    score_on: Literal["train", "validation"] = "train"
 
     def accuracies(self, view: View, state: State) -> dict[int, float]:
         """Return the accuracy now of each tier of the round before, by its row."""
@@ -325,7 +331,8 @@ class TokenManager(SettlePart):
             balance = view.book.balance(account(c)) - view.book.floor
             return {"tiers": len(models), "price": self.units, "balance": balance, "paid": paid[c].tolist()}
 
-        return [Request(c, (Ask("bid", told(c), models, limit=self.score_samples),)) for c in view.present.tolist()]
+        limit, share = self.score_samples, self.score_on
+        return [Request(c, (Ask("bid", told(c), models, share, limit),)) for c in view.present.tolist()]
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
         """Settle the round before and take the bids ("open"), return the bids that won no seat ("close"), and settle
@@ -502,7 +509,7 @@ class Tokens(TokenManager):
         if view.stage not in ("open", "end"):
             return ()
         asked = np.intersect1d(state["client"][state["worked"]], view.present).tolist()
-        score = Score(QUESTION, view.table.some(view.table.shared), limit=self.score_samples)
+        score = Score(QUESTION, view.table.some(view.table.shared), self.score_on, self.score_samples)
         return [*(Request(c, (score,)) for c in asked), *super().asks(view, state)]
 
     def accuracies(self, view: View, state: State) -> dict[int, float]:
@@ -627,11 +634,12 @@ class OneShot(DeployPart):
     The weights come from the client's ``share`` "validation", which is drawn from what it will be tested on, or from
     "train", on which a client with other goals than its training data mixes in the wrong tier (papers.md P23); a client
     without a validation share takes its train share. Unless ``normalised`` they are the weights as printed (P4).
+    The authors' code takes them from the "test" share, so that the personal model is fitted to what it is tested on.
     They are made at the client and never sent. Beside it a client holds the tier that it bids for first.
     """
 
     reads = frozenset({"tier"})
-    share: Literal["validation", "train"] = "validation"
+    share: Literal["validation", "train", "test"] = "validation"
     normalised: bool = True
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
@@ -653,7 +661,7 @@ def pifl(
     eta: Share = 0.5,
     gamma: Share = 0.1,
     score_samples: Positive | None = 64,
-    personal_from: Literal["validation", "train"] = "validation",
+    personal_from: Literal["validation", "train", "test"] = "validation",
     pretraining: Count = 0,
 ) -> Mechanism:
     """PI-FL with K = ``tiers``, N_p = ``by_contribution`` and N_r = ``at_random`` clients for each of them, a bid of
