@@ -18,6 +18,7 @@ NAMES = (
     *(f"figure{n}" for n in (1, 2, 3, 4, 5)),
     *("table2-fmnist", "table3-fmnist", "table4-fmnist", "table5-fmnist"),
     *("figure2-fmnist", "figure3-fmnist", "figure4-fmnist", "figure5-fmnist"),
+    "figure5-cifar10",
 )
 
 
