@@ -56,7 +56,7 @@ class Views:
         """Nothing more."""
 
 
-def experiment(clients: int = 100, rounds: int = 30, seed: int = 0, **sections: Any) -> hanse.Experiment:
+def experiment(num_clients: int = 100, rounds: int = 30, seed: int = 0, **sections: Any) -> hanse.Experiment:
     fashion = is_here("fashion_mnist")
     base: dict[str, dict[str, Any]] = {
         "data": {
@@ -64,7 +64,7 @@ def experiment(clients: int = 100, rounds: int = 30, seed: int = 0, **sections: 
             "partition": "mixture",
             "mix": "10:90",
             "test_mix": "inverse",
-            "clients": clients,
+            "clients": num_clients,
             "client_test": 0.1,
             "client_validation": 0.1,
             "validation": 0.0,
@@ -78,7 +78,7 @@ def experiment(clients: int = 100, rounds: int = 30, seed: int = 0, **sections: 
         "eval": {"every": rounds},
         "run": {"rounds": rounds, "seed": seed},
     }
-    if fashion and clients <= 200:
+    if fashion and num_clients <= 200:
         base["data"]["samples_per_client"] = 200
     for name, entries in sections.items():
         base[name] = {**base.get(name, {}), **entries}
@@ -218,7 +218,7 @@ def definitions() -> None:
         "(1) own accuracy above local training's",
         "(1) mean gain over local training",
         "(2) rank correlation of similarity and reward",
-        "(2) clients whom the tier that fits better paid more a seat, of those who sat in both",
+        "(2) clients whom the tier that fits better rewarded more a seat, of those who sat in both",
         "(3) personal less tier accuracy, after 15 rounds",
         "(3) at the end",
     )
@@ -248,14 +248,18 @@ def definitions() -> None:
 
 
 def _paid_more(views: Sequence[View], clients: int) -> tuple[int, int]:
-    """Return how many clients were paid more a seat (net) by the tier that fitted them better on average, and of how
-    many: those who sat in both tiers, and of whom neither fits nor payments are equal.
+    """Return how many clients were rewarded more a seat (eqs 12 to 14: a bidder also pays and an invited client does
+    not, which is no matter of similarity) by the tier that fitted them better on average, and of how many: those who
+    sat in both tiers, and of whom neither fits nor rewards are equal.
     """
     paid, sat = np.zeros((clients, 2)), np.zeros((clients, 2))
     fit: list[list[np.ndarray]] = [[] for _ in range(clients)]
     for before, now in itertools.pairwise(views[1:]):
-        assert now.settlement is not None
-        paid += now.settlement.arrays["tokens_paid"]
+        for transaction in now.posted:
+            kind, _, tier = transaction.step.partition("/")
+            for name, units in transaction.postings if kind == "reward" else ():
+                if name.startswith("client/"):
+                    paid[int(name.removeprefix("client/")), int(tier)] += units
         np.add.at(sat, (before.trained.seats.client, before.trained.seats.target), 1)
         for c in np.unique(before.trained.seats.client).tolist():
             scored = now.answers.get((c, "tier accuracy"))

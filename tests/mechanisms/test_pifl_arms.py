@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from hanse.core.entry import TOKEN
 from hanse.core.part import View
 from hanse.data import DataSpec, build
 from hanse.federation.behaviour import Me
-from hanse.federation.policy import RewardSeeking
+from hanse.federation.policy import BestTier, RewardSeeking
 from hanse.games import shapley
 from hanse.mechanisms.pifl import Bids
 
@@ -147,6 +148,35 @@ def test_algorithm_2_on_the_server_s_data_is_the_gradient_there_times_the_way_fr
         by_hand = [-share[i] * float(slope.double() @ (rows[s] - mean.double())) for i, s in enumerate(group)]
         np.testing.assert_allclose(view.values.per_seat[group], by_hand, atol=1e-6)
         np.testing.assert_allclose(shapley.first_order(slope, rows[group], share), by_hand, atol=1e-6)
+
+
+HEARD: dict[tuple[int, int], list[float]] = {}
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Bids for the best tier, and keeps what it was told that tiers paid."""
+
+    def bid(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        HEARD[round, me.id] = told["paid"]
+        return BestTier().bid(me, round, told)
+
+
+@pytest.mark.parametrize(("tell", "kinds"), [("net", ("pay", "reimburse", "reward")), ("rewards", ("reward",))])
+def test_bidders_are_told_net_payments_or_rewards_alone(tell: str, kinds: tuple[str, ...]) -> None:
+    clients = {"policy": f"{__name__}:Listening"}
+    _, views = watched(clients=clients, mechanism={"settle": {"tell": tell}}, run={"rounds": 5})
+    total, sat = np.zeros((20, 2)), np.zeros((20, 2))
+    for before, now in itertools.pairwise(views[:4]):  # what is settled in round 3 is told in round 4
+        np.add.at(sat, (before.trained.seats.client, before.trained.seats.target), 1)
+        for transaction in now.posted:
+            kind, _, tier = transaction.step.partition("/")
+            for name, units in transaction.postings if kind in kinds else ():
+                if name.startswith(("client/", "escrow/")):
+                    total[int(name.partition("/")[2]), int(tier)] += units
+    heard = np.array([HEARD[4, c] for c in range(20)])
+    np.testing.assert_allclose(heard, total / np.maximum(1, sat))
+    assert (heard < 0).any() == (tell == "net")
 
 
 def test_a_client_may_look_at_rewards_alone_at_fit_alone_or_at_both() -> None:

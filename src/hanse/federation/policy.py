@@ -5,8 +5,8 @@ answered as :class:`Loyal` does, and a question that no policy knows is refused.
 itself, nothing else.
 
 Asked to "bid" at PI-FL's auctions, a client is told ``tiers`` (how many there are), the ``price`` of a seat and its own
-``balance`` (units), what each tier has ``paid`` it so far (net units a seat, 0 where it never sat), and ``scores``:
-loss and accuracy of each tier's model on its own samples, which only it sees.
+``balance`` (units), what each tier has ``paid`` it so far (net units a seat, or rewards alone; 0 where it never sat),
+and ``scores``: loss and accuracy of each tier's model on its own samples, which only it sees.
 """
 
 from __future__ import annotations

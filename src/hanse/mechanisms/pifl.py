@@ -71,12 +71,13 @@ class Bids:
 
 @dataclass(frozen=True)
 class SettledRound:
-    """How the round before was settled: the ``accuracies`` of its tiers by row, and what each tier ``paid [N, K]`` each
-    client net (units).
+    """How the round before was settled: the ``accuracies`` of its tiers by row, what each tier ``paid [N, K]`` each
+    client net, and the ``rewards [N, K]`` in it, of eqs (12)-(14) (units).
     """
 
     accuracies: Mapping[int, float]
     paid: Ints
+    rewards: Ints
 
 
 def _escrowed(view: View) -> NDArray[np.bool_]:
@@ -282,9 +283,13 @@ class TokenManager(SettlePart):
     ``score_samples`` of their samples (none: on all) of their share ``score_on``, for bids and for eq. (8). The
     ``first`` auction is in this round: before it models know nothing, and those who train are invited.
 
+    Bidders are told what each tier has paid them so far a seat. That is "net" of the price and with what was given
+    back, so that a tier that a client was only invited to, and never paid for, looks dear to it; or the ``rewards`` of
+    eqs (12)-(14) alone (``tell``; PI-FL sec. 3.1 speaks of "received rewards").
+
     Its state are the seats of the last round, which is still to be settled (``client``, ``tier``, ``bidder``: it bid
     and paid, ``worked``: its update was mixed, ``worth``, each ``[S]``); how often each client ``sat [N, K]`` and what
-    each tier has ``paid [N, K]`` it so far (net units); each tier's ``best [K]`` accuracy.
+    each tier has ``paid [N, K]`` it so far (units, as ``tell`` says); each tier's ``best [K]`` accuracy.
     """
 
     needs = VALUED
@@ -295,6 +300,7 @@ class TokenManager(SettlePart):
     score_samples: Positive | None = 64
     first: Count = 1
     score_on: Literal["train", "validation"] = "train"
+    tell: Literal["net", "rewards"] = "net"
 
     def accuracies(self, view: View, state: State) -> dict[int, float]:
         """Return the accuracy now of each tier of the round before, by its row."""
@@ -320,11 +326,13 @@ class TokenManager(SettlePart):
         }
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask everyone for bids, with the price of a seat and what each tier has paid it so far (net units a seat)."""
+        """Ask everyone for bids, with the price of a seat and what each tier has paid it so far (units a seat)."""
         if view.stage != "open" or view.round < self.first:
             return ()
         rows, size = view.table.shared, view.table.size
-        paid = (_widened(state["paid"], size) / np.maximum(1, _widened(state["sat"], size)))[:, rows]
+        settled = _widened(state["sat"], size).copy()
+        np.add.at(settled, (state["client"][state["worked"]], state["tier"][state["worked"]]), -1)  # not yet paid for
+        paid = (_widened(state["paid"], size) / np.maximum(1, settled))[:, rows]
         models = view.table.some(rows)
 
         def told(c: int) -> Mapping[str, Any]:
@@ -353,6 +361,7 @@ class TokenManager(SettlePart):
         """
         accuracies = self.accuracies(view, state)
         paid = np.zeros((view.context.num_clients, view.table.size), np.int64)
+        rewards = np.zeros_like(paid)
         paid[state["client"][state["bidder"]], state["tier"][state["bidder"]]] -= self.units
         transactions: list[Transaction] = []
         for k in np.unique(state["tier"]).tolist():
@@ -374,8 +383,9 @@ class TokenManager(SettlePart):
             for equation, _, target, amount in moved:
                 if equation != "6":  # out of the pool, to a client
                     paid[int(target), k] += amount
+                    rewards[int(target), k] += amount if equation == "14" else 0
             transactions += _transactions(k, moved)
-        return transactions, SettledRound(accuracies, paid)
+        return transactions, SettledRound(accuracies, paid, rewards)
 
     def _returned(self, view: View, state: State) -> Settlement:
         """Return the bids that won no seat."""
@@ -420,9 +430,15 @@ class TokenManager(SettlePart):
             "worked": worked[tier],
             "worth": worth[tier],
             "sat": sat,
-            "paid": _widened(state["paid"], size) + (0 if settled is None else settled.paid),
+            "paid": _widened(state["paid"], size) + self._told(settled),
             "best": best,
         }
+
+    def _told(self, settled: SettledRound | None) -> Ints | int:
+        """Return what clients are told of a settlement, ``[N, K]``; nothing before the first."""
+        if settled is None:
+            return 0
+        return settled.paid if self.tell == "net" else settled.rewards
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what bids, payments and tiers are called."""
