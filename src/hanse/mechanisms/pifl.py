@@ -3,7 +3,7 @@ each client mixes the tiers' models for itself. And TIFF (Han et al. 2022), whic
 
 A round: bids on importance weights (Alg. 1, eq. 3), the round before is settled (eqs 6-14), each tier trains the
 bidders that were worth most to it and a few at random (Alg. 3), and is averaged by samples; contributions are
-first-order Shapley values on the clients' own data (Alg. 2). How the paper was read: docs/papers.md, P1-P23.
+first-order Shapley values on the clients' own data (Alg. 2). How the paper was read: docs/papers.md, P1-P27.
 
 Its parts, in the order of a round: :class:`Tokens` (the auction and the settlement), :class:`Tiers` (the scheduler),
 :class:`TierModels`, and :class:`OneShot`. The auction hands on :class:`Bids`, which the others read, and the settlement
