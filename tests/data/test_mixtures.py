@@ -114,6 +114,18 @@ def test_inverse_test_mixtures_and_what_the_server_holds() -> None:
     assert (counts(same, "test").argmax(axis=1) == [0] * 5 + [1] * 5).all()
 
 
+def test_validation_may_be_drawn_by_either_mixture() -> None:
+    pools = [np.arange(0, 1000), np.arange(1000, 2000)]
+    train, test = np.array([[0.9, 0.1], [0.1, 0.9]]), np.array([[0.1, 0.9], [0.9, 0.1]])
+    shares = {"client_test": 0.2, "client_validation": 0.1, "total": 200}
+    found = {}
+    for law in ("test", "train"):
+        dealt = mixture(pools, train, test, **shares, validation_mix=law)
+        found[law] = [[int((part < 1000).sum()) for part in own] for own in dealt]
+    # train 70, validation 10, test 20 of each client's 100, of which in the first distribution:
+    assert found == {"test": [[63, 1, 2], [7, 9, 18]], "train": [[63, 9, 2], [7, 1, 18]]}
+
+
 def test_class_groups_leave_other_classes_out_everywhere() -> None:
     data = made(clients=6, mix="30:70", class_groups=[[1, 3], [2, 8], [0]], client_test=0.3)
     assert data.distribution_names == ("classes 1, 3", "classes 2, 8", "classes 0")

@@ -5,8 +5,12 @@ import torch
 from torch import nn
 
 from hanse.base.errors import UserError
+from hanse.core.recipe import Recipe
+from hanse.data.samples import Samples
+from hanse.learning.job import SeatJob
 from hanse.learning.models import build_problem
 from hanse.learning.resnet import Block
+from hanse.learning.sequential import SequentialEngine
 
 USER = "tests.learning.usermodels:"
 
@@ -17,6 +21,7 @@ USER = "tests.learning.usermodels:"
         ("logistic", (1, 28, 28), 7850),
         ("mlp", (1, 28, 28), 784 * 50 + 50 + 50 * 25 + 25 + 260),
         ("cnn", (3, 32, 32), 896 + 64 * 289 + 64 * 577 + 1025 * 128 + 1290),
+        ("cnn_pifl", (3, 32, 32), 896 + 64 * 289 + 2 * 64 * 577 + 3137 * 128 + 1290),
         ("cnn_greedyfed", (3, 32, 32), 392 + 1032 + 2010),
         ("cnn_small", (1, 28, 28), 416 + 12832 + 5130),
         ("lenet", (3, 32, 32), 62_006),
@@ -33,6 +38,39 @@ def test_built_in_models(name: str, shape: tuple[int, ...], size: int) -> None:
     assert torch.equal(row, build_problem(name, shape, 10, 3)[1])
     assert not torch.equal(row, build_problem(name, shape, 10, 4)[1])
     assert not torch.equal(row, build_problem(name, shape, 10, 3, number=1)[1])
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "features"),
+    [
+        ((3, 32, 32), {}, 3136),
+        ((1, 28, 28), {"padded": 1}, 2304),  # as the authors' code has it for letters
+        ((3, 32, 32), {"convolutions": 3, "dropout": False}, 3136),  # the text's
+        ((1, 28, 28), {"convolutions": 3, "dropout": False, "padded": 2}, 3136),
+    ],
+)
+def test_pifl_s_network_has_the_printed_features(shape: tuple[int, ...], options: dict, features: int) -> None:
+    problem, _ = build_problem("cnn_pifl", shape, 10, 0, **options)
+    linear = [layer for layer in problem.module.modules() if isinstance(layer, nn.Linear)]
+    assert [(layer.in_features, layer.out_features) for layer in linear] == [(features, 128), (128, 10)]
+    convolutions = [layer for layer in problem.module.modules() if isinstance(layer, nn.Conv2d)]
+    assert [layer.out_channels for layer in convolutions] == [32, 64, 64, 64][: options.get("convolutions", 4)]
+    assert sum(isinstance(layer, nn.Dropout) for layer in problem.module.modules()) == (
+        2 if options.get("dropout", True) else 0
+    )
+
+
+def test_dropout_of_pifl_s_network_is_drawn_from_the_seat_s_key() -> None:
+    problem, row = build_problem("cnn_pifl", (1, 12, 12), 10, 0, padded=2)
+    pool = Samples(torch.rand(8, 1, 12, 12), torch.arange(8))
+    engine = SequentialEngine(problem)
+
+    def trained(key: tuple[int, int, int, int]) -> torch.Tensor:
+        job = SeatJob(torch.arange(8), row, key)
+        return engine.train(pool, [job], Recipe(batch_size=8, lr=1.0, optimizer="adadelta"), 1.0).rows[0]
+
+    assert torch.equal(trained((0, 0, 3, 0)), trained((0, 0, 3, 0)))
+    assert not torch.equal(trained((0, 0, 3, 0)), trained((0, 1, 3, 0)))
 
 
 def test_regression_has_one_output() -> None:

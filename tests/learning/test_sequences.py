@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -18,7 +19,7 @@ from hanse.federation.answers import Share, confusion, gradient
 from hanse.learning.coalitions import Coalitions
 from hanse.learning.engines import choose
 from hanse.learning.job import Problem, SeatJob
-from hanse.learning.local import AdamW, Trainer
+from hanse.learning.local import Adadelta, AdamW, Trainer
 from hanse.learning.models import build_problem
 from hanse.learning.scoring import Scorer
 from hanse.learning.sequences import perplexity, sequence_outcomes
@@ -160,6 +161,36 @@ def test_adamw_is_that_of_torch(problem: tuple[Problem, torch.Tensor], pool: Sam
         ours(parameters, gradients, 0.03)
     for p, twin in zip(parameters, twins, strict=True):
         assert torch.allclose(p, twin, atol=1e-6)
+
+
+def test_adadelta_is_that_of_torch() -> None:
+    torch.manual_seed(3)
+    parameters = [torch.randn(3, 2), torch.randn(4)]
+    twins = [p.clone().requires_grad_() for p in parameters]
+    ours, theirs = Adadelta(0.8, 1e-4), torch.optim.Adadelta(twins, lr=0.7, rho=0.8, eps=1e-4)
+    for _ in range(6):
+        gradients = [torch.randn_like(p) for p in parameters]
+        for twin, g in zip(twins, gradients, strict=True):
+            twin.grad = g.clone()
+        theirs.step()
+        ours(parameters, gradients, 0.7)
+    for p, twin in zip(parameters, twins, strict=True):
+        assert torch.equal(p, twin)
+
+
+def test_a_seat_trains_with_adadelta_as_torch_does_with_decay_in_the_gradient() -> None:
+    made, row = build_problem("mlp", (T,), K, 0, hidden=[5])
+    numbers = Samples(torch.randn(6, T), torch.arange(6) % K)
+    recipe = Recipe(steps=4, batch_size=6, lr=1.0, optimizer="adadelta", rho=0.5, eps=1e-5, weight_decay=0.1)
+    found = SequentialEngine(made).train(numbers, [SeatJob(torch.arange(6), row, (0, 0, 0, 0))], recipe, 1.0).rows[0]
+    twin = copy.deepcopy(made.module)
+    made.layout.load(twin, row)
+    theirs = torch.optim.Adadelta(twin.parameters(), lr=1.0, rho=0.5, eps=1e-5, weight_decay=0.1)
+    for _ in range(4):  # every batch is all six samples
+        theirs.zero_grad()
+        torch.nn.functional.cross_entropy(twin(numbers.x), numbers.y).backward()
+        theirs.step()
+    assert torch.allclose(found, made.layout.flatten(twin), atol=1e-6)
 
 
 def test_engines_that_batch_seats_refuse_adamw(pool: Samples) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+Optimizer = Literal["sgd", "adamw", "adadelta"]
 REMEMBERING = ("lr_decay_by", "order", "statistics")
 """The settings that make training depend on what a client did before."""
 
@@ -14,8 +15,8 @@ class Recipe:
     """Local SGD: exactly one of ``batch_size`` (epochs of batches of this size, the last one smaller),
     ``batches_per_epoch`` (epochs of this number of nearly equal batches) or ``steps`` (with ``batch_size``: this many
     batches, reshuffling when the data is used up). ``lr * lr_decay**round`` is round's learning rate.
-    ``optimizer`` "adamw" takes AdamW's steps in the place of SGD's (without ``momentum``; its moments start anew in
-    every round), in the engines that run the module itself.
+    ``optimizer`` "adamw" or "adadelta" takes their steps in the place of SGD's (without ``momentum``; their moments
+    start anew in every round), in the engines that run the module itself. ``rho`` and ``eps`` are Adadelta's.
 
     Three settings make training depend on what a client did before (:mod:`hanse.core.history`), as in GTFLAT's public
     code. ``lr_decay_by`` "last": the exponent is the last round in which this client trained (0 the first time), not
@@ -32,7 +33,9 @@ class Recipe:
     momentum: float = 0.0
     weight_decay: float = 0.0
     lr_decay: float = 1.0
-    optimizer: Literal["sgd", "adamw"] = "sgd"
+    optimizer: Optimizer = "sgd"
+    rho: float = 0.9
+    eps: float = 1e-6
     lr_decay_by: Literal["round", "last"] = "round"
     order: Literal["shuffled", "by_class"] = "shuffled"
     statistics: Literal["averaged", "own"] = "averaged"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -195,11 +196,13 @@ def mixture(
     sizes: SizeLaw = "equal",
     min_samples: int = 10,
     total: int | None = None,
+    validation_mix: Literal["test", "train"] = "test",
 ) -> list[Shares]:
     """Deal the samples of ``pools`` (one for each distribution) so that every client has its mixtures.
 
     Of a client's samples, the share ``client_test`` and ``client_validation`` (rounded down) are drawn by its test
-    mixture and the rest, which it trains on, by its train mixture (papers.md P23), up to rounding.
+    mixture and the rest, which it trains on, by its train mixture (papers.md P23), up to rounding. With
+    ``validation_mix`` "train" its validation share is drawn by its train mixture.
     No sample is dealt twice. Mixtures are never bent: without ``total``, as many samples are used as the scarcest
     distribution allows, and the rest by nobody.
 
@@ -210,7 +213,8 @@ def mixture(
 
     def demand(samples: int) -> NDArray[np.int64]:
         counts = client_sizes(samples, clients, seed=seed, law=sizes, min_samples=min_samples, total=samples)
-        return _counts(counts, train_mix, test_mix, client_test, client_validation)
+        validated = train_mix if validation_mix == "train" else test_mix
+        return _counts(counts, (train_mix, validated, test_mix), client_test, client_validation)
 
     if total is None:
         wanted = _largest(stock, demand, clients * min_samples)
@@ -234,16 +238,19 @@ def mixture(
 
 
 def _counts(
-    sizes: NDArray[np.int64], train_mix: Floats, test_mix: Floats, client_test: float, client_validation: float
+    sizes: NDArray[np.int64], mixes: tuple[Floats, Floats, Floats], client_test: float, client_validation: float
 ) -> NDArray[np.int64]:
-    """Return how many samples of each distribution go to each client and share, ``[clients, 3, distributions]``."""
+    """Return how many samples of each distribution go to each client and share, ``[clients, 3, distributions]``; the
+    shares (train, validation, test) have their ``mixes``.
+    """
     test = np.floor(sizes * client_test).astype(np.int64)
     validation = np.floor(sizes * client_validation).astype(np.int64)
-    rows = zip(sizes - test - validation, validation, test, train_mix, test_mix, strict=True)
+    counts = np.stack([sizes - test - validation, validation, test], axis=1)
+    shares = np.stack(mixes, axis=1)
     return np.stack(
         [
-            np.stack([largest_remainder(a, int(n)), largest_remainder(b, int(v)), largest_remainder(b, int(t))])
-            for n, v, t, a, b in rows
+            np.stack([largest_remainder(mix, int(n)) for mix, n in zip(own, many, strict=True)])
+            for own, many in zip(shares, counts, strict=True)
         ]
     )
 

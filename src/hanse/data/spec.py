@@ -63,6 +63,11 @@ class DataSpec(BaseModel):
     test_mix: Literal["same", "inverse"] = Field(
         "same", description="mixture: how a client's test and validation shares are mixed; 'inverse': from the opposite"
     )
+    validation_mix: Literal["test", "train"] = Field(
+        "test",
+        description="mixture: which of its two mixtures a client's validation share is drawn by ('train' in the "
+        "code of PI-FL's authors)",
+    )
     distributions: Literal["classes", "rotation", "source"] | None = Field(
         None,
         description="mixture: what tells distributions apart: groups of classes, images turned by steps of 90 degrees, "

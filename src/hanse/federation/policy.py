@@ -5,8 +5,8 @@ answered as :class:`Loyal` does, and a question that no policy knows is refused.
 itself, nothing else.
 
 Asked to "bid" at PI-FL's auctions, a client is told ``tiers`` (how many there are), the ``price`` of a seat and its own
-``balance`` (units), what each tier has ``paid`` it so far (net units a seat, 0 where it never sat), and ``scores``:
-loss and accuracy of each tier's model on its own samples, which only it sees.
+``balance`` (units), what each tier has ``paid`` it so far (net units a seat, or rewards alone; 0 where it never sat),
+and ``scores``: loss and accuracy of each tier's model on its own samples, which only it sees.
 """
 
 from __future__ import annotations
@@ -92,14 +92,18 @@ class BestTier:
 @dataclass(frozen=True)
 class RewardSeeking:
     """Bids for the tier with the largest importance weight plus ``weight`` times what it paid so far, in prices a seat
-    (PI-FL sec. 3.1: preferences from importance weights and received rewards).
+    (PI-FL sec. 3.1: preferences from importance weights and received rewards; how they are weighed it does not say).
+
+    ``fit`` is the factor of the importance weight: with 0 the client looks at rewards alone.
     """
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
+    fit: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
 
     def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
         """Return the one tier bid for."""
-        worth = [v + self.weight * paid / told["price"] for v, paid in zip(_weights(told), told["paid"], strict=True)]
+        pairs = zip(_weights(told), told["paid"], strict=True)
+        worth = [self.fit * v + self.weight * paid / told["price"] for v, paid in pairs]
         return _affordable(_ranked(worth, told)[:1], told)
 
 

@@ -139,7 +139,8 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[s
     ``status`` is "done", "failed" (with ``error`` and ``traceback``) or "interrupted". A finished run has
     ``experiment`` as it was asked for (what "auto" became on this machine is no reason to run it again), ``tested``
     (the rounds played at each test), ``curves`` (a list for each tested figure), ``seconds`` of all its rounds,
-    ``ms_per_round``, and the same for each stage of a round.
+    ``ms_per_round``, the same for each stage of a round, and ``clients`` (what each client that tested on its own
+    samples had at the last test).
     """
     found: dict[str, Any] = {"key": job.key, "label": job.label, "given": job.sections}
     begun = time.perf_counter(), time.process_time()
@@ -148,7 +149,9 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[s
         if result.interrupted:
             return found | {"status": "interrupted"}
         found |= {"experiment": job.experiment.sections(), **_kept(result.metrics)}
-        found["curves"] |= _by_client([_accuracies(result, rounds - 1) for rounds in found["tested"]])
+        tests = [_accuracies(result, rounds - 1) for rounds in found["tested"]]
+        found["curves"] |= _by_client(tests)
+        found["clients"] = {str(client): accuracy for client, accuracy in sorted(tests[-1].items())} if tests else {}
     except Exception as wrong:
         error = " ".join(f"{type(wrong).__name__}: {wrong}".split())
         return found | {"status": "failed", "error": error, "traceback": traceback.format_exc()}
@@ -156,7 +159,7 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[s
     return found | {"status": "done", **clock}
 
 
-MOST_CLIENTS = 64  # whose figures are kept one by one
+MOST_CLIENTS = 16  # whose figures are kept test by test
 KEPT = ("test/", "client/", "utility/", "balance/", "market/")  # figures whose curves are kept
 
 

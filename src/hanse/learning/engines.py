@@ -31,7 +31,7 @@ _MOST = 4  # threads of one program: beyond these nothing has been measured
 _LARGE = 8_000_000  # multiplications of a seat's step from which its operators outweigh Python's part
 _FEW = 8  # seats from which batching by torch.func pays for what it costs
 _PAYLOAD = "it cannot add the loss of the payload that the mechanism sends beside its training tasks"
-_ADAMW = "its steps are SGD's, and train.optimizer asks for others"
+_SGD_ONLY = "its steps are SGD's, and train.optimizer asks for others"
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def choose(
     if threads and workers and threads > 1 and workers > 1:
         raise UserError(f"engine.threads is {threads} and engine.workers {workers}; several workers use 1 thread each")
     device = torch.device(device).type
-    unfit = _PAYLOAD if payload else _ADAMW if recipe.optimizer != "sgd" else None
+    unfit = _PAYLOAD if payload else _SGD_ONLY if recipe.optimizer != "sgd" else None
     kind, unable = _kind(problem, initial, few, unfit, train)
     notes = [f"{engine}: {reason}" for engine, reason in unable.items()]
     if train in unable:

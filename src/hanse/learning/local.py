@@ -1,7 +1,7 @@
 """Local training of one seat with autograd: the oracle that every faster engine is checked against.
 
-Plain SGD as ``torch.optim.SGD`` does it (momentum, weight decay), or AdamW; the proximal pull and the tilt join the
-gradient.
+Plain SGD as ``torch.optim.SGD`` does it (momentum, weight decay), AdamW or Adadelta; the proximal pull and the tilt
+join the gradient.
 """
 
 from __future__ import annotations
@@ -76,8 +76,41 @@ class AdamW:
         torch._foreach_addcdiv_(parameters, self.first, size, -lr / (1 - b1**t))
 
 
+@dataclass
+class Adadelta:
+    """Adadelta (Zeiler 2012) as ``torch.optim.Adadelta`` has it; its means start from zero in every round.
+
+    ``squares`` is the running mean of squared gradients, ``moves`` that of squared steps before ``lr``:
+    ``step = sqrt(moves + eps) / sqrt(squares + eps) g``.
+    """
+
+    rho: float
+    eps: float
+    squares: list[Tensor] = field(default_factory=list)
+    moves: list[Tensor] = field(default_factory=list)
+
+    def __call__(self, parameters: list[Tensor], gradients: list[Tensor], lr: float) -> None:
+        """Take one step."""
+        if not self.squares:
+            self.squares = [torch.zeros_like(p) for p in parameters]
+            self.moves = [torch.zeros_like(p) for p in parameters]
+        torch._foreach_mul_(self.squares, self.rho)
+        torch._foreach_addcmul_(self.squares, gradients, gradients, 1 - self.rho)
+        size = torch._foreach_add(self.squares, self.eps)
+        torch._foreach_sqrt_(size)
+        step = torch._foreach_add(self.moves, self.eps)
+        torch._foreach_sqrt_(step)
+        torch._foreach_div_(step, size)
+        torch._foreach_mul_(step, gradients)
+        torch._foreach_mul_(self.moves, self.rho)
+        torch._foreach_addcmul_(self.moves, step, step, 1 - self.rho)
+        torch._foreach_add_(parameters, step, alpha=-lr)
+
+
 def stepper(recipe: Recipe) -> Step:
     """Return a fresh optimiser of a recipe, for one seat's training."""
+    if recipe.optimizer == "adadelta":
+        return Adadelta(recipe.rho, recipe.eps)
     if recipe.optimizer == "adamw":
         return AdamW(recipe.weight_decay)
     return SGD(recipe.momentum)
@@ -174,7 +207,8 @@ class Trainer:
         pull = self._parts(job.centre) if job.centre is not None and job.mu else None
         tilt = self._parts(job.tilt) if job.tilt is not None else None
         term = self._term(job)
-        take, decay = stepper(recipe), recipe.weight_decay if recipe.optimizer == "sgd" else 0.0
+        # AdamW decays weights in its step, the others in the gradient
+        take, decay = stepper(recipe), recipe.weight_decay if recipe.optimizer != "adamw" else 0.0
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for step, batch in enumerate(plan):
             positions = [p for p in batch if p >= 0]

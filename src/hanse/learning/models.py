@@ -91,6 +91,40 @@ def cnn(input_shape: Shape, num_classes: int | None) -> nn.Module:
     return _convolutional("cnn", input_shape, num_classes, (32, 64, 64), 3, (True, True, False), (128,))
 
 
+def cnn_pifl(
+    input_shape: Shape, num_classes: int | None, convolutions: int = 4, padded: int = 0, dropout: bool = True
+) -> nn.Module:
+    """Return PI-FL's CNN as its authors' code has it: 3x3 convolutions 32, 64, 64, 64, pooled after the second and the
+    last, a linear layer of 128, dropout of 1/4 and 1/2 before and after it.
+
+    The first two keep the image's border pixels only as far as ``padded`` says (0, 1 or 2 of them are padded), the
+    others are padded: 3,136 inputs to the linear layer on 32x32 images without, on 28x28 images with 2 padded. With
+    ``convolutions = 3`` and no ``dropout`` it is the network of the paper's text (32, 64, 64, linear 3136 and 128).
+    """
+    if len(input_shape) != 3:
+        raise UserError(f"model.name: 'cnn_pifl': takes images [channels, height, width]; samples have {input_shape}")
+    if convolutions not in (3, 4):
+        raise UserError(f"model.convolutions: {convolutions!r}: must be 3 (the paper's text) or 4 (its authors' code)")
+    if padded not in (0, 1, 2):
+        raise UserError(f"model.padded: {padded!r}: must be how many of the first two convolutions are padded, 0 to 2")
+    depth, height, width = input_shape
+    layers: list[nn.Module] = []
+    for place, out in enumerate((32, 64, 64, 64)[:convolutions]):
+        whole = place >= 2 or place < padded
+        layers.append(nn.Conv2d(depth, out, 3, padding=1 if whole else 0))
+        depth, height, width = out, height - (0 if whole else 2), width - (0 if whole else 2)
+        if place in (1, convolutions - 1):
+            layers.append(nn.MaxPool2d(2))
+            height, width = height // 2, width // 2
+        layers.append(nn.ReLU())
+    if min(height, width) < 1:
+        raise UserError(f"model.name: 'cnn_pifl': needs larger images than {input_shape[1]} x {input_shape[2]}")
+    layers.append(nn.Flatten())
+    before, after = ([nn.Dropout(0.25)], [nn.Dropout(0.5)]) if dropout else ([], [])
+    layers += [*before, nn.Linear(depth * height * width, 128), nn.ReLU(), *after]
+    return nn.Sequential(*layers, nn.Linear(128, num_classes or 1))
+
+
 def cnn_greedyfed(input_shape: Shape, num_classes: int | None) -> nn.Module:
     """Return GreedyFed's CNN for CIFAR-10: two pooled convolutions of 8 channels, 4x4, and one linear layer."""
     return _convolutional("cnn_greedyfed", input_shape, num_classes, (8, 8), 4, (True, True), ())
@@ -155,6 +189,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "logistic": logistic,
     "mlp": mlp,
     "cnn": cnn,
+    "cnn_pifl": cnn_pifl,
     "cnn_greedyfed": cnn_greedyfed,
     "cnn_small": cnn_small,
     "cnn_fedgen": cnn_fedgen,

@@ -3,7 +3,7 @@ each client mixes the tiers' models for itself. And TIFF (Han et al. 2022), whic
 
 A round: bids on importance weights (Alg. 1, eq. 3), the round before is settled (eqs 6-14), each tier trains the
 bidders that were worth most to it and a few at random (Alg. 3), and is averaged by samples; contributions are
-first-order Shapley values on the clients' own data (Alg. 2). How the paper was read: docs/papers.md, P1-P23.
+first-order Shapley values on the clients' own data (Alg. 2). How the paper was read: docs/papers.md, P1-P27.
 
 Its parts, in the order of a round: :class:`Tokens` (the auction and the settlement), :class:`Tiers` (the scheduler),
 :class:`TierModels`, and :class:`OneShot`. The auction hands on :class:`Bids`, which the others read, and the settlement
@@ -71,12 +71,13 @@ class Bids:
 
 @dataclass(frozen=True)
 class SettledRound:
-    """How the round before was settled: the ``accuracies`` of its tiers by row, and what each tier ``paid [N, K]`` each
-    client net (units).
+    """How the round before was settled: the ``accuracies`` of its tiers by row, what each tier ``paid [N, K]`` each
+    client net, and the ``rewards [N, K]`` in it, of eqs (12)-(14) (units).
     """
 
     accuracies: Mapping[int, float]
     paid: Ints
+    rewards: Ints
 
 
 def _escrowed(view: View) -> NDArray[np.bool_]:
@@ -129,13 +130,15 @@ class Tiers(SelectPart):
 
     What a client was worth to a tier is its "last" value there or the "mean" of all, 0 before the first (values of
     PI-FL eq. 2 sum to 0). If a tier has at most as many bidders as seats, all of them train, and this is recorded; a
-    tier that nobody bids for keeps its model. In round 0 the clients are dealt out to the tiers at random.
+    tier that nobody bids for keeps its model, or is trained by as many ``"random"`` clients as it has seats (``unbid``;
+    so in the authors' code where all tiers are good). In round 0 the clients are dealt out to the tiers at random.
     """
 
     needs = SCHEDULED
     by_contribution: Count = 8
     at_random: Count = 2
     contribution: Literal["last", "mean"] = "last"
+    unbid: Literal["nobody", "random"] = "nobody"
 
     def init(self, context: Context) -> State:
         """Nobody has been worth anything."""
@@ -164,7 +167,7 @@ class Tiers(SelectPart):
         """Return the choice by bids and contributions."""
         rows, present = view.table.shared, view.present
         worth, seats = _widened(state["worth"], view.table.size), self.by_contribution + self.at_random
-        bids, bidders, orders = _escrowed(view), [], []
+        bids, bidders, orders, strangers = _escrowed(view), [], [], []
         for k in rows.tolist():
             held = present[bids[present, k]].tolist()
             order = view.draw("schedule", start=k).permutation(present).tolist()
@@ -172,13 +175,15 @@ class Tiers(SelectPart):
                 order.sort(key=lambda c, held=set(held): c not in held)
             bidders.append(held)
             orders.append(order if held else [])
+            strangers.append(order[:seats] if self.unbid == "random" and not held else [])
         found = games.schedule(bidders, worth[:, rows].T, self.by_contribution, self.at_random, orders)
+        groups = [[*taken, *drawn] for taken, drawn in zip(found.tiers, strangers, strict=True)]
         metrics: dict[str, float] = {}
-        for k, held, seated in zip(rows.tolist(), bidders, found.tiers, strict=True):
+        for k, held, seated in zip(rows.tolist(), bidders, groups, strict=True):
             metrics[f"select/tier {k}/bidders"] = len(held)
             metrics[f"select/tier {k}/invited"] = len(set(seated) - set(held))
         metrics["select/all_bidders_train"] = sum(0 < len(held) <= seats for held in bidders)
-        return _choice(rows, [np.array(c, np.int64) for c in found.tiers], metrics)
+        return _choice(rows, [np.array(c, np.int64) for c in groups], metrics)
 
     def learn(self, outcome: View, state: State) -> State:
         """Remember what the seats were worth to the tiers that they trained."""
@@ -216,11 +221,12 @@ class PretrainedTiers(SelectPart):
     by_contribution: Count = 8
     at_random: Count = 2
     contribution: Literal["last", "mean"] = "last"
+    unbid: Literal["nobody", "random"] = "nobody"
 
     @property
     def then(self) -> Tiers:
         """The scheduler of all later rounds."""
-        return Tiers(self.by_contribution, self.at_random, self.contribution)
+        return Tiers(self.by_contribution, self.at_random, self.contribution, self.unbid)
 
     def init(self, context: Context) -> State:
         """No labels yet."""
@@ -274,12 +280,16 @@ class TokenManager(SettlePart):
     A bid puts ``price`` tokens into escrow. Selected bidders pay into their tier's pool; up to the share ``eta`` of it
     goes back to them, the less the better the tier became (nothing from a relative improvement of ``gamma`` on); the
     rest is shared by those who trained, ranked by contribution and participation. Clients score models on
-    ``score_samples`` of their samples (none: on all). The ``first`` auction is in this round: before it models know
-    nothing, and those who train are invited.
+    ``score_samples`` of their samples (none: on all) of their share ``score_on``, for bids and for eq. (8). The
+    ``first`` auction is in this round: before it models know nothing, and those who train are invited.
+
+    Bidders are told what each tier has paid them so far a seat. That is "net" of the price and with what was given
+    back, so that a tier that a client was only invited to, and never paid for, looks dear to it; or the ``rewards`` of
+    eqs (12)-(14) alone (``tell``; PI-FL sec. 3.1 speaks of "received rewards").
 
     Its state are the seats of the last round, which is still to be settled (``client``, ``tier``, ``bidder``: it bid
     and paid, ``worked``: its update was mixed, ``worth``, each ``[S]``); how often each client ``sat [N, K]`` and what
-    each tier has ``paid [N, K]`` it so far (net units); each tier's ``best [K]`` accuracy.
+    each tier has ``paid [N, K]`` it so far (units, as ``tell`` says); each tier's ``best [K]`` accuracy.
     """
 
     needs = VALUED
@@ -289,6 +299,8 @@ class TokenManager(SettlePart):
     gamma: Share = 0.1
     score_samples: Positive | None = 64
     first: Count = 1
+    score_on: Literal["train", "validation"] = "train"
+    tell: Literal["net", "rewards"] = "net"
 
     def accuracies(self, view: View, state: State) -> dict[int, float]:
         """Return the accuracy now of each tier of the round before, by its row."""
@@ -314,18 +326,21 @@ class TokenManager(SettlePart):
         }
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask everyone for bids, with the price of a seat and what each tier has paid it so far (net units a seat)."""
+        """Ask everyone for bids, with the price of a seat and what each tier has paid it so far (units a seat)."""
         if view.stage != "open" or view.round < self.first:
             return ()
         rows, size = view.table.shared, view.table.size
-        paid = (_widened(state["paid"], size) / np.maximum(1, _widened(state["sat"], size)))[:, rows]
+        settled = _widened(state["sat"], size).copy()
+        np.add.at(settled, (state["client"][state["worked"]], state["tier"][state["worked"]]), -1)  # not yet paid for
+        paid = (_widened(state["paid"], size) / np.maximum(1, settled))[:, rows]
         models = view.table.some(rows)
 
         def told(c: int) -> Mapping[str, Any]:
             balance = view.book.balance(account(c)) - view.book.floor
             return {"tiers": len(models), "price": self.units, "balance": balance, "paid": paid[c].tolist()}
 
-        return [Request(c, (Ask("bid", told(c), models, limit=self.score_samples),)) for c in view.present.tolist()]
+        limit, share = self.score_samples, self.score_on
+        return [Request(c, (Ask("bid", told(c), models, share, limit),)) for c in view.present.tolist()]
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
         """Settle the round before and take the bids ("open"), return the bids that won no seat ("close"), and settle
@@ -346,6 +361,7 @@ class TokenManager(SettlePart):
         """
         accuracies = self.accuracies(view, state)
         paid = np.zeros((view.context.num_clients, view.table.size), np.int64)
+        rewards = np.zeros_like(paid)
         paid[state["client"][state["bidder"]], state["tier"][state["bidder"]]] -= self.units
         transactions: list[Transaction] = []
         for k in np.unique(state["tier"]).tolist():
@@ -367,8 +383,9 @@ class TokenManager(SettlePart):
             for equation, _, target, amount in moved:
                 if equation != "6":  # out of the pool, to a client
                     paid[int(target), k] += amount
+                    rewards[int(target), k] += amount if equation == "14" else 0
             transactions += _transactions(k, moved)
-        return transactions, SettledRound(accuracies, paid)
+        return transactions, SettledRound(accuracies, paid, rewards)
 
     def _returned(self, view: View, state: State) -> Settlement:
         """Return the bids that won no seat."""
@@ -413,9 +430,15 @@ class TokenManager(SettlePart):
             "worked": worked[tier],
             "worth": worth[tier],
             "sat": sat,
-            "paid": _widened(state["paid"], size) + (0 if settled is None else settled.paid),
+            "paid": _widened(state["paid"], size) + self._told(settled),
             "best": best,
         }
+
+    def _told(self, settled: SettledRound | None) -> Ints | int:
+        """Return what clients are told of a settlement, ``[N, K]``; nothing before the first."""
+        if settled is None:
+            return 0
+        return settled.paid if self.tell == "net" else settled.rewards
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what bids, payments and tiers are called."""
@@ -502,7 +525,7 @@ class Tokens(TokenManager):
         if view.stage not in ("open", "end"):
             return ()
         asked = np.intersect1d(state["client"][state["worked"]], view.present).tolist()
-        score = Score(QUESTION, view.table.some(view.table.shared), limit=self.score_samples)
+        score = Score(QUESTION, view.table.some(view.table.shared), self.score_on, self.score_samples)
         return [*(Request(c, (score,)) for c in asked), *super().asks(view, state)]
 
     def accuracies(self, view: View, state: State) -> dict[int, float]:
@@ -627,11 +650,12 @@ class OneShot(DeployPart):
     The weights come from the client's ``share`` "validation", which is drawn from what it will be tested on, or from
     "train", on which a client with other goals than its training data mixes in the wrong tier (papers.md P23); a client
     without a validation share takes its train share. Unless ``normalised`` they are the weights as printed (P4).
+    The authors' code takes them from the "test" share, so that the personal model is fitted to what it is tested on.
     They are made at the client and never sent. Beside it a client holds the tier that it bids for first.
     """
 
     reads = frozenset({"tier"})
-    share: Literal["validation", "train"] = "validation"
+    share: Literal["validation", "train", "test"] = "validation"
     normalised: bool = True
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
@@ -653,7 +677,7 @@ def pifl(
     eta: Share = 0.5,
     gamma: Share = 0.1,
     score_samples: Positive | None = 64,
-    personal_from: Literal["validation", "train"] = "validation",
+    personal_from: Literal["validation", "train", "test"] = "validation",
     pretraining: Count = 0,
 ) -> Mechanism:
     """PI-FL with K = ``tiers``, N_p = ``by_contribution`` and N_r = ``at_random`` clients for each of them, a bid of

@@ -14,7 +14,7 @@ from hanse.base import toml
 from hanse.base.errors import UserError, import_path, nearest
 from hanse.base.factories import Count, Positive, Rate, Weight, defaults
 from hanse.core.part import Mechanism
-from hanse.core.recipe import Recipe
+from hanse.core.recipe import Optimizer, Recipe
 from hanse.data.spec import DataSpec
 from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, current_names
 
@@ -62,7 +62,8 @@ class MechanismSection(BaseModel):
 class TrainSection(Section):
     """``[train]``: local SGD; ``batch_size`` (32 if nothing is said), ``batches_per_epoch``, or ``steps`` of
     batches. ``lr_decay_by``, ``order`` and ``statistics`` make it depend on what a client did before
-    (:class:`hanse.core.recipe.Recipe`); they are for clients of this process.
+    (:class:`hanse.core.recipe.Recipe`); they are for clients of this process. ``rho`` and ``eps`` are for
+    ``optimizer = "adadelta"``.
     """
 
     epochs: Positive = 1
@@ -73,7 +74,9 @@ class TrainSection(Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Weight = 0.0
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    optimizer: Literal["sgd", "adamw"] = "sgd"
+    optimizer: Optimizer = "sgd"
+    rho: Annotated[float, Field(ge=0, le=1)] = 0.9
+    eps: Annotated[float, Field(gt=0, le=1)] = 1e-6
     lr_decay_by: Literal["round", "last"] = "round"
     order: Literal["shuffled", "by_class"] = "shuffled"
     statistics: Literal["averaged", "own"] = "averaged"
@@ -82,8 +85,11 @@ class TrainSection(Section):
     @classmethod
     def _batches(cls, given: Any) -> Any:
         if isinstance(given, Mapping):
-            if given.get("optimizer") == "adamw" and given.get("momentum"):
-                raise ValueError("give momentum with optimizer = 'sgd': adamw has moments of its own")
+            named = given.get("optimizer", "sgd")
+            if named != "sgd" and given.get("momentum"):
+                raise ValueError(f"give momentum with optimizer = 'sgd': {named} has moments of its own")
+            if named != "adadelta" and (given.get("rho", 0.9) != 0.9 or given.get("eps", 1e-6) != 1e-6):
+                raise ValueError(f"give rho and eps with optimizer = 'adadelta': {named} does not take them")
             if given.get("batches_per_epoch") is None and given.get("batch_size") is None:
                 return {**given, "batch_size": 32}
             if given.get("batches_per_epoch") is not None and given.get("batch_size") is not None:

@@ -7,17 +7,28 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from torch import nn
 
+from hanse.base.toml import flat
 from hanse.cli import app
-from hanse.lab.papers.catalogue import PAPERS
+from hanse.lab.papers.catalogue import PAPERS, find_table
 from hanse.lab.papers.runner import expand
-from hanse.lab.papers.tables import Scale
+from hanse.lab.papers.tables import Recipe, Scale, differences
+from hanse.learning.models import build_module
+from hanse.runs.config import Experiment
 
 NAMES = (
     *(f"table{n}" for n in (1, 2, 3, 4, 5)),
     *(f"figure{n}" for n in (1, 2, 3, 4, 5)),
     *("table2-fmnist", "table3-fmnist", "table4-fmnist", "table5-fmnist"),
     *("figure2-fmnist", "figure3-fmnist", "figure4-fmnist", "figure5-fmnist"),
+    "figure5-cifar10",
+)
+
+ARMS = (
+    *("PI-FL (I)", "PI-FL (NI)"),
+    *(f"PI-FL (I), rewards x {weight}" for weight in ("0.1", "0.25", "1", "2")),
+    *("PI-FL (I), net of payments", "rewards alone", "Algorithm 1", "Algorithm 1, T_h 0.9"),
 )
 
 
@@ -73,4 +84,79 @@ def test_a_smoke_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (found["paper"], found["table"], found["scale"], found["seeds"]) == ("pifl", "table4", "smoke", 2)
     assert all(row["n"] == 2 and 0 <= row["mean"] <= 100 for row in found["rows"])
-    assert {row["algorithm"] for row in found["rows"]} == {"PI-FL (I)", "PI-FL (NI)", "PI-FL, rewards"}
+    assert {row["algorithm"] for row in found["rows"]} == set(ARMS)
+
+
+def _experiments(table: str, scale: Scale, recipe: Recipe = "paper") -> dict[tuple[str, str], dict[str, Any]]:
+    cells = find_table("pifl", table, scale, recipe).cells
+    return {(cell.group, cell.algorithm): dict(cell.variants[0].sections) for cell in cells}
+
+
+def test_the_incentive_of_table_4_reads_fits_and_rewards_and_algorithm_1_reads_none() -> None:
+    for name, group in (("table4", "CIFAR-10 10:90"), ("table4-fmnist", "Fashion-MNIST linear")):
+        found = _experiments(name, "small")
+        policies = {arm: found[group, arm]["clients"]["policy"] for arm in ARMS}
+        weights = {arm: p["weight"] for arm, p in policies.items() if arm.startswith("PI-FL (I)")}
+        assert all(policies[arm]["name"] == "reward_seeking" for arm in weights)
+        assert all("fit" not in policies[arm] for arm in weights)  # 1, the default: importance weights count
+        assert sorted(weights.values()) == [0.1, 0.25, 0.5, 0.5, 1.0, 2.0]
+        assert policies["rewards alone"] == {"name": "reward_seeking", "weight": 1.0, "fit": 0.0}
+        assert policies["Algorithm 1"] == "best_tier"
+        assert policies["Algorithm 1, T_h 0.9"] == {"name": "best_tier", "threshold": 0.9}
+        assert policies["PI-FL (NI)"] == "random_tiers"
+        told = {arm: found[group, arm]["mechanism"].get("settle", {}).get("tell") for arm in ARMS}
+        assert told["PI-FL (I)"] == told["rewards alone"] == "rewards"
+        assert told["PI-FL (I), net of payments"] == "net"
+
+
+def test_the_text_s_network_has_3136_features_at_full_scale() -> None:
+    for name, shape in (("table2", (3, 32, 32)), ("table2-fmnist", (1, 28, 28))):
+        for sections in _experiments(name, "paper").values():
+            module = build_module(**sections["model"], input_shape=shape, num_classes=10, seed=0)
+            assert [m.in_features for m in module.modules() if isinstance(m, nn.Linear)] == [3136, 128]
+            assert sum(isinstance(m, nn.Conv2d) for m in module.modules()) == 3
+            assert not any(isinstance(m, nn.Dropout) for m in module.modules())
+
+
+def test_small_scale_has_all_four_mixtures() -> None:
+    for name in ("table2", "table2-fmnist", "table5", "table5-fmnist", "figure2", "figure4-fmnist", "figure5-fmnist"):
+        mixes = {sections["data"]["mix"] for sections in _experiments(name, "small").values()}
+        assert mixes == {"10:90", "30:70", "linear", "random"}
+
+
+def test_the_authors_recipe() -> None:
+    [found] = [s for (group, _), s in _experiments("table2", "paper", "authors").items() if group == "CIFAR-10 random"]
+    assert found["train"] == {"optimizer": "adadelta", "lr": 0.01, "batch_size": 128, "epochs": 5}
+    assert found["model"] == {"name": "cnn_pifl", "convolutions": 4, "dropout": True}
+    mechanism = found["mechanism"]
+    assert (mechanism["by_contribution"], mechanism["at_random"], mechanism["value"]) == (10, 5, "first_order")
+    assert (mechanism["personal_from"], mechanism["settle"]["score_on"]) == ("test", "validation")
+    assert found["clients"] == {"policy": "best_tier", "grant": 500}
+    data = found["data"]
+    test, validation = (int(300 * data[key]) for key in ("client_test", "client_validation"))
+    assert (data["samples_per_client"], 300 - test - validation, validation, test) == (300, 200, 50, 50)
+
+
+@pytest.mark.parametrize("scale", get_args(Scale))
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_of_the_authors_recipe_is_valid(name: str, scale: Scale) -> None:
+    jobs, _ = expand(find_table("pifl", name, scale, "authors"), 1)
+    assert jobs
+    assert all(job.experiment.train.optimizer == "adadelta" for job in jobs)
+
+
+def test_each_setting_in_which_the_recipes_differ_is_listed_and_no_other() -> None:
+    differ = set()
+    for name in NAMES:
+        text, code = (_settings(name, recipe) for recipe in ("paper", "authors"))
+        for place in text.keys() & code.keys():
+            differ |= {key for key in text[place] | code[place] if text[place].get(key) != code[place].get(key)}
+    # a choice by name is listed by its name: what options each has follows from it
+    differ -= {"mechanism.value.normalised", "clients.policy", "clients.policy.weight"}
+    assert differ == {one["setting"] for one in differences("pifl") if one["setting"]}
+
+
+def _settings(table: str, recipe: Recipe) -> dict[tuple[str, str, str], dict[str, Any]]:
+    cells = find_table("pifl", table, "paper", recipe).cells
+    found = {cell.place: flat(Experiment(**cell.variants[0].sections).sections()) for cell in cells}
+    return {p: {k: v for k, v in s if not k.startswith(("engine.", "data.seed"))} for p, s in found.items()}

@@ -1,0 +1,192 @@
+"""PI-FL's arms beside the default: several bids a client, accounts that run dry, the authors' code's choices."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_pifl import experiment, watched
+
+import hanse
+from hanse.core.entry import TOKEN
+from hanse.core.part import View
+from hanse.data import DataSpec, build
+from hanse.federation.behaviour import Me
+from hanse.federation.policy import BestTier, RewardSeeking
+from hanse.games import shapley
+from hanse.mechanisms.pifl import Bids
+
+
+def bids_of(view: View) -> np.ndarray:
+    """Return which bids were in escrow before anybody was chosen, ``[N, K]``."""
+    held = np.zeros((20, 2), bool)
+    for transaction in view.posted:
+        kind, _, tier = transaction.step.partition("/")
+        for name, units in transaction.postings if kind == "bid" else ():
+            if name.startswith("escrow/"):
+                assert units == TOKEN
+                held[int(name.removeprefix("escrow/")), int(tier)] = True
+    return held
+
+
+def test_with_a_threshold_below_the_best_a_client_bids_twice_and_sits_in_two_tiers_in_one_round() -> None:
+    run, views = watched(clients={"policy": {"name": "best_tier", "threshold": 0.9}}, run={"rounds": 2})
+    view = views[1]
+    bids, seats, models, kept = bids_of(view), view.seats, view.table.rows, view.get(Bids)
+    assert seats is not None
+    assert kept is not None
+    data = build(DataSpec(**experiment().data.model_dump()))
+    pool, index = data.pool(list(range(20)))
+    for c, own in enumerate(index):  # all of its samples: fewer than score_samples
+        v = [float((_guess(run, row, pool.x[own]) == pool.y[own]).double().mean()) for row in models]
+        assert bids[c, int(np.argmax(v))]
+        assert (min(v) > 0.9 * max(v)) is bool(bids[c].all())  # Algorithm 1, T_h as a share of the best weight
+    both = np.flatnonzero(kept.escrowed.all(1)).tolist()
+    assert both
+    for c in both:  # both bids won a seat: it trains both models and pays for both
+        assert sorted(seats.target[seats.client == c].tolist()) == [0, 1]
+
+
+def _guess(run: hanse.Run, row: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    run.problem.layout.load(run.problem.module, row)
+    return run.problem.module(x).argmax(1)
+
+
+@dataclass(frozen=True)
+class Heedless:
+    """Bids for both tiers, whatever is in its account."""
+
+    def bid(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"tiers": [0, 1] if me.id < 10 else [1, 0]}
+
+
+def test_where_accounts_run_dry_bids_are_refused_and_those_who_can_pay_and_the_invited_train() -> None:
+    policy = {"policy": f"{__name__}:Heedless", "grant": 2.0}
+    few = {"by_contribution": 4, "at_random": 1, "eta": 0.0, "settle": {"eta": 0.0}}
+    run, views = watched(clients=policy, mechanism=few, run={"rounds": 12})
+    refused = [line["tokens/bids_refused"] for line in run.metrics[1:]]
+    assert refused[0] == 0  # 2 tokens pay for two bids
+    assert max(refused) > 5
+    seen = 0
+    for view in views[2:]:
+        bids, seats = bids_of(view), view.seats
+        assert seats is not None
+        for c in seats.client.tolist():
+            seen += not bids[c].any()  # a broke client trains where it is invited, and earns without paying
+        for k in (0, 1):  # all who can pay train if there are few; only the tier's random place is free
+            here = seats.client[seats.target == k]
+            free = sum(not bids[c, k] for c in here)
+            assert free <= 1
+            assert len(here) - free == min(int(bids[:, k].sum()), 5 - free)
+    assert seen > 0
+    clients = {n: u for n, u in run.book.balances.items() if n.startswith("client/")}
+    assert sum(clients.values()) == 20 * 2 * TOKEN
+    assert min(clients.values()) < TOKEN
+    assert min(clients.values()) >= 0
+
+
+def test_a_tier_without_bidders_may_be_trained_by_random_clients() -> None:
+    select = {"name": "tiers", "by_contribution": 4, "at_random": 1, "unbid": "random"}
+    run, views = watched(clients={"policy": "free_rider"}, mechanism={"select": select}, run={"rounds": 3})
+    assert [line["seats"] for line in run.metrics] == [10, 10, 10]
+    assert [line["select/tier 0/invited"] for line in run.metrics[1:]] == [5, 5]
+    assert views[1].seats is not None
+    assert not np.array_equal(views[1].table.rows, run.table.rows)
+    assert all(u == 100 * TOKEN for n, u in run.book.balances.items() if n.startswith("client/"))
+
+
+def test_bids_and_accuracies_may_come_from_the_validation_share() -> None:
+    settle = {"score_on": "validation", "score_samples": 10_000}
+    run, views = watched(mechanism={"settle": settle}, run={"rounds": 3})
+    before, now = views[1], views[2]
+    data = build(DataSpec(**experiment().data.model_dump()))
+    pool, index = data.pool(list(range(20)), "validation")
+    bids = before.get(Bids)
+    assert bids is not None
+    for c, own in enumerate(index):
+        right = [int((_guess(run, row, pool.x[own]) == pool.y[own]).sum()) for row in before.table.rows]
+        if right[0] != right[1]:
+            assert bids.wanted[c] == [int(np.argmax(right))]
+    group = before.trained.seats.client[before.trained.seats.target == 0].tolist()
+    held = torch.cat([index[c] for c in group])
+    assert now.settlement is not None
+    expected = float((_guess(run, now.table.rows[0], pool.x[held]) == pool.y[held]).double().mean())
+    assert now.settlement.metrics["tokens/tier 0/accuracy"] == pytest.approx(expected, abs=1e-9)
+
+
+def test_personal_weights_may_come_from_test_data() -> None:
+    run = hanse.run(experiment(mechanism={"personal_from": "test"}, run={"rounds": 4}))
+    data = build(DataSpec(**experiment().data.model_dump()))
+    pool, index = data.pool(list(range(20)), "test")
+    assert run.personal is not None
+    for c in (0, 7, 19):
+        own = index[c]
+        v = np.array([float((_guess(run, row, pool.x[own]) == pool.y[own]).sum()) for row in run.table.rows])
+        np.testing.assert_allclose(run.personal[c], v / v.sum() if v.sum() else [0.5, 0.5], atol=1e-12)
+
+
+def test_algorithm_2_on_the_server_s_data_is_the_gradient_there_times_the_way_from_the_mean() -> None:
+    run, views = watched(mechanism={"value": "first_order"}, run={"rounds": 2})
+    view = views[1]
+    assert view.values is not None
+    validation = build(DataSpec(**experiment().data.model_dump())).server_validation  # half of the test set
+    assert validation is not None
+    seats, rows, samples = view.trained.seats, view.trained.rows.double(), view.trained.num_samples
+    for k in (0, 1):
+        group = np.flatnonzero(seats.target == k)
+        share = samples[group] / samples[group].sum()
+        mean = (torch.from_numpy(share) @ rows[group]).float()
+        run.problem.layout.load(run.problem.module, mean)
+        run.problem.module.zero_grad()
+        loss = torch.nn.functional.cross_entropy(run.problem.module(validation.x), validation.y)
+        slope = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(run.problem.module.parameters()))])
+        by_hand = [-share[i] * float(slope.double() @ (rows[s] - mean.double())) for i, s in enumerate(group)]
+        np.testing.assert_allclose(view.values.per_seat[group], by_hand, atol=1e-6)
+        np.testing.assert_allclose(shapley.first_order(slope, rows[group], share), by_hand, atol=1e-6)
+
+
+HEARD: dict[tuple[int, int], list[float]] = {}
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Bids for the best tier, and keeps what it was told that tiers paid."""
+
+    def bid(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        HEARD[round, me.id] = told["paid"]
+        return BestTier().bid(me, round, told)
+
+
+@pytest.mark.parametrize(("tell", "kinds"), [("net", ("pay", "reimburse", "reward")), ("rewards", ("reward",))])
+def test_bidders_are_told_net_payments_or_rewards_alone(tell: str, kinds: tuple[str, ...]) -> None:
+    clients = {"policy": f"{__name__}:Listening"}
+    _, views = watched(clients=clients, mechanism={"settle": {"tell": tell}}, run={"rounds": 5})
+    total, sat = np.zeros((20, 2)), np.zeros((20, 2))
+    for before, now in itertools.pairwise(views[:4]):  # what is settled in round 3 is told in round 4
+        np.add.at(sat, (before.trained.seats.client, before.trained.seats.target), 1)
+        for transaction in now.posted:
+            kind, _, tier = transaction.step.partition("/")
+            for name, units in transaction.postings if kind in kinds else ():
+                if name.startswith(("client/", "escrow/")):
+                    total[int(name.partition("/")[2]), int(tier)] += units
+    heard = np.array([HEARD[4, c] for c in range(20)])
+    np.testing.assert_allclose(heard, total / np.maximum(1, sat))
+    assert (heard < 0).any() == (tell == "net")
+
+
+def test_a_client_may_look_at_rewards_alone_at_fit_alone_or_at_both() -> None:
+    told = {
+        "price": 10, "balance": 100, "paid": [-2, 3],
+        "scores": {"loss": [0.1, 0.9], "accuracy": [0.8, 0.4], "num_samples": 5},
+    }  # fmt: skip
+    me = Me(0, 2, 0, experiment().train.recipe, 1)
+    both = RewardSeeking()  # 0.8 - 0.1 against 0.4 + 0.15
+    assert both.bid(me, 1, told) == {"tiers": [0]}
+    assert replace(both, weight=1.0).bid(me, 1, told) == {"tiers": [1]}  # 0.6 against 0.7
+    assert replace(both, fit=0.0).bid(me, 1, told) == {"tiers": [1]}
+    assert replace(both, weight=0.0).bid(me, 1, told) == {"tiers": [0]}
