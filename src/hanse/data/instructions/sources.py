@@ -134,8 +134,8 @@ def _one(name: str, folders: Sequence[Path], root: Path | None, seed: int, downl
 def _dealt(
     plan: Sequence[tuple[str, int, int]], folders: Sequence[Path], root: Path | None, seed: int, download: bool
 ) -> _ClientSets:
-    """Deal published sets to clients by a ``plan`` of (set, clients, train samples of each), no sample twice; clients of
-    one set share its test samples out.
+    """Deal published sets to clients by a ``plan`` of (set, clients, train samples of each), no sample twice; clients
+    of one set share its test samples out.
     """
     train: list[list[Instruction]] = []
     test: list[list[Instruction]] = []
@@ -176,8 +176,8 @@ INSTRUCTIONS: Mapping[str, Reader] = {
     "instructions": _shipped,
     "instruction_files": _files,
     **{name: partial(_one, name) for name in PUBLISHED},
-    # iPFL sec. 6.1, Table 3: six clients, two a set, of 200 samples; five with code and three with NWGI, of 387 samples on
-    # average, which the authors' code has as 500 and 200 (utils/dataset/dataset_llm.py)
+    # iPFL sec. 6.1, Table 3: six clients, two a set, of 200 samples; five with code and three with NWGI, of 387 on
+    # average, which are 500 and 200 (its public code, utils/dataset/dataset_llm.py)
     "mixed_finance": partial(_dealt, (("fiqa", 2, 200), ("tfns", 2, 200), ("nwgi", 2, 200))),
     "finance_code": partial(_dealt, (("code_alpaca", 5, 500), ("nwgi", 3, 200))),
 }
