@@ -49,13 +49,13 @@ def test_scales_and_what_black_is(tmp_path: Path) -> None:
     labels = (np.arange(40) % 10).astype(np.uint8)
     np.savez(tmp_path / "fashion_mnist.npz", x_train=images, y_train=labels, x_test=images[:20], y_test=labels[:20])
     pixel = torch.from_numpy(images[:, None] / 255.0).float()
-    for scale, mean, std in (("unit", 0, 1), ("half", 0.5, 0.5), ("half-inverted", 0.5, -0.5)):
+    for scale, mean, std in (("unit", 0, 1), ("centred", 0.5, 0.5), ("inverted", 0.5, -0.5)):
         found = load("fashion_mnist", root=tmp_path, scale=scale)  # type: ignore[arg-type]
         assert torch.allclose(found.train.x, (pixel - mean) / std, atol=1e-6)
         assert found.black == (-mean / std,)
     with pytest.raises(UserError, match=r"data.scale = 'imagenet': the images have 1 channel"):
         load("fashion_mnist", root=tmp_path, scale="imagenet")
-    given = {"source": "fashion_mnist", "path": str(tmp_path), "partition": "iid", "clients": 2, "scale": "half"}
+    given = {"source": "fashion_mnist", "path": str(tmp_path), "partition": "iid", "clients": 2, "scale": "centred"}
     data = build(parse_spec({**given, "augment": "crop-flip"}))
     assert data.augment == Augment("crop-flip", (-1.0,))
     assert build(parse_spec(given)).augment is None

@@ -214,3 +214,20 @@ def test_table_and_picture_take_any_number_of_clients(clients: int, tmp_path: Pa
     figure.savefig(tmp_path / "counts.png")
     label = figure.axes[1].get_xlabel()
     assert label == ("client" if clients <= 500 else "client (500 of 1,200 shown, evenly spaced)")
+
+
+def test_tests_are_dealt_out_equally() -> None:
+    data = build(DataSpec(clients=7, alpha=0.1, client_test_from="equal", validation=0.0))
+    pool, index = data.pool(range(7), "test")
+    assert data.server_test is pool
+    counts = np.stack([np.bincount(pool.y[i].numpy(), minlength=10) for i in index])
+    whole = np.bincount(pool.y.numpy(), minlength=10)
+    assert (counts == whole // 7).all()  # of every class the same number, rounded down
+    assert len(torch.cat(index).unique()) == counts.sum()  # no sample twice
+    assert int(data.sizes.sum()) == 1297  # nothing is cut from the clients' own
+    with pytest.raises(
+        UserError, match="client_test_from = 'equal': 60 clients, and the server's test set has at most 51"
+    ):
+        build(DataSpec(clients=60, alpha=1.0, client_test_from="equal", validation=0.0))
+    with pytest.raises(UserError, match="client_test_from = 'equal' with source = 'synthetic'"):
+        parse_spec({"source": "synthetic", "client_test_from": "equal"})

@@ -257,7 +257,7 @@ def test_femnist_is_read_by_writer_from_leafs_files(tmp_path: Path) -> None:
     # as iPFL's code: the largest writers train on all that they wrote, and the next largest are the test set
     data = build(
         DataSpec(source="femnist", path=str(tmp_path), partition="natural", clients=1, choose="largest", validation=0.0,
-                 test_owners="next", scale="half-inverted")
+                 test_owners="next", scale="inverted")
     )  # fmt: skip
     assert data.names == ("f1_c",)
     pool, [own] = data.pool([0])
@@ -443,3 +443,21 @@ def test_emnist_that_is_missing_or_damaged_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "gzip.zip").write_bytes(b"junk")
     with pytest.raises(UserError, match=r"gzip\.zip"):
         load("emnist_byclass", root=tmp_path)
+
+
+def test_emnist_letters_count_from_zero(tmp_path: Path) -> None:
+    files = emnist_files("letters", 26)
+    with zipfile.ZipFile(tmp_path / "gzip.zip", "w") as archive:
+        for name, data in files.items():
+            published = idx(np.arange(124 if "train" in name else 62) % 26 + 1)  # as published: 1 to 26
+            archive.writestr(f"gzip/{name}", published if "labels" in name else data)
+    found = load("emnist_letters", root=tmp_path, scale="centred")
+    assert found.num_classes == 26
+    assert found.train.y[:28].tolist() == [*range(26), 0, 1]
+    assert float(found.train.x[0, 0, 3, 20]) == pytest.approx(2 * 200 / 255 - 1)  # upright, from -1 to 1
+    assert float(found.train.x[0, 0, 20, 3]) == -1
+    with zipfile.ZipFile(tmp_path / "gzip.zip", "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)  # labels from 0
+    with pytest.raises(UserError, match=r"source 'emnist_letters': .*y_train: labels 0\.\.25; allowed: 1\.\.26"):
+        load("emnist_letters", root=tmp_path)

@@ -119,3 +119,12 @@ def test_an_lstm_of_the_last_position() -> None:
     assert float(module.embedding.weight.grad[0].abs().sum()) == 0.0
     with pytest.raises(UserError, match=r"model.last: 1: must be true or false"):
         build_problem("lstm", (5,), 7, 0, last=1)
+
+
+def test_gtflats_cnn_has_the_published_widths() -> None:
+    problem, row = build_problem("cnn_gtflat", (3, 32, 32), 10, 0)
+    shapes = [tuple(p.shape) for p in problem.module.parameters() if p.ndim > 1]
+    assert shapes == [(32, 3, 5, 5), (64, 32, 5, 5), (512, 1600), (10, 512)]
+    assert len(row) - problem.layout.num_parameters == 2 * (32 + 64)  # batch norm's means and variances
+    with pytest.raises(UserError, match=r"'cnn_gtflat': takes images .* of 16 x 16 or more; samples have"):
+        build_problem("cnn_gtflat", (1, 8, 8), 10, 0)

@@ -63,7 +63,7 @@ READS = {
 }  # fmt: skip
 GROUPED = {"shared", "proximal", "fedgen", "tiers", "scaffold", "ditto", "ifca"}
 NEEDS: dict[tuple[str, str], set[str]] = {
-    **{("select", s): {"clients"} for s in ("everyone", "uniform", "round_robin", "power_of_choice", "oort")},
+    **{("select", s): {"clients"} for s in ("everyone", "uniform", "round_robin", "power_of_choice", "oort", "gtflat")},
     **{("select", s): {"clients", "values"} for s in ("greedy", "ucb", "s_fedavg", "set_aware")},
     **{("select", s): {"clients", "values", "bids"} for s in ("tiers", "pretrained_tiers")},
     ("select", "the_one"): {"pooled"},
@@ -144,7 +144,7 @@ def test_what_fitted_before_the_second_protocol_still_fits() -> None:
     }
     assert len(fitted) == 485
     assert fitted - now == set()
-    assert len(now) == sum(not lacking(c) for c in ALL) == 601
+    assert len(now) == sum(not lacking(c) for c in ALL) == 626
 
 
 def experiment(name: str, **parts: str) -> hanse.Experiment:

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.core.mixing import proposed_mix
 from hanse.core.part import View
 from hanse.core.table import Mix, Seats, Table, Updates
 from hanse.games import replicator
 from hanse.mechanisms.baselines import fedavg
-from hanse.mechanisms.gtflat import GTFLAT
+from hanse.mechanisms.gtflat import GTFLAT, GTFLATSelect, sketched
 from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.weigh import InverseDistance
 from hanse.rounds.round import Setup, first_state, play_round
@@ -244,3 +245,70 @@ def test_it_learns() -> None:
     longer = given.model_copy(update={"run": given.run.model_copy(update={"rounds": 15})})
     found = [m["test/accuracy"] for m in hanse.run(longer).metrics]
     assert max(found) > 0.5
+
+
+def test_a_random_start_of_whole_individuals() -> None:
+    draw = np.random.default_rng(0)
+    start = replicator.drawn(3, 100, draw)
+    assert (start.sum(axis=1) == 100).all()
+    assert (np.diag(start) == 0).all()
+    expected = np.random.default_rng(0).multinomial(100, [0.5, 0.5], size=3)
+    assert start[~np.eye(3, dtype=bool)].tolist() == expected.ravel().tolist()
+    phi = np.array([[0.0, -1.0, -2.0], [-1.0, 0.0, -4.0], [-2.0, -4.0, 0.0]])
+    # one generation by hand: population 0 chooses 1 (lead (2 - 1)/2/3) or 2, and is scaled back to 100
+    lead = 0.8 * 0.5 / 3
+    grown = start[0] * np.array([0.0, 1 + lead, 1 - lead])
+    share = np.floor(grown / grown.sum() * 100 + 0.5)
+    found = replicator.equilibrium(phi, 1, 0.8, 100, start=start)
+    assert found[0].tolist() == (share / 100).tolist()
+    assert replicator.equilibrium(phi, 0, 0.8, 100, start=start).tolist() == (start / 100).tolist()
+    with pytest.raises(ValueError, match="start: needs 3 rows of whole numbers with the sum 100"):
+        replicator.equilibrium(phi, 1, 0.8, 100, start=start + np.eye(3))
+    with pytest.raises(ValueError, match="start: needs a population"):
+        replicator.equilibrium(phi, 1, 0.8, start=start)
+    with pytest.raises(UserError, match="start: 'random': needs a population"):
+        GTFLAT(start="random")
+
+
+def test_selection_plays_the_game_among_all_clients() -> None:
+    select = GTFLATSelect(2, generations=50)
+    changes = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 0.5], [20.0, 0.0]])
+    phi = -np.sqrt(((changes[:, None] - changes[None]) ** 2).sum(-1))
+    k, strength = 4, 0.8
+    state = np.zeros((k, k))
+    for i in range(k):
+        others = [a for a in range(k) if a != i]
+        lead = np.array([phi[a, i] - np.mean([phi[b, i] for b in others]) for a in others]) / k
+        grown = np.maximum(0.0, 1 + strength * lead) ** 50
+        state[i, others] = grown / grown.sum()
+    assert select.chances(changes) == pytest.approx(state.mean(axis=0))
+    assert select.chances(changes) == pytest.approx([0.038, 0.521, 0.441, 0.0], abs=1e-3)  # docs/mechanisms/gtflat.md
+
+
+def test_sketches_keep_distances() -> None:
+    vectors = np.random.default_rng(0).normal(size=(4, 5000))
+    short = sketched(vectors, 256, seed=3)
+    assert short.shape == (4, 256)
+    assert short == pytest.approx(sketched(vectors, 256, seed=3))
+    assert sketched(2 * vectors[:1] - vectors[1:2], 256, 3) == pytest.approx(2 * short[:1] - short[1:2])  # linear
+    ratio = np.linalg.norm(short[:, None] - short[None], axis=-1)[np.triu_indices(4, 1)]
+    truth = np.linalg.norm(vectors[:, None] - vectors[None], axis=-1)[np.triu_indices(4, 1)]
+    assert np.abs(ratio / truth - 1).max() < 4 / 16  # four times 256^-0.5
+    assert sketched(vectors[:, :9], 256, 3) is not short
+    assert sketched(vectors[:, :9], 256, 3).tolist() == vectors[:, :9].tolist()
+
+
+def test_a_run_selects_by_the_game() -> None:
+    result = hanse.run(
+        hanse.Experiment(
+            data={"clients": 6, "alpha": 0.5},
+            model={"name": "logistic"},
+            mechanism={"name": "fedavg", "clients_per_round": 2, "select": {"name": "gtflat", "generations": 300}},
+            train={"steps": 3, "lr": 0.1},
+            run={"rounds": 6},
+        )
+    )
+    assert [m["select/exploring"] for m in result.metrics] == [1, 1, 1, 0, 0, 0]
+    met = {c["client"] for c in result.clients if c["round"] < 3}
+    assert met == set(range(6))
+    assert all(1 <= m["select/effective_clients"] < 6 for m in result.metrics[3:])

@@ -17,7 +17,7 @@ from hanse.base.errors import UserError
 from hanse.cli.options import say
 from hanse.federation.profiles import TABLE_5
 from hanse.reports.audit import Audit, audit_run
-from hanse.reports.contributions import contribution
+from hanse.reports.contributions import SURE, contribution, smaller_budgets
 from hanse.reports.groups import group_runs
 from hanse.reports.lies import accuracies
 from hanse.reports.market import draw_transactions, load_trades
@@ -86,9 +86,10 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
     console.print(_contributions(folder / "greedyfed-seed0"))
     places = [result.path for results in runs.values() for result in results if result.path is not None]
     page = write_report(places, folder, title="Who contributes what to a federation on handwritten digits", lead=LEAD)
+    values = _values(folder, console)
     trade = _market(folder, console)
     console.print()
-    for said, place in (("The market", trade), ("The race", page)):
+    for said, place in (("The budgets", values), ("The market", trade), ("The race", page)):
         say(f"{said}, with pictures: {place}", console)
     hanse = "hanse" if shutil.which("hanse") else sys.argv[0]  # 'make demo' has it in .venv alone
     say(f"The live page of these runs: {hanse} serve {folder}", console)
@@ -114,7 +115,7 @@ def _clear(folder: Path) -> None:
     """Remove an earlier demo's runs, and nothing else. Raises UserError if the folder holds something else."""
     if not folder.exists():
         return
-    ours = ("report.html", "figures", "market", "market-alone", "market-report")
+    ours = ("report.html", "figures", "everyone", "values-report", "market", "market-alone", "market-report")
     for entry in folder.iterdir():
         if not (entry.name in ours or entry.name.split("-seed")[0] in NAMES):
             raise UserError(
@@ -150,6 +151,50 @@ def _contributions(place: Path) -> RichTable:
         rounds = len(np.unique(loaded.seats.round[loaded.seats.client == found.clients[i]]))
         table.add_row(found.labels[i], f"{found.totals[i]:+.3f} ± {found.errors[i]:.3f}", str(rounds))
     return table
+
+
+# ---- values from few models: everyone trains, and every round is a game of twenty
+
+
+VALUES_ROUNDS, BUDGET, SMALLER = 15, 200, (60, 100)
+VALUES_LEAD = (
+    f"All {CLIENTS} organisations train in every round. A round has 2^{CLIENTS}, about a million, coalitions of them; "
+    f"their Shapley values are estimated from the models of {BUDGET}, with intervals, and beside them what "
+    f"{' and '.join(map(str, SMALLER))} would have said."
+)
+
+
+def values_experiment(seed: int = 0) -> Experiment:
+    """Return the experiment in which everyone's update is valued in every round, with smaller budgets beside."""
+    value = {"name": "mixture", "budget": BUDGET, "also": list(SMALLER), "interactions": True}
+    race = demo_experiments(seed)["greedyfed"].sections()
+    return Experiment(
+        **{key: race[key] for key in ("data", "model", "train", "behaviour")},
+        mechanism={"name": "fedavg", "select": "everyone", "value": value},
+        run={"rounds": VALUES_ROUNDS, "seed": seed},
+    )
+
+
+def _values(folder: Path, console: Console) -> Path:
+    """Value everyone, print which conclusions a smaller budget would have changed, and write the report."""
+    console.print("\n", VALUES_LEAD, "\n", sep="")
+    place = folder / "everyone"
+    run(values_experiment(), out=place, observers=[ProgressBar(console, "everyone is valued")])
+    loaded = load_run(place)
+    found = contribution(group_runs([loaded])[0])
+    assert found is not None  # everyone is valued
+    table = RichTable(
+        "models a round", "mean half-width of a 95 % interval", "the same among the best", "signs surely other",
+        title=f"Values over {VALUES_ROUNDS} rounds, by budget", min_width=60,
+    )  # fmt: skip
+    whole = float(found.last.sampling.mean())
+    for less in smaller_budgets(loaded, found):
+        width = SURE * float(less.errors[found.clients].mean())
+        table.add_row(str(less.budget), f"{width:.3f}", f"{less.same} of {less.of}", str(len(less.flips)))
+    table.add_row(str(BUDGET), f"{SURE * whole:.3f}", "", "")
+    console.print(table)
+    title = "What each of twenty organisations was worth, by the number of models"
+    return write_report([place], folder / "values-report", title=title, lead=VALUES_LEAD)
 
 
 # ---- the market: twelve participants of four roles trade models of real handwritten digits

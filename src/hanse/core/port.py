@@ -71,7 +71,8 @@ class Train:
     ``seat`` is the seat's position in the round and ``row`` the table row it starts from (it keys the seat's random
     stream). ``work`` replaces the number of local epochs (or of steps, where the recipe counts steps); ``None`` keeps
     it. With a ``payload`` the client's half of that name adds a term to the loss, and the answer has the extras that it
-    declares (:mod:`hanse.learning.halves`).
+    declares (:mod:`hanse.learning.halves`). ``before`` and ``last`` are the client's optimiser steps so far and the
+    last round in which it trained (None: none), for recipes that depend on them (:mod:`hanse.core.history`).
     """
 
     seat: Count
@@ -83,6 +84,8 @@ class Train:
     work: Count | None = None
     private: bool = False
     payload: Payload | None = None
+    before: Count = 0
+    last: Count | None = None
 
 
 @dataclass(frozen=True)

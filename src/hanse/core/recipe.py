@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+REMEMBERING = ("lr_decay_by", "order", "statistics")
+"""The settings that make training depend on what a client did before."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -13,6 +16,12 @@ class Recipe:
     batches, reshuffling when the data is used up). ``lr * lr_decay**round`` is round's learning rate.
     ``optimizer`` "adamw" takes AdamW's steps in the place of SGD's (without ``momentum``; its moments start anew in
     every round), in the engines that run the module itself.
+
+    Three settings make training depend on what a client did before (:mod:`hanse.core.history`), as in GTFLAT's public
+    code. ``lr_decay_by`` "last": the exponent is the last round in which this client trained (0 the first time), not
+    the round that is played. ``order`` "by_class": a client's samples are not shuffled, they lie class after class, and
+    its batches go on where its last round stopped. ``statistics`` "own": each client keeps its batch-norm statistics,
+    as initialised until it first trains, and only parameters are averaged.
     """
 
     epochs: int = 1
@@ -24,6 +33,14 @@ class Recipe:
     weight_decay: float = 0.0
     lr_decay: float = 1.0
     optimizer: Literal["sgd", "adamw"] = "sgd"
+    lr_decay_by: Literal["round", "last"] = "round"
+    order: Literal["shuffled", "by_class"] = "shuffled"
+    statistics: Literal["averaged", "own"] = "averaged"
+
+    @property
+    def remembers(self) -> bool:
+        """Whether training depends on what a client did before."""
+        return self.lr_decay_by == "last" or self.order == "by_class" or self.statistics == "own"
 
     def lr_at(self, round: int) -> float:
         """Return the learning rate of a round (rounds count from 0)."""

@@ -64,7 +64,7 @@ def build(spec: DataSpec) -> FederatedData:
         client_test=spec.client_test,
         client_validation=spec.client_validation,
         validation=spec.validation,
-        lend=spec.client_test_from,
+        test_from=spec.client_test_from,
     )
     if spec.augment is not None:
         if len(dataset.input_shape) != 3:

@@ -99,6 +99,7 @@ ARCHIVE = "gzip.zip"
 CASED = 52
 """Classes of the letters with both cases: 0-25 lower case a-z, 26-51 upper case A-Z."""
 
+LETTERS = 26
 _PLACES = (ARCHIVE, ".", "gzip", "emnist", "EMNIST/raw")
 _MNIST_FILES = {
     f"{letter}_{share}": f"{prefix}-{kind}-ubyte.gz"
@@ -113,8 +114,8 @@ _FILES = {
 
 
 def find_emnist(folders: Sequence[Path], split: str) -> Path | None:
-    """Return where the published files of a split ("byclass", "balanced") are: the zip, or a folder of the gzipped
-    files; None if nowhere.
+    """Return where the published files of a split ("byclass", "balanced", "letters") are: the zip, or a folder of the
+    gzipped files; None if nowhere.
     """
     for folder in folders:
         for place in _PLACES:
@@ -127,9 +128,15 @@ def find_emnist(folders: Sequence[Path], split: str) -> Path | None:
 def read_emnist(path: Path, split: str) -> Arrays:
     """Read x_train, y_train, x_test, y_test of a split from the zip or the folder; images ``[n, 28, 28]``, upright.
 
-    Raises ValueError naming the file and what is wrong with it.
+    "letters" counts its classes from 1 to 26 (both cases of a letter are one); here they are 0 to 25. Raises ValueError
+    naming the file and what is wrong with it.
     """
     out = read_idx_files(path, {key: f"emnist-{split}-{name}" for key, name in _FILES.items()})
+    if split == "letters":
+        for key in ("y_train", "y_test"):
+            if len(out[key]) and not 1 <= int(out[key].min()) <= int(out[key].max()) <= LETTERS:
+                raise ValueError(f"{path}: {key}: labels {out[key].min()}..{out[key].max()}; allowed: 1..{LETTERS}")
+            out[key] = out[key] - 1
     return out | {key: np.ascontiguousarray(out[key].transpose(0, 2, 1)) for key in ("x_train", "x_test")}
 
 
@@ -227,7 +234,7 @@ REMOTES: Mapping[str, Remote] = {
             read=partial(_read_emnist_archive, split=split),
             folder="emnist",
         )
-        for split in ("byclass", "balanced")
+        for split in ("byclass", "balanced", "letters")
     },
 }
 

@@ -20,7 +20,7 @@ from hanse.data.augment import Augment
 from hanse.data.dataset import Dataset
 from hanse.data.partitions import Partition
 from hanse.data.samples import Samples, first_gap
-from hanse.data.shares import client_shares, lent_tests, server_cut, taken
+from hanse.data.shares import borrowed, client_shares, server_cut, taken
 
 Share = Literal["train", "validation", "test"]
 SHARES: tuple[str, ...] = ("train", "validation", "test")
@@ -125,18 +125,18 @@ class SplitData(FederatedData):
         client_test: float = 0.0,
         client_validation: float = 0.0,
         validation: float = 0.5,
-        lend: Literal["own", "server", "classes"] = "own",
+        test_from: Literal["own", "server", "equal", "classes"] = "own",
     ) -> SplitData:
         """Cut each client's samples into shares and the source's test set into the server's two sets.
 
         A client's shares are disjoint, cut from a random order keyed by ``(seed, client)``, or from the end if its
         samples are in order of time, and rounded down,
-        so that training keeps at least one sample; a partition that has drawn them itself is followed. With ``lend``
-        "server" or "classes" test shares are not cut from the client's samples but taken from the server's test set
-        (see :func:`hanse.data.shares.lent_tests`).
+        so that training keeps at least one sample; a partition that has drawn them itself is followed. With
+        another ``test_from``, test shares are not cut from the client's samples but come from the server's
+        test set (:func:`hanse.data.shares.borrowed`).
         """
-        own_test = client_test if lend == "own" else 0.0
-        shares = client_shares(partition, own_test, client_validation, seed, dataset.ordered)
+        cut_off = client_test if test_from == "own" else 0.0
+        shares = client_shares(partition, cut_off, client_validation, seed, dataset.ordered)
         lengths = np.array([[len(part) for part in own] for own in shares], dtype=np.int64)
         ends = np.cumsum(lengths, axis=1)
         starts = np.concatenate([[0], np.cumsum(ends[:, -1])[:-1]])
@@ -144,11 +144,11 @@ class SplitData(FederatedData):
         held, cut = server_cut(dataset.test, dataset.num_classes, validation, seed, dists, dataset.test_client_of)
         server_test = taken(dataset.test, cut)
         lent, weights = None, None
-        if lend == "classes" or (lend == "server" and client_test > 0):
-            trained = [own[0] for own in shares]
-            index, weights = lent_tests(lend, server_test, cut, dataset, partition, trained, client_test, seed)
-            assert server_test is not None  # lent_tests sees to it
-            lent = server_test, index
+        if test_from in ("equal", "classes") or (test_from == "server" and client_test > 0):
+            held_out, index, weights = borrowed(
+                server_test, dataset, partition, cut, [own[0] for own in shares], test_from, client_test, seed
+            )
+            lent = held_out, index
         data = SplitData(
             name=dataset.name,
             num_classes=dataset.num_classes,

@@ -5,6 +5,7 @@ shares that clients borrow from the server's test set, to keep all of their own 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -65,33 +66,6 @@ def taken(samples: Samples, index: NDArray[np.int64]) -> Samples | None:
     if len(index) == len(samples):
         return samples if len(samples) else None
     return samples.take(torch.from_numpy(index)) if len(index) else None
-
-
-def lent_tests(
-    way: str,
-    tests: Samples | None,
-    cut: NDArray[np.int64],
-    dataset: Dataset,
-    partition: Partition,
-    train: Sequence[NDArray[np.int64]],
-    share: float,
-    seed: int,
-) -> tuple[tuple[Tensor, ...], tuple[NDArray[np.float64], ...] | None]:
-    """Return each client's positions ``[m]`` in the server's ``tests``, and weights ``[m]`` (None: all count alike).
-
-    "server": its owner's test samples if the source says whose these are, else a draw (:func:`lend_tests`); "classes":
-    all of them, or its owner's, weighted (:func:`class_weights`). ``cut`` are the positions of ``tests`` in the
-    source's test set. Raises UserError where the server has no test set, or a client would have nothing to test on.
-    """
-    if tests is None:
-        raise UserError(f"data.client_test_from = '{way}': the server has no test set; lower data.validation")
-    owned = None
-    if partition.owners is not None and dataset.test_client_of is not None:
-        owned = own_tests(dataset.test_client_of[cut], partition.owners, way)
-    if way == "classes":
-        everything = tuple(torch.arange(len(tests)) for _ in train)
-        return class_weights(tests, dataset, train, everything if owned is None else owned)
-    return (lend_tests(tests, dataset, train, share, seed) if owned is None else owned), None
 
 
 def class_weights(
@@ -156,6 +130,56 @@ def lend_tests(
         chosen = [draw.permutation(by_class[c])[: wanted[c]] for c in np.flatnonzero(wanted)]
         lent.append(torch.from_numpy(np.sort(np.concatenate(chosen))))
     return tuple(lent)
+
+
+def borrowed(
+    tests: Samples | None,
+    dataset: Dataset,
+    partition: Partition,
+    cut: NDArray[np.int64],
+    train: Sequence[NDArray[np.int64]],
+    test_from: Literal["own", "server", "equal", "classes"],
+    share: float,
+    seed: int,
+) -> tuple[Samples, tuple[Tensor, ...], tuple[NDArray[np.float64], ...] | None]:
+    """Return the server's set ``tests``, the samples ``cut [m]`` of the source's test set, and what of it each client
+    tests on, as positions in it, with their weights (None: all count alike).
+
+    "equal": it is dealt out. "server": a client has its own samples there if the source says whose these are, else
+    samples drawn with its class mixture, ``share`` times as many as its ``train`` samples. "classes": all of it, or its
+    own samples there, weighted (:func:`class_weights`). Raises UserError where there is no test set, or nothing for a
+    client.
+    """
+    if tests is None:
+        raise UserError(f"data.client_test_from = '{test_from}': the server has no test set; lower data.validation")
+    if test_from == "equal":
+        return tests, equal_tests(tests, dataset, len(train), seed), None
+    owned = None
+    if partition.owners is not None and dataset.test_client_of is not None:
+        owned = own_tests(dataset.test_client_of[cut], partition.owners, test_from)
+    if test_from == "classes":
+        everything = tuple(torch.arange(len(tests)) for _ in train)
+        return tests, *class_weights(tests, dataset, train, everything if owned is None else owned)
+    return tests, lend_tests(tests, dataset, train, share, seed) if owned is None else owned, None
+
+
+def equal_tests(test: Samples, dataset: Dataset, clients: int, seed: int) -> tuple[Tensor, ...]:
+    """Return for each client its positions in ``test``: of every class an equal number, rounded down, no sample twice.
+
+    Raises UserError where samples have no class, or no class has a sample for each client.
+    """
+    if dataset.num_classes is None or test.y.ndim > 1:
+        raise UserError("data.client_test_from = 'equal': needs samples with a class each; allowed: own, server")
+    labels, draw = test.y.numpy(), stream(seed, "dealt-tests")
+    order = [draw.permutation(np.flatnonzero(labels == c)) for c in range(dataset.num_classes)]
+    each = [own[: len(own) // clients * clients].reshape(clients, -1) for own in order]
+    dealt = np.sort(np.concatenate(each, axis=1), axis=1)
+    if dealt.shape[1] == 0:
+        raise UserError(
+            f"data.client_test_from = 'equal': {clients} clients, and the server's test set has at most "
+            f"{max(map(len, order))} samples of a class; lower data.clients or data.validation"
+        )
+    return tuple(torch.from_numpy(dealt))
 
 
 def own_tests(owner_of: NDArray[np.int64], owners: NDArray[np.int64], way: str = "server") -> tuple[Tensor, ...]:

@@ -86,12 +86,13 @@ _IMAGES: Mapping[str, _Images] = {
     # what the first test labels are is not published; the sizes tell enough
     "emnist_byclass": _Images((697_932, 116_323), (28, 28), (), (), "", classes=62),
     "emnist_balanced": _Images((112_800, 18_800), (28, 28), (), (), "", classes=47),
+    "emnist_letters": _Images((124_800, 20_800), (28, 28), (), (), "", classes=26),
 }
 
 
-Scale = Literal["standard", "unit", "half", "half-inverted", "imagenet"]
+Scale = Literal["standard", "unit", "centred", "inverted", "imagenet"]
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_BY_VALUE = {"unit": (0.0, 1.0), "half": (0.5, 0.5), "half-inverted": (0.5, -0.5)}
+_BY_VALUE = {"unit": (0.0, 1.0), "centred": (0.5, 0.5), "inverted": (0.5, -0.5)}
 
 
 def load(
@@ -106,7 +107,7 @@ def load(
     """Return the data set of a source: a name of :data:`SOURCES`, or ``"package.module:function"``.
 
     ``root`` is a folder to look in before ``HANSE_DATA``. ``scale`` is how pixels of the image sources come out:
-    "standard" (mean 0 and deviation 1 over the train set), "unit" (0 to 1), "half" (x - .5)/.5, "half-inverted"
+    "standard" (mean 0 and deviation 1 over the train set), "unit" (0 to 1), "centred" (x - .5)/.5, "inverted"
     (.5 - x)/.5, or "imagenet" (its means and deviations); femnist and pacs are in 0 to 1 under "standard", digits
     always. ``text``:
     how instructions become tokens (bytes, windows of 512, if nothing is said). ``seed``

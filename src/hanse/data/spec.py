@@ -23,9 +23,9 @@ class DataSpec(BaseModel):
 
     source: str = Field(
         "digits",
-        description="digits, mnist, fashion_mnist, cifar10, emnist_byclass, emnist_balanced, emnist_cased, synthetic, "
-        "fedsoft_linear, shakespeare, shakespeare_next, femnist, pacs, instructions, instruction_files, fiqa, tfns, "
-        "nwgi, code_alpaca, mixed_finance, finance_code, or 'package.module:function'",
+        description="digits, mnist, fashion_mnist, cifar10, emnist_byclass, emnist_balanced, emnist_letters, "
+        "emnist_cased, synthetic, fedsoft_linear, shakespeare, shakespeare_next, femnist, pacs, instructions, "
+        "instruction_files, fiqa, tfns, nwgi, code_alpaca, mixed_finance, finance_code, or 'package.module:function'",
     )
     partition: PartitionName = Field(
         "dirichlet", description="how the train samples are split over the clients (synthetic: natural)"
@@ -97,13 +97,14 @@ class DataSpec(BaseModel):
     client_test: float = Field(
         0.0, ge=0, lt=1, description="share of each client's own samples that it keeps for testing"
     )
-    client_test_from: Literal["own", "server", "classes"] = Field(
+    client_test_from: Literal["own", "server", "equal", "classes"] = Field(
         "own",
         description="where a client's test share comes from: cut from its own samples, or from the server's test set: "
         "its own there if the source says whose they are, else drawn with its class mixture (client_test times its "
         "train samples; two clients may share some); 'classes': all of the server's test set (its owner's part of "
         "it if the source says whose samples are), each class weighted with the client's share of it in training; "
-        "without client_test, nothing is cut",
+        "without client_test, nothing is cut; 'equal': the server's test set is dealt out, every client gets as many "
+        "samples of each class, rounded down (client_test is not used)",
     )
     client_validation: float = Field(
         0.0, ge=0, lt=1, description="share of each client's own samples that it keeps for validation"
@@ -116,8 +117,8 @@ class DataSpec(BaseModel):
     )
     scale: Scale = Field(
         "standard",
-        description="image sources: 'standard' (mean 0, deviation 1 over the train set), 'unit' (0 to 1), 'half' "
-        "(-1 to 1), 'half-inverted' (1 to -1) or 'imagenet' (its published means and deviations; RGB); of femnist and "
+        description="image sources: 'standard' (mean 0, deviation 1 over the train set), 'unit' (0 to 1), 'centred' "
+        "(-1 to 1), 'inverted' (1 to -1) or 'imagenet' (its published means and deviations; RGB); of femnist and "
         "pacs, 'standard' is 'unit'",
     )
     augment: AugmentName | None = Field(
@@ -148,6 +149,11 @@ class DataSpec(BaseModel):
     length: int = Field(512, ge=2, description="instructions: tokens of the window; what is longer is cut and counted")
     path: str | None = Field(None, description="folder to look for the source's file in, before HANSE_DATA")
     download: bool = Field(True, description="whether a source that is not found may be downloaded")
+
+    @property
+    def tested_by_clients(self) -> bool:
+        """Whether clients have test shares."""
+        return self.client_test > 0 or self.client_test_from in ("equal", "classes")
 
     @field_validator("source")
     @classmethod
@@ -224,11 +230,6 @@ class DataSpec(BaseModel):
             )
         if self.test_owners == "next" and (self.partition != "natural" or self.ids is not None):
             yield "test_owners = 'next' is for partition = 'natural', without ids; allowed: 'own'"
-
-    @property
-    def clients_test(self) -> bool:
-        """Whether clients have a test share."""
-        return self.client_test > 0 or self.client_test_from == "classes"
 
 
 def parse_spec(values: Mapping[str, Any]) -> DataSpec:

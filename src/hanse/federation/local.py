@@ -135,20 +135,23 @@ class LocalFederation:
                 _call(behaviour, "holds", Tensor, self._me(c), round, pool.y, i)
                 for (c, _), i in zip(seats, index, strict=True)
             ]
+        if self.recipe.order == "by_class":
+            index = [i[torch.argsort(pool.y[i.to(pool.y.device)], stable=True).to(i.device)] for i in index]
         jobs = [
-            SeatJob(i, t.start, (self.seed, round, c, t.row), t.centre, t.mu, t.tilt, t.work, t.payload)
+            SeatJob(i, t.start, (self.seed, round, c, t.row), t.centre, t.mu, t.tilt, t.work, t.payload, t.before)
             for (c, t), i in zip(seats, index, strict=True)
         ]
         trained = unable
         lots = self._lots(round, pool, jobs)
         own = {s: (samples, job) for samples, some in lots for s, job in some.items()}
         for samples, some in self._augmented(lots):
-            done = self.engine.train(samples, list(some.values()), self.recipe, self.recipe.lr_at(round))
-            for k, s in enumerate(some):
-                (client, task), (held, job) = seats[s], own[s]
-                loss, steps, count = float(done.loss[k]), int(done.steps[k]), float(len(job.index))
-                update = port.Trained(task.seat, done.rows[k], count, loss, steps, self._extras(held, job))
-                trained[client, task.seat] = update
+            for lr, equal in self._rates(round, {s: seats[s][1] for s in some}).items():
+                done = self.engine.train(samples, [some[s] for s in equal], self.recipe, lr)
+                for k, s in enumerate(equal):
+                    (client, task), (held, job) = seats[s], own[s]
+                    loss, steps, count = float(done.loss[k]), int(done.steps[k]), float(len(job.index))
+                    update = port.Trained(task.seat, done.rows[k], count, loss, steps, self._extras(held, job))
+                    trained[client, task.seat] = update
         return trained
 
     def _augmented(
@@ -161,6 +164,17 @@ class LocalFederation:
         least = smallest_batch(self.problem)
         for samples, some in lots:
             yield from augmented(self.data.augment, samples, some, self.recipe, least)
+
+    def _rates(self, round: int, tasks: Mapping[int, port.Train]) -> Mapping[float, Sequence[int]]:
+        """Return the learning rates of seats' tasks, and which of the seats train at each: all at the round's, unless
+        the recipe goes by when each client last trained.
+        """
+        if self.recipe.lr_decay_by == "round":
+            return {self.recipe.lr_at(round): list(tasks)}
+        found: dict[float, list[int]] = {}
+        for s, task in tasks.items():
+            found.setdefault(self.recipe.lr_at(task.last or 0), []).append(s)
+        return found
 
     def _lots(self, round: int, pool: Samples, jobs: Sequence[SeatJob]) -> list[tuple[Samples, dict[int, SeatJob]]]:
         """Return what is trained in one call of the engine: samples, and the jobs on them by position. Clients whom a
@@ -198,7 +212,7 @@ class LocalFederation:
         if job.payload is None:
             return {}
         least = smallest_batch(self.problem)
-        plan = batch_plan(len(job.index), self.recipe, job.key, job.work, least)
+        plan = batch_plan(len(job.index), self.recipe, job.key, job.work, least, job.before)
         return half_of(job.payload.name).reports(job.payload, pool.y[job.index], plan)
 
     def _unable(self, asked: Sequence[tuple[int, port.Train]]) -> dict[_Key, port.Result | str]:

@@ -48,12 +48,14 @@ def equilibrium(
     population: int | None = None,
     *,
     time: Time = "discrete",
+    start: Any = None,
 ) -> Floats:
     """Return the state ``X [k, k]`` after ``generations`` from equal shares: zero diagonal, rows that sum to 1.
 
     A generation multiplies the share of action a by ``1 + strength (u_a - mean_b u_b)``, at least 0 (papers.md T1-T4;
     "continuous": by the exponential of it, the flow of eq. (7)). With ``population`` it is a whole number of
-    individuals, rounded by largest remainder after each generation, as in the paper's Example 1. For k = 1 there is
+    individuals, rounded by largest remainder after each generation, as in the paper's Example 1; ``start [k, k]``,
+    whole numbers with a zero diagonal, says how many chose each action at first (see :func:`drawn`). For k = 1 there is
     nothing to choose: the state is ``[[1]]``. Time and memory are ``O(k^2)``, with ``population`` a generation
     ``O(k^2 log k)``.
 
@@ -64,7 +66,9 @@ def equilibrium(
         return np.ones((1, 1))
     lead = _lead(phi)
     if population is not None:
-        return _individuals(lead, generations, strength, population)
+        return _individuals(lead, generations, strength, population, start)
+    if start is not None:
+        raise ValueError("start: needs a population of individuals")
     return _closed(lead, generations, strength, time)
 
 
@@ -125,11 +129,21 @@ def _closed(lead: Floats, generations: int, strength: float, time: Time) -> Floa
     return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
-def _individuals(lead: Floats, generations: int, strength: float, population: int) -> Floats:
+def drawn(k: int, population: int, draw: np.random.Generator) -> Floats:
+    """Return a random start ``[k, k]``: each individual of each of the k populations chooses one of the k - 1 models of
+    the others, as in GTFLAT's public code (papers.md T5). Rows sum to ``population``.
+    """
+    found = np.zeros((k, k))
+    if k > 1:
+        found[~np.eye(k, dtype=bool)] = draw.multinomial(population, [1 / (k - 1)] * (k - 1), size=k).ravel()
+    return found
+
+
+def _individuals(lead: Floats, generations: int, strength: float, population: int, start: Any = None) -> Floats:
     """Whole individuals: ``n_a (1 + w (u_a - mean_b u_b))``, scaled to the population, rounded (papers.md T1, T3)."""
     k = len(lead)
     factor = np.where(np.isnan(lead), 0.0, np.maximum(1.0 + strength * lead, 0.0))
-    counts = _rounded(np.where(np.isnan(lead), 0.0, 1.0), population)
+    counts = _rounded(np.where(np.isnan(lead), 0.0, 1.0), population) if start is None else _start(start, k, population)
     moving = np.arange(k)  # rows at rest stay there: a generation is a function of the row alone
     for _ in range(generations):
         grown = counts[moving] * factor[moving]
@@ -142,6 +156,15 @@ def _individuals(lead: Floats, generations: int, strength: float, population: in
         if not len(moving):
             break
     return counts / population
+
+
+def _start(start: Any, k: int, population: int) -> Floats:
+    """Return a given start as float64 ``[k, k]``. Raises ValueError if it is none."""
+    counts = as_square(start, "start").copy()
+    whole = counts.shape == (k, k) and (counts == np.round(counts)).all() and (counts >= 0).all()
+    if not whole or np.diag(counts).any() or (counts.sum(axis=1) != population).any():
+        raise ValueError(f"start: needs {k} rows of whole numbers with the sum {population}, and 0 on the diagonal")
+    return counts
 
 
 def _rounded(wanted: Floats, population: int) -> Floats:

@@ -8,6 +8,7 @@ Daneshtalab). Each client that trained is a population that chooses among the ot
 :func:`cosine_payoff`      other estimates: directions, layers, validation losses
 :func:`scale_free`         payoffs over their mean size
 :func:`equilibrium`        ``X [k, k]``, the populations after 50 generations, eqs (6)-(7)
+:func:`drawn`              a random start of whole individuals
 :func:`evolve`             the same with a report of convergence
 :func:`weights`            ``omega [k]``, eq. (11)
 :func:`nash_gap`           the most that somebody gains by another choice, eq. (5)
@@ -22,6 +23,7 @@ from __future__ import annotations
 from hanse.games.evolution import (
     Evolution,
     Time,
+    drawn,
     equilibrium,
     evolve,
     expected_payoffs,
@@ -46,6 +48,7 @@ __all__ = [
     "cosine_payoff",
     "distances",
     "distances_to_mean",
+    "drawn",
     "equilibrium",
     "evolve",
     "expected_payoffs",

@@ -86,6 +86,7 @@ class SeatJob:
     ``work`` replaces the recipe's epochs, or its steps if it counts those (stragglers). ``key`` is ``(seed, round,
     client, start row)`` of its stream. ``payload`` adds a term to the loss of each batch, not to the one reported.
     ``drawn`` are its batches where they are not drawn from that stream.
+    ``before``: the steps that its client took in earlier rounds; batches that are not shuffled go on there.
     """
 
     index: Tensor
@@ -96,6 +97,7 @@ class SeatJob:
     tilt: Tensor | None = None
     work: int | None = None
     payload: Payload | None = None
+    before: int = 0
     drawn: Drawn | None = None
 
 
@@ -189,27 +191,35 @@ def batch_plan(
     key: tuple[int, int, int, int],
     work: int | None = None,
     smallest: int = 1,
+    before: int = 0,
 ) -> NDArray[np.int64]:
     """Return the batches of one seat, ``[steps, B]`` positions into its ``n`` samples, short batches padded with -1.
 
     The order comes from the stream ``(seed, "batches", round, client, start)`` of ``key``: one permutation an epoch.
+    A recipe with another order than "shuffled" takes the samples as they lie, going on ``before`` steps after the first
+    batch.
     ``smallest`` is the least batch the model can train on (2 with batch norm): a shorter last batch is left out.
     Raises ValueError for a client with fewer than ``smallest`` samples.
     """
     if n < smallest:
         raise ValueError(f"client {key[2]} has {n} samples to train on; at least {smallest} needed")
+    cut = _cut(n, recipe, work, smallest)
+    if recipe.order != "shuffled":
+        at_rest = np.append(np.arange(n), -1)[cut.slots]
+        return at_rest[(before + np.arange(cut.steps)) % cut.per_epoch]
     seed, round, client, start = key
     draw = stream(seed, "batches", round=round, client=client, start=start)
-    cut = _cut(n, recipe, work, smallest)
     order = np.full((cut.epochs, n + 1), -1, dtype=np.int64)
     for epoch in range(cut.epochs):
         order[epoch, :n] = draw.permutation(n)
     return order[:, cut.slots].reshape(-1, cut.slots.shape[1])[: cut.steps]
 
 
-def last_epoch(n: int, recipe: Recipe, work: int | None = None, smallest: int = 1) -> int:
+def last_epoch(n: int, recipe: Recipe, work: int | None = None, smallest: int = 1, before: int = 0) -> int:
     """Return the first step of the last (perhaps unfinished) pass over the samples: reported losses start there."""
     cut = _cut(n, recipe, work, smallest)
+    if recipe.order != "shuffled":
+        return max(0, cut.steps - 1 - (before + cut.steps - 1) % cut.per_epoch)
     return (cut.epochs - 1) * cut.per_epoch
 
 
@@ -218,7 +228,8 @@ def plan_of(job: SeatJob, recipe: Recipe, smallest: int) -> Drawn:
     if job.drawn is not None:
         return job.drawn
     n = len(job.index)
-    return Drawn(batch_plan(n, recipe, job.key, job.work, smallest), last_epoch(n, recipe, job.work, smallest))
+    batches = batch_plan(n, recipe, job.key, job.work, smallest, job.before)
+    return Drawn(batches, last_epoch(n, recipe, job.work, smallest, job.before))
 
 
 def smallest_batch(problem: Problem) -> int:

@@ -132,6 +132,25 @@ def cnn_femnist(input_shape: Shape, num_classes: int | None) -> nn.Module:
     return nn.Sequential(*images, nn.Dropout(0.25), flat, wide, relu, nn.Dropout(0.5), last)
 
 
+def cnn_gtflat(input_shape: Shape, num_classes: int | None) -> nn.Module:
+    """Return the CNN that GTFLAT's public code trains on CIFAR-10: pooled 5x5 convolutions of 32 and 64 channels with
+    batch norm, then linear to 512 and to the classes, without an activation between (1600-512-10 on 32x32 images).
+    """
+    if len(input_shape) != 3 or min(input_shape[1:]) < 16:
+        raise UserError(
+            f"model.name: 'cnn_gtflat': takes images [channels, height, width] of 16 x 16 or more; samples have "
+            f"{input_shape}"
+        )
+    depth, height, width = input_shape
+    layers: list[nn.Module] = []
+    for out in (32, 64):
+        layers += [nn.Conv2d(depth, out, 5), nn.BatchNorm2d(out), nn.MaxPool2d(2), nn.ReLU()]
+        depth, height, width = out, (height - 4) // 2, (width - 4) // 2
+    return nn.Sequential(
+        *layers, nn.Flatten(), nn.Linear(depth * height * width, 512), nn.Linear(512, num_classes or 1)
+    )
+
+
 MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "logistic": logistic,
     "mlp": mlp,
@@ -139,6 +158,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "cnn_greedyfed": cnn_greedyfed,
     "cnn_small": cnn_small,
     "cnn_fedgen": cnn_fedgen,
+    "cnn_gtflat": cnn_gtflat,
     "cnn_femnist": cnn_femnist,
     "lenet": lenet,
     "resnet20": resnet20,

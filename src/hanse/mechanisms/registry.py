@@ -19,7 +19,7 @@ from hanse.mechanisms.fedfomo import FedFomo, fedfomo
 from hanse.mechanisms.fedgen import FedGen, fedgen, gtfedgen
 from hanse.mechanisms.fedsoft import FedSoft, fedsoft
 from hanse.mechanisms.greedyfed import greedyfed
-from hanse.mechanisms.gtflat import GTFLAT, ValidationGTFLAT, gtfedavg, gtfedprox
+from hanse.mechanisms.gtflat import GTFLAT, GTFLATSelect, ValidationGTFLAT, gtfedavg, gtfedprox
 from hanse.mechanisms.ifca import IFCA, ifca
 from hanse.mechanisms.ipfl import IPFL, Utilities, ipfl
 from hanse.mechanisms.pfedgraph import FromCentres, PFedGraph, pfedgraph
@@ -45,6 +45,7 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "power_of_choice": select.PowerOfChoice,
         "oort": select.Oort,
         "set_aware": SetAware,
+        "gtflat": GTFLATSelect,
         "ipfl": IPFL,
         "tiers": Tiers,
         "pretrained_tiers": PretrainedTiers,

@@ -62,6 +62,8 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
         """Keep nothing. Raises UserError for another optimiser than SGD, from whose steps gradients are read."""
         if context.recipe.optimizer != "sgd":
             raise UserError(f"train.optimizer: {context.recipe.optimizer!r}: control variates need 'sgd'")
+        if context.recipe.lr_decay_by != "round":
+            raise UserError("train.lr_decay_by: 'last': control variates need one learning rate a round: 'round'")
         return {}
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:

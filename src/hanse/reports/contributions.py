@@ -548,6 +548,40 @@ def _sure_pairs(mean: Floats, error: Floats) -> str:
     )
 
 
+@dataclass(frozen=True)
+class SmallerBudget:
+    """What values of a run would have been from fewer models a round.
+
+    ``sums`` and ``errors``: of each client ``[N]`` its total and the standard error from the sampling of coalitions;
+    ``same``: how many of the clients of largest total are among those of largest total with the whole budget, of
+    ``of``; ``flips``: clients whose total is surely of the other sign.
+    """
+
+    budget: int
+    sums: Floats
+    errors: Floats
+    same: int
+    of: int
+    flips: tuple[int, ...]
+
+
+def smaller_budgets(run: RunRecord, found: Contribution) -> list[SmallerBudget]:
+    """Return what each smaller budget that a run recorded (``also``) would have said, beside ``found``, its values with
+    the whole one.
+    """
+    top, ours, result = set(found.clients[:_TOP].tolist()), np.sort(found.clients), []
+    for budget, rounds in run.smaller_budgets().items():
+        sums, squares = np.zeros(run.num_clients), np.zeros(run.num_clients)
+        for who, (values, errors) in rounds:
+            np.add.at(sums, who, np.nan_to_num(values))
+            np.add.at(squares, who, errors**2)
+        error = np.sqrt(squares)
+        flips = (c for c in ours.tolist() if SURE * error[c] < abs(sums[c]) and sums[c] * _total(found, c) < 0)
+        same = len(top & set(ours[np.argsort(-sums[ours], kind="stable")[:_TOP]].tolist()))
+        result.append(SmallerBudget(budget, sums, error, same, len(top), tuple(flips)))
+    return result
+
+
 def _budgets(group: SeedGroup, name: str) -> list[Chart]:
     """Return a chart of what smaller budgets would have said of the first run of a group that recorded it."""
     run = next((run for run in group.runs if run.smaller_budgets()), None)
@@ -556,27 +590,14 @@ def _budgets(group: SeedGroup, name: str) -> list[Chart]:
         return []
     kept = _ends(len(found.clients), 8, 6)
     clients = found.clients[kept]
-    series, said = [], []
+    smaller = smaller_budgets(run, found)
+    series = [Series(f"{less.budget} models", less.sums[clients], less.errors[clients]) for less in smaller]
     whole = Series("the whole budget", found.totals[kept], found.last.sampling[kept])
-    top = set(found.clients[:_TOP].tolist())
-    for budget, rounds in run.smaller_budgets().items():
-        sums, squares = np.zeros(run.num_clients), np.zeros(run.num_clients)
-        for who, (values, errors) in rounds:
-            np.add.at(sums, who, np.nan_to_num(values))
-            np.add.at(squares, who, errors**2)
-        error = np.sqrt(squares)
-        series.append(Series(f"{budget} models", sums[clients], error[clients]))
-        ours = np.sort(found.clients)
-        flips = [c for c in ours.tolist() if SURE * error[c] < abs(sums[c]) and sums[c] * _total(found, c) < 0]
-        same = len(top & set(ours[np.argsort(-sums[ours], kind="stable")[:_TOP]].tolist()))
-        said.append(
-            f"With {budget} models a round {same} of the {len(top)} best are the same"
-            + (
-                f", and the sign of {_plural(len(flips))} is surely another."
-                if flips
-                else ", and no sign is surely another."
-            )
-        )
+    said = [
+        f"With {less.budget} models a round {less.same} of the {less.of} best are the same, and "
+        + (f"the sign of {_plural(len(less.flips))} is surely another." if less.flips else "no sign is surely another.")
+        for less in smaller
+    ]
     caption = (
         "What the values would have been from fewer models a round, a part of those that were scored. Whiskers: one "
         "standard error from the sampling of coalitions. " + " ".join(said)

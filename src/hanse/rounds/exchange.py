@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hanse.base.errors import PartError
 from hanse.core.calling import call, name_of
+from hanse.core.history import NEVER, History
 from hanse.core.part import State, TrainPart, View
 from hanse.core.payload import Payload
 from hanse.core.port import Federation, Request, Result, Task, Train, Trained
@@ -95,6 +96,17 @@ def training(seats: Seats, table: Table, payload: Payload | None) -> list[Reques
         )
         for s in range(len(seats))
     ]
+
+
+def continued(requests: Sequence[Request], history: History) -> list[Request]:
+    """Return training requests that go on where each client's earlier training left it."""
+
+    def one(client: int, task: Train) -> Train:
+        steps, last = int(history.steps[client]), int(history.last[client])
+        start = history.model(client, task.start)
+        return replace(task, start=start, before=steps, last=None if last == NEVER else last)
+
+    return [replace(r, tasks=tuple(one(r.client, t) for t in r.tasks if isinstance(t, Train))) for r in requests]
 
 
 def _combine(weights: np.ndarray, rows: Tensor) -> Sequence[Tensor]:

@@ -13,6 +13,7 @@ from hanse.core.book import Book
 from hanse.core.calling import States, call, check_figures, check_rows, checked_state, decide, guarded, name_of
 from hanse.core.entry import MINT, Transaction
 from hanse.core.entry import client as account_of
+from hanse.core.history import History
 from hanse.core.mixing import proposed_mix
 from hanse.core.part import Context, Mechanism, Part, Settlement, Stage, State, View
 from hanse.core.port import Federation, Request, Roster
@@ -22,7 +23,7 @@ from hanse.data.federated import FederatedData
 from hanse.federation.private import NEVER
 from hanse.learning.job import Engine, Problem
 from hanse.mechanisms.feedback import Feedback, gone
-from hanse.rounds.exchange import Exchange, accepted, merge, sent, training
+from hanse.rounds.exchange import Exchange, accepted, continued, merge, sent, training
 from hanse.rounds.judge import Judge
 
 
@@ -70,6 +71,7 @@ class LoopState:
     """What changes over a run, and all that a checkpoint holds: the next round, the table, homes, the parts' states,
     the books, the weights ``[N, K]`` of the clients' personal models if there are any, whether the run is finished, and
     the round in which each private row ``moved [K]``, taking its owner's last accepted update (NEVER: none).
+    ``history``: what clients did before, where the recipe depends on it.
     """
 
     round: int
@@ -80,6 +82,7 @@ class LoopState:
     personal: Floats | None = None
     finished: bool = False
     moved: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # no entry: never
+    history: History | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ class _Now:
     view: View
     states: States
     port: Exchange
+    history: History | None = None
 
     def knowing(self, **known: Any) -> _Now:
         """Return the round with more known."""
@@ -125,7 +129,9 @@ def first_state(setup: Setup) -> LoopState:
     home = train.home(table, context)
     with guarded(f"the train part {type(train).__name__}: its home returned"):
         check_rows("rows", home, (context.num_clients,), table.size)
-    return LoopState(0, table, home, states, Book(floor=setup.floor))
+    recipe, first = context.recipe, context.initial(0)
+    history = History.of(recipe, context.num_clients, context.layout, first) if recipe.remembers else None
+    return LoopState(0, table, home, states, Book(floor=setup.floor), history=history)
 
 
 def play_round(setup: Setup, state: LoopState) -> Played:
@@ -148,7 +154,10 @@ def play_round(setup: Setup, state: LoopState) -> Played:
     learned = _learned(setup, now)
     personal = None if view.deployment is None else view.deployment.weights
     moved = _moved(state, view, table)
-    after = LoopState(state.round + 1, table, view.mixed.home, learned, view.book, personal, moved=moved)
+    history = None if state.history is None else state.history.after(state.round, view.trained)
+    after = LoopState(
+        state.round + 1, table, view.mixed.home, learned, view.book, personal, moved=moved, history=history
+    )
     return Played(after, view, now.port.seconds, now.port.down, now.port.up, _figures(setup, learned))
 
 
@@ -214,7 +223,7 @@ def _begin(setup: Setup, state: LoopState, stage: Stage) -> _Now:
     port = Exchange(setup.federation, state.round, setup.deadline_s, setup.min_replies)
     present = setup.federation.present(state.round)
     view = View(setup.context, state.round, stage, present, state.table, state.home, setup.judge, book=state.book)
-    return _Now(view, state.states, port)
+    return _Now(view, state.states, port, state.history)
 
 
 def _ask_at_the_start(setup: Setup, now: _Now) -> _Now:
@@ -247,7 +256,9 @@ def _train(setup: Setup, now: _Now) -> _Now:
     with now.port.clock("train"):
         questions = _questions(setup, now, "train")
         payload = sent(train, now.view, now.states[setup.key("train")])
-        view = now.port.send(merge([*training(seats, now.view.table, payload), *questions]), now.view)
+        asked = training(seats, now.view.table, payload)
+        asked = asked if now.history is None else continued(asked, now.history)
+        view = now.port.send(merge([*asked, *questions]), now.view)
         view = _enough(replace(view, updates=accepted(seats, view), stage="close"), setup.min_replies)
     return replace(now, view=view)
 

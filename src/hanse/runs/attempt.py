@@ -79,7 +79,7 @@ def _test(setup: Setup, experiment: Experiment, played: Played) -> Figures:
         trained = trained_models(played.view.updates, held)
     return ask_tests(
         setup.engine, setup.data, federation, number, state.table, held,
-        clients=clients, remote=remote, trained=trained,
+        clients=clients, remote=remote, history=state.history, trained=trained,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.core.book import Book
 from hanse.core.entry import Transaction
+from hanse.core.history import History
 from hanse.core.part import State
 from hanse.core.table import Block, Table
 from hanse.rounds.round import LoopState
@@ -82,6 +83,10 @@ def store(path: Path, snapshot: Snapshot) -> None:
     tensors["table/moved"] = torch.tensor(state.moved)
     if state.personal is not None:
         tensors["personal"] = torch.tensor(state.personal)
+    if state.history is not None:
+        tensors["history/steps"] = torch.tensor(state.history.steps)
+        tensors["history/last"] = torch.tensor(state.history.last)
+        tensors["history/statistics"] = state.history.statistics.detach().cpu().contiguous()
     book = state.book
     known = {
         "version": VERSION,
@@ -132,11 +137,16 @@ def load(path: Path, device: torch.device) -> Snapshot:
         tensors["table/rows"].to(device), tensors["table/owner"].numpy(), tensors["table/block"].numpy(), blocks
     )
     personal = tensors["personal"].numpy() if "personal" in tensors else None
+    history = None
+    if "history/steps" in tensors:
+        steps, last = (tensors[f"history/{name}"].numpy() for name in ("steps", "last"))
+        history = History(steps, last, tensors["history/statistics"].to(device))
     book, home = Book(**known["book"]), tensors["table/home"].numpy()
     moved = tensors["table/moved"].numpy()
     state = LoopState(
-        known["round"], table, home, states, book, personal=personal, finished=known["finished"], moved=moved
-    )
+        known["round"], table, home, states, book,
+        personal=personal, finished=known["finished"], moved=moved, history=history,
+    )  # fmt: skip
     pending = tuple(
         (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))
         for r, step, kind, memo, rows in known["pending"]

@@ -61,7 +61,8 @@ class MechanismSection(BaseModel):
 
 class TrainSection(Section):
     """``[train]``: local SGD; ``batch_size`` (32 if nothing is said), ``batches_per_epoch``, or ``steps`` of
-    batches.
+    batches. ``lr_decay_by``, ``order`` and ``statistics`` make it depend on what a client did before
+    (:class:`hanse.core.recipe.Recipe`); they are for clients of this process.
     """
 
     epochs: Positive = 1
@@ -73,6 +74,9 @@ class TrainSection(Section):
     weight_decay: Weight = 0.0
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     optimizer: Literal["sgd", "adamw"] = "sgd"
+    lr_decay_by: Literal["round", "last"] = "round"
+    order: Literal["shuffled", "by_class"] = "shuffled"
+    statistics: Literal["averaged", "own"] = "averaged"
 
     @model_validator(mode="before")
     @classmethod

@@ -18,9 +18,11 @@ from hanse.base.streams import stream
 from hanse.core.entry import TOKEN
 from hanse.core.part import Context, Mechanism, in_slots
 from hanse.core.port import Federation
+from hanse.core.recipe import REMEMBERING, Recipe
 from hanse.core.telling import About, describe
 from hanse.data import FederatedData, Samples
 from hanse.data import build as build_data
+from hanse.data.federated import RemoteData
 from hanse.federation.behaviour import BEHAVIOURS, Behaviour
 from hanse.federation.local import LocalFederation
 from hanse.federation.norm_bound import Bounded, build_refusal
@@ -85,6 +87,7 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
     unfit = _one_answer(experiment, data) or _unfit(experiment, data, problem, device or torch.device("cpu"))
     lines += [lack.line for lack in unmet_needs(mechanism, _given(experiment, data, problem, mechanism, bool(unfit)))]
     lines += [*_too_many(experiment.mechanism.table, mechanism, data.num_clients), *unfit]
+    lines += _not_remembered(experiment, data, mechanism)
     seats, least = getattr(mechanism.select, "clients_per_round", data.num_clients), experiment.federation.min_replies
     if least > min(seats, data.num_clients):
         lines.append(f"federation.min_replies: {least}: more than the {min(seats, data.num_clients)} seats of a round")
@@ -149,6 +152,20 @@ def _too_many(table: dict[str, Any], mechanism: Mechanism, num_clients: int) -> 
         for name, m in many.items()
         if isinstance(m, int) and m > num_clients
     ]
+
+
+def _not_remembered(experiment: Experiment, data: FederatedData, mechanism: Mechanism) -> list[str]:
+    """Return a line for each setting of the recipe that depends on clients' earlier training and cannot be met."""
+    recipe, lines = experiment.train.recipe, []
+    if recipe.remembers and (experiment.federation.engine != "local" or isinstance(data, RemoteData)):
+        changed = [f"{k} = '{getattr(recipe, k)}'" for k in REMEMBERING if getattr(recipe, k) != getattr(Recipe, k)]
+        lines.append(f"train.{changed[0]}: is for clients of this process, not on a network")
+    shared = [block for block in mechanism.train.blocks() if block.initial != "zero"]
+    if recipe.statistics == "own" and (len(shared) != 1 or shared[0].count != 1):
+        lines.append("train.statistics: 'own': needs a mechanism with one shared model, such as 'fedavg'")
+    if recipe.order == "by_class" and (data.num_classes is None or is_text(data.pool([0])[0])):
+        lines.append("train.order: 'by_class': needs samples with a class each; must be 'shuffled'")
+    return lines
 
 
 def _one_answer(experiment: Experiment, data: FederatedData) -> list[str]:
@@ -349,7 +366,7 @@ def _tested(experiment: Experiment, data: FederatedData, remote: bool) -> np.nda
     or have none, whatever ``[data]`` says).
     """
     wanted = experiment.eval.clients
-    if (not experiment.data.clients_test and not remote) or wanted == 0:
+    if not (experiment.data.tested_by_clients or remote) or wanted == 0:
         return np.zeros(0, np.int64)
     if wanted == "all" or wanted >= data.num_clients:
         return np.arange(data.num_clients)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.core.history import History
 from hanse.core.part import Deployment, OwnMix
-from hanse.core.port import Federation, Mixture, Request, Roster, Test, Tested
+from hanse.core.port import Federation, Mixture, Request, Roster, Task, Test, Tested
 from hanse.core.table import SERVER, Floats, Ints, Table, Updates, mix
 from hanse.data.federated import FederatedData
 from hanse.federation.check import heard
@@ -49,6 +50,7 @@ def ask_tests(
     *,
     clients: Ints,
     remote: bool,
+    history: History | None = None,
     trained: Mapping[int, Tensor] = MappingProxyType({}),
 ) -> Figures:
     """Test what clients hold after a round: on the server's test set (a mean over clients), and by ``clients [n]``,
@@ -56,14 +58,17 @@ def ask_tests(
 
     In a simulation private rows lie in the table and are tested on the server's set, too, and all ``clients`` answer,
     whether they are present or not. With clients that are ``remote``, a private row is tested by its owner alone,
-    only those that are here are asked, and what they say is checked. Clients in ``trained`` test that model ``[P]`` in
-    the place of what they hold.
+    only those that are here are asked, and what they say is checked. With a ``history`` clients test with the
+    batch-norm statistics that they keep; where they keep them, the server has none, and tests nothing. Clients in
+    ``trained`` test that model ``[P]`` in the place of what they hold.
     """
     rows = held.rows
     public = rows[table.owner[rows] == SERVER] if remote else rows
     roster = federation.present(round) if remote and len(clients) else Roster()
     here = np.intersect1d(roster.ids, clients) if remote else clients
     requests = [_in_place(r, trained.get(r.client)) for r in _requests(table, held, here, remote)]
+    if history is not None:
+        requests = [replace(r, tasks=tuple(_kept(r.client, t, history) for t in r.tasks)) for r in requests]
     replies = federation.exchange(round, requests, None, 0) if requests else ()
     arrays: dict[str, NDArray[Any]] = {}
     if remote:  # what comes from this process is as sound as its engine, also where a model has diverged
@@ -74,7 +79,8 @@ def ask_tests(
             arrays["test_reason"] = np.array([reason for _, reason in came.refusals], np.str_)
     found = {r.client: one for r in replies for one in r.results if isinstance(one, Tested)}
     tested = {c: found[c] for c in here.tolist() if c in found and (found[c].num_samples or not remote)}
-    metrics = _on_server(engine, data, table, public)
+    complete = history is None or not history.statistics.shape[1]
+    metrics = _on_server(engine, data, table, public) if complete else {}
     if tested:
         text = is_text(data.pool([], "test")[0])
         figures = _figures(np.array(list(tested)), list(tested.values()), text)
@@ -82,7 +88,7 @@ def ask_tests(
         finite = {name: x if x is None or math.isfinite(x) else None for name, x in figures.metrics.items()}
         metrics |= finite if remote else figures.metrics
         arrays = {**figures.arrays, **arrays}
-    metrics |= by_distribution(engine, data, table) if len(public) else {}
+    metrics |= by_distribution(engine, data, table) if len(public) and complete else {}
     return Figures(metrics, arrays, held.weights if held.own_mix is None else _personal(table, held.own_mix, found))
 
 
@@ -137,6 +143,11 @@ def _requests(table: Table, held: Deployment, clients: Ints, remote: bool) -> li
             continue  # another's private row
         asked.append(Request(c, (Test("test", model, row, own, beside.get(c), own is None or c in beside),)))
     return asked
+
+
+def _kept(client: int, task: Task, history: History) -> Task:
+    """Return a test of what the client holds, with the batch-norm statistics that it keeps."""
+    return replace(task, model=history.model(client, task.model)) if isinstance(task, Test) else task
 
 
 def _on_server(engine: Engine, data: FederatedData, table: Table, rows: Ints) -> dict[str, float | None]:
