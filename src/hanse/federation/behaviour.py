@@ -274,12 +274,25 @@ class Attacker(OfSome):
 
     "random": a random model, drawn anew each round, with the spread of the one that it was sent; the others turn the
     update (what training changed): "shuffle" its elements, "flip" its sign, the "same" value at each element,
-    "gaussian" noise, all of the update's own length times ``scale``.
+    "gaussian" noise, all of the update's own length times ``scale``. ``of = "model"`` turns all parameters in the place
+    of the update, as iPFL's public code does: shuffled, negated, all 1, or N(0, 1), times ``scale``.
+
+    ``start``: where it goes on from. "own": as it is asked, which is its own last upload where each client has a row of
+    its own, so that what it adds to its updates piles up. "sent": from the centre to which it is pulled, which is made
+    of others' models (iPFL, FedAMP), and else from the model that it is asked to train.
     """
 
     kind: Attack = "random"
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     since: Annotated[int, Field(ge=0)] = 0
+    of: Literal["update", "model"] = "update"
+    start: Literal["own", "sent"] = "own"
+
+    def on_request(self, me: Me, round: int, request: Request) -> Request:
+        """Go on from the centre that was sent, if that is wanted; a private row is its own and stays."""
+        if self.start == "own" or me.id not in self.clients or round < self.since:
+            return request
+        return replace(request, tasks=tuple(_from_centre(t) if isinstance(t, Train) else t for t in request.tasks))
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Replace the client's uploads; a private row is its own and stays."""
@@ -303,6 +316,8 @@ class Attacker(OfSome):
 
     def _spoilt(self, draw: np.random.Generator, start: Tensor, row: Tensor) -> Tensor:
         """Return the parameters that are sent instead of ``row [P]``."""
+        if self.of == "model":
+            return self.scale * self._turned(draw, row)
         update = row - start
         spread = float(update.double().square().mean().sqrt())
         if self.kind == "random":
@@ -315,9 +330,23 @@ class Attacker(OfSome):
             return start + self.scale * spread
         return start + self.scale * spread * self._normal(draw, row)
 
+    def _turned(self, draw: np.random.Generator, row: Tensor) -> Tensor:
+        """Return what becomes of a whole model ``row [P]``."""
+        if self.kind == "shuffle":
+            return row[torch.from_numpy(draw.permutation(len(row))).to(row.device)]
+        if self.kind in ("flip", "same"):
+            return -row if self.kind == "flip" else torch.ones_like(row)
+        return self._normal(draw, row)
+
     @staticmethod
     def _normal(draw: np.random.Generator, row: Tensor) -> Tensor:
         return torch.from_numpy(draw.standard_normal(len(row), dtype="float32")).to(row.device)
+
+
+def _from_centre(task: Train) -> Train:
+    """Return the task from the centre that it is pulled to, if it is."""
+    pulled = task.centre is not None and task.mu != 0 and not task.private
+    return replace(task, start=task.centre) if pulled and task.centre is not None else task
 
 
 @dataclass(frozen=True)
@@ -342,12 +371,14 @@ class FreeRider(Behaviour):
 @dataclass(frozen=True)
 class Liar(OfSome):
     """The ``clients`` multiply what they report: the ``size`` of their data beside each update, and their ``cost`` and
-    ``eagerness`` where a market asks for them (iPFL Table 4).
+    ``eagerness`` where a market asks for them (iPFL Table 4). ``says`` has the numbers that they declare whatever is
+    true: free-riders of iPFL's figure 5 share at no cost and declare 1.
     """
 
     size: Ratio = 1.0
     cost: Ratio = 1.0
     eagerness: Ratio = 1.0
+    says: Mapping[Literal["cost", "eagerness"], Ratio] = field(default_factory=dict)
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Change what the client reports."""
@@ -359,6 +390,7 @@ class Liar(OfSome):
         """Return who lies."""
         ratios = {"size of their data": self.size, "cost": self.cost, "eagerness": self.eagerness}
         lies = ", ".join(f"{name} times {ratio:g}" for name, ratio in ratios.items() if ratio != 1)
+        lies = ", ".join(filter(None, (lies, *(f"{name} {value:g}" for name, value in self.says.items()))))
         told = f"Liars report something else than what is true: {lies}." if lies else "These liars report what is true."
         return Conduct("liars", told, self.those(num_clients), cheats=True, rank=30)
 
@@ -371,10 +403,13 @@ class Liar(OfSome):
 
     def _declared(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         ratios = {"cost": self.cost, "eagerness": self.eagerness}
-        return {
+        found: dict[str, Any] = {
             key: value * ratios[key] if key in ratios and value not in (0, float("inf")) else value
             for key, value in values.items()
         }
+        for name, value in self.says.items():
+            found[name] = value
+        return found
 
 
 BEHAVIOURS: Mapping[str, type[Behaviour]] = {

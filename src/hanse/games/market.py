@@ -8,6 +8,7 @@ imports the model of client j. All clients are solved at once; memory is O(m^2).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,6 +32,7 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 Graph = NDArray[np.int8]
+Stop = Literal["skip", "break"]
 
 _BLOCK = 1 << 21  # entries of a block of rows that is worked on at once
 
@@ -98,30 +100,36 @@ def _blocks(m: int) -> list[slice]:
     return [slice(a, min(a + step, m)) for a in range(0, m, step)]
 
 
-def learn_graph(distance: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerness: ArrayLike, lam: float) -> Graph:
+def learn_graph(
+    distance: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerness: ArrayLike, lam: float, stop: Stop = "skip"
+) -> Graph:
     """Return the graph of iPFL's Algorithm 2, ``A [m, m]`` of 0/1: each client's locally optimal imports (eq. 9).
 
-    Sellers are visited by falling threshold (ties: lower index, I11); one that no longer pays is skipped, not the end
-    (I2); nobody imports itself (I5). O(m log m) a client. Raises ValueError for what no market can have.
+    Sellers are visited by falling threshold (ties: lower index, I11); nobody imports itself (I5). A seller that does
+    not pay is passed over ("skip", I2), or is the end of the visit ("break", as Algorithm 2 is printed: eq. 9 need not
+    hold then). O(m log m) a client. Raises ValueError for what no market can have.
     """
-    return best_imports(Market.of(distance, sizes, costs, eagerness, lam))
+    return best_imports(Market.of(distance, sizes, costs, eagerness, lam), stop)
 
 
-def best_imports(market: Market) -> Graph:
+def best_imports(market: Market, stop: Stop = "skip") -> Graph:
     """Return :func:`learn_graph` of a market that has been checked, ``[m, m]``."""
     graph = np.zeros((market.size, market.size), np.int8)
     for rows in _blocks(market.size):
-        graph[rows] = _imports(market, rows)
+        graph[rows] = _imports(market, rows, stop)
     return graph
 
 
-def _imports(market: Market, rows: slice) -> Graph:
+def _imports(market: Market, rows: slice, stop: Stop) -> Graph:
     """Return Algorithm 2's rows of the graph for a block of buyers."""
     n, own, K = market.sizes, market.sizes[rows, None], market.eagerness[rows, None]
     price = market.price(rows)
     # what does not pay as the only import never pays: marginal gains only fall
     viable = marginal(own, n[None, :], K) > price
     viable[np.arange(viable.shape[0]), np.arange(rows.start, rows.stop)] = False  # papers.md I5
+    if stop == "break":  # one that never pays may be the first in the order, and the end of it
+        viable[:] = (n > 0)[None, :] & (K > 0)
+        viable[np.arange(viable.shape[0]), np.arange(rows.start, rows.stop)] = False
     chosen = np.zeros(viable.shape, np.int8)
     width = int(viable.sum(axis=1).max(initial=0))
     if width == 0:
@@ -136,11 +144,13 @@ def _imports(market: Market, rows: slice) -> Graph:
     size = n[place]
     reached = own[:, 0].copy()
     least = float(n[n > 0].min())
+    going = np.ones(len(reached), bool)
     for k in range(width):
         if not (total[:, k] > (reached + least) * (1 - 1e-9)).any():
             break  # thresholds fall and totals grow: nobody can add any more
         # iPFL Alg. 2, N + n_k < n_k^Th, as the marginal gain that it stands for (I4: exact for any size)
-        add = real[:, k] & (marginal(reached, size[:, k], K[:, 0]) > r[:, k])
+        add = going & real[:, k] & (marginal(reached, size[:, k], K[:, 0]) > r[:, k])
+        going = add if stop == "break" else going
         reached = reached + np.where(add, size[:, k], 0.0)
         chosen[np.flatnonzero(add), place[add, k]] = 1
     return chosen

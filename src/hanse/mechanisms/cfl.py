@@ -102,6 +102,8 @@ class CFL(WeighPart):
         return Weighed(tuple(replaced), tuple(new), home, metrics), state
 
 
-def cfl(clients_per_round: Seated = None, eps1: Length = 2.0, eps2: Length = 2.5) -> Mechanism:
+def cfl(
+    clients_per_round: Seated = None, eps1: Length = 2.0, eps2: Length = 2.5, linkage: Linkage = "single"
+) -> Mechanism:
     """CFL (Sattler et al. 2020): clusters that split when their members' updates are long and their mean is short."""
-    return Mechanism("cfl", who(clients_per_round), SharedModel(), CFL(eps1, eps2), deploy=ServerModel())
+    return Mechanism("cfl", who(clients_per_round), SharedModel(), CFL(eps1, eps2, linkage), deploy=ServerModel())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hanse.base.factories import Rate, Share, Weight
+from hanse.base.factories import Count, Rate, Share, Weight
 from hanse.core.part import Context, Mechanism, State, TrainPart, View, Weighed, WeighPart
 from hanse.core.table import PER_CLIENT, Block, Floats, Seats
 from hanse.games.gram import distances
@@ -55,12 +55,14 @@ def heuristic_attention(cosine: Floats, self_weight: float, scale: float) -> Flo
 class TowardsCentres(TrainPart):
     """Each client goes on with its own model, pulled by ``mu/2 |theta - u_i|^2`` to its centre u_i.
 
-    Any weigh part that fills the rows "centre" makes the centres.
+    Any weigh part that fills the rows "centre" makes the centres. Before round ``pull_from`` nobody is pulled: centres
+    are the initial model in round 0, of which iPFL's comparison runs no pull (``pull_from = 1``).
     """
 
     needs = frozenset({"clients"})
     reads = frozenset({"centre"})
     mu: Weight = 0.01
+    pull_from: Count = 0
 
     def blocks(self) -> Sequence[Block]:
         """Return a model and a centre for each client."""
@@ -71,7 +73,8 @@ class TowardsCentres(TrainPart):
         client = chosen_seats(view).client
         own = view.at("model", client)
         R = units(view.at("centre", client), view.table.size)
-        return Seats(client, own, own, R=R, mu=np.full(len(client), self.mu)), state
+        mu = self.mu if view.round >= self.pull_from else 0.0
+        return Seats(client, own, own, R=R, mu=np.full(len(client), mu)), state
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,9 @@ def fedamp(
     return Mechanism("fedamp", who(clients_per_round), TowardsCentres(mu), weigh, deploy=ServerModel())
 
 
-def heur_fedamp(clients_per_round: Seated = None, lam: Weight = 0.01) -> Mechanism:
-    """HeurFedAMP (Huang et al. 2021): FedAMP with weights by cosines, as pFedGraph's and iPFL's comparisons run it."""
-    return Mechanism("heur_fedamp", who(clients_per_round), TowardsCentres(lam), HeurFedAMP(), deploy=ServerModel())
+def heur_fedamp(clients_per_round: Seated = None, lam: Weight = 0.01, pull_from: Count = 0) -> Mechanism:
+    """HeurFedAMP (Huang et al. 2021): FedAMP with weights by cosines, as pFedGraph's and iPFL's comparisons run it
+    (with ``pull_from = 1``).
+    """
+    train = TowardsCentres(lam, pull_from)
+    return Mechanism("heur_fedamp", who(clients_per_round), train, HeurFedAMP(), deploy=ServerModel())

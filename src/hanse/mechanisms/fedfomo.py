@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from hanse.games.gram import distances
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats
+from hanse.mechanisms.weigh import Received
 
 
 def gains(loss_old: Floats, loss_received: Floats, distance: Floats) -> Floats:
@@ -53,6 +54,12 @@ class FedFomo(TrainPart, WeighPart):
     Which ones are sent: the largest sums of gains that it reported before; each place goes to a random client instead
     with probability ``exploration - decay t``, at least 0. One exchange of one question a client, after training. Its
     bytes count the old model, its own update and the ones it receives, though a client has the first two already.
+
+    iPFL's comparison runs another form of it (its public code), of which each piece is an option. ``sent = "drawn"``:
+    ``models`` of all updates, its own perhaps among them, are drawn without replacement in proportion to 1 plus the
+    weights that it gave before, and it mixes these alone. ``share``: whose loss falls, that on its "validation" share
+    or on the samples that it "train"s with. ``entry``: distances are ``|theta_j - theta_i + entry|``, from the own
+    update, this much added to each difference, so that a weight on the own update is finite (and large).
     """
 
     needs = by_slot(train={"clients"}, weigh={"clients", "client_validation"})
@@ -62,6 +69,13 @@ class FedFomo(TrainPart, WeighPart):
     exploration: Share = 0.3
     decay: Annotated[float, Field(ge=0)] = 0.05
     score_samples: Positive | None = None
+    sent: Literal["best", "drawn"] = "best"
+    share: Literal["validation", "train"] = "validation"
+    entry: Annotated[float, Field(gt=0)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.share == "train":
+            object.__setattr__(self, "needs", by_slot(train={"clients"}, weigh={"clients"}))
 
     def init(self, context: Context) -> State:
         """Nobody has gained from anybody."""
@@ -87,7 +101,7 @@ class FedFomo(TrainPart, WeighPart):
             old = view.table.rows[int(updates.seats.start[s])]
             received = updates.rows[self._sent(view, state, s)]
             models = torch.cat([old[None], updates.rows[s : s + 1], received])
-            requests.append(Request(client, (Score("fedfomo", models, "validation", self.score_samples),)))
+            requests.append(Request(client, (Score("fedfomo", models, self.share, self.score_samples),)))
         return requests
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
@@ -103,12 +117,19 @@ class FedFomo(TrainPart, WeighPart):
         own = float(np.diag(weights[:, :count])[heard].mean()) if heard.any() else 0.0
         metrics = {"weigh/self_weight": own, "weigh/kept_old": kept, "weigh/heard": int(heard.sum())}
         affinity = state["affinity"].copy()
-        affinity[np.ix_(client, client)] += gain
-        return Weighed((mixes,), metrics=metrics), {"affinity": affinity}
+        affinity[np.ix_(client, client)] += gain if self.sent == "best" else weights[:, :count]
+        sent = np.zeros((count, count), np.int8)
+        for s in range(count):
+            sent[s, self._sent(view, state, s)] = 1
+        return Weighed((mixes,), metrics=metrics, found=(Received(client, sent),)), {"affinity": affinity}
 
     def _sent(self, view: View, state: State, s: int) -> Ints:
-        """Return the positions of the updates that seat s's client is sent, ascending; its own is not among them."""
+        """Return the positions of the updates that seat s's client is sent, ascending; the best are others'."""
         client = view.trained.seats.client
+        if self.sent == "drawn":
+            chance = 1.0 + state["affinity"][client[s], client]
+            draw, most = view.draw("fedfomo", client=int(client[s])), min(self.models, len(client))
+            return np.sort(draw.choice(len(client), most, replace=False, p=chance / chance.sum()))
         others = np.delete(np.arange(len(client)), s)
         if len(others) <= self.models:
             return others
@@ -126,7 +147,7 @@ class FedFomo(TrainPart, WeighPart):
         updates = view.trained
         count = len(updates)
         sent = [np.append(s, self._sent(view, state, s)) for s in range(count)]
-        distance = _moved(view, sent)
+        distance = _moved(view, sent) if self.entry is None else _apart(view, sent, self.entry)
         loss_old, loss = np.zeros(count), np.full((count, count), np.inf)
         heard = np.zeros(count, bool)
         for s, client in enumerate(updates.seats.client.tolist()):
@@ -135,7 +156,8 @@ class FedFomo(TrainPart, WeighPart):
                 heard[s] = True
                 found = answer.loss.double().cpu().numpy()
                 loss_old[s] = found[0]
-                loss[s, sent[s]] = found[1:]
+                first = 1 if self.sent == "drawn" else 0  # then the own update counts only if it was drawn
+                loss[s, sent[s][first:]] = found[1 + first :]
         return gains(loss_old, loss, distance), heard
 
 
@@ -153,7 +175,24 @@ def _moved(view: View, sent: Sequence[Ints]) -> Floats:
     return found
 
 
-def fedfomo(clients_per_round: Seated = None, models: Positive = 6) -> Mechanism:
+def _apart(view: View, sent: Sequence[Ints], entry: float) -> Floats:
+    """Return ``|theta_j - theta_s + entry|`` ``[S, S]`` for the updates j that each seat s was sent; 0 for others."""
+    updates, width = view.trained.rows[:, : view.context.layout.num_parameters], len(sent)
+    found = np.zeros((width, width))
+    for s, whose in enumerate(sent):
+        gap = updates[s] - updates[whose] + entry
+        found[s, whose] = torch.linalg.vector_norm(gap, dim=1, dtype=torch.float64).cpu().numpy()
+    return found
+
+
+def fedfomo(
+    clients_per_round: Seated = None,
+    models: Positive = 6,
+    sent: Literal["best", "drawn"] = "best",
+    share: Literal["validation", "train"] = "validation",
+    entry: Annotated[float, Field(gt=0)] | None = None,
+    score_samples: Positive | None = None,
+) -> Mechanism:
     """FedFomo (Zhang et al. 2021): each client mixes what helps it most of up to ``models`` others' updates."""
-    part = FedFomo(models)
+    part = FedFomo(models, score_samples=score_samples, sent=sent, share=share, entry=entry)
     return Mechanism("fedfomo", who(clients_per_round), part, part, deploy=ServerModel())

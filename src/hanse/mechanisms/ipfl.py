@@ -42,7 +42,7 @@ from hanse.core.port import Ask, Request, Score, Scored
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.core.telling import FREE, Joining, Kind, Plot, Telling, Terms, Worth
 from hanse.federation.profiles import MOST, amount, at_round
-from hanse.games.market import Graph, Market, best_imports, gains, prices, utilities_of
+from hanse.games.market import Graph, Market, Stop, best_imports, gains, prices, utilities_of
 from hanse.games.market_checks import critical_prices, local_optimality
 from hanse.games.market_models import Kind as Distance
 from hanse.games.market_models import (
@@ -58,7 +58,7 @@ from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.feedback import gone, news, no_news, with_worth
 from hanse.mechanisms.train import chosen_seats, units
-from hanse.mechanisms.weigh import Centres
+from hanse.mechanisms.weigh import Centres, Received
 
 Cost = Annotated[float, Field(ge=0)]
 Eagerness = Annotated[float, Field(ge=0, le=MOST)]
@@ -128,13 +128,18 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
 
     TRAIN: from its own model, pulled to its centre with ``mu``, eq. (7); by default ``lam / eta``. Who imports nothing,
     or has not paid, trains without the pull: eq. (5) has no such term then, and Table 5's sellers train as if alone
-    (papers.md I19). With ``keep_best`` a private row holds each client's best model so far, for when it quits.
+    (papers.md I19); with ``pull_alone`` who imports nothing is pulled to its own last model, as in the authors' code.
+    With ``keep_best`` a private row holds each client's best model so far, for when it quits.
 
-    WEIGH: the graph and the centres, from what clients declare and how far their models are apart. ``cost`` and
+    WEIGH: the graph and the centres, from what clients declare and how far their models are apart. ``stop``: whether
+    Algorithm 2 passes over a seller that does not pay or ends there (:func:`hanse.games.market.learn_graph`).
+    ``last_market``: whether models are traded after the last training, too, when nobody trains with them any more (the
+    authors' T markets instead of T - 1). ``cost`` and
     ``eagerness`` stand for clients that declare none. ``distance`` is ``1 - cos`` or the squared L2 distance (papers.md
     I15), ``of`` what it is taken of: what models have "travel"led since the initial one, the "models" themselves, or
     the round's "updates". Centres take the gradient of the same distance; ``bounded``: they stay within reach of the
-    imported models (:func:`hanse.games.market_models.within_reach`). ``adapters``: whether the distances between LoRA
+    imported models (:func:`hanse.games.market_models.within_reach`), and without it the step of eq. (6) is taken as it
+    is printed. ``adapters``: whether the distances between LoRA
     adapters are those of their "factors", as of any parameters, or of the "products" B A, which do not depend on how a
     change is factored (:mod:`hanse.learning.adapters`); centres mix factors either way, because a table row is the
     factors. Who declares what no market can have (a cost or an eagerness that is no number from 0 to 1e15; a cost may
@@ -164,10 +169,15 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     keep_best: bool = True
     adapters: Literal["factors", "products"] = "factors"
     mu: Weight | None = None
+    stop: Stop = "skip"
+    pull_alone: bool = False
+    last_market: bool = False
 
     def __post_init__(self) -> None:
         if self.mu is None:  # eq. (7): lambda / (2 eta) |theta - centre|^2
             object.__setattr__(self, "mu", self.lam / self.eta)
+        if self.stop == "break" and self.pricing == "critical":
+            raise UserError("mechanism.weigh.pricing: 'critical': must be 'marginal' with stop = 'break'")
 
     def init(self, context: Context) -> State:
         """All are there, and nothing has been traded. Raises UserError for products where the model is no adapter."""
@@ -246,7 +256,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             best[clients] = np.maximum(best[clients], scores)
             kept = (Replace(view.at("best", clients[better]), np.eye(len(clients))[better]),)
             state = {**state, "best": best}
-        if view.round == view.context.rounds - 1:
+        if view.round == view.context.rounds - 1 and not self.last_market:
             return Weighed(kept, home=home), state  # nothing is trained after it: no graph, no payment
         trade, centres, out = self._market(view)
         metrics = {
@@ -328,7 +338,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             apart = apart / 2  # papers.md I15: 0.5 |.|^2, so that eta sum A n_j/n_i <= 1 keeps the centre between
         market = Market.of(apart, declared.sizes, declared.costs, declared.eagerness, self.lam)
         truth = Traits.true_of(view, clients, self.cost, self.eagerness)
-        return Trade(clients, market, best_imports(market), truth)
+        return Trade(clients, market, best_imports(market, self.stop), truth)
 
     def _product_distances(self, view: View) -> Floats:
         """Return the distances between adapters' products, of what ``of`` says."""
@@ -394,6 +404,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             "market_authorised": most,
             "market_utility": utility,
         }
+        if self.stop == "break":
+            arrays["market_stop"] = np.array(self.stop)
         after = _added(state, trade.clients, utility, money)
         metrics = {
             "market/money": float(money.sum() / TOKEN),
@@ -414,7 +426,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         }
         pulled, centres, bills = state["pulled"].copy(), outcome.get(Centres), outcome.get(Bills)
         if centres is not None:
-            pulled[centres.clients] = centres.imports
+            # who imports nothing has its own model for a centre
+            pulled[centres.clients] = centres.imports | self.pull_alone
         after["pulled"] = pulled
         if bills is None:
             return after
@@ -432,7 +445,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
 
     def terms(self, joining: Joining) -> Terms:
         """Return what imports may cost and bring, and what a client's own model earns."""
-        weigh, markets, profile = joining.parts.get("weigh"), max(0, joining.rounds - 1), joining.profile
+        weigh, profile = joining.parts.get("weigh"), joining.profile
+        markets = joining.rounds if self.last_market else max(0, joining.rounds - 1)
         eager = float(profile.get("eagerness", getattr(weigh, "eagerness", np.nan)))
         cost = float(profile.get("cost", getattr(weigh, "cost", np.nan)))
         agreed = joining.agreed
@@ -613,13 +627,17 @@ def _added(state: State, clients: Ints, utility: Floats, money: NDArray[np.int64
 class Utilities(SettlePart):
     """Nobody pays; everyone's utility is accounted as iPFL accounts for its baselines, eq. (1) with p = 0.
 
-    Client i imports j's model if any row that i trained from, was pulled to, or starts from next contains j's update.
+    Client i imports j's model if any row that i trained from, was pulled to, or starts from next contains j's update;
+    with ``count = "received"`` if it was sent j's model, where the mechanism sends some and mixes fewer (FedFomo), as
+    the authors' code counts. ``last_market``: whether the last round counts, after which nobody trains, as iPFL's own.
     ``cost`` and ``eagerness`` stand for clients whose profile has none.
     """
 
     needs = frozenset({"clients"})
     cost: Cost = 1.0
     eagerness: Eagerness = 5e5
+    count: Literal["mixed", "received"] = "mixed"
+    last_market: bool = False
 
     def init(self, context: Context) -> State:
         """Nobody has gained anything."""
@@ -629,11 +647,13 @@ class Utilities(SettlePart):
         """Return metrics and arrays alone."""
         if view.stage != "close":
             return Settlement(), state
-        if len(view.trained) == 0 or view.round == view.context.rounds - 1:
+        over = view.round == view.context.rounds - 1 and not self.last_market
+        if len(view.trained) == 0 or over:
             return Settlement(metrics=_metrics(state, None)), state
         clients = np.unique(view.trained.seats.client)
         truth = Traits.true_of(view, clients, self.cost, self.eagerness)
-        graph = graph_of(view, clients)
+        received = view.get(Received) if self.count == "received" else None
+        graph = graph_of(view, clients) if received is None else received.among(clients)
         utility = _utilities(graph, np.zeros(graph.shape), truth)
         arrays: dict[str, NDArray[Any]] = {
             "market_client": clients,
@@ -717,6 +737,9 @@ def ipfl(
     pricing: Pricing = "marginal",
     keep_best: bool = True,
     adapters: Literal["factors", "products"] = "factors",
+    stop: Stop = "skip",
+    pull_alone: bool = False,
+    last_market: bool = False,
 ) -> Mechanism:
     """iPFL with the published lambda and eta for CIFAR-10, and the published cost and eagerness for clients whose
     profile has none. The gain is ``sqrt(K/n)``, so that K should grow with the clients' samples: 5e5 is for 5,000.
@@ -732,5 +755,8 @@ def ipfl(
         pricing=pricing,
         keep_best=keep_best,
         adapters=adapters,
+        stop=stop,
+        pull_alone=pull_alone,
+        last_market=last_market,
     )
     return Mechanism("ipfl", select=part, train=part, weigh=part, settle=part, deploy=ServerModel())

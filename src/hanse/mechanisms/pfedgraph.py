@@ -10,19 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 
-from hanse.base.factories import Rate, Weight
+from hanse.base.factories import Count, Rate, Weight
 from hanse.core.part import Context, Mechanism, State, TrainPart, View, Weighed, WeighPart
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Seats, Table
 from hanse.mechanisms.deploy import OwnModel
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats, units
 from hanse.mechanisms.weigh import mixed_centres, sample_shares, way_cosines
+
+Sign = Literal["attract", "repel"]
 
 
 def onto_simplex(points: Floats) -> Floats:
@@ -53,11 +55,16 @@ class FromCentres(TrainPart):
     Near a_i the cosine is ``1 - |d|^2 / (2 |a_i|^2)``, d the part of ``theta - a_i`` that is orthogonal to a_i, so the
     term acts as the pull ``mu/2 |theta - a_i|^2`` with ``mu = lam / |a_i|^2``, to second order; what differs is that a
     change of length alone is pulled too. That is the form a seat can have, and the one used here.
+
+    ``sign = "repel"`` has the term ``+lam cos(theta, a_i)`` in the loss, a push with ``-mu``, and ``term_from`` the
+    first round with the term: the public code of pFedGraph and of iPFL's comparison repels, from round 1 on.
     """
 
     needs = frozenset({"clients"})
     reads = frozenset({"centre"})
     cosine: Weight = 0.01
+    sign: Sign = "attract"
+    term_from: Count = 0
 
     def blocks(self) -> Sequence[Block]:
         """Return a trained model and a centre for each client."""
@@ -74,7 +81,9 @@ class FromCentres(TrainPart):
         width = view.context.layout.num_parameters
         length = [float(torch.linalg.vector_norm(view.table.rows[k, :width])) for k in start.tolist()]
         squared = np.square(np.array(length, np.float64))
-        mu = np.divide(self.cosine, squared, out=np.zeros(len(client)), where=squared > 0)
+        cosine = self.cosine if view.round >= self.term_from else 0.0
+        mu = np.divide(cosine, squared, out=np.zeros(len(client)), where=squared > 0)
+        mu = -mu if self.sign == "repel" else mu
         return Seats(client, start, own, R=units(start, view.table.size), mu=mu), state
 
 
@@ -105,6 +114,13 @@ class PFedGraph(WeighPart):
         return mixed_centres(view, graph, {"weigh/edges": edges}), state
 
 
-def pfedgraph(clients_per_round: Seated = None, lam: Weight = 0.01, alpha: Rate = 0.8) -> Mechanism:
+def pfedgraph(
+    clients_per_round: Seated = None,
+    lam: Weight = 0.01,
+    alpha: Rate = 0.8,
+    sign: Sign = "attract",
+    term_from: Count = 0,
+) -> Mechanism:
     """pFedGraph (Ye et al. 2023): start models from a graph of who helps whom; each client holds what it trained."""
-    return Mechanism("pfedgraph", who(clients_per_round), FromCentres(lam), PFedGraph(alpha), deploy=OwnModel())
+    train = FromCentres(lam, sign, term_from)
+    return Mechanism("pfedgraph", who(clients_per_round), train, PFedGraph(alpha), deploy=OwnModel())

@@ -61,6 +61,24 @@ class Centres:
     imports: NDArray[np.bool_]
 
 
+@dataclass(frozen=True)
+class Received:
+    """Who was sent whose model in a round: ``sent[i, j]`` is 1 if ``clients[i]`` was sent that of ``clients[j]``."""
+
+    clients: Ints
+    sent: NDArray[np.int8]
+
+    def among(self, clients: Ints) -> NDArray[np.int8]:
+        """Return it over ``clients [n]``, ``[n, n]``: 0 for those of whom nothing is said, and on the diagonal."""
+        found = np.zeros((len(clients), len(clients)), np.int8)
+        at = {c: i for i, c in enumerate(self.clients.tolist())}
+        known = [k for k, c in enumerate(clients.tolist()) if c in at]
+        places = [at[int(clients[k])] for k in known]
+        found[np.ix_(known, known)] = self.sent[np.ix_(places, places)]
+        np.fill_diagonal(found, 0)
+        return found
+
+
 def mixed_centres(view: View, A: Floats, metrics: dict[str, float]) -> Weighed:
     """Return that each seat's client has the centre ``A [S, S]`` times all updates."""
     client = view.trained.seats.client

@@ -130,16 +130,18 @@ def _all(name: str, what: str, rounds: Sequence[MarketRound], wrong: Any) -> Che
 
 
 def _graph(r: MarketRound) -> str:
-    bad = np.argwhere(best_imports(r.market) != r.graph)
+    bad = np.argwhere(best_imports(r.market, r.stop) != r.graph)
     return f"client {r.clients[bad[0][0]]} imports otherwise from client {r.clients[bad[0][1]]}" if len(bad) else ""
 
 
 def _optimal(r: MarketRound) -> str:
     removal, addition = local_optimality(r.market, r.graph)
     slack = 1e-9 * (1 + float(np.sqrt(r.market.eagerness / np.maximum(r.market.sizes, 1)).max(initial=0)))
-    return f"an import is worth {removal:.2g} less than its price" if removal > slack else (
-        f"an import that was left out is worth {addition:.2g} more than its price" if addition > slack else ""
-    )  # fmt: skip
+    if removal > slack:
+        return f"an import is worth {removal:.2g} less than its price"
+    # a market that ends at the first seller that does not pay may leave out others that would
+    left_out = addition > slack and r.stop == "skip"
+    return f"an import that was left out is worth {addition:.2g} more than its price" if left_out else ""
 
 
 def _declared(r: MarketRound) -> NDArray[np.float64]:

@@ -107,6 +107,7 @@ def _changed(
         behaviour[key] = {"clients": [client], **options}
     if critical:
         mechanism["pricing"] = "critical"
+        mechanism.pop("stop", None)  # critical prices are those of a market that skips
         mechanism.pop("settle", None)
     return Experiment(**{**sections, "mechanism": mechanism, "behaviour": behaviour})
 

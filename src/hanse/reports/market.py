@@ -117,7 +117,7 @@ def sweep_chart(last: MarketRound, label: str) -> Chart:
     for a, eager in enumerate(FACTORS):
         for b, similar in enumerate(FACTORS):
             graph = learn_graph(
-                market.distance, market.sizes, market.costs, market.eagerness * eager, market.lam * similar
+                market.distance, market.sizes, market.costs, market.eagerness * eager, market.lam * similar, last.stop
             )
             z[a, b] = graph.sum(axis=1).mean()
     rows, columns = (tuple(f"{name} x{f:g}" for f in FACTORS) for name in ("K", "lambda"))

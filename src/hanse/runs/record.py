@@ -41,7 +41,7 @@ from hanse.base.files import (
 )
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import About, read_about
-from hanse.games.market import Market
+from hanse.games.market import Market, Stop
 from hanse.runs.config import ClientsSection
 
 if TYPE_CHECKING:
@@ -318,6 +318,7 @@ class MarketRound:
     pricing: str
     utility: NDArray[np.float64]  # under what is true of the clients
     withheld: NDArray[np.int64]  # the centres that were not delivered: rows of the table
+    stop: Stop = "skip"  # what Algorithm 2 did at a seller that does not pay
 
     @property
     def realised(self) -> NDArray[np.int8]:
@@ -357,6 +358,7 @@ def _checked_market(number: int, record: Arrays) -> MarketRound:
         pricing=str(record["market_pricing"]),
         utility=record["market_utility"],
         withheld=record["withheld"],
+        stop="break" if str(record.get("market_stop", "skip")) == "break" else "skip",
     )
 
 
@@ -371,7 +373,7 @@ def rounds_of(folder: Path) -> Iterator[tuple[int, Path]]:
 def recorded_markets(folder: Path) -> Iterator[MarketRound]:
     """Yield the markets that a run directory has a record of. Raises UserError for a record that is damaged."""
     for number, file in rounds_of(folder):
-        found = market_of(number, file, read_arrays(file, MARKET))
+        found = market_of(number, file, read_arrays(file, (*MARKET, "market_stop")))
         if found is not None:
             yield found
 

@@ -1,16 +1,22 @@
-"""The tables whose numbers need no experiment: GTFLAT's Example 1, the fit of iPFL's Table 7, its clients' data."""
+"""The tables whose numbers need no experiment of their own: GTFLAT's Example 1, the fits of iPFL's Table 7 (as printed,
+and of our runs of it where they are kept), its clients' data.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from hanse.data.sources import is_here
 from hanse.games import replicator
-from hanse.lab.papers.tables import Cell, Computed, read_table
+from hanse.lab.papers.runner import job_of
+from hanse.lab.papers.tables import Cell, Computed, build_table, read_table
 
 
 def fit(accuracies: Mapping[int, float]) -> dict[str, float]:
@@ -45,11 +51,41 @@ def _example1(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
 
 
 def _fit(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
-    """Return the fit of the printed Table 7."""
+    """Return the fit of the printed Table 7, and then that of our own, if all of its runs are kept."""
     table7 = read_table("ipfl", "table7", "paper")
     samples = [int(column["name"].removesuffix(" samples")) for column in table7["columns"]]
-    found = fit(dict(zip(samples, table7["published"]["CIFAR-10"]["local"], strict=True)))
-    return [found[cell.column] for cell in cells]
+    lines = [fit(dict(zip(samples, table7["published"]["CIFAR-10"]["local"], strict=True)))]
+    ours = kept_table7([Path(folder) for folder in values["kept"]], values["scale"], values["recipe"])
+    if ours is not None:
+        lines.append(fit(ours))
+    names = list(dict.fromkeys(cell.algorithm for cell in cells))
+    return [lines[names.index(c.algorithm)][c.column] for c in cells if names.index(c.algorithm) < len(lines)]
+
+
+def kept_table7(folders: Sequence[Path], scale: Any, recipe: Any) -> dict[int, float] | None:
+    """Return our Table 7 at a scale by a recipe, the mean accuracy (%) over its seeds by number of samples, from the
+    jobs that ``reproduce`` has kept below one of the ``folders``; None if a run is missing.
+    """
+    table = build_table("ipfl", "table7", scale, recipe, computed={})
+    found: dict[int, float] = {}
+    for cell in table.cells:
+        [variant] = cell.variants
+        each = [_kept(folders, job_of(cell, variant, seed).key) for seed in range(table.seeds)]
+        numbers = [value for value in each if value is not None]
+        if len(numbers) < len(each):
+            return None
+        found[variant.sections["data"]["samples_per_client"]] = 100.0 * fmean(numbers)
+    return found
+
+
+def _kept(folders: Sequence[Path], key: str) -> float | None:
+    """Return the last test accuracy of a finished job; None if there is none."""
+    for file in (folder / "jobs" / f"{key}.json" for folder in folders):
+        if file.is_file():
+            result = json.loads(file.read_text())
+            if result.get("status") == "done":
+                return float(result["curves"]["test/accuracy"][-1])
+    return None
 
 
 def _class_counts(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
