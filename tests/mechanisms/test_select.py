@@ -1,6 +1,7 @@
 """Selectors: golden instances, and GreedyFed's two phases."""
 
 import json
+import math
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from hanse.base.streams import places, stream
 from hanse.data.samples import Samples
 from hanse.learning.models import build_problem
 from hanse.mechanisms.select import (
+    UCB,
     Greedy,
+    Probabilities,
     greedy,
     next_query_size,
     round_robin,
@@ -379,3 +382,72 @@ def test_power_of_choice_asks_nobody_who_has_left() -> None:
     assert [m["select/asked"] for m in run.metrics] == [12, *present[:-1]]
     assert all(m["seats"] == min(4, m["present"]) for m in run.metrics)
     assert run.metrics[-1]["bytes/down"] < run.metrics[0]["bytes/down"]
+
+
+def test_meeting_by_id_goes_in_blocks_and_fills_the_last_one_at_random() -> None:
+    part, fills = Greedy(3, meets="id"), set()
+    for seed_round in range(20):
+        given, blocks = {**state([None] * 7), "sat": np.zeros(7, np.int64)}, []
+        for _ in range(3):
+            block = choose(part, FakeView([0, 1, 2, 3, 4, 5, 6], 7, seed_round), given)
+            given["sat"][block] += 1
+            blocks.append(block)
+        assert blocks[:2] == [[0, 1, 2], [3, 4, 5]]
+        assert blocks[2][0] == 6
+        assert len(set(blocks[2])) == 3
+        fills.add(tuple(blocks[2][1:]))
+    assert len(fills) > 5
+
+
+def test_without_a_round_robin_who_was_worth_something_stays_until_it_is_not() -> None:
+    part = Greedy(1, meets="never", ties="random")
+    assert choose(part, FakeView([0, 1, 2], 3), state([None, 0.1, None])) == [1]
+    fresh = {choose(part, FakeView([0, 1, 2], 3, r), state([None, -0.1, None]))[0] for r in range(20)}
+    assert fresh == {0, 2}
+
+
+def test_ucb_may_count_this_round_and_break_ties_at_random() -> None:
+    counts = np.array([2, 5])
+    assert ucb_scores(np.zeros(2), counts, 8, 1.0)[0] == pytest.approx(math.sqrt(math.log(8) / 2))
+    assert UCB(1, beta=1.0).select(FakeView([0, 1], 2, 7), state([0.1, 0.1]))[0].clients.tolist() == [0]  # type: ignore[arg-type]
+    seen = set()
+    for number in range(20):
+        chosen, _ = UCB(1, ties="random").select(FakeView([0, 1], 2, number), state([0.1, 0.1]))  # type: ignore[arg-type]
+        seen.add(int(chosen.clients[0]))
+    assert seen == {0, 1}
+    # after no finished round there is no bonus; with this round counted, ln 2 decides for who sat less
+    given = {**state([0.10, 0.11]), "counts": np.array([1, 9])}
+    late = [UCB(1, beta=1.0, this_round=on).select(FakeView([0, 1], 2, 1), given)[0].clients[0] for on in (False, True)]  # type: ignore[arg-type]
+    assert late == [1, 0]
+
+
+def played(mechanism: dict[str, Any], rounds: int = 3) -> list[Any]:
+    experiment = hanse.Experiment(
+        data={"clients": 12, "alpha": 0.5},
+        model={"name": "mlp", "hidden": [8]},
+        mechanism={"clients_per_round": 3, **mechanism},
+        engine={"train": "stacked", "threads": 1},
+    )
+    world = settle_engine(experiment, build(experiment))[1]
+    state, views = first_state(world), []
+    for _ in range(rounds):
+        one = play_round(world, state)
+        state = one.state
+        views.append(one.view)
+    return views
+
+
+def test_models_are_weighed_by_samples_over_probability() -> None:
+    table = {"name": "s_fedavg", "weigh": "samples_over_probability", "select": {"temperature": 0.01, "start": 0.03}}
+    for view in played(table):
+        clients, n = view.trained.seats.client, view.trained.num_samples
+        drawn = view.get(Probabilities).by_client
+        assert drawn.sum() == pytest.approx(1)
+        want = n / drawn[clients]
+        np.testing.assert_allclose(view.mixed.W[0, : len(clients)], want / want.sum(), rtol=1e-6)
+
+
+def test_power_of_choice_picked_at_random_asks_nobody() -> None:
+    for view in played({"name": "power_of_choice", "select": {"pick": "random"}}):
+        assert not view.answers or all(question.startswith("seat") for _, question in view.answers)
+        assert len(set(view.choice.clients.tolist())) == 3
