@@ -177,8 +177,8 @@ def scaled_dirichlet(
 
     As GreedyFed's published code: as many samples are used as the class that runs out first allows (at most ``total``),
     the rest by nobody, and counts are rounded down. Sizes and mixes are redrawn, at most 100 times, until every client
-    has ``min_samples`` (an older published version asks for more than 100, and keeps the last draw if none of 101 gave
-    that; here it is refused). Returns the sorted sample indices of each client. Raises UserError for what cannot be met.
+    has ``min_samples`` (an older published version keeps the last draw if none of 101 gave what it asks for; here it is
+    refused). Returns the sorted sample indices of each client. Raises UserError for what cannot be met.
     """
     classes = _num_classes(labels, num_classes)
     check_room(len(labels), clients, min_samples)
