@@ -60,10 +60,10 @@ class MechanismSection(BaseModel):
 
 
 class TrainSection(Section):
-    """``[train]``: local SGD; ``batch_size`` (32 if nothing is said), ``batches_per_epoch``, or ``steps`` of
-    batches, which may be fresh draws of a ``batch_share`` of the samples. ``lr_decay_by``, ``order`` and ``statistics`` make it depend on what a client did before
-    (:class:`hanse.core.recipe.Recipe`); they are for clients of this process. ``rho`` and ``eps`` are for
-    ``optimizer = "adadelta"``.
+    """``[train]``: local SGD; ``batch_size`` (32 if nothing is said), ``batches_per_epoch``, or ``steps`` of batches,
+    which may be fresh draws of a ``batch_share`` of the samples. ``lr_decay_by``, ``order`` and ``statistics`` make it
+    depend on what a client did before (:class:`hanse.core.recipe.Recipe`); they are for clients of this process.
+    ``rho`` and ``eps`` are for ``optimizer = "adadelta"``.
     """
 
     epochs: Positive = 1
