@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
+from hanse.data.build import build
 from hanse.data.partitions import (
     Partition,
     client_sizes,
@@ -20,6 +22,7 @@ from hanse.data.partitions import (
     niid,
     pathological,
     pooled,
+    scaled_dirichlet,
 )
 from hanse.data.spec import parse_spec
 
@@ -223,3 +226,25 @@ def test_impossible_requests_are_refused_with_the_numbers(case: int) -> None:
         call()  # type: ignore[no-untyped-call]
     assert all(word in str(error.value) for word in words), str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_the_servers_halves_and_a_pool_may_follow_the_authors() -> None:
+    table = {"source": "digits", "clients": 12, "alpha": 0.5, "use_all": False, "min_samples": 1}
+    first, second = (build(parse_spec({**table, "seed": seed, "validation_seed": 7})) for seed in (0, 1))
+    assert torch.equal(first.server_validation.x, second.server_validation.x)
+    assert first.sizes.tolist() != second.sizes.tolist()
+    own = build(parse_spec({**table, "seed": 7}))
+    assert torch.equal(own.server_validation.x, first.server_validation.x)
+    together = build(parse_spec({**table, "seed": 1, "partition": "pooled", "pooled_from": "dirichlet"}))
+    assert together.num_clients == 1
+    used = np.sort(np.concatenate([index.numpy() for index in second.pool(range(12))[1]]))
+    assert together.pool([0])[1][0].tolist() == used.tolist()
+    assert len(used) < len(build(parse_spec({**table, "partition": "pooled"})).pool([0])[1][0])
+
+
+def test_sizes_are_redrawn_with_the_mixes_until_the_smallest_client_has_enough() -> None:
+    labels = np.repeat(np.arange(10), 500)
+    sizes = [len(part) for part in scaled_dirichlet(labels, 60, alpha=100.0, seed=0, min_samples=1)]
+    assert min(sizes) == 29
+    again = [len(part) for part in scaled_dirichlet(labels, 60, alpha=100.0, seed=0, min_samples=32)]
+    assert min(again) >= 32

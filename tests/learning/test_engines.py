@@ -30,6 +30,7 @@ RECIPES = {
     "decay": Recipe(epochs=2, batch_size=16, lr=0.05, momentum=0.5, weight_decay=0.01),
     "batches": Recipe(epochs=2, batch_size=None, batches_per_epoch=5, lr=0.05, momentum=0.5),
     "steps": Recipe(batch_size=8, steps=7, lr=0.05, momentum=0.5),
+    "fresh": Recipe(batch_size=None, steps=7, batch_share=0.3, lr=0.05, momentum=0.5),
     "full": Recipe(epochs=4, batch_size=None, lr=0.05),
 }
 SIZES = {"equal": [40, 40, 40], "ragged": [61, 27, 101, 40, 31], "one": [33]}
@@ -38,6 +39,14 @@ TERMS = {
     "prox": {"mu": 0.3, "tilt": 0.02, "same_start": False},
     "some": {"mu": [0.0, 0.5, 0.0, 1.0, 0.1], "epochs": [1, 2, 3, None, 1]},
 }
+
+
+def test_a_share_of_the_samples_is_drawn_anew_in_every_step() -> None:
+    plan = batch_plan(50, RECIPES["fresh"], (3, 1, 0, 0))
+    assert plan.shape == (7, 15)
+    assert all(len(set(batch)) == 15 and batch.min() >= 0 and batch.max() < 50 for batch in plan)
+    assert len({frozenset(batch) for batch in plan.tolist()}) == 7
+    assert len(set(plan.ravel().tolist())) > 40
 
 
 @pytest.mark.parametrize("model", MODELS)

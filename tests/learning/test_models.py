@@ -73,6 +73,14 @@ def test_dropout_of_pifl_s_network_is_drawn_from_the_seat_s_key() -> None:
     assert not torch.equal(trained((0, 0, 3, 0)), trained((0, 1, 3, 0)))
 
 
+def test_the_authors_cnn_pads_its_images_to_392_features() -> None:
+    problem, row = build_problem("cnn_greedyfed", (3, 32, 32), 10, 3, padding=1)
+    assert row.shape == (392 + 1032 + 393 * 10,)
+    assert problem.module(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    with pytest.raises(UserError, match=r"model\.padding: 4: must be a whole number from 0 to 3"):
+        build_problem("cnn_greedyfed", (3, 32, 32), 10, 3, padding=4)
+
+
 def test_regression_has_one_output() -> None:
     problem, _ = build_problem("mlp", (7,), None, 0, hidden=[])
     assert problem.loss == "mse"

@@ -1,6 +1,7 @@
 """Selectors: golden instances, and GreedyFed's two phases."""
 
 import json
+import math
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 import torch
 
 import hanse
-from hanse.base.streams import stream
+from hanse.base.streams import places, stream
 from hanse.data.samples import Samples
 from hanse.learning.models import build_problem
 from hanse.mechanisms.select import (
+    UCB,
     Greedy,
+    Probabilities,
     greedy,
     next_query_size,
     round_robin,
@@ -23,7 +26,7 @@ from hanse.mechanisms.select import (
     ucb_scores,
     without_replacement,
 )
-from hanse.mechanisms.set_aware import best_set, mixtures
+from hanse.mechanisms.set_aware import SetAware, best_set, mixtures, noise_of
 from hanse.rounds.judge import by_class
 from hanse.rounds.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
@@ -157,42 +160,64 @@ def test_mixtures_are_what_an_update_is_made_of() -> None:
     truth = np.array([[1.0, 0, 0, 0], [0.25, 0.25, 0.25, 0.25], [0, 0.7, 0.3, 0], [0, 0, 0, 1.0]])
     moves = torch.tensor(truth, dtype=torch.float32) @ directions
     sizes = torch.tensor([0.1, 30.0, 1.0, 2.0])[:, None]
-    np.testing.assert_allclose(mixtures(sizes * moves, gradients), truth, atol=1e-5)
-    # what no class explains changes nothing if it is orthogonal to all of them
+    found, went, unexplained = mixtures(sizes * moves, gradients)
+    np.testing.assert_allclose(found, truth, atol=1e-5)
+    np.testing.assert_allclose(went, sizes[:, 0], rtol=1e-4)
+    np.testing.assert_allclose(unexplained, 0, atol=1e-4)
+    # what no class explains changes nothing if it is orthogonal to all of them, and is measured
     basis, _ = torch.linalg.qr(torch.cat([gradients, torch.randn((1, 60), generator=draw)]).T)
-    np.testing.assert_allclose(mixtures(moves + 4 * basis[:, 4], gradients), truth, atol=1e-5)
+    found, went, unexplained = mixtures(moves + 4 * basis[:, 4], gradients)
+    np.testing.assert_allclose(found, truth, atol=1e-5)
+    np.testing.assert_allclose(went, 1, rtol=1e-4)
+    np.testing.assert_allclose(unexplained, 16, rtol=1e-4)
 
 
-def test_mixtures_of_updates_that_tell_nothing_are_even() -> None:
+def test_updates_that_tell_nothing_are_even_mixtures_that_go_nowhere() -> None:
     gradients = torch.eye(3, 5)
     moves = torch.stack([torch.zeros(5), gradients[0] + gradients[1], torch.full((5,), torch.nan)])
-    np.testing.assert_allclose(mixtures(moves, gradients), np.full((3, 3), 1 / 3))
+    found, went, unexplained = mixtures(moves, gradients)
+    np.testing.assert_allclose(found, np.full((3, 3), 1 / 3))
+    assert went.tolist() == [0, 0, 0]
+    assert unexplained.tolist() == [0, 2, 1e30]
 
 
 def test_mixtures_with_classes_of_one_direction_still_sum_to_one() -> None:
     gradients = torch.tensor([[1.0, 0, 0], [2.0, 0, 0], [0, 1, 0]])
-    [found] = mixtures(torch.tensor([[-3.0, -1, 0]]), gradients)
+    [found] = mixtures(torch.tensor([[-3.0, -1, 0]]), gradients)[0]
     assert found.sum() == pytest.approx(1)
     assert found[0] + found[1] == pytest.approx(0.75)
 
 
-def cost(mixture: np.ndarray, samples: np.ndarray, target: np.ndarray, bonus: np.ndarray, members: Any) -> float:
+def test_noise_is_what_is_longer_than_the_median_clients_way() -> None:
+    # the median way is 2, so that 4 is the square that an honest client may leave unexplained
+    found = noise_of(np.array([0.0, 4.0, 6.0, 400.0]), np.array([1.0, 2.0, 2.0, 5.0]))
+    assert found.tolist() == [0, 0, 0.5, 99]
+    assert noise_of(np.zeros(2), np.zeros(2)).tolist() == [0, 0]
+
+
+def cost(
+    mixture: np.ndarray, samples: np.ndarray, target: np.ndarray, bonus: np.ndarray, noise: np.ndarray, members: Any
+) -> float:
     at = list(members)
-    mean = samples[at] @ mixture[at] / samples[at].sum()
-    return float(np.square(mean - target).sum() - bonus[at].mean())
+    weights = samples[at] / samples[at].sum()
+    off = weights @ mixture[at] - target
+    return float(np.square(off).sum() + np.square(weights) @ noise[at] - bonus[at].mean())
 
 
 def test_the_best_set_is_the_one_that_adds_up() -> None:
     mixture = np.array([[0.5, 0.5, 0, 0], [1.0, 0, 0, 0], [0, 0, 0.5, 0.5], [0, 0, 0, 1.0], [0.4, 0.2, 0.2, 0.2]])
     even = np.full(4, 0.25)
     ones, none = np.ones(5), np.zeros(5)
-    assert set(best_set(mixture, ones, even, none, 2).tolist()) == {0, 2}
+    assert set(best_set(mixture, ones, even, none, 2, none).tolist()) == {0, 2}
     # by samples, as the models are averaged: client 2 alone would drown the others
-    assert set(best_set(mixture, np.array([1, 1, 100.0, 1, 1]), even, none, 1).tolist()) == {4}
-    assert best_set(mixture, ones, np.array([0, 0, 0, 1.0]), none, 1).tolist() == [3]
-    assert best_set(np.repeat(mixture[:1], 3, 0), np.ones(3), even, np.array([0, 0.1, 0]), 1).tolist() == [1]
-    assert best_set(np.repeat(mixture[:1], 3, 0), np.ones(3), even, np.zeros(3), 2).tolist() == [0, 1]
-    assert len(best_set(mixture, ones, even, none, 9)) == 5
+    assert set(best_set(mixture, np.array([1, 1, 100.0, 1, 1]), even, none, 1, none).tolist()) == {4}
+    assert best_set(mixture, ones, np.array([0, 0, 0, 1.0]), none, 1, none).tolist() == [3]
+    same, three = np.repeat(mixture[:1], 3, 0), np.zeros(3)
+    assert best_set(same, np.ones(3), even, np.array([0, 0.1, 0]), 1, three).tolist() == [1]
+    assert best_set(same, np.ones(3), even, three, 2, three).tolist() == [0, 1]
+    assert len(best_set(mixture, ones, even, none, 9, none)) == 5
+    # who sends noise is not worth its place
+    assert set(best_set(mixture, ones, even, none, 2, np.array([9.0, 0, 0, 0, 0])).tolist()) == {2, 4}
 
 
 def test_no_change_of_one_seat_betters_the_best_set_and_mostly_no_other_set_does() -> None:
@@ -200,10 +225,10 @@ def test_no_change_of_one_seat_betters_the_best_set_and_mostly_no_other_set_does
     best = []
     for _ in range(60):
         mixture, samples = draw.dirichlet(np.full(4, 0.3), 9), draw.integers(1, 50, 9).astype(float)
-        target, bonus = draw.dirichlet(np.ones(4)), 0.02 * draw.random(9)
-        found = best_set(mixture, samples, target, bonus, 3)
+        target, bonus, noise = draw.dirichlet(np.ones(4)), 0.02 * draw.random(9), 0.2 * draw.random(9)
+        found = best_set(mixture, samples, target, bonus, 3, noise)
         assert len(set(found.tolist())) == 3
-        costs = {frozenset(s): cost(mixture, samples, target, bonus, s) for s in combinations(range(9), 3)}
+        costs = {frozenset(s): cost(mixture, samples, target, bonus, noise, s) for s in combinations(range(9), 3)}
         mine = frozenset(found.tolist())
         assert costs[mine] <= min(c for s, c in costs.items() if len(s & mine) >= 2) + 1e-12
         best.append(costs[mine] <= min(costs.values()) + 1e-12)
@@ -246,6 +271,36 @@ def test_set_aware_beats_greedy_where_nobody_is_good_alone() -> None:
     runs = [whole(name, 80) for name in ("set_aware", "greedyfed")]
     ours, greedily = (np.mean([m["test/accuracy"] for m in run.metrics[-20:]]) for run in runs)
     assert ours > greedily + 0.1
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "purpose"), [({"noisy": {"sigma": 0.3}}, "noisy"), ({"free_rider": {"fraction": 0.4}}, "free riders")]
+)
+def test_set_aware_leaves_out_who_sends_noise_or_nothing(behaviour: dict[str, Any], purpose: str) -> None:
+    experiment = hanse.Experiment(
+        data={"clients": 10, "alpha": 1.0},
+        model={"name": "mlp", "hidden": [20]},
+        mechanism={"name": "set_aware", "clients_per_round": 2},
+        train={"lr": 0.05, "epochs": 2, "batch_size": 16},
+        engine={"train": "stacked", "threads": 1},
+        behaviour=behaviour,
+    )
+    world = settle_engine(experiment, build(experiment))[1]
+    state, order = first_state(world), places(experiment.run.seed, purpose, 10)
+    for number in range(15):
+        played = play_round(world, state)
+        state = played.state
+        if number >= 5:  # everyone is met: of noise, the quieter half may sit, of free riders nobody
+            assert played.view.choice is not None
+            seated = order[played.view.choice.clients]
+            assert (seated < 5).all() if purpose == "noisy" else (seated >= 4).all()
+
+
+def test_set_aware_goes_on_where_nobody_moves_the_model() -> None:
+    state = {
+        "last": np.array([0, 0, -1]), "went": np.zeros(3), "unexplained": np.zeros(3), "mixture": np.full((3, 2), 0.5)
+    }  # fmt: skip
+    assert SetAware()._known(FakeView([0, 1, 2], 3), state).tolist() == [0, 1]  # type: ignore[arg-type]
 
 
 def test_set_aware_runs_on_regression_with_tenths_for_classes() -> None:
@@ -327,3 +382,72 @@ def test_power_of_choice_asks_nobody_who_has_left() -> None:
     assert [m["select/asked"] for m in run.metrics] == [12, *present[:-1]]
     assert all(m["seats"] == min(4, m["present"]) for m in run.metrics)
     assert run.metrics[-1]["bytes/down"] < run.metrics[0]["bytes/down"]
+
+
+def test_meeting_by_id_goes_in_blocks_and_fills_the_last_one_at_random() -> None:
+    part, fills = Greedy(3, meets="id"), set()
+    for seed_round in range(20):
+        given, blocks = {**state([None] * 7), "sat": np.zeros(7, np.int64)}, []
+        for _ in range(3):
+            block = choose(part, FakeView([0, 1, 2, 3, 4, 5, 6], 7, seed_round), given)
+            given["sat"][block] += 1
+            blocks.append(block)
+        assert blocks[:2] == [[0, 1, 2], [3, 4, 5]]
+        assert blocks[2][0] == 6
+        assert len(set(blocks[2])) == 3
+        fills.add(tuple(blocks[2][1:]))
+    assert len(fills) > 5
+
+
+def test_without_a_round_robin_who_was_worth_something_stays_until_it_is_not() -> None:
+    part = Greedy(1, meets="never", ties="random")
+    assert choose(part, FakeView([0, 1, 2], 3), state([None, 0.1, None])) == [1]
+    fresh = {choose(part, FakeView([0, 1, 2], 3, r), state([None, -0.1, None]))[0] for r in range(20)}
+    assert fresh == {0, 2}
+
+
+def test_ucb_may_count_this_round_and_break_ties_at_random() -> None:
+    counts = np.array([2, 5])
+    assert ucb_scores(np.zeros(2), counts, 8, 1.0)[0] == pytest.approx(math.sqrt(math.log(8) / 2))
+    assert UCB(1, beta=1.0).select(FakeView([0, 1], 2, 7), state([0.1, 0.1]))[0].clients.tolist() == [0]  # type: ignore[arg-type]
+    seen = set()
+    for number in range(20):
+        chosen, _ = UCB(1, ties="random").select(FakeView([0, 1], 2, number), state([0.1, 0.1]))  # type: ignore[arg-type]
+        seen.add(int(chosen.clients[0]))
+    assert seen == {0, 1}
+    # after no finished round there is no bonus; with this round counted, ln 2 decides for who sat less
+    given = {**state([0.10, 0.11]), "counts": np.array([1, 9])}
+    late = [UCB(1, beta=1.0, this_round=on).select(FakeView([0, 1], 2, 1), given)[0].clients[0] for on in (False, True)]  # type: ignore[arg-type]
+    assert late == [1, 0]
+
+
+def played(mechanism: dict[str, Any], rounds: int = 3) -> list[Any]:
+    experiment = hanse.Experiment(
+        data={"clients": 12, "alpha": 0.5},
+        model={"name": "mlp", "hidden": [8]},
+        mechanism={"clients_per_round": 3, **mechanism},
+        engine={"train": "stacked", "threads": 1},
+    )
+    world = settle_engine(experiment, build(experiment))[1]
+    state, views = first_state(world), []
+    for _ in range(rounds):
+        one = play_round(world, state)
+        state = one.state
+        views.append(one.view)
+    return views
+
+
+def test_models_are_weighed_by_samples_over_probability() -> None:
+    table = {"name": "s_fedavg", "weigh": "samples_over_probability", "select": {"temperature": 0.01, "start": 0.03}}
+    for view in played(table):
+        clients, n = view.trained.seats.client, view.trained.num_samples
+        drawn = view.get(Probabilities).by_client
+        assert drawn.sum() == pytest.approx(1)
+        want = n / drawn[clients]
+        np.testing.assert_allclose(view.mixed.W[0, : len(clients)], want / want.sum(), rtol=1e-6)
+
+
+def test_power_of_choice_picked_at_random_asks_nobody() -> None:
+    for view in played({"name": "power_of_choice", "select": {"pick": "random"}}):
+        assert not view.answers or all(question.startswith("seat") for _, question in view.answers)
+        assert len(set(view.choice.clients.tolist())) == 3

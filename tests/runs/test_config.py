@@ -40,6 +40,9 @@ def test_a_replaced_part_is_written_with_its_defaults() -> None:
         "beta": 0.01,
         "averaging": "mean",
         "start": "first",
+        "meets": "random",
+        "ties": "id",
+        "this_round": False,
     }
     assert found["value"] == {"name": "exact", "utility": "loss"}
 

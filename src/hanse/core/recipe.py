@@ -14,7 +14,8 @@ REMEMBERING = ("lr_decay_by", "order", "statistics")
 class Recipe:
     """Local SGD: exactly one of ``batch_size`` (epochs of batches of this size, the last one smaller),
     ``batches_per_epoch`` (epochs of this number of nearly equal batches) or ``steps`` (with ``batch_size``: this many
-    batches, reshuffling when the data is used up). ``lr * lr_decay**round`` is round's learning rate.
+    batches, reshuffling when the data is used up, or with ``batch_share`` each a fresh draw of this share of the
+    samples, at least one). ``lr * lr_decay**round`` is round's learning rate.
     ``optimizer`` "adamw" or "adadelta" takes their steps in the place of SGD's (without ``momentum``; their moments
     start anew in every round), in the engines that run the module itself. ``rho`` and ``eps`` are Adadelta's.
 
@@ -29,6 +30,7 @@ class Recipe:
     batch_size: int | None = 32
     batches_per_epoch: int | None = None
     steps: int | None = None
+    batch_share: float | None = None
     lr: float = 0.01
     momentum: float = 0.0
     weight_decay: float = 0.0

@@ -64,6 +64,7 @@ def build(spec: DataSpec) -> FederatedData:
         client_test=spec.client_test,
         client_validation=spec.client_validation,
         validation=spec.validation,
+        validation_seed=spec.validation_seed,
         test_from=spec.client_test_from,
     )
     if spec.augment is not None:
@@ -173,6 +174,13 @@ def _dirichlet(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
     return _dealt(dirichlet if spec.use_all else scaled_dirichlet, dataset, labels, spec)
 
 
+def _pooled(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
+    if spec.pooled_from is None:
+        return _dealt(pooled, dataset, labels, spec)
+    apart = split(dataset, spec.model_copy(update={"partition": spec.pooled_from}))
+    return _partition(dataset, [np.sort(np.concatenate(apart.train))])
+
+
 def _mixture(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
     sources = prepared(dataset, spec).distributions if dataset.distributions is None else dataset.distributions
     assert sources is not None  # prepared sees to it
@@ -217,6 +225,6 @@ _SPLITS: Mapping[str, Callable[[Dataset, _Labels, DataSpec], Partition]] = {
     "skew": partial(_dealt, skew),
     "pathological": partial(_dealt, pathological),
     "natural": _natural,
-    "pooled": partial(_dealt, pooled),
+    "pooled": _pooled,
 }
 _BY_LABEL = frozenset({"dirichlet", "niid", "cluster", "skew", "pathological"})

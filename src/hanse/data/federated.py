@@ -125,9 +125,11 @@ class SplitData(FederatedData):
         client_test: float = 0.0,
         client_validation: float = 0.0,
         validation: float = 0.5,
+        validation_seed: int | None = None,
         test_from: Literal["own", "server", "equal", "classes"] = "own",
     ) -> SplitData:
-        """Cut each client's samples into shares and the source's test set into the server's two sets.
+        """Cut each client's samples into shares and the source's test set into the server's two sets (by
+        ``validation_seed``, if it is given).
 
         A client's shares are disjoint, cut from a random order keyed by ``(seed, client)``, or from the end if its
         samples are in order of time, and rounded down,
@@ -141,7 +143,8 @@ class SplitData(FederatedData):
         ends = np.cumsum(lengths, axis=1)
         starts = np.concatenate([[0], np.cumsum(ends[:, -1])[:-1]])
         dists = dataset.distributions
-        held, cut = server_cut(dataset.test, dataset.num_classes, validation, seed, dists, dataset.test_client_of)
+        cut_seed = seed if validation_seed is None else validation_seed
+        held, cut = server_cut(dataset.test, dataset.num_classes, validation, cut_seed, dists, dataset.test_client_of)
         server_test = taken(dataset.test, cut)
         lent, weights = None, None
         if test_from in ("equal", "classes") or (test_from == "server" and client_test > 0):

@@ -63,10 +63,10 @@ def client_sizes(
     return _with_floor(power_weights(clients, seed), count, min_samples)
 
 
-def power_weights(clients: int, seed: int) -> NDArray[np.float64]:
-    """Return sizes in proportion, q ~ pdf 3 q^2 on (0, 1], ``[clients]``."""
+def power_weights(clients: int, seed: int, attempt: int = -1) -> NDArray[np.float64]:
+    """Return sizes in proportion, q ~ pdf 3 q^2 on (0, 1], ``[clients]``; ``attempt`` numbers redraws."""
     # 1 - U lies in (0, 1]: no client has weight zero
-    return np.cbrt(1.0 - stream(seed, "partition", start=0).random(clients))
+    return np.cbrt(1.0 - stream(seed, "partition", round=attempt, start=0).random(clients))
 
 
 def _with_floor(weights: NDArray[np.float64], total: int, least: int) -> NDArray[np.int64]:
@@ -176,18 +176,18 @@ def scaled_dirichlet(
     """Give every client a label mix ~ Dirichlet(alpha) and a proportional size, and never bend either.
 
     As GreedyFed's published code: as many samples are used as the class that runs out first allows (at most ``total``),
-    the rest by nobody, and counts are rounded down. Mixes are redrawn, at most 100 times, until every client has
-    ``min_samples`` (the published code asks for more than 100, and keeps the last draw if none of 101 gave that; here
-    it is refused). Returns the sorted sample indices of each client. Raises UserError for what cannot be met.
+    the rest by nobody, and counts are rounded down. Sizes and mixes are redrawn, at most 100 times, until every client
+    has ``min_samples`` (an older published version keeps the last draw if none of 101 gave what it asks for; here it is
+    refused). Returns the sorted sample indices of each client. Raises UserError for what cannot be met.
     """
     classes = _num_classes(labels, num_classes)
     check_room(len(labels), clients, min_samples)
-    weights = power_weights(clients, seed) if sizes == "power" else np.ones(clients)
-    weights = weights / weights.sum()
     stock = np.bincount(labels, minlength=classes)
     best = 0
     for attempt in range(-1, _SCALED_DRAWS):
         mixes = np.exp(label_mixes(clients, classes, alpha, seed=seed, sampler=sampler, attempt=attempt))
+        weights = power_weights(clients, seed, attempt) if sizes == "power" else np.ones(clients)
+        weights = weights / weights.sum()
         asked = weights @ mixes
         used = float(np.divide(stock, asked, out=np.full(classes, np.inf), where=asked > 0).min())
         used = min(used, len(labels), used if total is None else total)

@@ -117,6 +117,14 @@ class DataSpec(BaseModel):
     validation: float = Field(
         0.5, ge=0, lt=1, description="share of the source's test set that is the server's validation set"
     )
+    validation_seed: int | None = Field(
+        None, ge=0, description="seed of that cut of the test set; default: data.seed, so that each split has its own"
+    )
+    pooled_from: Literal["dirichlet"] | None = Field(
+        None,
+        description="pooled: only the samples that this partition gives to its clients, with its settings (alpha, "
+        "clients, use_all, ...); default: all",
+    )
     ids: str | None = Field(
         None, description="natural: path of a .npy file with one integer client id for each train sample"
     )

@@ -170,7 +170,9 @@ class _Cuts:
 @lru_cache(maxsize=4096)
 def _cut(n: int, recipe: Recipe, work: int | None, smallest: int) -> _Cuts:
     """Return how a seat's passes are cut; cached, since the same few sizes come back in every round."""
-    if recipe.batches_per_epoch is not None:
+    if recipe.batch_share is not None:  # each batch is the head of a permutation of its own
+        cuts = np.array([0, min(n, max(smallest, int(n * recipe.batch_share)))])
+    elif recipe.batches_per_epoch is not None:
         per_epoch = min(recipe.batches_per_epoch, max(1, n // smallest))
         cuts = np.linspace(0, n, per_epoch + 1).round().astype(np.int64)
     else:

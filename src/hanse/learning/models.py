@@ -63,6 +63,7 @@ def _convolutional(
     kernel: int,
     pooled: Sequence[bool],
     dense: Sequence[int],
+    padding: int = 0,
 ) -> nn.Module:
     """Stack convolutions (pooled by 2 where asked) and linear layers; widths follow from the image's size."""
     if len(input_shape) != 3:
@@ -70,8 +71,8 @@ def _convolutional(
     depth, height, width = input_shape
     layers: list[nn.Module] = []
     for out, pool in zip(channels, pooled, strict=True):
-        layers.append(nn.Conv2d(depth, out, kernel))
-        depth, height, width = out, height - kernel + 1, width - kernel + 1
+        layers.append(nn.Conv2d(depth, out, kernel, padding=padding))
+        depth, height, width = out, height + 2 * padding - kernel + 1, width + 2 * padding - kernel + 1
         if pool:
             layers.append(nn.MaxPool2d(2))
             height, width = height // 2, width // 2
@@ -125,9 +126,13 @@ def cnn_pifl(
     return nn.Sequential(*layers, nn.Linear(128, num_classes or 1))
 
 
-def cnn_greedyfed(input_shape: Shape, num_classes: int | None) -> nn.Module:
-    """Return GreedyFed's CNN for CIFAR-10: two pooled convolutions of 8 channels, 4x4, and one linear layer."""
-    return _convolutional("cnn_greedyfed", input_shape, num_classes, (8, 8), 4, (True, True), ())
+def cnn_greedyfed(input_shape: Shape, num_classes: int | None, padding: int = 0) -> nn.Module:
+    """Return GreedyFed's CNN for CIFAR-10: two pooled convolutions of 8 channels, 4x4, and one linear layer, of 200
+    inputs; of 392 with ``padding = 1`` around the images, as the authors' code has it. Raises UserError.
+    """
+    if isinstance(padding, bool) or not isinstance(padding, int) or not 0 <= padding <= 3:
+        raise UserError(f"model.padding: {padding!r}: must be a whole number from 0 to 3")
+    return _convolutional("cnn_greedyfed", input_shape, num_classes, (8, 8), 4, (True, True), (), padding)
 
 
 def cnn_small(input_shape: Shape, num_classes: int | None) -> nn.Module:

@@ -152,6 +152,7 @@ def without_replacement(probabilities: Floats, m: int, draw: np.random.Generator
 
 Averaging = Literal["mean"] | Annotated[float, Field(ge=0, lt=1)]
 Start = Literal["first", "zero"]
+Order = Literal["random", "id", "never"]
 
 
 def no_values(context: Context) -> State:
@@ -162,12 +163,18 @@ def no_values(context: Context) -> State:
     return {"sat": np.zeros(n, np.int64), "counts": np.zeros(n, np.int64), "cumulative": np.zeros(n)}
 
 
-def meet_all(view: View, state: State, m: int) -> Choice | None:
+def meet_all(view: View, state: State, m: int, order: Order = "random") -> Choice | None:
     """Return the next round-robin block while a present client has never sat (GreedyFed Alg. 1 lines 2-3), else
-    None.
+    None. In the run's random ``order``, or by "id", the last block filled at random, as the authors' code does;
+    "never": there is no such phase.
     """
-    if (state["sat"][view.present] > 0).all():
+    if order == "never" or (state["sat"][view.present] > 0).all():
         return None
+    if order == "id":
+        waiting = np.sort(view.present[state["sat"][view.present] == 0])[:m]
+        others = np.setdiff1d(view.present, waiting)
+        filled = view.draw("fill").permutation(others)[: m - len(waiting)]
+        return Choice(np.concatenate([waiting, filled]).astype(np.int64), metrics={"select/exploring": 1})
     return Choice(round_robin(run_order(view), state["sat"] == 0, m), metrics={"select/exploring": 1})
 
 
@@ -188,7 +195,9 @@ class ByValue(SelectPart):
     """Everyone once in random order, then the ``clients_per_round`` that rank first; subclasses say by what.
 
     ``averaging`` is "mean" (GreedyFed Alg. 1 line 12) or the alpha of line 13; ``start`` says whether the first value
-    is taken as it is ("first", papers.md G7) or averaged with zero as printed ("zero").
+    is taken as it is ("first", papers.md G7) or averaged with zero as printed ("zero"). ``meets``: in which order
+    everyone is met first (:func:`meet_all`); "never": nobody is, and all start at the value 0. ``ties`` go to the lower
+    id, or at random.
     """
 
     needs = VALUES
@@ -196,10 +205,16 @@ class ByValue(SelectPart):
     clients_per_round: Positive = 10
     averaging: Averaging = "mean"
     start: Start = "first"
+    meets: Order = "random"
+    ties: Literal["id", "random"] = "id"
 
     def ranked(self, view: View, state: State) -> Ints:
         """Return the present clients ``[n]``, the best first."""
         raise NotImplementedError
+
+    def in_order(self, view: View) -> Ints:
+        """Return the present clients ``[n]`` in the order that ties go by."""
+        return view.present if self.ties == "id" else view.draw("ties").permutation(view.present)
 
     def init(self, context: Context) -> State:
         """No values yet."""
@@ -207,7 +222,7 @@ class ByValue(SelectPart):
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return the next round-robin block while somebody was never met, then the first."""
-        meeting = meet_all(view, state, self.clients_per_round)
+        meeting = meet_all(view, state, self.clients_per_round, self.meets)
         if meeting is not None:
             return meeting, state
         return Choice(self.ranked(view, state)[: self.clients_per_round], metrics={"select/exploring": 0}), state
@@ -223,17 +238,16 @@ class ByValue(SelectPart):
 
 @dataclass(frozen=True)
 class Greedy(ByValue):
-    """GreedyFed Alg. 1: the largest cumulative Shapley values. Ties go to the lower id, or at random.
+    """GreedyFed Alg. 1: the largest cumulative Shapley values.
 
     A client that was asked and never gave a value ranks last.
     """
 
-    ties: Literal["id", "random"] = "id"
-
     def ranked(self, view: View, state: State) -> Ints:
         """Return the present clients ``[n]`` by cumulative value."""
-        present = view.present if self.ties == "id" else view.draw("ties").permutation(view.present)
-        score = np.where(state["counts"] > 0, state["cumulative"], -np.inf)[present]
+        present = self.in_order(view)
+        unknown = 0.0 if self.meets == "never" else -np.inf
+        score = np.where(state["counts"] > 0, state["cumulative"], unknown)[present]
         return np.asarray(present[greedy(score, len(present))])
 
 
@@ -242,15 +256,25 @@ class UCB(ByValue):
     """As GreedyFed, with a bonus for clients that sat rarely: ``SV_k + beta sqrt(ln t / N_k)`` (Pandey et al. 2023).
 
     A client that was asked and never gave a value has an infinite score only until it has sat; then it ranks last.
+    ``t`` counts finished rounds, or this one too (``this_round``, as the code of GreedyFed's authors does).
     """
 
     beta: Weight = 0.01
+    this_round: bool = False
 
     def ranked(self, view: View, state: State) -> Ints:
         """Return the present clients ``[n]`` by upper bound."""
-        scores = ucb_scores(state["cumulative"], state["counts"], view.round, self.beta)
-        scores = np.where(state["counts"] > 0, scores, -np.inf)[view.present]
-        return np.asarray(view.present[greedy(scores, len(scores))])
+        present = self.in_order(view)
+        scores = ucb_scores(state["cumulative"], state["counts"], view.round + self.this_round, self.beta)
+        scores = np.where(state["counts"] > 0, scores, -np.inf)[present]
+        return np.asarray(present[greedy(scores, len(scores))])
+
+
+@dataclass(frozen=True)
+class Probabilities:
+    """With which probability a selector by lot takes each client first, ``by_client [N]`` (0: not present)."""
+
+    by_client: Floats
 
 
 @dataclass(frozen=True)
@@ -262,6 +286,7 @@ class SFedAvg(SelectPart):
     """
 
     needs = VALUES
+    gives = frozenset({"probabilities"})
     clients_per_round: Positive = 10
     alpha: Share = 0.75
     beta: Weight = 0.25
@@ -277,7 +302,9 @@ class SFedAvg(SelectPart):
         """Return M clients drawn without replacement."""
         probabilities = softmax(state["phi"][view.present], self.temperature)
         drawn = without_replacement(probabilities, self.clients_per_round, view.draw("select"))
-        return Choice(np.sort(view.present[drawn])), state
+        by_client = np.zeros(len(state["phi"]))
+        by_client[view.present] = probabilities
+        return Choice(np.sort(view.present[drawn]), found=(Probabilities(by_client),)), state
 
     def learn(self, outcome: View, state: State) -> State:
         """Move the values of those who sat."""
@@ -302,12 +329,16 @@ class PowerOfChoice(SelectPart):
 
     Round t asks ``d_t = max(M, ceil(decay d_{t-1}))`` clients, ``d_{-1} = N``, drawn in proportion to their reported
     samples; each scores at most ``score_samples`` of its training samples (None: all). Ties go to the lower id.
+
+    ``pick = "random"``: nobody is asked and who sits is a uniform draw. That is what the code of GreedyFed's authors
+    comes to: it lists the losses by id and reads the choice from a shuffled list.
     """
 
     needs = CLIENTS
     clients_per_round: Positive = 10
     decay: Annotated[float, Field(gt=0, le=1)] = 0.9
     score_samples: Positive | None = None
+    pick: Literal["losses", "random"] = "losses"
 
     def init(self, context: Context) -> State:
         """Nobody has been asked."""
@@ -315,7 +346,7 @@ class PowerOfChoice(SelectPart):
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask this round's candidates for the loss of their home model."""
-        if view.stage != "open":
+        if view.stage != "open" or self.pick == "random":
             return ()
         return [
             Request(int(c), (Score(QUESTION, view.table.rows[int(view.home[c])][None], limit=self.score_samples),))
@@ -324,6 +355,9 @@ class PowerOfChoice(SelectPart):
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return the candidates with the largest losses; who did not answer, or has just left, is not seated."""
+        if self.pick == "random":
+            m = min(self.clients_per_round, len(view.present))
+            return Choice(np.sort(view.draw("picked").choice(view.present, m, replace=False))), state
         found = {c: r for (c, question), r in view.answers.items() if question == QUESTION and isinstance(r, Scored)}
         clients = view.present[np.isin(view.present, list(found))]
         best = greedy(np.array([float(found[c].loss[0]) for c in clients.tolist()]), self.clients_per_round)

@@ -18,6 +18,7 @@ from hanse.core.declared import LARGEST_COUNT
 from hanse.core.part import Aggregate, AggregatePart, Group, State, View, Weighed
 from hanse.core.table import Floats, Ints, Replace
 from hanse.games.gram import cosines, distances_to_mean
+from hanse.mechanisms.select import Probabilities
 
 
 def addable(num_samples: Floats) -> Floats:
@@ -40,6 +41,22 @@ class BySamples(AggregatePart):
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the sample shares."""
         return Aggregate(sample_shares(group.num_samples))
+
+
+@dataclass(frozen=True)
+class SamplesOverProbability(AggregatePart):
+    """Weights in proportion to the reported samples over the probability with which the client was drawn, as the code
+    of GreedyFed's authors weighs S-FedAvg's models (and the coalitions that are valued).
+    """
+
+    needs = frozenset({"probabilities"})
+
+    def aggregate(self, group: Group, state: State) -> Aggregate:
+        """Return the shares of samples over probability."""
+        drawn = group.view.get(Probabilities)
+        assert drawn is not None  # a selector by lot gives it: see needs
+        clients = group.view.trained.seats.client[group.at]
+        return Aggregate(sample_shares(group.num_samples / np.maximum(drawn.by_client[clients], 1e-12)))
 
 
 @dataclass(frozen=True)

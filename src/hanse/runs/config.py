@@ -60,16 +60,17 @@ class MechanismSection(BaseModel):
 
 
 class TrainSection(Section):
-    """``[train]``: local SGD; ``batch_size`` (32 if nothing is said), ``batches_per_epoch``, or ``steps`` of
-    batches. ``lr_decay_by``, ``order`` and ``statistics`` make it depend on what a client did before
-    (:class:`hanse.core.recipe.Recipe`); they are for clients of this process. ``rho`` and ``eps`` are for
-    ``optimizer = "adadelta"``.
+    """``[train]``: local SGD; ``batch_size`` (32 if nothing is said), ``batches_per_epoch``, or ``steps`` of batches,
+    which may be fresh draws of a ``batch_share`` of the samples. ``lr_decay_by``, ``order`` and ``statistics`` make it
+    depend on what a client did before (:class:`hanse.core.recipe.Recipe`); they are for clients of this process.
+    ``rho`` and ``eps`` are for ``optimizer = "adadelta"``.
     """
 
     epochs: Positive = 1
     batch_size: Positive | None = None
     batches_per_epoch: Positive | None = None
     steps: Positive | None = None
+    batch_share: Annotated[float, Field(gt=0, le=1)] | None = None
     lr: Rate = 0.01
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Weight = 0.0
@@ -90,6 +91,12 @@ class TrainSection(Section):
                 raise ValueError(f"give momentum with optimizer = 'sgd': {named} has moments of its own")
             if named != "adadelta" and (given.get("rho", 0.9) != 0.9 or given.get("eps", 1e-6) != 1e-6):
                 raise ValueError(f"give rho and eps with optimizer = 'adadelta': {named} does not take them")
+            if given.get("batch_share") is not None:
+                if given.get("batches_per_epoch") is not None or given.get("batch_size") is not None:
+                    raise ValueError("give batch_share, batch_size or batches_per_epoch, one of them")
+                if given.get("steps") is None:
+                    raise ValueError("give batch_share with steps: it is what each step draws")
+                return given
             if given.get("batches_per_epoch") is None and given.get("batch_size") is None:
                 return {**given, "batch_size": 32}
             if given.get("batches_per_epoch") is not None and given.get("batch_size") is not None:

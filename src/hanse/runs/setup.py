@@ -302,7 +302,8 @@ def _never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
 def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
     section, data, recipe = experiment.engine, blueprint.data, experiment.train.recipe
     pool, index = data.pool([0])
-    size = recipe.batch_size or math.ceil(float(data.sizes.mean()) / (recipe.batches_per_epoch or 1))
+    share = recipe.batch_share or 1 / (recipe.batches_per_epoch or 1)
+    size = recipe.batch_size or math.ceil(float(data.sizes.mean()) * share)
     return choose(
         blueprint.problem,
         blueprint.initial,
