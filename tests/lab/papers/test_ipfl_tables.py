@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hanse.base.toml import flat
 from hanse.lab.papers.catalogue import PAPERS, find_table
 from hanse.lab.papers.computed import fit, kept_table7
 from hanse.lab.papers.runner import expand, job_of
-from hanse.lab.papers.tables import SCALES, differences, read_table
+from hanse.lab.papers.tables import SCALES, read_table
 
 NAMES = [f"figure{i}" for i in range(2, 9)] + ["table4", "table5", "table7", "table8", "table9"]
 NAMES += ["table1", "settings"]
@@ -199,28 +197,6 @@ def test_figure6_counts_the_clients_data_without_training() -> None:
     assert all(0 < c.computed <= 100 for c in table.cells if c.column == "largest class %")  # type: ignore[operator]
     samples = sum(c.computed for c in table.cells if c.column == "samples")  # type: ignore[misc]
     assert samples == 1297  # all of the digits that are trained on
-
-
-def both_recipes() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Each experiment of a table at full size by both recipes, flat."""
-    for name in NAMES:
-        cells = [find_table("ipfl", name, "paper", recipe).cells for recipe in ("paper", "authors")]
-        ours = {c.place: c for c in cells[0]}
-        for cell in cells[1]:
-            if cell.place in ours and cell.variants:
-                yield dict(flat(ours[cell.place].variants[0].sections)), dict(flat(cell.variants[0].sections))
-
-
-def test_every_difference_of_the_recipes_is_listed_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hanse.lab.papers.tables.is_here", lambda source: True)
-    monkeypatch.setattr("hanse.lab.papers.computed.is_here", lambda source: False)
-    found = set[str]()
-    for paper, authors in both_recipes():
-        found |= {key for key in paper.keys() | authors.keys() if paper.get(key) != authors.get(key)}
-    listed = {line["setting"] for line in differences("ipfl") if "missing" not in line}
-    # "listed" instead of "uniform" is how costs and eagerness are written down; who lies is who attacks
-    same_list = {"clients.profiles.name", "behaviour.liar.clients"}
-    assert found - same_list == listed
 
 
 def test_table8_fits_our_own_table7_where_its_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,11 @@ from typing import Any, get_args
 import pytest
 from torch import nn
 
-from hanse.base.toml import flat
 from hanse.cli import app
 from hanse.lab.papers.catalogue import PAPERS, find_table
 from hanse.lab.papers.runner import expand
-from hanse.lab.papers.tables import Recipe, Scale, differences
+from hanse.lab.papers.tables import Recipe, Scale
 from hanse.learning.models import build_module
-from hanse.runs.config import Experiment
 
 NAMES = (
     *(f"table{n}" for n in (1, 2, 3, 4, 5)),
@@ -143,20 +141,3 @@ def test_every_experiment_of_the_authors_recipe_is_valid(name: str, scale: Scale
     jobs, _ = expand(find_table("pifl", name, scale, "authors"), 1)
     assert jobs
     assert all(job.experiment.train.optimizer == "adadelta" for job in jobs)
-
-
-def test_each_setting_in_which_the_recipes_differ_is_listed_and_no_other() -> None:
-    differ = set()
-    for name in NAMES:
-        text, code = (_settings(name, recipe) for recipe in ("paper", "authors"))
-        for place in text.keys() & code.keys():
-            differ |= {key for key in text[place] | code[place] if text[place].get(key) != code[place].get(key)}
-    # a choice by name is listed by its name: what options each has follows from it
-    differ -= {"mechanism.value.normalised", "clients.policy", "clients.policy.weight"}
-    assert differ == {one["setting"] for one in differences("pifl") if one["setting"]}
-
-
-def _settings(table: str, recipe: Recipe) -> dict[tuple[str, str, str], dict[str, Any]]:
-    cells = find_table("pifl", table, "paper", recipe).cells
-    found = {cell.place: flat(Experiment(**cell.variants[0].sections).sections()) for cell in cells}
-    return {p: {k: v for k, v in s if not k.startswith(("engine.", "data.seed"))} for p, s in found.items()}

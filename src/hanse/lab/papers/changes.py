@@ -41,10 +41,17 @@ def changed(table: PaperTable, full: PaperTable) -> list[str]:
 
 
 def differing(table: PaperTable, other: PaperTable) -> set[str]:
-    """Return the settings, dotted keys, in which the runs differ that stand at the same place in two tables."""
+    """Return the settings, dotted keys, in which the runs differ that stand at the same place in two tables.
+
+    Where another thing is named ("mechanism.name"), only that: its options are not those of the other one.
+    """
     ours, theirs = _runs(table), _runs(other)
-    pairs = [(*ours[place], *theirs[place]) for place in ours if place in theirs]
-    return {name for pair in pairs for name, _, _ in _differences(*pair)}
+    found: set[str] = set()
+    for place in (place for place in ours if place in theirs):
+        names = {name for name, _, _ in _differences(*ours[place], *theirs[place])}
+        renamed = tuple(name.removesuffix("name") for name in names if name.endswith(".name"))
+        found |= {name for name in names if not name.startswith(renamed) or name.endswith(".name")}
+    return found
 
 
 def _runs(table: PaperTable) -> dict[Place, tuple[Cell, Variant]]:

@@ -13,19 +13,25 @@ HEADINGS = ("setting", "paper", "authors", "source")
 
 def undocumented(paper: Paper) -> list[str]:
     """Return the settings in which the two recipes' tables differ at full size and that ``authors.toml`` does not
-    name. A name covers the settings below it: "mechanism.weigh" also "mechanism.weigh.eps".
+    name, as ``setting`` or among those that change with it (``also``). A name covers the settings below it:
+    "mechanism.weigh" also "mechanism.weigh.eps".
     """
-    said = [line["setting"] for line in differences(paper.name) if line["setting"]]
+    said = [name for line in differences(paper.name) for name in (line["setting"], *line.get("also", ())) if name]
     return sorted(name for name in set(_different(paper)) if not any(_covers(line, name) for line in said))
 
 
 def without_effect(paper: Paper) -> list[str]:
-    """Return the settings that ``authors.toml`` names as built, which no file's authors' part sets. (Groups whose data
-    are not here are no experiments, so that experiments cannot be compared.)
+    """Return the settings that ``authors.toml`` names as built, in which no experiments differ and which no file's
+    authors' part sets. (Groups whose data are not here are no experiments.)
     """
+    found = set(_different(paper))
     words = {word for document in authors_parts(paper) for word in _keys(document)}
     built = [line["setting"] for line in differences(paper.name) if line["setting"] and "missing" not in line]
-    return sorted(setting for setting in built if setting.rpartition(".")[2] not in words)
+    return sorted(
+        setting
+        for setting in built
+        if setting.rpartition(".")[2] not in words and not any(_covers(setting, name) for name in found)
+    )
 
 
 def _keys(value: Any) -> Iterator[str]:
@@ -40,6 +46,7 @@ def _keys(value: Any) -> Iterator[str]:
 
 
 def _covers(setting: str, name: str) -> bool:
+    setting, name = setting.removesuffix(".name"), name.removesuffix(".name")
     return name == setting or name.startswith(f"{setting}.") or setting.startswith(f"{name}.")
 
 

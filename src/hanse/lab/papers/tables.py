@@ -31,7 +31,7 @@ Two *recipes*: "paper" is what the text says, and what it does not say as ``pape
 authors' public code does. ``<paper>/authors.toml`` has the same keys as ``paper.toml`` and is laid over it; a table's
 ``[authors]`` has the same keys as the table's file and is laid over that. ``[[differences]]`` in ``authors.toml`` names
 each setting in which the two differ (``setting``, a dotted key of the experiment, ``paper``, ``authors``, ``source``;
-``missing`` says why it could not be had), for ``docs/papers.md``.
+``also``: settings that change with it; ``missing`` says why it could not be had), for ``docs/papers.md``.
 """
 
 from __future__ import annotations
@@ -212,11 +212,11 @@ def _file(paper: str, name: str) -> Document:
     return tomllib.loads((files(__package__) / paper / f"{name}.toml").read_text())
 
 
-def differences(paper: str) -> list[dict[str, str]]:
-    """Return what the authors' code does otherwise than the text: ``{setting, paper, authors, source}`` each, and
-    ``missing`` where it is not built here.
+def differences(paper: str) -> list[dict[str, Any]]:
+    """Return what the authors' code does otherwise than the text: ``{setting, paper, authors, source}`` each, ``also``
+    (settings that change with it) and ``missing`` where it is not built here.
     """
-    found: list[dict[str, str]] = _authors(paper).get("differences", [])
+    found: list[dict[str, Any]] = _authors(paper).get("differences", [])
     return found
 
 
