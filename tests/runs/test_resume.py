@@ -259,3 +259,18 @@ def test_what_is_not_a_run_directory_is_refused(tmp_path: Path) -> None:
         hanse.resume(tmp_path)
     with pytest.raises(hanse.UserError, match="is not a run directory"):
         hanse.resume(tmp_path / "not there")
+
+
+def test_a_part_that_keeps_more_than_it_did_is_not_resumed_with_less(tmp_path: Path) -> None:
+    experiment = hanse.Experiment(
+        data={"source": "digits", "partition": "dirichlet", "clients": 6},
+        mechanism={"name": "set_aware", "clients_per_round": 2},
+        run={"rounds": 3, "checkpoint_every": 1},
+    )
+    hanse.run(experiment, out=tmp_path / "run")
+    last = max((tmp_path / "run" / "checkpoints").glob("*.safetensors"))
+    kept = load(last, CPU)
+    kept.state.states["select"].pop("went")  # as an earlier version left it
+    store(last, kept)
+    with pytest.raises(hanse.UserError, match="its select part has no went: another version of hanse wrote it"):
+        hanse.resume(tmp_path / "run")

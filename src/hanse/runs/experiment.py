@@ -275,9 +275,23 @@ def _from_a_checkpoint(
             hold.folder, experiment, setup.device, data=fingerprint(setup.data), other_data=other_data
         )
         with closing(folder):
-            state = first_state(setup) if snapshot is None else snapshot.state
+            state = first_state(setup)
+            if snapshot is not None:
+                _same_parts(hold.folder, state, snapshot.state)
+                state = snapshot.state
             told = [w if "checkpoint" in w or w.startswith("warning: ") else f"warning: {w}" for w in warnings]
             return _play(experiment, setup, state, folder, observers, [*said, *told])
+
+
+def _same_parts(folder: Path, first: LoopState, kept: LoopState) -> None:
+    """Raise UserError if a part's kept state lacks something that it starts with in this version."""
+    for slot, state in first.states.items():
+        lacking = sorted(state.keys() - kept.states.get(slot, {}).keys())
+        if lacking:
+            raise UserError(
+                f"{folder}: the state of its {slot} part has no {', '.join(lacking)}: another version of hanse wrote "
+                "it; go on in the version that environment.json names, or play its config.toml again with 'hanse run'"
+            )
 
 
 def _play(
