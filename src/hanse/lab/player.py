@@ -161,13 +161,29 @@ class Store:
             return None
         if not isinstance(found, dict) or found.get("status") != "done" or "experiment" not in found:
             return None
-        then = dict(flat(found["experiment"]))
+        then = dict(flat(found.get("given", {}))) | dict(flat(found["experiment"]))
         now = dict(flat(json.loads(json.dumps(job.experiment.sections()))))
         return found if all(then[name] == now[name] for name in then.keys() & now.keys()) else None
 
     def write(self, job: Job, result: Mapping[str, Any]) -> None:
-        """Keep a result, finished or failed."""
-        write_whole(self.path(job), json.dumps(result, indent=1, allow_nan=False) + "\n")
+        """Keep a result, finished or failed, in few bytes: of its ``experiment`` only what ``given`` does not say."""
+        kept = dict(result)
+        if "experiment" in kept:
+            kept["experiment"] = _beyond(kept["experiment"], kept["given"])
+        write_whole(self.path(job), json.dumps(kept, separators=(",", ":"), allow_nan=False) + "\n")
+
+
+def _beyond(whole: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what nested values have that ``said`` does not."""
+    found: dict[str, Any] = {}
+    for name, value in whole.items():
+        below = said.get(name)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            more = _beyond(value, below)
+            found |= {name: more} if more else {}
+        elif name not in said or value != below:
+            found[name] = value
+    return found
 
 
 def cores() -> int:

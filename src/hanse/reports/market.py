@@ -43,20 +43,29 @@ def load_trades(run: RunRecord) -> Trades | None:
     if not any("market/money" in line for line in run.metrics):
         return None
     rounds = load_market(run.path)
-    who = np.unique(np.concatenate([r.clients for r in rounds]))
-    money, imports = np.zeros((len(who), len(who))), np.zeros((len(who), len(who)))
-    utility = np.zeros(len(who))
+    clients, money, imports = traded(rounds)
+    utility = np.zeros(len(clients))
     for r in rounds:
-        at = np.searchsorted(who, r.clients)
-        money[np.ix_(at, at)] += r.money / TOKEN
-        imports[np.ix_(at, at)] += r.realised / len(rounds)
-        utility[at] += r.utility
-    clients, told = tuple(who.tolist()), roles_of(run)
+        utility[np.searchsorted(clients, r.clients)] += r.utility
+    told = roles_of(run)
     roles = tuple(told.get(c, "client") for c in clients)
     names = tuple(f"{run.client_label(c)} {role}" for c, role in zip(clients, roles, strict=True))
     return Trades(
         clients=clients, names=names, roles=roles, money=money, imports=imports, utility=utility, last=rounds[-1]
     )
+
+
+def traded(rounds: Sequence[MarketRound]) -> tuple[tuple[int, ...], Floats, Floats]:
+    """Return the clients ``[m]`` of some markets, the tokens ``[m, m]`` that i paid j in them, and the share ``[m, m]``
+    of them in which i imported j's model.
+    """
+    who = np.unique(np.concatenate([r.clients for r in rounds]))
+    money, imports = np.zeros((len(who), len(who))), np.zeros((len(who), len(who)))
+    for r in rounds:
+        at = np.searchsorted(who, r.clients)
+        money[np.ix_(at, at)] += r.money / TOKEN
+        imports[np.ix_(at, at)] += r.realised / len(rounds)
+    return tuple(who.tolist()), money, imports
 
 
 def market_charts(groups: Sequence[SeedGroup]) -> list[Chart]:

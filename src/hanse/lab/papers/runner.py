@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from hanse.base.errors import UserError
-from hanse.lab.job import Job, Step, attempt, play, seeded
+from hanse.lab.job import MOST_CLIENTS, Job, Step, attempt, play, seeded
 from hanse.lab.papers.tables import Cell, PaperTable, Variant
 from hanse.lab.player import Work, play_all
 
@@ -120,24 +120,37 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
     """Run a job and return what is kept of it (:func:`hanse.lab.job.attempt`).
 
     A run with books is played in a temporary run directory; its result has ``audit``: each check's name with
-    ``{"holds", "said"}``, and ``rounds``, the markets that were replayed.
+    ``{"holds", "said"}``, and ``rounds``, the markets that were replayed; of a market of few clients it has ``trades``,
+    too: ``clients [m]``, and over the run ``money [m, m]`` (tokens that i paid j) and ``imports [m, m]`` (the share of
+    the markets in which i imported j's model).
     """
     from hanse.runs.experiment import run
 
     if job.experiment.mechanism.built.settle is None:
         return play(job, step)
-    audit: dict[str, Any] = {}
+    books: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="hanse-") as scratch:
         folder = Path(scratch) / "run"
 
         def go(observers: Sequence[Any]) -> Run:
             result = run(job.experiment, out=folder, observers=observers)
             if not result.interrupted and (folder / "ledger.db").exists():
-                audit.update(_audit(folder))
+                books.update({"audit": _audit(folder)}, **_trades(folder))
             return result
 
         found = attempt(job, step, go)
-    return found | {"audit": audit} if audit and found["status"] == "done" else found
+    return found | books if found["status"] == "done" else found
+
+
+def _trades(folder: Path) -> dict[str, Any]:
+    from hanse.reports.market import traded
+    from hanse.runs.record import recorded_markets
+
+    rounds = list(recorded_markets(folder))
+    if not rounds or len(rounds[0].clients) > MOST_CLIENTS:
+        return {}
+    clients, money, imports = traded(rounds)
+    return {"trades": {"clients": clients, "money": money.round(6).tolist(), "imports": imports.round(6).tolist()}}
 
 
 def _audit(folder: Path) -> dict[str, Any]:
