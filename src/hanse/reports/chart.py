@@ -38,7 +38,8 @@ HATCHES = (("", ""), ("/", "//"), (".", ".."), ("x", "xx"), ("\\", "\\\\"), ("-"
 class Line:
     """A curve ``x [n]``, ``y [n]`` with a band ``low [n]`` to ``high [n]``, or none. ``look``: see :func:`looks`.
 
-    ``dots``: every point by itself, not joined; ``names`` of the points, or none.
+    ``dots``: every point by itself, not joined, its band a whisker; ``names`` of the points, or none. ``left [n]`` to
+    ``right [n]``: the same as the band, along x. ``hollow``: empty markers, for numbers that are not ours.
     """
 
     name: str
@@ -49,18 +50,24 @@ class Line:
     look: int | None = None
     dots: bool = False
     names: tuple[str, ...] = ()
+    left: Floats | None = None
+    right: Floats | None = None
+    hollow: bool = False
 
 
 @dataclass(frozen=True)
 class Lines:
     """Curves over one axis. ``steps``: a value holds until the next one. ``zero``: mark the line y = 0. ``whole``: the
-    axis counts (rounds), so that its ticks are whole numbers.
+    axis counts (rounds), so that its ticks are whole numbers. ``hollow`` says once for all lines what hollow markers
+    are; these lines have no legend of their own. ``places``: the names of x = 0, 1, 2, ...; none if x is a number.
     """
 
     lines: tuple[Line, ...]
     steps: bool = False
     zero: bool = False
     whole: bool = True
+    hollow: str = ""
+    places: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -241,11 +248,7 @@ def to_csv(chart: Chart) -> str:
 def _rows(chart: Chart) -> Iterator[list[Any]]:
     marks = chart.marks
     if isinstance(marks, Lines):
-        yield ["series", chart.x or "x", chart.y or "y", "low", "high"]
-        for line in marks.lines:
-            none = np.full(len(line.x), np.nan)
-            low, high = (none if band is None else band for band in (line.low, line.high))
-            yield from ([line.name, *row] for row in zip(line.x, line.y, low, high, strict=True))
+        yield from _line_rows(chart, marks)
     elif isinstance(marks, Bars):
         label, value = (chart.x, chart.y) if marks.upright else (chart.y, chart.x)
         yield ["series", label or "label", value or "value", "error"]
@@ -260,6 +263,18 @@ def _rows(chart: Chart) -> Iterator[list[Any]]:
         yield [chart.y or "row", chart.x or "column", marks.scale]
         for name, numbers in zip(marks.rows, marks.numbers, strict=True):
             yield from ([name, column, number] for column, number in zip(marks.columns, numbers, strict=True))
+
+
+def _line_rows(chart: Chart, marks: Lines) -> Iterator[list[Any]]:
+    sideways = any(line.left is not None for line in marks.lines)
+    along = ["left", "right"] if sideways else []
+    yield ["series", chart.x or "x", chart.y or "y", "low", "high", *along]
+    for line in marks.lines:
+        none = np.full(len(line.x), np.nan)
+        bands = [line.low, line.high, *([line.left, line.right] if sideways else [])]
+        x = [marks.places[int(place)] for place in line.x] if marks.places else line.x
+        known = [none if band is None else band for band in bands]
+        yield from ([line.name, *row] for row in zip(x, line.y, *known, strict=True))
 
 
 def _cell(value: Any) -> Any:

@@ -15,7 +15,7 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import MaxNLocator
 
 from hanse.base.files import write_whole
-from hanse.reports.chart import COLOURS, DASHES, HATCHES, MARKERS, Bars, Chart, Graph, Heat, Lines, looks, ticks
+from hanse.reports.chart import COLOURS, DASHES, HATCHES, MARKERS, Bars, Chart, Graph, Heat, Line, Lines, looks, ticks
 
 WIDTH = 7.2  # inches
 DPI = 150
@@ -71,13 +71,13 @@ def _height(chart: Chart) -> float:
 def _lines(axes: Axes, marks: Lines) -> None:
     for i, line in zip(looks(marks.lines), marks.lines, strict=True):
         colour = COLOURS[i % len(COLOURS)]
-        if line.low is not None and line.high is not None:
-            axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.16, linewidth=0)
+        _band(axes, line, colour)
         axes.plot(
             line.x,
             line.y,
-            label=_plain(line.name),
+            label="_" if line.hollow and marks.hollow else _plain(line.name),  # "_": not in the legend
             color=colour,
+            markerfacecolor="white" if line.hollow else colour,
             linestyle="none" if line.dots else DASHES[i % len(DASHES)][1],
             linewidth=1.6,
             marker=MARKERS[i % len(MARKERS)][1],
@@ -91,8 +91,30 @@ def _lines(axes: Axes, marks: Lines) -> None:
     axes.grid(color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=marks.whole))
-    _legend(axes, len(marks.lines))
+    if marks.places:
+        axes.set_xticks(range(len(marks.places)), [_short(name) for name in marks.places], fontsize=8)
+    if marks.hollow:
+        axes.plot([], [], "o", color="0.4", markerfacecolor="white", markersize=5, label=_plain(marks.hollow))
+    _legend(axes, sum(not line.hollow for line in marks.lines) + bool(marks.hollow))
     _bare(axes)
+
+
+def _band(axes: Axes, line: Line, colour: str) -> None:
+    """Draw a line's bands along both axes: shades, or whiskers of single dots."""
+    up = None if line.low is None or line.high is None else (line.low, line.high)
+    along = None if line.left is None or line.right is None else (line.left, line.right)
+    if line.dots and (up or along):
+        whiskers: dict[str, Any] = {
+            name: np.abs(np.stack(ends) - middle)
+            for name, ends, middle in (("yerr", up, line.y), ("xerr", along, line.x))
+            if ends is not None
+        }
+        axes.errorbar(line.x, line.y, fmt="none", ecolor=colour, elinewidth=1.0, capsize=2.0, alpha=0.6, **whiskers)
+        return
+    if up:
+        axes.fill_between(line.x, *up, color=colour, alpha=0.16, linewidth=0)
+    if along:
+        axes.fill_betweenx(line.y, *along, color=colour, alpha=0.16, linewidth=0)
 
 
 def _bars(axes: Axes, marks: Bars) -> None:

@@ -73,7 +73,7 @@ def _lines(marks: Lines) -> go.Figure:
     for i, line in zip(looks(marks.lines), marks.lines, strict=True):
         colour, dash, marker = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)][0], MARKERS[i % len(MARKERS)][0]
         name = _safe(line.name)
-        if line.low is not None and line.high is not None:
+        if line.low is not None and line.high is not None and not line.dots:
             figure.add_scatter(
                 x=_column(np.concatenate([line.x, line.x[::-1]])),
                 y=_column(np.concatenate([line.high, line.low[::-1]])),
@@ -93,14 +93,29 @@ def _lines(marks: Lines) -> go.Figure:
             mode="markers" if line.dots else "lines+markers",
             hovertext=[_safe(name) for name in line.names] or None,
             line={"color": colour, "dash": dash, "width": 2, "shape": "hv" if marks.steps else "linear"},
-            marker={"symbol": marker, "size": 7, "color": colour, "maxdisplayed": 0 if line.dots else 12},
+            marker={
+                "symbol": f"{marker}-open" if line.hollow else marker,
+                "size": 7,
+                "color": colour,
+                "maxdisplayed": 0 if line.dots else 12,
+            },
+            error_y=_whiskers(line.y, line.low, line.high) if line.dots else None,
+            error_x=_whiskers(line.x, line.left, line.right),
         )
+    if marks.places:
+        figure.update_xaxes(tickvals=list(range(len(marks.places))), ticktext=[_short(x) for x in marks.places])
     if marks.zero:
         figure.add_hline(y=0, line={"color": "#888888", "width": 1})
     figure.update_layout(
         hovermode="x unified" if len(marks.lines) <= 8 and marks.whole else "closest", showlegend=len(marks.lines) > 1
     )
     return figure
+
+
+def _whiskers(middle: Floats, low: Floats | None, high: Floats | None) -> dict[str, Any] | None:
+    if low is None or high is None:
+        return None
+    return {"type": "data", "symmetric": False, "array": _column(high - middle), "arrayminus": _column(middle - low)}
 
 
 def _bars(marks: Bars) -> go.Figure:

@@ -125,6 +125,25 @@ def _sd(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
+def seed_values(outcome: TableOutcome, row: Row) -> dict[int, float]:
+    """Return the best variant's number by seed, in the table's unit; seeds without one are left out."""
+    cell, table, found = row.cell, outcome.table, {}
+    factor = table.factor if cell.factor is None else cell.factor
+    for reading in outcome.readings:
+        if reading.cell is not cell or reading.variant.name != row.best.variant:
+            continue
+        run = outcome.results.get(reading.job.key)
+        if reading.base is None:
+            value = _mean_of(cell, run, table.metric)
+            value = None if value is None else value * factor
+        else:
+            curves = _curves(cell, run, outcome.results.get(reading.base.key), table.metric)
+            value = None if curves is None else _one(cell, *curves)
+        if value is not None:
+            found[reading.seed] = value
+    return found
+
+
 def _mean_of(cell: Cell, result: Mapping[str, Any] | None, metric: str) -> float | None:
     """Return the cell's figure, or the mean of its figures where it has several; None if one is missing."""
     names = (cell.metric or metric,) if isinstance(cell.metric, str) else cell.metric

@@ -16,10 +16,13 @@ from rich.console import Console
 from hanse.base.errors import UserError
 from hanse.lab.job import MOST_CLIENTS, Job, Step, attempt, play, seeded
 from hanse.lab.papers.tables import Cell, PaperTable, Variant
-from hanse.lab.player import Work, play_all
+from hanse.lab.player import Store, Work, play_all
 
 if TYPE_CHECKING:
     from hanse.runs.experiment import Run
+
+MOST_SEEDS = 20
+"""Seeds that kept results are looked for."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,12 @@ def job_of(cell: Cell, variant: Variant, seed: int) -> Job:
     return seeded(variant.sections, seed, f"{cell.setting}: {name}, seed {seed}", of)
 
 
-def expand(table: PaperTable, seeds: int) -> tuple[list[Job], list[Reading]]:
+def expand(table: PaperTable, seeds: int, *, checked: bool = True) -> tuple[list[Job], list[Reading]]:
     """Return the jobs of a table, each once, and the readings that its cells are made of.
 
     All of seed 0 comes before seed 1, so that a table that was stopped has complete seeds. Raises UserError if an
-    experiment is not valid, or a number would be read in a round that is not tested.
+    experiment is not valid, or a number would be read in a round that is not tested; not ``checked``: they are taken
+    as they are, which is faster.
     """
     jobs: dict[str, Job] = {}
     readings: list[Reading] = []
@@ -58,7 +62,7 @@ def expand(table: PaperTable, seeds: int) -> tuple[list[Job], list[Reading]]:
                 sides = [variant] if variant.against is None else [variant, Variant("", variant.against)]
                 pair = [job_of(cell, side, seed) for side in sides]
                 for found in pair:
-                    if found.key not in jobs:
+                    if checked and found.key not in jobs:
                         _check(found, cell)
                     jobs.setdefault(found.key, found)
                 readings.append(Reading(cell, variant, seed, *(jobs[found.key] for found in pair)))
@@ -111,6 +115,23 @@ def run_table(
     return TableOutcome(
         table, seeds, tuple(jobs), tuple(readings), results=done.results, failures=failures, played=done.played
     )
+
+
+def kept_outcome(table: PaperTable, folder: Path, seeds: int | None = None) -> TableOutcome:
+    """Return what the finished runs in ``folder/jobs`` say of a table, without running anything.
+
+    With seeds 0..seeds-1; None: as many as the table has by default, or more if runs with more are kept.
+    """
+    store = Store(folder / "jobs")
+    most = MOST_SEEDS if seeds is None else seeds
+    jobs, readings = expand(table, most, checked=False)
+    results = {job.key: found for job in jobs if (found := store.read(job)) is not None}
+    if seeds is None:
+        there = [r.seed for r in readings if r.job.key in results]
+        seeds = max(table.seeds, *(seed + 1 for seed in there)) if there else table.seeds
+    readings = [r for r in readings if r.seed < seeds]
+    known = {job.key: job for r in readings for job in (r.job, r.base) if job is not None}
+    return TableOutcome(table, seeds, tuple(known.values()), tuple(readings), results, failures={}, played=0)
 
 
 LEDGER = "the ledger verifies"

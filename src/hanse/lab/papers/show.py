@@ -1,9 +1,7 @@
-"""A finished table for people and programs: rich tables, Markdown, JSON, and a figure's PNG and CSV."""
+"""A finished table for people and programs: rich tables, Markdown, JSON, and its figures as PNG, SVG and CSV."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,9 +13,11 @@ from rich.table import Table as RichTable
 
 from hanse.base.files import write_whole
 from hanse.lab.papers.changes import changed
-from hanse.lab.papers.compare import CellCurve, Order, Row, VariantScore, cpu_hours, curves, orders, rows
+from hanse.lab.papers.compare import Order, Row, VariantScore, cpu_hours, orders, rows
+from hanse.lab.papers.figures import charts
 from hanse.lab.papers.runner import TableOutcome, audits
 from hanse.lab.papers.tables import PaperTable, Printed
+from hanse.reports.chart import Chart, to_csv
 
 
 def as_json(outcome: TableOutcome) -> dict[str, Any]:
@@ -200,61 +200,30 @@ def table_markdown(outcome: TableOutcome, full: PaperTable) -> str:
     return "\n".join(lines)
 
 
+def stem_of(table: PaperTable) -> str:
+    """Return what the names of a table's files begin with: its name, the authors' recipe if it is that, the scale."""
+    return "-".join((table.name, *(("authors",) if table.recipe == "authors" else ()), table.scale))
+
+
 def write_outcome(outcome: TableOutcome, full: PaperTable, folder: Path) -> list[Path]:
-    """Write ``<table>-<scale>.json`` (``<table>-authors-<scale>.json`` by the authors' recipe) and ``.md``, and of a
-    figure ``.csv`` and a ``.png`` a group; return their paths.
+    """Write ``<table>-<scale>.json`` (``<table>-authors-<scale>.json`` by the authors' recipe) and ``.md``, and of
+    each of its pictures a ``.png``, ``.svg`` and ``.csv``; return their paths.
     """
-    stem = "-".join(
-        (outcome.table.name, *(("authors",) if outcome.table.recipe == "authors" else ()), outcome.table.scale)
-    )
+    stem = stem_of(outcome.table)
+    drawn = charts(outcome, stem)
     texts = {
         f"{stem}.json": json.dumps(table_json(outcome, full), indent=1, allow_nan=False) + "\n",
         f"{stem}.md": table_markdown(outcome, full),
+        **{f"{chart.key}.csv": to_csv(chart) for chart in drawn},
     }
-    drawn = curves(outcome, rows(outcome)) if outcome.table.curves else []
-    if drawn:
-        texts[f"{stem}.csv"] = _csv(drawn)
     for name, text in texts.items():
         write_whole(folder / name, text)
-    paths = [folder / name for name in texts]
-    if drawn:
-        groups = list(dict.fromkeys(curve.row.cell.group for curve in drawn))
-        for group in groups:
-            name = stem if len(groups) == 1 else f"{stem}-{_slug(group)}"
-            paths.append(folder / f"{name}.png")
-            _draw(outcome.table, [curve for curve in drawn if curve.row.cell.group == group], paths[-1])
-    return paths
+    return [*(folder / name for name in texts), *(path for chart in drawn for path in draw(chart, folder))]
 
 
-def _csv(drawn: Sequence[CellCurve]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["group", "algorithm", "variant", "rounds", "mean", "sd", "n"])
-    for curve in drawn:
-        cell = curve.row.cell
-        for point in zip(curve.rounds, curve.mean, curve.sd, strict=True):
-            writer.writerow([cell.group, cell.algorithm, curve.row.best.variant, *point, curve.n])
-    return text.getvalue()
+def draw(chart: Chart, folder: Path) -> list[Path]:
+    """Write a chart as PNG and SVG; return their paths."""
+    from hanse.reports.draw_matplotlib import save
 
-
-def _slug(text: str) -> str:
-    return "-".join("".join(c if c.isalnum() or c == "." else " " for c in text.lower()).split())
-
-
-def _draw(table: PaperTable, drawn: Sequence[CellCurve], path: Path) -> None:
-    from hanse.reports.chart import Chart, Line, Lines
-    from hanse.reports.draw_matplotlib import to_matplotlib
-
-    group = drawn[0].row.cell.group
-    lines = []
-    for look, curve in enumerate(drawn):
-        name = f"{curve.row.cell.algorithm} {curve.row.best.variant}".strip()
-        x, mean, sd = np.array(curve.rounds, np.float64), np.array(curve.mean), np.array(curve.sd)
-        low, high = mean - sd, mean + sd
-        if table.unit.endswith("%"):
-            low, high = low.clip(0, 100), high.clip(0, 100)
-        lines.append(Line(name, x, mean, low, high, look))
-    title = f"{table.title} ({group})"
-    chart = Chart("curves", "Reproduction", title, "", Lines(tuple(lines)), x="rounds played", y=table.unit)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    to_matplotlib(chart).savefig(path)
+    save(chart, folder)
+    return [folder / f"{chart.key}.{kind}" for kind in ("png", "svg")]

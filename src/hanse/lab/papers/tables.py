@@ -111,8 +111,8 @@ class PaperTable:
 
     ``seeds``: how many by default; ``changes``: what it changes against its recipe beside the settings that
     :func:`hanse.lab.papers.changes.changed` finds by comparing; ``notes``: how the numbers are to be read; ``metric``
-    and ``factor``: which recorded figure the cells are, and what it is multiplied with; ``curves``: whether the cells'
-    curves over the rounds are drawn; ``absent``: words that ``--only`` could have, and why their cells are not there.
+    and ``factor``: which recorded figure the cells are, and what it is multiplied with; ``figures``: what is drawn of
+    it (see ``figures.py``); ``absent``: words that ``--only`` could have, and why their cells are not there.
     """
 
     paper: str
@@ -127,7 +127,7 @@ class PaperTable:
     metric: str = "test/accuracy"
     factor: float = 100.0
     unit: str = "test accuracy %"
-    curves: bool = False
+    figures: tuple[Mapping[str, Any], ...] = ()
     absent: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -191,7 +191,7 @@ ENTRY = {
     "tags", "printed", "variants",
 }  # fmt: skip
 FILE = {
-    "citation", "tables", "title", "like", "seeds", "unit", "curves", "computed", "by", "groups", "columns", "rows",
+    "citation", "tables", "title", "like", "seeds", "unit", "figure", "computed", "by", "groups", "columns", "rows",
     "group", "column", "row", "experiment", "without", "values", "published", "changes", "notes", "absent", "metric",
     "factor", "measure", "at", "ranked", "authors", "differences",
 }  # fmt: skip
@@ -294,7 +294,7 @@ def build_table(
     }
     said = [*document["changes"], *(line for group in groups for line in group.get("changes", ()))]
     said += [group["missing"] for group in every if group.get("missing") in absent.values()]
-    options = {key: document[key] for key in ("metric", "factor", "unit", "curves") if key in document}
+    options = {key: document[key] for key in ("metric", "factor", "unit") if key in document}
     return PaperTable(
         paper=paper,
         name=name,
@@ -306,6 +306,7 @@ def build_table(
         changes=tuple(dict.fromkeys(said)),
         notes=tuple(document["notes"]),
         absent=document.get("absent", {}) | absent,
+        figures=tuple(document.get("figure", ())),
         **options,
     )
 

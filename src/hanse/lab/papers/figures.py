@@ -1,0 +1,335 @@
+"""A finished table as pictures: each ``[[figure]]`` of its file is one for every group that has something to show.
+
+``kind`` says what is drawn; points are means over seeds, bands and whiskers one sample standard deviation:
+
+* "curves": the table's figure over the rounds, a line an algorithm, with what the paper prints at some round.
+* "cdf": the share of clients below a number, a line an algorithm, from each client's own number (``each``, such as
+  "client/*/test_accuracy") where runs have kept it, else from columns called q10, q25, ...
+* "scatter": column ``y`` against column ``x``, a point an algorithm; ``missing`` stands for a ``y`` that is not there.
+* "moves": columns "SETTING: y" against "SETTING: x", a line an algorithm from the setting ``start`` to another one.
+* "strip": each client's own number (``each``) and the mean, ``column``, a place an algorithm.
+* "bars": rows by ``columns`` (default all).
+* "fit": the columns' numbers against the setting ``x``, with the fit p1/sqrt(x) + p2. ``printed_at [n]``: where the
+  published numbers belong, ``printed_fit``: the published p1 and p2.
+* "trades": who paid whom over the run, as a graph of clients by role.
+* "imports": who imported whom, in what share of the markets, the rows of the table side by side.
+
+``y_name`` and ``x_name`` name axes that the table's unit does not name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hanse.lab.papers.compare import CellCurve, Row, curves, rows
+from hanse.lab.papers.computed import fit
+from hanse.lab.papers.runner import TableOutcome
+from hanse.reports.chart import Bars, Chart, Floats, Graph, Heat, Line, Lines, Series, slug
+
+HOLLOW = "hollow: the paper's"
+Spec = Mapping[str, Any]
+Here = Mapping[tuple[str, str], Row]
+"""A group's rows by column and algorithm."""
+
+
+def charts(outcome: TableOutcome, stem: str) -> list[Chart]:
+    """Return the pictures of a table, their keys beginning with ``stem``; none of what no run has numbers of."""
+    found = rows(outcome)
+    drawn: list[Chart] = []
+    for spec in outcome.table.figures:
+        for group in dict.fromkeys(row.cell.group for row in found):
+            here = {(r.cell.column, r.cell.algorithm): r for r in found if r.cell.group == group}
+            drawn += KINDS[spec["kind"]](outcome, here, spec)
+    many = len(drawn) > 1
+    return [replace(chart, key=f"{stem}-{chart.key}" if many else stem) for chart in drawn]
+
+
+def _chart(outcome: TableOutcome, here: Here, spec: Spec, marks: Lines | Bars | Heat | Graph, **more: str) -> Chart:
+    """Return a chart of a group; ``also`` is what tells it from the group's others."""
+    group, also = next(iter(here.values())).cell.group, more.pop("also", "")
+    name = f"{group}: {also}" if also else group
+    kinds = [other["kind"] for other in outcome.table.figures]
+    suffix = f"{spec['kind']}-{name}" if len(kinds) > 1 else name
+    return Chart(slug(suffix), "Reproduction", f"{outcome.table.title} ({name})", "", marks, **more)
+
+
+def _unit(outcome: TableOutcome, spec: Spec, axis: str, otherwise: str = "") -> str:
+    unit = "" if outcome.table.unit == "as named" else outcome.table.unit
+    return str(spec.get(f"{axis}_name") or otherwise or unit)
+
+
+def _algorithms(here: Here) -> list[str]:
+    return list(dict.fromkeys(algorithm for _, algorithm in here))
+
+
+def _known(row: Row | None) -> tuple[float, float] | None:
+    """Return a cell's mean and deviation (0 for one seed); None if it has no number."""
+    if row is None or row.best.mean is None:
+        return None
+    return row.best.mean, row.best.sd or 0.0
+
+
+def _runs(outcome: TableOutcome, row: Row) -> list[Mapping[str, Any]]:
+    """Return the finished runs of a cell's best variant, a seed each."""
+    keys = [r.job.key for r in outcome.readings if r.cell is row.cell and r.variant.name == row.best.variant]
+    return [outcome.results[key] for key in keys if key in outcome.results]
+
+
+def _dot(
+    name: str, x: float, y: float, look: int, sd: tuple[float, float] = (0.0, 0.0), *, hollow: bool = False
+) -> Line:
+    """Return one point with whiskers of a deviation along x and along y; none of length 0."""
+    at_x, at_y = np.array([x]), np.array([y])
+    left, right = (at_x - sd[0], at_x + sd[0]) if sd[0] else (None, None)
+    low, high = (at_y - sd[1], at_y + sd[1]) if sd[1] else (None, None)
+    return Line(name, at_x, at_y, low, high, look, dots=True, left=left, right=right, hollow=hollow)
+
+
+def _lines(lines: Sequence[Line], *, hollow: str = HOLLOW, whole: bool = False, **more: Any) -> Lines:
+    named = hollow if any(line.hollow for line in lines) else ""
+    return Lines(tuple(lines), whole=whole, hollow=named, **more)
+
+
+# ---- over rounds, and over clients
+
+
+def _curves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    drawn = curves(outcome, list(here.values()))
+    lines = [_curve(outcome, look, curve) for look, curve in enumerate(drawn)]
+    for look, curve in enumerate(drawn):
+        for row in here.values():
+            printed = row.cell.published
+            if row.cell.algorithm == curve.row.cell.algorithm and printed is not None:
+                name, sd = f"{row.cell.algorithm}, printed", (0.0, printed.sd or 0.0)
+                lines.append(_dot(name, row.cell.at, printed.mean, look, sd, hollow=True))
+    if lines:
+        y = _unit(outcome, spec, "y")
+        yield _chart(outcome, here, spec, _lines(lines, whole=True), x="rounds played", y=y)
+
+
+def _curve(outcome: TableOutcome, look: int, curve: CellCurve) -> Line:
+    name = f"{curve.row.cell.algorithm} {curve.row.best.variant}".strip()
+    x, mean, sd = np.array(curve.rounds, np.float64), np.array(curve.mean), np.array(curve.sd)
+    low, high = mean - sd, mean + sd
+    if outcome.table.unit.endswith("%"):
+        low, high = low.clip(0, 100), high.clip(0, 100)
+    return Line(name, x, mean, low, high, look)
+
+
+def _cdf(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    lines = []
+    for look, algorithm in enumerate(_algorithms(here)):
+        found = _by_client(outcome, here, algorithm, spec) or _by_quantile(here, algorithm)
+        if found is not None:
+            mean, sd, share = found
+            left, right = (mean - sd, mean + sd) if sd.any() else (None, None)
+            lines.append(Line(algorithm, mean, share, look=look, left=left, right=right))
+        row = here.get(("mean", algorithm))
+        if found is not None and row is not None and row.cell.published is not None:
+            lines.append(_dot(f"{algorithm}, printed mean", row.cell.published.mean, 0.0, look, hollow=True))
+    if lines:
+        marks = _lines(lines, hollow="hollow, below: the paper's mean")
+        yield _chart(outcome, here, spec, marks, x=_unit(outcome, spec, "x"), y="share of clients")
+
+
+def _by_client(outcome: TableOutcome, here: Here, algorithm: str, spec: Spec) -> tuple[Floats, Floats, Floats] | None:
+    """Return numbers that shares of the clients are below of: mean and deviation over seeds, and the shares, ``[n]``
+    each. None if the runs have not kept them client by client.
+    """
+    row = next(row for (_, name), row in here.items() if name == algorithm)
+    each = [values for run in _runs(outcome, row) if len(values := _each(outcome, row, run, spec)) > 1]
+    if not each:
+        return None
+    share = np.linspace(0.0, 1.0, min(map(len, each)))
+    found = np.stack([np.quantile(values, share) for values in each])
+    return found.mean(axis=0), found.std(axis=0, ddof=1) if len(found) > 1 else np.zeros_like(share), share
+
+
+def _each(outcome: TableOutcome, row: Row, run: Mapping[str, Any], spec: Spec) -> Floats:
+    """Return a run's numbers client by client at the cell's round, in the table's unit, ``[n]``."""
+    pattern = re.escape(spec.get("each", "none")).replace(r"\*", r"\d+")
+    factor = outcome.table.factor if row.cell.factor is None else row.cell.factor
+    at = run["tested"].index(row.cell.at) if row.cell.at in run["tested"] else None
+    named = [curve for name, curve in run["curves"].items() if re.fullmatch(pattern, name)]
+    values = [curve[at] for curve in named if at is not None and curve[at] is not None]
+    return np.array(values, dtype=np.float64) * factor
+
+
+def _by_quantile(here: Here, algorithm: str) -> tuple[Floats, Floats, Floats] | None:
+    found = {column: _known(row) for (column, name), row in here.items() if name == algorithm}
+    points = [
+        (*known, int(column[1:]) / 100) for column, known in found.items() if known and re.fullmatch(r"q\d+", column)
+    ]
+    if not points:
+        return None
+    mean, sd, share = np.array(sorted(points, key=lambda point: point[2])).T
+    return mean, sd, share
+
+
+def _strip(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    algorithms = [a for a in _algorithms(here) if _known(here.get((spec["column"], a)))]
+    places, values, means, sds = [], [], [], []
+    for place, algorithm in enumerate(algorithms):
+        row = here[spec["column"], algorithm]
+        each = np.concatenate([_each(outcome, row, run, spec) for run in _runs(outcome, row)])
+        places.append(np.full(len(each), float(place)))
+        values.append(each)
+        mean, sd = _known(row) or (0.0, 0.0)
+        means.append(mean)
+        sds.append(sd)
+    if not algorithms:
+        return
+    y, band, at = np.array(means), np.array(sds), np.arange(len(algorithms), dtype=np.float64) + 0.2
+    lines = (
+        Line("one client in one run", np.concatenate(places), np.concatenate(values), look=6, dots=True),
+        Line("mean over clients", at, y, y - band, y + band, 0, dots=True),
+    )
+    marks = _lines(lines, zero=True, places=tuple(algorithms))
+    yield _chart(outcome, here, spec, marks, y=_unit(outcome, spec, "y", spec["column"]))
+
+
+# ---- columns against each other
+
+
+def _scatter(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    lines = []
+    for look, algorithm in enumerate(_algorithms(here)):
+        cells = [here.get((spec[axis], algorithm)) for axis in ("x", "y")]
+        x, y = (_known(cell) for cell in cells)
+        y = (float(spec["missing"]), 0.0) if y is None and cells[1] is None and "missing" in spec else y
+        if x is not None and y is not None:
+            lines.append(_dot(algorithm, x[0], y[0], look, (x[1], y[1])))
+        printed = [None if cell is None else cell.cell.published for cell in cells]
+        if printed[0] is not None and printed[1] is not None:
+            lines.append(_dot(f"{algorithm}, printed", printed[0].mean, printed[1].mean, look, hollow=True))
+    if any(not line.hollow for line in lines):
+        marks = _lines(lines, zero=any(line.y.min() < 0 for line in lines))
+        x_name, y_name = _unit(outcome, spec, "x", spec["x"]), _unit(outcome, spec, "y", spec["y"])
+        yield _chart(outcome, here, spec, marks, x=x_name, y=y_name)
+
+
+def _moves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    settings = dict.fromkeys(column.split(": ")[0] for column, _ in here)
+    for setting in (name for name in settings if name != spec["start"]):
+        lines = []
+        for look, algorithm in enumerate(_algorithms(here)):
+            cells = [
+                here.get((f"{name}: {spec[axis]}", algorithm)) for name in (spec["start"], setting) for axis in "xy"
+            ]
+            ends = [known for cell in cells if (known := _known(cell)) is not None]
+            if len(ends) == 4:
+                (x, dx), (y, dy), (to_x, to_dx), (to_y, to_dy) = ends
+                way = Line(f"{algorithm}, the way", np.array([x, to_x]), np.array([y, to_y]), look=look, hollow=True)
+                begun = _dot(f"{algorithm}, {spec['start']}", x, y, look, (dx, dy), hollow=True)
+                lines += [way, begun, _dot(algorithm, to_x, to_y, look, (to_dx, to_dy))]
+        if lines:
+            marks = _lines(lines, hollow=f"hollow: {spec['start']}")
+            yield _chart(outcome, here, spec, marks, x=spec["x"], y=spec["y"], also=setting)
+
+
+def _bars(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    columns = [
+        c for c in spec.get("columns", dict.fromkeys(c for c, _ in here)) if any(c == column for column, _ in here)
+    ]
+    labels = [a for a in _algorithms(here) if any(_known(here.get((c, a))) for c in columns)]
+    nothing = (np.nan, np.nan)
+    series = []
+    for look, column in enumerate(columns):
+        values, sds = np.array([_known(here.get((column, a))) or nothing for a in labels]).reshape(-1, 2).T
+        series.append(Series(column, values, np.where(sds > 0, sds, np.nan), look))
+    for look, column in enumerate(columns, len(columns)):
+        cells = [here.get((column, a)) for a in labels]
+        printed = np.array([np.nan if c is None or c.cell.published is None else c.cell.published.mean for c in cells])
+        if np.isfinite(printed).any():
+            series.append(Series(f"{column}, the paper's", printed, look=look))
+    if labels:
+        x = _unit(outcome, spec, "x", columns[0] if len(columns) == 1 else "")
+        yield _chart(outcome, here, spec, Bars(tuple(labels), tuple(series)), x=x, also=str(spec.get("also", "")))
+
+
+def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    points, printed = [], []
+    for place, row in enumerate(here.values()):
+        if known := _known(row):
+            points.append((_setting(row.cell.variants[0].sections, spec["x"]), *known))
+        if row.cell.published is not None and "printed_at" in spec:
+            printed.append((float(spec["printed_at"][place]), row.cell.published.mean))
+    if not points:
+        return
+    x, mean, sd = np.array(sorted(points)).T
+    low, high = (mean - sd, mean + sd) if sd.any() else (None, None)
+    lines = [Line("ours", x, mean, low, high, 0, dots=True)]
+    if len(np.unique(x)) > 1:
+        p = fit(dict(zip(x, mean, strict=True)))
+        lines.append(_root("ours, fitted", p["p1"], p["p2"], x, 0))
+    if printed:
+        at, theirs = np.array(sorted(printed)).T
+        lines.append(Line("printed", at, theirs, look=1, dots=True, hollow=True))
+        if "printed_fit" in spec:
+            p1, p2 = spec["printed_fit"]
+            lines.append(_root("the paper's fit", p1, p2, at, 1))
+    y = _unit(outcome, spec, "y")
+    yield _chart(outcome, here, spec, _lines(lines, whole=True), x=_unit(outcome, spec, "x", spec["x"]), y=y)
+
+
+def _root(name: str, p1: float, p2: float, x: Floats, look: int) -> Line:
+    """Return the curve p1/sqrt(x) + p2 over the range of ``x [n]``."""
+    at = np.geomspace(x.min(), x.max(), 60)
+    return Line(name, at, p1 / np.sqrt(at) + p2, look=look)
+
+
+def _setting(sections: Mapping[str, Any], dotted: str) -> float:
+    value: Any = sections
+    for key in dotted.split("."):
+        value = value[key]
+    return float(value)
+
+
+# ---- markets
+
+
+def _trades(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    runs = {run["key"]: run for row in here.values() for run in _runs(outcome, row) if "trades" in run}
+    if not runs:
+        return
+    first = next(iter(runs.values()))
+    clients = first["trades"]["clients"]
+    money = np.mean([run["trades"]["money"] for run in runs.values() if run["trades"]["clients"] == clients], axis=0)
+    told = first["given"].get("clients", {}).get("profiles", {}).get("roles", [])
+    kinds = tuple(told[c] if c < len(told) else "client" for c in clients)
+    notes = tuple(f"{net:+.1f}" for net in money.sum(axis=0) - money.sum(axis=1))
+    marks = Graph(tuple(str(c + 1) for c in clients), kinds, money, notes, "tokens")
+    yield _chart(outcome, here, spec, marks)
+
+
+def _imports(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    panels: list[Floats] = []
+    columns: list[str] = []
+    for algorithm in _algorithms(here):
+        row = next(row for (_, name), row in here.items() if name == algorithm)
+        runs = [run["trades"] for run in _runs(outcome, row) if "trades" in run]
+        if not runs:
+            continue
+        clients = runs[0]["clients"]
+        share = np.mean([run["imports"] for run in runs if run["clients"] == clients], axis=0)
+        if panels:  # a gap between two panels
+            panels.append(np.full((len(clients), 1), np.nan))
+            columns.append("")
+        panels.append(share)
+        columns += [f"{algorithm}: {c + 1}" for c in clients]
+    if panels:
+        rows_of = tuple(str(place + 1) for place in range(len(panels[0])))
+        marks = Heat(rows_of, tuple(columns), np.concatenate(panels, axis=1), "share of the markets", floor=0.0)
+        yield _chart(outcome, here, spec, marks, x="model of", y="client")
+
+
+KINDS: Mapping[str, Callable[[TableOutcome, Here, Spec], Iterator[Chart]]] = {
+    "curves": _curves, "cdf": _cdf, "strip": _strip, "scatter": _scatter, "moves": _moves, "bars": _bars, "fit": _fit,
+    "trades": _trades, "imports": _imports,
+}  # fmt: skip
+"""What a file's ``[[figure]]`` names as ``kind``."""
