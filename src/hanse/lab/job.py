@@ -151,7 +151,7 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[s
         found |= {"experiment": job.experiment.sections(), **_kept(result.metrics)}
         tests = [_accuracies(result, rounds - 1) for rounds in found["tested"]]
         found["curves"] |= _by_client(tests)
-        found["clients"] = {str(client): accuracy for client, accuracy in sorted(tests[-1].items())} if tests else {}
+        found["clients"] = {str(c): _finite(accuracy) for c, accuracy in sorted(tests[-1].items())} if tests else {}
     except Exception as wrong:
         error = " ".join(f"{type(wrong).__name__}: {wrong}".split())
         return found | {"status": "failed", "error": error, "traceback": traceback.format_exc()}
@@ -209,7 +209,7 @@ def _by_client(tests: Sequence[Mapping[int, float]]) -> dict[str, list[float | N
     for test in tests:
         best |= {client: max(found, best.get(client, found)) for client, found in test.items()}
         means.append(_sum(best.values()) / len(best) if best else None)
-    each = {f"client/{c}/test_accuracy": [test.get(c) for test in tests] for c in clients}
+    each = {f"client/{c}/test_accuracy": [_finite(test.get(c)) for test in tests] for c in clients}
     return ({} if len(clients) > MOST_CLIENTS else each) | {"client/best_accuracy": means}
 
 

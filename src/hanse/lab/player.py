@@ -163,14 +163,28 @@ class Store:
             return None
         then = dict(flat(found.get("given", {}))) | dict(flat(found["experiment"]))
         now = dict(flat(json.loads(json.dumps(job.experiment.sections()))))
-        return found if all(then[name] == now[name] for name in then.keys() & now.keys()) else None
+        if not all(then[name] == now[name] for name in then.keys() & now.keys()):
+            return None
+        points = len(found.get("tested", ()))
+        curves = {name: [None] * (points - len(curve)) + curve for name, curve in found.get("curves", {}).items()}
+        return found | {"curves": curves}
 
     def write(self, job: Job, result: Mapping[str, Any]) -> None:
-        """Keep a result, finished or failed, in few bytes: of its ``experiment`` only what ``given`` does not say."""
+        """Keep a result, finished or failed, in few bytes: of its ``experiment`` only what ``given`` does not say, of a
+        curve only what follows the nothing at its start.
+        """
         kept = dict(result)
         if "experiment" in kept:
             kept["experiment"] = _beyond(kept["experiment"], kept["given"])
+        if "curves" in kept:
+            kept["curves"] = {name: _begun(curve) for name, curve in kept["curves"].items()}
         write_whole(self.path(job), json.dumps(kept, separators=(",", ":"), allow_nan=False) + "\n")
+
+
+def _begun(curve: Sequence[Any]) -> list[Any]:
+    """Return a curve without the points at its start that are nothing."""
+    first = next((place for place, value in enumerate(curve) if value is not None), len(curve))
+    return list(curve[first:])
 
 
 def _beyond(whole: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,9 +83,9 @@ def test_json_schema(tmp_path: Path) -> None:
 
 
 def test_files(tmp_path: Path) -> None:
-    done = outcome(tmp_path, curves=True)
+    done = outcome(tmp_path, figures=({"kind": "curves"},))
     paths = show.write_outcome(done, done.table, tmp_path)
-    assert [p.name for p in paths] == [f"table1-smoke.{end}" for end in ("json", "md", "csv", "png")]
+    assert [p.name for p in paths] == [f"table1-smoke.{end}" for end in ("json", "md", "csv", "png", "svg")]
     whole = json.loads(paths[0].read_text())
     assert whole["rows"][0]["variants"][1] == {"name": "lr=0.2", "mean": 75.0, "sd": pytest.approx(50**0.5), "n": 2}
     assert len(whole["failures"]) == 2  # the run that two cells share failed for both seeds
@@ -93,8 +93,10 @@ def test_files(tmp_path: Path) -> None:
     assert "| tuned | 75.00 ± 7.07 (lr=0.2) / 90.00 ± 1.00 |" in text
     assert "tuned over plain" in text
     lines = list(csv.DictReader(paths[2].open()))
-    assert {line["algorithm"] for line in lines} == {"tuned", "plain", "other"}
-    assert [line["rounds"] for line in lines[:3]] == ["1", "2", "3"]
+    assert {line["series"].split(" lr=")[0] for line in lines} == {
+        "tuned", "plain", "other", "tuned, printed", "plain, printed",
+    }  # fmt: skip
+    assert [line["rounds played"] for line in lines[:3]] == ["1", "2", "3"]
     assert paths[3].stat().st_size > 5000
 
 

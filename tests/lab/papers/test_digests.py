@@ -41,7 +41,12 @@ def row_of(table: PaperTable, cell: Cell) -> list[Any]:
 
 def digest(table: PaperTable) -> str:
     """The settings, not what they resolve to: a new option with an old default changes nothing."""
-    rows = [table.seeds, table.unit, table.curves, *(row_of(table, cell) for cell in table.cells)]
+    rows = [
+        table.seeds,
+        table.unit,
+        table.figures == ({"kind": "curves"},),
+        *(row_of(table, cell) for cell in table.cells),
+    ]
     return hashlib.blake2b(json.dumps(rows, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 

@@ -101,7 +101,7 @@ def test_table2_reads_and_figure1() -> None:
     }
     figure = paper("figure1")
     assert {c.group for c in figure.cells} == {"CIFAR-10"}
-    assert figure.curves
+    assert figure.figures == ({"kind": "curves"},)
 
 
 def test_heterogeneity_reaches_the_experiments() -> None:

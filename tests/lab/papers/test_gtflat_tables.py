@@ -286,11 +286,12 @@ def test_effective_rounds_over_seeds_are_of_the_mean_curve(tmp_path: Path) -> No
 def test_curves_of_the_best_so_far_and_a_picture_a_group(tmp_path: Path) -> None:
     given = Variant("", {**sections(5), "train": {"lr": 0.2}})
     cells = [replace(cell("a", given, at=5, measure="best"), group=g) for g in ("one set", "Another (set)")]
-    result = run_table(table(*cells, curves=True), seeds=1, workers=1, folder=tmp_path, work=drawn)
+    result = run_table(table(*cells, figures=({"kind": "curves"},)), seeds=1, workers=1, folder=tmp_path, work=drawn)
     assert [round(v, 3) for v in curves(result, rows(result))[0].mean] == [30, 89.6, 89.6, 89.6, 89.6]
     written = write_outcome(result, result.table, tmp_path)
-    assert [p.name for p in written[3:]] == ["table1-smoke-one-set.png", "table1-smoke-another-set.png"]
-    assert all(p.stat().st_size > 10_000 for p in written[3:])
+    pictures = [f"table1-smoke-{group}.{end}" for group in ("one-set", "another-set") for end in ("png", "svg")]
+    assert [p.name for p in written[4:]] == pictures
+    assert all(p.stat().st_size > 10_000 for p in written[4:])
 
 
 def test_another_device_moves_both_sides() -> None:
@@ -332,6 +333,6 @@ def test_a_smoke_table_really_trains(tmp_path: Path) -> None:
     assert names == [f"{a}: {what}" for a in both for what in ("R* for FedAvg's", "improvement %")]
     assert all(r["n"] == 2 for r in found["rows"])
     runs = [json.loads(p.read_text()) for p in (tmp_path / "jobs").iterdir()]
-    assert {r["experiment"]["mechanism"]["name"] for r in runs} == {"fedavg"}
+    assert {r["given"]["mechanism"]["name"] for r in runs} == {"fedavg"}
     assert len(runs) == 6  # both forms of GTFLAT and their base, two seeds
     assert all(len(set(r["curves"]["test/loss"])) == 4 for r in runs)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from hanse.base.errors import UserError
-from hanse.lab.job import MOST_CLIENTS, Job, Step, attempt, play, seeded
+from hanse.lab.job import Job, Step, attempt, play, seeded
 from hanse.lab.papers.tables import Cell, PaperTable, Variant
 from hanse.lab.player import Store, Work, play_all
 
@@ -163,12 +163,15 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
     return found | books if found["status"] == "done" else found
 
 
+MOST_TRADERS = 40  # whose trades are kept pair by pair
+
+
 def _trades(folder: Path) -> dict[str, Any]:
     from hanse.reports.market import traded
     from hanse.runs.record import recorded_markets
 
     rounds = list(recorded_markets(folder))
-    if not rounds or len(rounds[0].clients) > MOST_CLIENTS:
+    if not rounds or len(rounds[0].clients) > MOST_TRADERS:
         return {}
     clients, money, imports = traded(rounds)
     return {"trades": {"clients": clients, "money": money.round(6).tolist(), "imports": imports.round(6).tolist()}}
