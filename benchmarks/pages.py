@@ -1,11 +1,27 @@
-"""The papers' kept results: what was planned before it was run.
+"""The papers' kept results: the pages that are made of them, and what was planned before it was run.
 
+    python benchmarks/pages.py            # writes docs/results from benchmarks/results
+    python benchmarks/pages.py --check    # ends with 1 if docs/results is not what benchmarks/results gives
     python benchmarks/pages.py --plan PAPER TABLE [--recipe R] [--scale S] [--seeds N] [--only WORDS] [--device D]
 
 ``hanse reproduce PAPER TABLE ... --out benchmarks/results/PAPER`` keeps a file for each run under ``jobs/``. ``--plan``
 with the same words writes the keys of these runs to ``benchmarks/results/PAPER/planned.json`` first. A key is a hash of
 the run's settings, so that a result whose key was committed before it was run was not chosen afterwards; a test
 compares the commits.
+
+The pages say what is kept, and nothing is run for them: ``docs/results/index.md`` has a line for each table and figure,
+``docs/results/PAPER.md`` the verdicts, every table with a finished run, and what was not run. Verdicts are written by
+hand in ``benchmarks/results/PAPER/verdicts.toml``, as ``[[verdicts]]``:
+
+* ``table``, ``claim`` (the paper's, in our words), ``recipe``, ``scale``, ``verdict`` (see ``VERDICTS``), ``because``;
+* ``pairs``: rows [A, B] whose difference A - B stands beside it for every setting, with its 95 % interval over seeds;
+  "printed" as B is the paper's number; ``between = "columns"``: columns instead, for every group and row;
+* ``groups``, ``columns``, ``rows``: the only ones that are compared; ``hours``: what a run takes, where we know better.
+
+A verdict other than "not run" needs pairs with numbers, unless its table is computed. ``benchmarks/results/data.json``
+keeps which data sets were here, and how their splits differ from the official ones, so that the pages are the same on a
+machine without data; writing the pages brings it up to date. Tables that are computed are read from what ``reproduce``
+wrote (``TABLE-SCALE.json``).
 """
 
 from __future__ import annotations
@@ -13,20 +29,372 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, nearest
 from hanse.base.files import write_whole
-from hanse.lab.papers.catalogue import find_table
-from hanse.lab.papers.runner import expand
-from hanse.lab.papers.tables import RECIPES, SCALES, filtered, on_device
+from hanse.data import sources
+from hanse.lab.papers import changes
+from hanse.lab.papers.catalogue import MADE_OF, PAPERS, SHIPPED, find_table
+from hanse.lab.papers.compare import Row, cpu_hours, rows, seed_values
+from hanse.lab.papers.figures import charts
+from hanse.lab.papers.runner import TableOutcome, expand, kept_outcome
+from hanse.lab.papers.show import draw, stem_of, table_markdown
+from hanse.lab.papers.tables import RECIPES, SCALES, PaperTable, filtered, on_device, read_table, sources_of
+from hanse.reports.chart import Chart, to_csv
+from hanse.reports.compare import paired
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+PAGES = ROOT / "docs" / "results"
 PLANNED = "planned.json"
+VERDICTS = ("confirmed", "not confirmed", "partly", "not run")
+WORDS = {
+    "table", "claim", "recipe", "scale", "verdict", "because", "pairs", "between", "groups", "columns", "rows", "hours",
+}  # fmt: skip
+SHOWN = ("small", "paper")  # scales; a smoke test is no result
+HEAD = "<!-- made by benchmarks/pages.py from benchmarks/results: change those -->\n"
+Verdict = Mapping[str, Any]
 
 
+# ---- what is kept
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A table at one recipe and scale with at least one finished run, and the same at full size."""
+
+    outcome: TableOutcome
+    full: PaperTable
+
+    @property
+    def table(self) -> PaperTable:
+        """The table: of its cells those that have a number."""
+        return self.outcome.table
+
+
+def kept_tables(paper: str, name: str, results: Path) -> list[Kept]:
+    """Return what is kept of a table, by recipe and scale."""
+    found = []
+    for recipe in RECIPES:
+        full = find_table(paper, name, "paper", recipe)
+        for scale in SHOWN:
+            table = full if scale == "paper" else find_table(paper, name, scale, recipe)
+            computed = "computed" in read_table(paper, name, scale, recipe)
+            outcome = _computed(table, results / paper) if computed else kept_outcome(table, results / paper)
+            there = {id(row.cell) for row in rows(outcome) if row.best.mean is not None}
+            cells = tuple(cell for cell in outcome.table.cells if id(cell) in there)
+            if cells:
+                found.append(Kept(replace(outcome, table=replace(outcome.table, cells=cells)), full))
+    return found
+
+
+def _computed(table: PaperTable, folder: Path) -> TableOutcome:
+    """Return a table whose numbers ``reproduce`` has computed and written; its cells without one are left out."""
+    path = folder / f"{stem_of(table)}.json"
+    lines = json.loads(path.read_text())["rows"] if path.exists() else []
+    numbers = {(line["setting"], line["algorithm"]): line["mean"] for line in lines}
+    cells = tuple(
+        replace(cell, computed=numbers[place], variants=(), at=0)
+        for cell in table.cells
+        if numbers.get(place := (cell.setting, cell.algorithm)) is not None
+    )
+    return TableOutcome(replace(table, cells=cells), 1, (), (), results={}, failures={}, played=0)
+
+
+@contextmanager
+def data_as_kept(results: Path, *, update: bool) -> Iterator[Mapping[str, str]]:
+    """Let the tables find the data sets that were here when the pages were written, wherever this runs; yields them by
+    name, with what their splits differ in. ``update``: those that are here now are added first.
+    """
+    path = results / "data.json"
+    known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    if update:
+        names = {name for paper in PAPERS for name in _sources(paper)}
+        known |= {name: sources.split_note(name) for name in names if sources.is_here(name)}
+        write_whole(path, json.dumps(known, indent=1, sort_keys=True) + "\n")
+    with ExitStack() as patches:
+        patches.enter_context(patch("hanse.lab.papers.tables.is_here", known.__contains__))
+        patches.enter_context(patch("hanse.lab.papers.computed.is_here", lambda source: False))
+        note = partial(changes._files, note=lambda source: known.get(source, ""))
+        patches.enter_context(patch.object(changes, "_files", note))
+        yield known
+
+
+def _sources(paper: str) -> set[str]:
+    found = {s for name in PAPERS[paper].tables for r in RECIPES for s in sources_of(paper, name, "paper", r)}
+    return found | {part for source in found for part in MADE_OF.get(source, ())}
+
+
+# ---- verdicts
+
+
+def verdicts(paper: str, results: Path) -> list[Verdict]:
+    """Return a paper's verdicts. Raises UserError for words that mean nothing."""
+    path = results / paper / "verdicts.toml"
+    entries: list[Verdict] = tomllib.loads(path.read_text()).get("verdicts", []) if path.exists() else []
+    known = (
+        ("table", PAPERS[paper].tables),
+        ("recipe", RECIPES),
+        ("scale", SCALES),
+        ("verdict", VERDICTS),
+        ("between", ("rows", "columns")),
+    )
+    wrong = [
+        f"{path.parent.name}/{path.name}: {key} '{value}': there is no such {key}{nearest(str(value), allowed)}"
+        for entry in entries
+        for key, allowed in known
+        if (value := entry.get(key, next(iter(allowed)))) not in allowed
+    ]
+    wrong += [
+        f"{path.parent.name}/{path.name}: {key}: there is no such key{nearest(key, WORDS)}"
+        for entry in entries
+        for key in entry.keys() - WORDS
+    ]
+    if wrong:
+        raise UserError(*wrong)
+    return entries
+
+
+def differences(entry: Verdict, kept: Kept) -> list[tuple[str, str]]:
+    """Return a verdict's pairs with their numbers: "setting: A - B" and the difference over seeds, one for each setting
+    that has both.
+    """
+    found = rows(kept.outcome)
+    axes = {"groups": 0, "columns": 1, "rows": 2}
+    chosen = [r for r in found if all(_names(r)[axis] in entry.get(k, (_names(r)[axis],)) for k, axis in axes.items())]
+    axis = 1 if entry.get("between") == "columns" else 2
+    lines = []
+    for first, second in entry.get("pairs", ()):
+        for row in (r for r in chosen if _names(r)[axis] == first):
+            rest = [name for place, name in enumerate(_names(row)) if place != axis]
+            other = next(
+                (r for r in found if _names(r)[axis] == second
+                 and [name for place, name in enumerate(_names(r)) if place != axis] == rest),
+                None,
+            )  # fmt: skip
+            said = difference(kept.outcome, row, row if second == "printed" else other, printed=second == "printed")
+            if said is not None:
+                lines.append((f"{', '.join(rest)}: {first} - {second}", said))
+    return lines
+
+
+def _names(row: Row) -> tuple[str, str, str]:
+    return row.cell.group, row.cell.column, row.cell.algorithm
+
+
+def difference(outcome: TableOutcome, row: Row, other: Row | None, *, printed: bool = False) -> str | None:
+    """Say how much a row is above another (or above what is printed of it), with its 95 % interval over the seeds that
+    both have (Student's t); None if there is no such seed.
+    """
+    if other is None:
+        return None
+    published = row.cell.published
+    ours = seed_values(outcome, row)
+    theirs = seed_values(outcome, other)
+    if printed:
+        theirs = {} if published is None else dict.fromkeys(ours, published.mean)
+    seeds = [seed for seed in ours if seed in theirs]
+    found = paired(ours, theirs)
+    if found is None:
+        return f"{ours[seeds[0]] - theirs[seeds[0]]:+.2f}, 1 seed: no interval" if seeds else None
+    return f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}], {found.pairs} seeds"
+
+
+# ---- pages
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of ``docs/results`` and the pictures on it."""
+
+    name: str
+    text: str
+    pictures: tuple[Chart, ...] = ()
+
+
+def pages(results: Path, data: Mapping[str, str]) -> list[Page]:
+    """Return the index and a page a paper. Raises UserError for a verdict without numbers."""
+    found, lines = [], []
+    for paper in PAPERS:
+        judged = verdicts(paper, results)
+        kept = {name: kept_tables(paper, name, results) for name in PAPERS[paper].tables}
+        found.append(_paper_page(paper, judged, kept, data))
+        lines += ["", f"## [{paper}]({paper}.md)", "", PAPERS[paper].citation, ""]
+        lines += ["| | recipe, scale | seeds | verdict | command |", "|---|---|---|---|---|"]
+        lines += [_index_line(paper, name, judged, kept, data) for name in PAPERS[paper].tables]
+    text = (
+        "# The papers' tables and figures\n\nWhat was run of each, and what it says. A recipe is *paper* (what the text"
+        " says) or *authors* (what the authors' public code does); a scale is *paper* (everything) or *small*. Every "
+        "page is made of the kept results of single runs by `python benchmarks/pages.py`; the keys of these runs were "
+        "committed before they were run.\n"
+    )
+    return [Page("index.md", HEAD + text + "\n".join(lines) + "\n"), *found]
+
+
+def _command(paper: str, name: str, recipe: str, scale: str) -> str:
+    chosen = f" --recipe {recipe}" if recipe != "paper" else ""
+    return f"`hanse reproduce {paper} {name}{chosen} --scale {scale}`"
+
+
+def _seeds(kept: Kept) -> str:
+    """Say how many seeds are finished: of all cells that have a number, the fewest and the most."""
+    counts = {row.best.n for row in rows(kept.outcome)}
+    few = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
+    return few if counts == {kept.outcome.seeds} else f"{few} of {kept.outcome.seeds}"
+
+
+def _index_line(
+    paper: str, name: str, judged: Sequence[Verdict], kept: Mapping[str, Sequence[Kept]], data: Mapping[str, str]
+) -> str:
+    here = kept[name]
+    made = "<br>".join(f"{k.table.recipe}, {k.table.scale}" for k in here) or _not_run(paper, name, judged, kept, data)
+    said = "<br>".join(f"{v['claim']}: **{v['verdict']}**" for v in judged if v["table"] == name)
+    runs = [(k.table.recipe, k.table.scale) for k in here] or [("paper", "paper")]
+    commands = "<br>".join(_command(paper, name, *run) for run in runs)
+    return f"| {name} | {made} | {'<br>'.join(map(_seeds, here))} | {said or 'none yet'} | {commands} |"
+
+
+def _not_run(
+    paper: str, name: str, judged: Sequence[Verdict], kept: Mapping[str, Sequence[Kept]], data: Mapping[str, str]
+) -> str:
+    """Say why nothing is kept of a table: its data, or the hours that it takes."""
+    document = read_table(paper, name, "paper")
+    needed = list(dict.fromkeys(s for recipe in RECIPES for s in sources_of(paper, name, "paper", recipe)))
+    away = [s for s in needed if s not in SHIPPED and any(part not in data for part in MADE_OF.get(s, (s,)))]
+    if "computed" in document:
+        return "not computed"
+    if away and len(away) == len(needed):
+        return f"data not here ({', '.join(away)})"
+    without = f"; data not here: {', '.join(away)}" if away else ""
+    told = next((v["hours"] for v in judged if v["table"] == name and "hours" in v), None)
+    hours = told if told is not None else _hours(find_table(paper, name, "paper"), kept)
+    return ("not run, hours not known" if hours is None else f"not run, {hours:.1f} hours") + without
+
+
+def _hours(full: PaperTable, kept: Mapping[str, Sequence[Kept]]) -> float | None:
+    """Return the processor hours of a table at the cost a round of what is kept of its paper at full size; None if one
+    of its data sets was never measured.
+    """
+    measured = [k.outcome for tables in kept.values() for k in tables if k.table.scale == "paper"]
+    if not measured:
+        return None
+    jobs = tuple(job for outcome in measured for job in outcome.jobs)
+    results = {key: found for outcome in measured for key, found in outcome.results.items()}
+    hours, missing = cpu_hours(replace(measured[0], jobs=jobs, results=results), full)
+    return None if missing else hours
+
+
+def _paper_page(
+    paper: str, judged: Sequence[Verdict], kept: Mapping[str, Sequence[Kept]], data: Mapping[str, str]
+) -> Page:
+    lines = [f"# {paper}: what was run, and what it says", "", f"{PAPERS[paper].citation}. [All papers](index.md)."]
+    lines += ["", "## Verdicts", ""]
+    for entry in judged:
+        lines += _judged(paper, entry, kept[entry["table"]])
+    pictures: list[Chart] = []
+    lines += ["", "## Tables and figures with finished runs", ""]
+    for found in (one for tables in kept.values() for one in tables):
+        drawn = charts(found.outcome, f"{paper}-{stem_of(found.table)}")
+        pictures += drawn
+        lines += _shown(found, drawn)
+    lines += [] if any(kept.values()) else ["None yet.", ""]
+    lines += ["## Not run", ""]
+    gone = [f"- {name}: {_not_run(paper, name, judged, kept, data)}" for name, there in kept.items() if not there]
+    lines += gone or ["Everything has at least one finished run."]
+    return Page(f"{paper}.md", HEAD + "\n".join(lines) + "\n", tuple(pictures))
+
+
+def _judged(paper: str, entry: Verdict, here: Sequence[Kept]) -> list[str]:
+    """Return a verdict's lines. Raises UserError if it has none of the numbers that it needs."""
+    recipe, scale = entry.get("recipe", "paper"), entry.get("scale", "paper")
+    of = next((k for k in here if (k.table.recipe, k.table.scale) == (recipe, scale)), None)
+    pairs = [] if of is None else differences(entry, of)
+    exact = of is not None and not of.outcome.jobs
+    if entry["verdict"] != "not run" and not pairs and not exact:
+        raise UserError(
+            f"{paper}/verdicts.toml: {entry['table']} ({recipe}, {scale}), '{entry['claim']}': the verdict "
+            f"'{entry['verdict']}' has no pair with finished runs"
+        )
+    made = f" (recipe {recipe}, scale {scale})" if of is not None else ""
+    because = f" {entry['because']}" if entry.get("because") else ""
+    lines = [f"**{entry['table']}**{made}: {entry['claim']}. **{entry['verdict'].capitalize()}**.{because}", ""]
+    if pairs:
+        lines += ["| difference | mean over seeds, 95 % interval |", "|---|---|"]
+        lines += [f"| {what} | {said} |" for what, said in pairs] + [""]
+    return lines
+
+
+def _shown(found: Kept, drawn: Sequence[Chart]) -> list[str]:
+    table = found.table
+    lines = [table_markdown(found.outcome, found.full).rstrip(), ""]
+    lines += [f"Finished seeds: {_seeds(found)}. {_command(table.paper, table.name, table.recipe, table.scale)}", ""]
+    lines += _against_first(found)
+    for chart in drawn:
+        links = ", ".join(f"[{kind.upper()}](figures/{chart.key}.{kind})" for kind in ("svg", "csv"))
+        lines += [f"![{chart.title}](figures/{chart.key}.png)", "", f"{chart.title}: {links}", ""]
+    return lines
+
+
+def _against_first(found: Kept) -> list[str]:
+    """Return the paired differences of the other rows to the first one, setting by setting."""
+    lines = []
+    here = [row for row in rows(found.outcome) if row.cell.ranked]
+    for setting in dict.fromkeys(row.cell.setting for row in here):
+        first, *others = [row for row in here if row.cell.setting == setting]
+        said = [(row.cell.algorithm, difference(found.outcome, first, row)) for row in others]
+        told = [f"{name} {text}" for name, text in said if text is not None and "no interval" not in text]
+        lines += [f"- {setting}: {first.cell.algorithm} less {'; less '.join(told)}"] if told else []
+    return ["Paired differences over seeds, with 95 % intervals:", "", *lines, ""] if lines else []
+
+
+# ---- writing and checking
+
+
+def write(made: Sequence[Page], folder: Path) -> list[Path]:
+    """Write the pages and their pictures, and take away pictures that are on none; return the pages' paths."""
+    for page in made:
+        write_whole(folder / page.name, page.text)
+        for chart in page.pictures:
+            write_whole(folder / "figures" / f"{chart.key}.csv", to_csv(chart))
+            draw(chart, folder / "figures")
+    for path in _strays(made, folder):
+        path.unlink()
+    return [folder / page.name for page in made]
+
+
+def _files(made: Sequence[Page], folder: Path) -> dict[Path, str | None]:
+    """Return what a folder of pages has: each file's text, None for a picture, whose bytes are not compared."""
+    found: dict[Path, str | None] = {folder / page.name: page.text for page in made}
+    for chart in (chart for page in made for chart in page.pictures):
+        found |= {folder / "figures" / f"{chart.key}.{kind}": None for kind in ("png", "svg")}
+        found[folder / "figures" / f"{chart.key}.csv"] = to_csv(chart)
+    return found
+
+
+def _strays(made: Sequence[Page], folder: Path) -> list[Path]:
+    there = [*folder.glob("*.md"), *(folder / "figures").glob("*.*")]
+    return sorted(set(there) - _files(made, folder).keys())
+
+
+def stale(made: Sequence[Page], folder: Path) -> list[str]:
+    """Return the names of the files that are not what they should be."""
+    wrong = [
+        path.name
+        for path, text in _files(made, folder).items()
+        if not path.exists() or (text is not None and path.read_text() != text)
+    ]
+    return [*wrong, *(path.name for path in _strays(made, folder))]
+
+
+# ---- plans
 def plan(asked: argparse.Namespace, results: Path = RESULTS) -> Path:
     """Add the keys of a table's runs to its paper's plan, under "table recipe scale"; return the plan's path.
 
@@ -86,7 +454,9 @@ def _git(root: Path, *words: str) -> str:
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Return what was asked for on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plan", nargs=2, metavar=("PAPER", "TABLE"), required=True)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--plan", nargs=2, metavar=("PAPER", "TABLE"))
+    what.add_argument("--check", action="store_true")
     parser.add_argument("--recipe", choices=RECIPES, default="paper")
     parser.add_argument("--scale", choices=SCALES, default="smoke")
     parser.add_argument("--seeds", type=int)
@@ -97,11 +467,19 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     """Do what the command line asks for."""
+    asked = arguments()
     try:
-        path = plan(arguments())
+        if asked.plan:
+            return print(f"wrote {plan(asked).relative_to(ROOT)}; commit it before the runs")
+        with data_as_kept(RESULTS, update=not asked.check) as data:
+            made = pages(RESULTS, data)
     except UserError as wrong:
         raise SystemExit("\n".join(f"pages: {line}" for line in wrong.lines)) from None
-    print(f"wrote {path.relative_to(ROOT)}; commit it before the runs")
+    if not asked.check:
+        return print(f"wrote {', '.join(str(path.relative_to(ROOT)) for path in write(made, PAGES))}")
+    if wrong := stale(made, PAGES):
+        raise SystemExit(f"pages: not what the kept results give: {', '.join(wrong)}; run python benchmarks/pages.py")
+    return None
 
 
 if __name__ == "__main__":

@@ -188,7 +188,11 @@ def table_markdown(outcome: TableOutcome, full: PaperTable) -> str:
             for column in columns:
                 row = here.get((column, algorithm))
                 variant = f" ({row.best.variant})" if row is not None and row.best.variant else ""
-                cells.append("" if row is None else f"{_figures(row.best)}{variant} / {_figures(row.cell.published)}")
+                few = (
+                    f" ({row.best.n} of {outcome.seeds})" if row is not None and 0 < row.best.n < outcome.seeds else ""
+                )
+                ours = "" if row is None else f"{_figures(row.best)}{variant}{few} / {_figures(row.cell.published)}"
+                cells.append(ours)
             lines.append(f"| {algorithm} | {' | '.join(cells)} |")
         lines.append("")
     lines += [f"- {_said(order)}" for order in orders(found)]
