@@ -59,7 +59,7 @@ VERDICTS = ("confirmed", "not confirmed", "partly", "not run")
 WORDS = {
     "table", "claim", "recipe", "scale", "verdict", "because", "pairs", "between", "groups", "columns", "rows", "hours",
 }  # fmt: skip
-SHOWN = ("small", "paper")  # scales; a smoke test is no result
+SHOWN = ("paper", "small")  # scales; a smoke test is no result
 HEAD = "<!-- made by benchmarks/pages.py from benchmarks/results: change those -->\n"
 Verdict = Mapping[str, Any]
 
@@ -93,6 +93,16 @@ def kept_tables(paper: str, name: str, results: Path) -> list[Kept]:
             cells = tuple(cell for cell in outcome.table.cells if id(cell) in there)
             if cells:
                 found.append(Kept(replace(outcome, table=replace(outcome.table, cells=cells)), full))
+    return found
+
+
+def distinct(here: Sequence[Kept]) -> list[Kept]:
+    """Return what is kept of a table, each run once: a scale or recipe that changes nothing has the same runs."""
+    found: list[Kept] = []
+    for kept in here:
+        runs = kept.outcome.results.keys()
+        if not runs or not any(runs <= other.outcome.results.keys() for other in found):
+            found.append(kept)
     return found
 
 
@@ -254,42 +264,59 @@ def _seeds(kept: Kept) -> str:
 def _index_line(
     paper: str, name: str, judged: Sequence[Verdict], kept: Mapping[str, Sequence[Kept]], data: Mapping[str, str]
 ) -> str:
-    here = kept[name]
-    made = "<br>".join(f"{k.table.recipe}, {k.table.scale}" for k in here) or _not_run(paper, name, judged, kept, data)
+    here = distinct(kept[name])
+    made = [f"{k.table.recipe}, {k.table.scale}" for k in here] or [_why(paper, name, "paper", judged, kept, data)]
     said = "<br>".join(f"{v['claim']}: **{v['verdict']}**" for v in judged if v["table"] == name)
     runs = [(k.table.recipe, k.table.scale) for k in here] or [("paper", "paper")]
     commands = "<br>".join(_command(paper, name, *run) for run in runs)
-    return f"| {name} | {made} | {'<br>'.join(map(_seeds, here))} | {said or 'none yet'} | {commands} |"
+    return f"| {name} | {'<br>'.join(made)} | {'<br>'.join(map(_seeds, here))} | {said or 'none yet'} | {commands} |"
 
 
 def _not_run(
-    paper: str, name: str, judged: Sequence[Verdict], kept: Mapping[str, Sequence[Kept]], data: Mapping[str, str]
+    paper: str, judged: Sequence[Verdict], kept: Mapping[str, Sequence[Kept]], data: Mapping[str, str]
+) -> list[str]:
+    """Return a line for every table and recipe of which nothing is kept at full size."""
+    return [
+        f"- {name}, recipe {recipe}: {_why(paper, name, recipe, judged, kept, data)}"
+        for name, here in kept.items()
+        for recipe in RECIPES
+        if not any((k.table.recipe, k.table.scale) == (recipe, "paper") for k in here)
+    ]
+
+
+def _why(
+    paper: str,
+    name: str,
+    recipe: str,
+    judged: Sequence[Verdict],
+    kept: Mapping[str, Sequence[Kept]],
+    data: Mapping[str, str],
 ) -> str:
-    """Say why nothing is kept of a table: its data, or the hours that it takes."""
-    document = read_table(paper, name, "paper")
-    needed = list(dict.fromkeys(s for recipe in RECIPES for s in sources_of(paper, name, "paper", recipe)))
-    away = [s for s in needed if s not in SHIPPED and any(part not in data for part in MADE_OF.get(s, (s,)))]
-    if "computed" in document:
+    """Say why nothing is kept of a table at full size: its data, or the hours that it takes."""
+    full = find_table(paper, name, "paper", recipe)
+    if "computed" in read_table(paper, name, "paper", full.recipe):
         return "not computed"
+    needed = sources_of(paper, name, "paper", full.recipe)
+    away = [s for s in needed if s not in SHIPPED and any(part not in data for part in MADE_OF.get(s, (s,)))]
     if away and len(away) == len(needed):
         return f"data not here ({', '.join(away)})"
     without = f"; data not here: {', '.join(away)}" if away else ""
-    told = next((v["hours"] for v in judged if v["table"] == name and "hours" in v), None)
-    hours = told if told is not None else _hours(find_table(paper, name, "paper"), kept)
-    return ("not run, hours not known" if hours is None else f"not run, {hours:.1f} hours") + without
+    told = [v["hours"] for v in judged if (v["table"], v.get("recipe", "paper")) == (name, recipe) and "hours" in v]
+    return f"not run, {f'{told[0]:g} processor hours' if told else _hours(full, kept)}{without}"
 
 
-def _hours(full: PaperTable, kept: Mapping[str, Sequence[Kept]]) -> float | None:
-    """Return the processor hours of a table at the cost a round of what is kept of its paper at full size; None if one
-    of its data sets was never measured.
-    """
-    measured = [k.outcome for tables in kept.values() for k in tables if k.table.scale == "paper"]
+def _hours(full: PaperTable, kept: Mapping[str, Sequence[Kept]]) -> str:
+    """Say how many processor hours a table takes at the cost a round of what is kept of its paper."""
+    every = [k for tables in kept.values() for k in tables]
+    measured = [k.outcome for k in every if k.table.scale == "paper"] or [k.outcome for k in every]
     if not measured:
-        return None
+        return "hours not known"
     jobs = tuple(job for outcome in measured for job in outcome.jobs)
     results = {key: found for outcome in measured for key, found in outcome.results.items()}
     hours, missing = cpu_hours(replace(measured[0], jobs=jobs, results=results), full)
-    return None if missing else hours
+    more = "" if all(outcome.table.scale == "paper" for outcome in measured) else "more than "
+    unknown = f" without {', '.join(missing)}, of which nothing was measured" if missing else ""
+    return f"{more}{hours:.1f} processor hours{unknown}" if hours else "hours not known"
 
 
 def _paper_page(
@@ -301,14 +328,13 @@ def _paper_page(
         lines += _judged(paper, entry, kept[entry["table"]])
     pictures: list[Chart] = []
     lines += ["", "## Tables and figures with finished runs", ""]
-    for found in (one for tables in kept.values() for one in tables):
+    for found in (one for tables in kept.values() for one in distinct(tables)):
         drawn = charts(found.outcome, f"{paper}-{stem_of(found.table)}")
         pictures += drawn
         lines += _shown(found, drawn)
     lines += [] if any(kept.values()) else ["None yet.", ""]
-    lines += ["## Not run", ""]
-    gone = [f"- {name}: {_not_run(paper, name, judged, kept, data)}" for name, there in kept.items() if not there]
-    lines += gone or ["Everything has at least one finished run."]
+    lines += ["## Not run at full size", ""]
+    lines += _not_run(paper, judged, kept, data) or ["Every table has at least one finished run."]
     return Page(f"{paper}.md", HEAD + "\n".join(lines) + "\n", tuple(pictures))
 
 

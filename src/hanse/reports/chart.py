@@ -39,7 +39,8 @@ class Line:
     """A curve ``x [n]``, ``y [n]`` with a band ``low [n]`` to ``high [n]``, or none. ``look``: see :func:`looks`.
 
     ``dots``: every point by itself, not joined, its band a whisker; ``names`` of the points, or none. ``left [n]`` to
-    ``right [n]``: the same as the band, along x. ``hollow``: empty markers, for numbers that are not ours.
+    ``right [n]``: the same as the band, along x. ``hollow``: empty markers, for numbers that are not ours. ``bare``: no
+    markers.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Line:
     left: Floats | None = None
     right: Floats | None = None
     hollow: bool = False
+    bare: bool = False
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def _lines(axes: Axes, marks: Lines) -> None:
             markerfacecolor="white" if line.hollow else colour,
             linestyle="none" if line.dots else DASHES[i % len(DASHES)][1],
             linewidth=1.6,
-            marker=MARKERS[i % len(MARKERS)][1],
+            marker="" if line.bare else MARKERS[i % len(MARKERS)][1],
             markersize=4 if line.dots else 5,
             # markers of different curves start at different places, so that they do not hide each other
             markevery=None if line.dots else (i % max(1, len(line.x) // 12), max(1, len(line.x) // 12)),

@@ -90,7 +90,7 @@ def _lines(marks: Lines) -> go.Figure:
             y=_column(line.y),
             name=name,
             legendgroup=name,
-            mode="markers" if line.dots else "lines+markers",
+            mode="markers" if line.dots else "lines" if line.bare else "lines+markers",
             hovertext=[_safe(name) for name in line.names] or None,
             line={"color": colour, "dash": dash, "width": 2, "shape": "hv" if marks.steps else "linear"},
             marker={

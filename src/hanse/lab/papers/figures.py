@@ -3,8 +3,9 @@
 ``kind`` says what is drawn; points are means over seeds, bands and whiskers one sample standard deviation:
 
 * "curves": the table's figure over the rounds, a line an algorithm, with what the paper prints at some round.
-* "cdf": the share of clients below a number, a line an algorithm, from each client's own number (``each``, such as
-  "client/*/test_accuracy") where runs have kept it, else from columns called q10, q25, ...
+* "cdf": the share of clients below a number, a line an algorithm, from the clients' own numbers where they are kept,
+  else from columns called q10, q25, ... ``each`` names that number: "clients", the accuracy at the last test, or a
+  figure such as "utility/client/*".
 * "scatter": column ``y`` against column ``x``, a point an algorithm; ``missing`` stands for a ``y`` that is not there.
 * "moves": columns "SETTING: y" against "SETTING: x", a line an algorithm from the setting ``start`` to another one.
 * "strip": each client's own number (``each``) and the mean, ``column``, a place an algorithm.
@@ -14,7 +15,7 @@
 * "trades": who paid whom over the run, as a graph of clients by role.
 * "imports": who imported whom, in what share of the markets, the rows of the table side by side.
 
-``y_name`` and ``x_name`` name axes that the table's unit does not name.
+``y_name`` and ``x_name`` name axes that the table's unit does not name, ``title`` what the table's title does not.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _chart(outcome: TableOutcome, here: Here, spec: Spec, marks: Lines | Bars | 
     name = f"{group}: {also}" if also else group
     kinds = [other["kind"] for other in outcome.table.figures]
     suffix = f"{spec['kind']}-{name}" if len(kinds) > 1 else name
-    return Chart(slug(suffix), "Reproduction", f"{outcome.table.title} ({name})", "", marks, **more)
+    return Chart(slug(suffix), "Reproduction", f"{spec.get('title', outcome.table.title)} ({name})", "", marks, **more)
 
 
 def _unit(outcome: TableOutcome, spec: Spec, axis: str, otherwise: str = "") -> str:
@@ -115,10 +116,13 @@ def _curves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 def _curve(outcome: TableOutcome, look: int, curve: CellCurve) -> Line:
     name = f"{curve.row.cell.algorithm} {curve.row.best.variant}".strip()
     x, mean, sd = np.array(curve.rounds, np.float64), np.array(curve.mean), np.array(curve.sd)
+    return Line(name, x, mean, *_around(outcome, mean, sd), look)
+
+
+def _around(outcome: TableOutcome, mean: Floats, sd: Floats) -> tuple[Floats, Floats]:
+    """Return a deviation below and above means ``[n]``; a percentage stays one."""
     low, high = mean - sd, mean + sd
-    if outcome.table.unit.endswith("%"):
-        low, high = low.clip(0, 100), high.clip(0, 100)
-    return Line(name, x, mean, low, high, look)
+    return (low.clip(0, 100), high.clip(0, 100)) if outcome.table.unit.endswith("%") else (low, high)
 
 
 def _cdf(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
@@ -127,7 +131,7 @@ def _cdf(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
         found = _by_client(outcome, here, algorithm, spec) or _by_quantile(here, algorithm)
         if found is not None:
             mean, sd, share = found
-            left, right = (mean - sd, mean + sd) if sd.any() else (None, None)
+            left, right = _around(outcome, mean, sd) if sd.any() else (None, None)
             lines.append(Line(algorithm, mean, share, look=look, left=left, right=right))
         row = here.get(("mean", algorithm))
         if found is not None and row is not None and row.cell.published is not None:
@@ -152,12 +156,15 @@ def _by_client(outcome: TableOutcome, here: Here, algorithm: str, spec: Spec) ->
 
 def _each(outcome: TableOutcome, row: Row, run: Mapping[str, Any], spec: Spec) -> Floats:
     """Return a run's numbers client by client at the cell's round, in the table's unit, ``[n]``."""
-    pattern = re.escape(spec.get("each", "none")).replace(r"\*", r"\d+")
     factor = outcome.table.factor if row.cell.factor is None else row.cell.factor
     at = run["tested"].index(row.cell.at) if row.cell.at in run["tested"] else None
-    named = [curve for name, curve in run["curves"].items() if re.fullmatch(pattern, name)]
-    values = [curve[at] for curve in named if at is not None and curve[at] is not None]
-    return np.array(values, dtype=np.float64) * factor
+    if spec.get("each") == "clients":
+        values = list(run.get("clients", {}).values()) if row.cell.at == run["tested"][-1] else []
+    else:
+        pattern = re.escape(spec.get("each", "")).replace(r"\*", r"\d+")
+        named = [curve for name, curve in run["curves"].items() if re.fullmatch(pattern, name)]
+        values = [curve[at] for curve in named if at is not None]
+    return np.array([value for value in values if value is not None], dtype=np.float64) * factor
 
 
 def _by_quantile(here: Here, algorithm: str) -> tuple[Floats, Floats, Floats] | None:
@@ -280,7 +287,7 @@ def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 def _root(name: str, p1: float, p2: float, x: Floats, look: int) -> Line:
     """Return the curve p1/sqrt(x) + p2 over the range of ``x [n]``."""
     at = np.geomspace(x.min(), x.max(), 60)
-    return Line(name, at, p1 / np.sqrt(at) + p2, look=look)
+    return Line(name, at, p1 / np.sqrt(at) + p2, look=look, bare=True)
 
 
 def _setting(sections: Mapping[str, Any], dotted: str) -> float:
