@@ -33,7 +33,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -41,8 +41,8 @@ from unittest.mock import patch
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import write_whole
 from hanse.data import sources
-from hanse.lab.papers import changes
-from hanse.lab.papers.catalogue import MADE_OF, PAPERS, SHIPPED, find_table
+from hanse.lab.papers import catalogue, changes
+from hanse.lab.papers.catalogue import MADE_OF, PAPERS, SHIPPED
 from hanse.lab.papers.compare import Row, cpu_hours, rows, seed_values
 from hanse.lab.papers.figures import charts
 from hanse.lab.papers.runner import TableOutcome, expand, kept_outcome
@@ -62,6 +62,9 @@ WORDS = {
 SHOWN = ("paper", "small")  # scales; a smoke test is no result
 HEAD = "<!-- made by benchmarks/pages.py from benchmarks/results: change those -->\n"
 Verdict = Mapping[str, Any]
+
+
+find_table = cache(catalogue.find_table)
 
 
 # ---- what is kept
@@ -130,12 +133,14 @@ def data_as_kept(results: Path, *, update: bool) -> Iterator[Mapping[str, str]]:
         names = {name for paper in PAPERS for name in _sources(paper)}
         known |= {name: sources.split_note(name) for name in names if sources.is_here(name)}
         write_whole(path, json.dumps(known, indent=1, sort_keys=True) + "\n")
+    find_table.cache_clear()  # a table depends on the data that are here
     with ExitStack() as patches:
         patches.enter_context(patch("hanse.lab.papers.tables.is_here", known.__contains__))
         patches.enter_context(patch("hanse.lab.papers.computed.is_here", lambda source: False))
         note = partial(changes._files, note=lambda source: known.get(source, ""))
         patches.enter_context(patch.object(changes, "_files", note))
         yield known
+    find_table.cache_clear()
 
 
 def _sources(paper: str) -> set[str]:

@@ -21,7 +21,7 @@ from hanse.lab.player import Store, Work, play_all
 if TYPE_CHECKING:
     from hanse.runs.experiment import Run
 
-MOST_SEEDS = 20
+MOST_SEEDS = 10
 """Seeds that kept results are looked for."""
 
 
