@@ -1,9 +1,7 @@
 """The settings of kept results were committed before the results."""
 
-import importlib.util
 import json
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -16,17 +14,6 @@ from hanse.lab.papers.runner import expand
 from hanse.lab.papers.tables import filtered
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module")
-def pages() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("pages", ROOT / "benchmarks" / "pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def git(folder: Path, *words: str) -> str:
