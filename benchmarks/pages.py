@@ -270,23 +270,32 @@ def _index_line(
     paper: str, name: str, judged: Sequence[Verdict], kept: Mapping[str, Sequence[Kept]], data: Mapping[str, str]
 ) -> str:
     here = distinct(kept[name])
-    made = [f"{k.table.recipe}, {k.table.scale}" for k in here] or [_why(paper, name, "paper", judged, kept, data)]
+    made = [f"{k.table.recipe}, {k.table.scale}{_partly(k)}" for k in here] or [
+        _why(paper, name, "paper", judged, kept, data)
+    ]
     said = "<br>".join(f"{v['claim']}: **{v['verdict']}**" for v in judged if v["table"] == name)
     runs = [(k.table.recipe, k.table.scale) for k in here] or [("paper", "paper")]
     commands = "<br>".join(_command(paper, name, *run) for run in runs)
     return f"| {name} | {'<br>'.join(made)} | {'<br>'.join(map(_seeds, here))} | {said or 'none yet'} | {commands} |"
 
 
+def _partly(kept: Kept) -> str:
+    """Say how many of a table's runs are finished, if not all are."""
+    done, asked = len(kept.outcome.results), len(kept.outcome.jobs)
+    return f" ({done} of {asked} runs)" if done < asked else ""
+
+
 def _not_run(
     paper: str, judged: Sequence[Verdict], kept: Mapping[str, Sequence[Kept]], data: Mapping[str, str]
 ) -> list[str]:
-    """Return a line for every table and recipe of which nothing is kept at full size."""
-    return [
-        f"- {name}, recipe {recipe}: {_why(paper, name, recipe, judged, kept, data)}"
-        for name, here in kept.items()
-        for recipe in RECIPES
-        if not any((k.table.recipe, k.table.scale) == (recipe, "paper") for k in here)
-    ]
+    """Return a line for every table and recipe that is not whole at full size."""
+    lines = []
+    for name, here in kept.items():
+        for recipe in RECIPES:
+            of = next((k for k in here if (k.table.recipe, k.table.scale) == (recipe, "paper")), None)
+            why = _why(paper, name, recipe, judged, kept, data) if of is None else _partly(of).strip(" ()")
+            lines += [f"- {name}, recipe {recipe}: {why}"] if why else []
+    return lines
 
 
 def _why(
@@ -338,8 +347,8 @@ def _paper_page(
         pictures += drawn
         lines += _shown(found, drawn)
     lines += [] if any(kept.values()) else ["None yet.", ""]
-    lines += ["## Not run at full size", ""]
-    lines += _not_run(paper, judged, kept, data) or ["Every table has at least one finished run."]
+    lines += ["## Not finished at full size", ""]
+    lines += _not_run(paper, judged, kept, data) or ["Everything is finished."]
     return Page(f"{paper}.md", HEAD + "\n".join(lines) + "\n", tuple(pictures))
 
 
@@ -366,7 +375,8 @@ def _judged(paper: str, entry: Verdict, here: Sequence[Kept]) -> list[str]:
 def _shown(found: Kept, drawn: Sequence[Chart]) -> list[str]:
     table = found.table
     lines = [table_markdown(found.outcome, found.full).rstrip(), ""]
-    lines += [f"Finished seeds: {_seeds(found)}. {_command(table.paper, table.name, table.recipe, table.scale)}", ""]
+    command = _command(table.paper, table.name, table.recipe, table.scale)
+    lines += [f"Finished seeds: {_seeds(found)}{_partly(found)}. {command}", ""]
     lines += _against_first(found)
     for chart in drawn:
         links = ", ".join(f"[{kind.upper()}](figures/{chart.key}.{kind})" for kind in ("svg", "csv"))

@@ -218,5 +218,5 @@ def _sum(values: Iterable[float]) -> float:
 
 
 def _finite(value: float | None) -> float | None:
-    """Return a figure to nine digits, which is what is worth keeping; JSON has no NaN: it is not there."""
-    return float(f"{value:.9g}") if value is not None and math.isfinite(value) else None
+    """Return a figure to seven digits, which is what is worth keeping; JSON has no NaN: it is not there."""
+    return float(f"{value:.7g}") if value is not None and math.isfinite(value) else None

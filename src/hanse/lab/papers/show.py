@@ -195,8 +195,10 @@ def table_markdown(outcome: TableOutcome, full: PaperTable) -> str:
                 cells.append(ours)
             lines.append(f"| {algorithm} | {' | '.join(cells)} |")
         lines.append("")
-    lines += [f"- {_said(order)}" for order in orders(found)]
-    lines += [f"- {CLEAR}", ""]
+    agreed = orders(found)
+    lines += [f"- {_said(order)}" for order in agreed]
+    lines += [f"- {CLEAR}"] if any(swap.clear for order in agreed for swap in order.swaps) else []
+    lines += [""]
     lines += [f"{line}" for line in _tail(outcome, full)]
     lines += ["", *(f"- {note}" for note in table.notes), ""]
     if outcome.failures:
