@@ -192,11 +192,12 @@ def test_what_is_not_here_is_ready(recipe: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_figure6_counts_the_clients_data_without_training() -> None:
     table = find_table("ipfl", "figure6", "smoke")
-    assert len(table.cells) == 24
+    assert len(table.cells) == 144
     assert all(c.computed is not None and not c.variants for c in table.cells)
     assert all(0 < c.computed <= 100 for c in table.cells if c.column == "largest class %")  # type: ignore[operator]
     samples = sum(c.computed for c in table.cells if c.column == "samples")  # type: ignore[misc]
     assert samples == 1297  # all of the digits that are trained on
+    assert sum(c.computed for c in table.cells if c.column.startswith("class ")) == samples  # type: ignore[misc]
 
 
 def test_table8_fits_our_own_table7_where_its_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

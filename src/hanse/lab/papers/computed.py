@@ -89,8 +89,8 @@ def _kept(folders: Sequence[Path], key: str) -> float | None:
 
 
 def _class_counts(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
-    """Return each client's number of samples, or its largest class's share; nothing if the data are not here: the
-    counts need the data set's file, and a table is laid out before anything is loaded.
+    """Return each client's number of samples, of all or of one class, or its largest class's share; nothing if the data
+    are not here: the counts need the data set's file, and a table is laid out before anything is loaded.
     """
     from hanse.data import DataSpec, build
 
@@ -102,7 +102,9 @@ def _class_counts(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[floa
     for cell in cells:
         own = counts[int(cell.algorithm.removeprefix("client ")) - 1]
         share = 100.0 * float(own.max() / max(1, own.sum()))
-        found.append(float(own.sum()) if cell.column == "samples" else share)
+        label = cell.column.removeprefix("class ")
+        count = own[int(label)] if label.isdecimal() else own.sum()
+        found.append(share if label == "largest class %" else float(count))
     return found
 
 

@@ -9,7 +9,7 @@
 * "scatter": column ``y`` against column ``x``, a point an algorithm; ``missing`` stands for a ``y`` that is not there.
 * "moves": columns "SETTING: y" against "SETTING: x", a line an algorithm from the setting ``start`` to another one.
 * "strip": each client's own number (``each``) and the mean, ``column``, a place an algorithm.
-* "bars": rows by ``columns`` (default all).
+* "bars": rows by ``columns`` (default all), side by side or ``stacked``.
 * "fit": the columns' numbers against the setting ``x``, with the fit p1/sqrt(x) + p2. ``printed_at [n]``: where the
   published numbers belong, ``printed_fit``: the published p1 and p2.
 * "trades": who paid whom over the run, as a graph of clients by role.
@@ -256,7 +256,8 @@ def _bars(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
             series.append(Series(f"{column}, the paper's", printed, look=look))
     if labels:
         x = _unit(outcome, spec, "x", columns[0] if len(columns) == 1 else "")
-        yield _chart(outcome, here, spec, Bars(tuple(labels), tuple(series)), x=x, also=str(spec.get("also", "")))
+        marks = Bars(tuple(labels), tuple(series), stacked=spec.get("stacked", False))
+        yield _chart(outcome, here, spec, marks, x=x, also=str(spec.get("also", "")))
 
 
 def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
