@@ -10,12 +10,13 @@ import pytest
 import torch
 
 import hanse
+from hanse.core.history import NEVER
 from hanse.core.part import Mechanism, Settlement, SettlePart, View
 from hanse.core.port import Reply, Request, Roster, Test, Train
 from hanse.data import build as build_data
 from hanse.federation.codec import Message, pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
-from hanse.federation.private import NEVER, PrivateRow, TellsOwners
+from hanse.federation.private import PrivateRow, TellsOwners
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import build_mechanism
 from hanse.rounds.round import LoopState, Setup, first_state, play_round

@@ -11,7 +11,7 @@ from torch import Tensor
 from hanse.core.recipe import Recipe
 from hanse.core.table import Ints, Layout, Updates
 
-NEVER = -1  # the last round of a client that has not trained
+NEVER = -1  # the round of what has not happened: a client has not trained, a row was not moved
 
 
 @dataclass(frozen=True)

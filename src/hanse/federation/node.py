@@ -23,6 +23,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.files import private_folder, write_whole
+from hanse.core.history import NEVER
 from hanse.core.port import Reply, Request, Result, Score, Scored, Task, Test, Tested, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.data.federated import SHARES, FederatedData
@@ -33,7 +34,7 @@ from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import Loyal
-from hanse.federation.private import NEVER, PrivateRow, private_arrays
+from hanse.federation.private import PrivateRow, private_arrays
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.base.files import whole_file
+from hanse.core.history import NEVER
 from hanse.core.port import Federation, Reply, Request, Roster
 from hanse.core.table import Ints
-
-NEVER = -1  # the round of a row that no update has moved
 
 
 def private_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

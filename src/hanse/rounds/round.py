@@ -13,14 +13,13 @@ from hanse.core.book import Book
 from hanse.core.calling import States, call, check_figures, check_rows, checked_state, decide, guarded, name_of
 from hanse.core.entry import MINT, Transaction
 from hanse.core.entry import client as account_of
-from hanse.core.history import History
+from hanse.core.history import NEVER, History
 from hanse.core.mixing import proposed_mix
 from hanse.core.part import Context, Mechanism, Part, Settlement, Stage, State, View
 from hanse.core.port import Federation, Request, Roster
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies, mix
 from hanse.core.telling import About
 from hanse.data.federated import FederatedData
-from hanse.federation.private import NEVER
 from hanse.learning.job import Engine, Problem
 from hanse.mechanisms.feedback import Feedback, gone
 from hanse.rounds.exchange import Exchange, accepted, continued, merge, sent, training

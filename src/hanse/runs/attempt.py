@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hanse.base.errors import UserError
+from hanse.core.history import NEVER
 from hanse.core.part import Deployment
 from hanse.core.port import Federation, Reply, Request, Roster, Train
 from hanse.core.table import Seats
-from hanse.federation.private import NEVER, TellsOwners
+from hanse.federation.private import TellsOwners
 from hanse.rounds.round import LoopState, Played, Setup, failed_round, play_round
 from hanse.runs.config import Experiment
 from hanse.runs.record import RoundRecord
