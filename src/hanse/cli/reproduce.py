@@ -70,8 +70,8 @@ def reproduce(
     from hanse.lab.player import cores
     from hanse.learning.engines import pick_device
 
-    full = find_table(paper, table, "paper", recipe)
     chosen = on_device(filtered(find_table(paper, table, scale, recipe), only or []), device)
+    full = find_table(paper, table, "paper", recipe)
     chosen = with_seeds(chosen, seeds, full.seeds)
     pick_device(device)  # a device that is not here is refused before anything starts
     folder = out_dir or Path("runs") / "reproduce" / paper
