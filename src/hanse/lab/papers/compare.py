@@ -93,7 +93,7 @@ def rows(outcome: TableOutcome) -> list[Row]:
         found.append((outcome.results.get(reading.job.key), against))
     result = []
     for cell in table.cells:
-        if cell.computed is not None:
+        if not cell.variants:
             exact = VariantScore("", cell.computed, None, outcome.seeds)
             result.append(Row(cell, exact, (exact,)))
             continue

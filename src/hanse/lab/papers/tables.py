@@ -80,9 +80,9 @@ class Cell:
     ``at``: after how many rounds the number is read; ``ranked``: whether it takes part in the order of the algorithms
     (an upper bound does not); ``tags``: the words that ``--only`` knows it by. ``measure``: the figure "at" that round,
     the "best" so far, or the effective "rounds" and their "improvement" against another run (see ``compare.py``);
-    ``computed``: the number itself, for a cell that no experiment is needed for. ``metric`` and ``factor`` replace the
-    table's; of several metrics it is the mean. ``place``: group, column and row as the file calls them, which are the
-    same at every scale.
+    ``computed``: the number itself, for a cell that no experiment is needed for (None: it cannot be had here).
+    ``metric`` and ``factor`` replace the table's; of several metrics it is the mean. ``place``: group, column and row
+    as the file calls them, which are the same at every scale.
     """
 
     group: str
@@ -285,7 +285,8 @@ def build_table(
     groups = [group for group in every if _stands(group, scale, recipe)]
     cells = tuple(cell for group in _numbered(groups) for cell in _cells(document, group, scale))
     if "computed" in document:
-        numbers = computed[document["computed"]](cells, document.get("values", {}))
+        found = computed[document["computed"]](cells, document.get("values", {}))
+        numbers: Sequence[float | None] = found or [None] * len(cells)
         cells = tuple(
             replace(cell, computed=number, variants=(), at=0) for cell, number in zip(cells, numbers, strict=False)
         )
