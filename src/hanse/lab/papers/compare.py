@@ -270,7 +270,7 @@ def cpu_hours(outcome: TableOutcome, full: PaperTable) -> tuple[float, list[str]
     known: dict[tuple[str, str], list[float]] = {}
     for job in outcome.jobs:
         if job.key in outcome.results:
-            cost = outcome.results[job.key]["seconds"] / max(1, job.rounds)
+            cost = outcome.results[job.key]["cpu_seconds"] / max(1, job.rounds)
             known.setdefault(_cost_key(job), []).append(cost)
     means = {key: float(np.mean(costs)) for key, costs in known.items()}
     total, missing = 0.0, []

@@ -86,13 +86,15 @@ def table_json(outcome: TableOutcome, full: PaperTable) -> dict[str, Any]:
 
 
 def _costs(outcome: TableOutcome) -> dict[str, float]:
-    """Return the mean milliseconds a round by algorithm, over all its runs."""
+    """Return the mean milliseconds of processor time a round by algorithm, over all its runs: what else the machine
+    did does not count.
+    """
     found: dict[str, dict[str, float]] = {}
     for reading in outcome.readings:
         result = outcome.results.get(reading.job.key)
         if result is not None and reading.cell.measure != "improvement":  # the same runs as the effective rounds
             name = f"{reading.cell.group} {reading.cell.algorithm}"
-            found.setdefault(name, {})[reading.job.key] = result["ms_per_round"]
+            found.setdefault(name, {})[reading.job.key] = 1e3 * result["cpu_seconds"] / max(1, reading.job.rounds)
     return {name: float(np.mean(list(costs.values()))) for name, costs in found.items()}
 
 
@@ -126,7 +128,7 @@ def _tail(outcome: TableOutcome, full: PaperTable) -> list[str]:
     """Return the lines on audits and on time."""
     costs = [f"{name} {value:.1f}" for name, value in _costs(outcome).items()]
     hours, missing = cpu_hours(outcome, full)
-    lines = [f"Milliseconds a round, one thread: {'; '.join(costs)}."] if costs else []
+    lines = [f"Milliseconds of processor time a round: {'; '.join(costs)}."] if costs else []
     unknown = f" without {', '.join(missing)}, of which nothing was measured" if missing else ""
     rough = (
         "; a smoke test's rounds are smaller than the paper's, so that it is more"
