@@ -43,6 +43,25 @@ class Impatient:
         return {"stay": told["unpaid"] == 0}
 
 
+class Rounds:
+    """Keeps what each round was."""
+
+    def __init__(self) -> None:
+        self.played: list[Any] = []
+
+    def on_start(self, *_: Any) -> None: ...
+    def on_end(self, *_: Any) -> None: ...
+    def on_round(self, metrics: Any, played: Any) -> None:
+        self.played.append(played)
+
+
+def rounds_of(made: Any) -> list[Any]:
+    """Play an experiment and return what each round was."""
+    rounds = Rounds()
+    hanse.run(made, observers=[rounds])
+    return rounds.played
+
+
 def experiment(rounds: int = 4, clients: int = 5, policy: Any = "loyal", grant: float = 100.0, **more: Any) -> Any:
     profiles = {"name": "roles", "roles": TEST5, "eagerness": [1e4, 2e4], "cost": [0.2, 0.4]}
     return hanse.Experiment(
@@ -89,15 +108,7 @@ def test_a_round_is_the_papers_equations(plain: tuple) -> None:
 
 @pytest.mark.parametrize("of", ["travel", "models", "updates"])
 def test_centres_are_a_step_down_the_gradient_of_the_distance(of: str) -> None:
-    played: list[Any] = []
-
-    class Watch:
-        def on_start(self, *_: Any) -> None: ...
-        def on_end(self, *_: Any) -> None: ...
-        def on_round(self, metrics: Any, found: Any) -> None:
-            played.append(found)
-
-    hanse.run(experiment(rounds=3, mechanism={"of": of, "eta": 0.7, "bounded": False}), observers=[Watch()])
+    played = rounds_of(experiment(rounds=3, mechanism={"of": of, "eta": 0.7, "bounded": False}))
     view, after = played[1].view, played[1].state.table.rows.double()
     trade, theta = view.get(Trade), view.trained.rows.double()
     assert trade is not None
@@ -187,16 +198,10 @@ def test_who_quits_keeps_its_best_model_and_is_asked_no_more(tmp_path: Path) -> 
 
 
 def test_the_best_model_is_chosen_by_the_own_validation_share() -> None:
-    seen: list[tuple[np.ndarray, torch.Tensor]] = []
-
-    class Watch:
-        def on_start(self, *_: Any) -> None: ...
-        def on_end(self, *_: Any) -> None: ...
-        def on_round(self, metrics: Any, played: Any) -> None:
-            best = [played.view.answers[c, "own model"].accuracy[0] for c in range(5)]
-            seen.append((np.array(best), played.state.table.rows.clone()))
-
-    hanse.run(experiment(rounds=4), observers=[Watch()])
+    seen = [
+        (np.array([p.view.answers[c, "own model"].accuracy[0] for c in range(5)]), p.state.table.rows)
+        for p in rounds_of(experiment(rounds=4))
+    ]
     for c in range(5):
         first = int(np.argmax([best[c] for best, _ in seen]))
         assert torch.equal(seen[-1][1][10 + c], seen[first][1][c])

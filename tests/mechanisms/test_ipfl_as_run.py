@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_ipfl import experiment, records
+from test_ipfl import experiment, records, rounds_of
 from test_personalised_rounds import PROBLEM, N, Scripted, World, opposed, training
 
 import hanse
@@ -67,15 +67,7 @@ def test_baselines_have_as_many_markets() -> None:
 
 
 def test_who_imports_nothing_is_pulled_to_its_own_last_model() -> None:
-    played: list[Any] = []
-
-    class Watch:
-        def on_start(self, *_: Any) -> None: ...
-        def on_end(self, *_: Any) -> None: ...
-        def on_round(self, metrics: Any, found: Any) -> None:
-            played.append(found)
-
-    hanse.run(experiment(rounds=2, mechanism={"pull_alone": True, "lam": 2.0, "eta": 5.0}), observers=[Watch()])
+    played = rounds_of(experiment(rounds=2, mechanism={"pull_alone": True, "lam": 2.0, "eta": 5.0}))
     first, second = (p.view for p in played)
     seats = second.trained.seats
     assert seats.mu is not None

@@ -66,14 +66,12 @@ def reproduce(
         return _print_papers(paper, as_json)
     from hanse.lab.papers.catalogue import find_table
     from hanse.lab.papers.runner import play_audited, run_table
-    from hanse.lab.papers.tables import filtered, on_device, with_seeds
+    from hanse.lab.papers.tables import filtered
     from hanse.lab.player import cores
-    from hanse.learning.engines import pick_device
 
-    chosen = on_device(filtered(find_table(paper, table, scale, recipe), only or []), device)
+    chosen = filtered(find_table(paper, table, scale, recipe), only or [])
     full = find_table(paper, table, "paper", recipe)
-    chosen = with_seeds(chosen, seeds, full.seeds)
-    pick_device(device)  # a device that is not here is refused before anything starts
+    chosen = _changed(chosen, full, seeds, device)
     folder = out_dir or Path("runs") / "reproduce" / paper
     with resumable(err):
         outcome = run_table(
@@ -85,6 +83,17 @@ def reproduce(
             work=play_audited,
         )
     _report(outcome, full, folder, as_json)
+
+
+def _changed(table: PaperTable, full: PaperTable, seeds: int | None, device: str) -> PaperTable:
+    """Return the table with this many seeds and on this device. Raises UserError for a device that is not here, before
+    anything starts.
+    """
+    from hanse.lab.papers.tables import on_device, with_seeds
+    from hanse.learning.engines import pick_device
+
+    pick_device(device)
+    return with_seeds(on_device(table, device), seeds, full.seeds)
 
 
 def _report(outcome: TableOutcome, full: PaperTable, folder: Path, as_json: bool) -> None:

@@ -131,11 +131,10 @@ class Values:
     errors of the estimate ``[S]`` and the exact values ``[S]`` beside it where there are any.
 
     ``without_block [S, B]``: the values with one of B blocks of the validation samples left out at a time, from which
-    the error follows that comes from the draw of these samples (None: not known). ``interactions [S, S]``, with
-    their standard errors ``interaction_errors [S, S]``: above 0 for
+    the error follows that comes from the draw of these samples (None: not known). ``interactions [S, S]``: above 0 for
     two seats that complement each other, below 0 for two that duplicate each other, NaN for seats that play no game
-    together (None: not asked for). ``beside``: by a smaller budget the values and errors ``[2, S]`` that it would have
-    given.
+    together (None: not asked for); ``interaction_errors [S, S]``: their standard errors. ``beside``: by a smaller
+    budget the values and errors ``[2, S]`` that it would have given.
     """
 
     per_seat: Floats

@@ -45,7 +45,12 @@ class Recipe:
     @property
     def remembers(self) -> bool:
         """Whether training depends on what a client did before."""
-        return self.lr_decay_by == "last" or self.order == "by_class" or self.statistics == "own"
+        return bool(self.remembered)
+
+    @property
+    def remembered(self) -> list[str]:
+        """The settings that make training depend on what a client did before, of those that are not the default."""
+        return [name for name in REMEMBERING if getattr(self, name) != getattr(Recipe, name)]
 
     def lr_at(self, round: int) -> float:
         """Return the learning rate of a round (rounds count from 0)."""

@@ -71,8 +71,8 @@ class Run:
 
     ``metrics`` has a dictionary a round, ``clients`` one a seat, ``table`` the final models and ``home [N]`` each
     client's row, ``personal [N, K]`` the weights of personal models if there are any, ``book`` the balances,
-    ``tested`` the last test of clients on their own shares (arrays by name), ``tests`` that of each round that this
-    process played and tested. ``path`` is the run directory, if there
+    ``tested`` the last test of clients on their own shares (arrays by name), ``tests`` that of each round that was
+    tested, of a run without a directory. ``path`` is the run directory, if there
     is one; ``over`` says why a run ended before its last round.
     """
 
@@ -321,7 +321,9 @@ def _play(
             state, record, metrics = done.state, done.record, done.record.metrics
             failures = failures + 1 if "failed" in metrics else 0
             if record.tested.arrays:
-                result.tested = result.tests[metrics["round"]] = record.tested.arrays
+                result.tested = record.tested.arrays
+                if folder is None:  # else it lies there, and long runs keep nothing twice
+                    result.tests[metrics["round"]] = record.tested.arrays
             budget.spend([metrics])
             result.over = budget.over()
             if folder is not None:

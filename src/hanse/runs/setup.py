@@ -18,7 +18,6 @@ from hanse.base.streams import stream
 from hanse.core.entry import TOKEN
 from hanse.core.part import Context, Mechanism, in_slots
 from hanse.core.port import Federation
-from hanse.core.recipe import REMEMBERING, Recipe
 from hanse.core.telling import About, describe
 from hanse.data import FederatedData, Samples
 from hanse.data import build as build_data
@@ -158,7 +157,7 @@ def _not_remembered(experiment: Experiment, data: FederatedData, mechanism: Mech
     """Return a line for each setting of the recipe that depends on clients' earlier training and cannot be met."""
     recipe, lines = experiment.train.recipe, []
     if recipe.remembers and (experiment.federation.engine != "local" or isinstance(data, RemoteData)):
-        changed = [f"{k} = '{getattr(recipe, k)}'" for k in REMEMBERING if getattr(recipe, k) != getattr(Recipe, k)]
+        changed = [f"{name} = '{getattr(recipe, name)}'" for name in recipe.remembered]
         lines.append(f"train.{changed[0]}: is for clients of this process, not on a network")
     shared = [block for block in mechanism.train.blocks() if block.initial != "zero"]
     if recipe.statistics == "own" and (len(shared) != 1 or shared[0].count != 1):

@@ -14,6 +14,7 @@ from hanse.base.errors import UserError
 from hanse.cli.options import out
 from hanse.cli.reproduce import reproduce
 from hanse.lab.papers.catalogue import PAPERS, find_table, list_papers
+from hanse.lab.papers.tables import RECIPES
 
 
 def call(*args: str) -> str:
@@ -81,9 +82,12 @@ def test_the_list_is_of_what_the_tables_play(data: Path) -> None:
     for paper in list_papers():
         for table in paper["tables"]:
             for scale, sources in table["data"].items():
-                cells = find_table(paper["paper"], table["table"], scale).cells
-                played = {v.sections["data"]["source"] for cell in cells for v in cell.variants}
-                assert played <= set(sources)
+                for recipe in RECIPES:
+                    cells = find_table(paper["paper"], table["table"], scale, recipe).cells
+                    played = {v.sections["data"]["source"] for cell in cells for v in cell.variants}
+                    assert played <= set(sources)
+    gtflat = {table["table"]: table["data"]["paper"] for table in list_papers("gtflat")[0]["tables"]}
+    assert {"emnist_balanced", "emnist_letters"} <= gtflat["table2"].keys()  # one a recipe
 
 
 def test_for_people(data: Path) -> None:

@@ -59,7 +59,7 @@ def _available(source: str) -> bool:
 
 def list_papers(paper: str | None = None) -> list[dict[str, Any]]:
     """Return the papers, or one of them: ``{paper, citation, tables}``, where a table is ``{table, title, data}`` and
-    ``data`` says for each scale which sources it needs and whether they are here.
+    ``data`` says for each scale which sources it needs, by either recipe, and whether they are here.
 
     Raises UserError for a paper that does not exist.
     """
@@ -72,7 +72,10 @@ def list_papers(paper: str | None = None) -> list[dict[str, Any]]:
 def _one(paper: Paper, known: dict[str, bool]) -> dict[str, Any]:
     tables = []
     for name in sorted(paper.tables):
-        needed = {scale: sources_of(paper.name, name, scale) for scale in SCALES}
+        needed = {
+            scale: list(dict.fromkeys(s for recipe in RECIPES for s in sources_of(paper.name, name, scale, recipe)))
+            for scale in SCALES
+        }
         known |= {
             source: _available(source) for sources in needed.values() for source in sources if source not in known
         }
