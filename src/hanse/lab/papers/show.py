@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,15 +88,25 @@ def table_json(outcome: TableOutcome, full: PaperTable) -> dict[str, Any]:
 
 def _costs(outcome: TableOutcome) -> dict[str, float]:
     """Return the mean milliseconds of processor time a round by algorithm, over all its runs: what else the machine
-    did does not count.
+    did does not count. Rows that read the same runs (the clients of one
+    run) are one entry.
     """
-    found: dict[str, dict[str, float]] = {}
+    found: dict[tuple[str, str], dict[str, float]] = {}
     for reading in outcome.readings:
         result = outcome.results.get(reading.job.key)
         if result is not None and reading.cell.measure != "improvement":  # the same runs as the effective rounds
-            name = f"{reading.cell.group} {reading.cell.algorithm}"
-            found.setdefault(name, {})[reading.job.key] = 1e3 * result["cpu_seconds"] / max(1, reading.job.rounds)
-    return {name: float(np.mean(list(costs.values()))) for name, costs in found.items()}
+            cost = 1e3 * result["cpu_seconds"] / max(1, reading.job.rounds)
+            found.setdefault((reading.cell.group, reading.cell.algorithm), {})[reading.job.key] = cost
+    same: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (group, row), costs in found.items():
+        same.setdefault((group, tuple(costs)), []).append(row)
+    alone = Counter(group for group, _ in same)
+    return {
+        group if len(names) > 1 and alone[group] == 1 else f"{group} {', '.join(names)}": float(
+            np.mean(list(found[group, names[0]].values()))
+        )
+        for (group, _), names in same.items()
+    }
 
 
 def _figures(score: VariantScore | Printed | None) -> str:
