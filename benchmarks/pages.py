@@ -364,7 +364,7 @@ def _judged(paper: str, entry: Verdict, here: Sequence[Kept]) -> list[str]:
             f"'{entry['verdict']}' has no pair with finished runs"
         )
     made = f" (recipe {recipe}, scale {scale})" if of is not None else ""
-    because = f" {entry['because']}" if entry.get("because") else ""
+    because = f" {entry['because'][0].upper()}{entry['because'][1:]}." if entry.get("because") else ""
     lines = [f"**{entry['table']}**{made}: {entry['claim']}. **{entry['verdict'].capitalize()}**.{because}", ""]
     if pairs:
         lines += ["| difference | mean over seeds, 95 % interval |", "|---|---|"]
