@@ -55,6 +55,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ROOT / "docs" / "results"
 PLANNED = "planned.json"
+TITLES = {"greedyfed": "GreedyFed", "gtflat": "GTFLAT", "ipfl": "iPFL", "pifl": "PI-FL"}
 VERDICTS = ("confirmed", "not confirmed", "partly", "not run")
 WORDS = {
     "table", "claim", "recipe", "scale", "verdict", "because", "pairs", "between", "groups", "columns", "rows", "hours",
@@ -242,7 +243,7 @@ def pages(results: Path, data: Mapping[str, str]) -> list[Page]:
         judged = verdicts(paper, results)
         kept = {name: kept_tables(paper, name, results) for name in PAPERS[paper].tables}
         found.append(_paper_page(paper, judged, kept, data))
-        lines += ["", f"## [{paper}]({paper}.md)", "", PAPERS[paper].citation, ""]
+        lines += ["", f"## [{TITLES[paper]}]({paper}.md)", "", PAPERS[paper].citation, ""]
         lines += ["| | recipe, scale | seeds | verdict | command |", "|---|---|---|---|---|"]
         lines += [_index_line(paper, name, judged, kept, data) for name in PAPERS[paper].tables]
     text = (
@@ -336,7 +337,7 @@ def _hours(full: PaperTable, kept: Mapping[str, Sequence[Kept]]) -> str:
 def _paper_page(
     paper: str, judged: Sequence[Verdict], kept: Mapping[str, Sequence[Kept]], data: Mapping[str, str]
 ) -> Page:
-    lines = [f"# {paper}: what was run, and what it says", "", f"{PAPERS[paper].citation}. [All papers](index.md)."]
+    lines = [f"# {TITLES[paper]}: what was run, and what it says", "", f"{PAPERS[paper].citation}. [All papers](index.md)."]
     lines += ["", "## Verdicts", ""]
     for entry in judged:
         lines += _judged(paper, entry, kept[entry["table"]])
