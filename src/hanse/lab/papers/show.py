@@ -141,13 +141,11 @@ def _tail(outcome: TableOutcome, full: PaperTable) -> list[str]:
     hours, missing = cpu_hours(outcome, full)
     lines = [f"Milliseconds of processor time a round: {'; '.join(costs)}."] if costs else []
     unknown = f" without {', '.join(missing)}, of which nothing was measured" if missing else ""
-    rough = (
-        "; a smoke test's rounds are smaller than the paper's, so that it is more"
-        if outcome.table.scale == "smoke"
-        else ""
-    )
     if hours > 0:
-        lines.append(f"At paper scale this table takes about {hours:.1f} CPU hours here{unknown}{rough}.")
+        full_size = outcome.table.scale == "paper"
+        rough = "" if full_size else f", measured on rounds of scale {outcome.table.scale}, which are cheaper"
+        about = "about" if full_size else "more than"
+        lines.append(f"At paper scale this table takes {about} {hours:.1f} CPU hours here{unknown}{rough}.")
     return [*(f"Audit: {line}." for line in audits(outcome)), *lines]
 
 
