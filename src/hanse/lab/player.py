@@ -18,7 +18,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -183,7 +183,7 @@ class Store:
         write_whole(self.path(job), json.dumps(kept, separators=(",", ":"), allow_nan=False) + "\n")
 
 
-def _is_finished(found: Any) -> bool:
+def _is_finished(found: Any) -> TypeGuard[dict[str, Any]]:
     """Say whether this is the result of a finished run, with figures that can be read: JSON says no more than that it
     is JSON.
     """

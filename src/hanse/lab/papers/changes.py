@@ -136,11 +136,11 @@ def _holes(ours: Collection[Place], theirs: Collection[Place]) -> list[str]:
     for (group, column), names in gone.items():
         alike.setdefault((group, tuple(names)), []).append(column)
     same: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
-    for (group, names), columns in alike.items():
-        same.setdefault((tuple(columns), names), []).append(group)
+    for (group, rows), columns in alike.items():
+        same.setdefault((tuple(columns), rows), []).append(group)
     return [
-        f"{', '.join(groups)}: without {'; '.join(names)} in {', '.join(columns)}"
-        for (columns, names), groups in same.items()
+        f"{', '.join(groups)}: without {'; '.join(rows)} in {', '.join(places)}"
+        for (places, rows), groups in same.items()
     ]
 
 
