@@ -7,6 +7,7 @@ is chosen; all experiments of a seed have the same rows.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -39,10 +40,10 @@ def measure(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[f
     return auc, loss, (logits.argmax(1) == y).float().mean().item()
 
 
-def play(file: Path, seed: int, data: FederatedData, threads: int = 1) -> np.ndarray:
-    """Play an experiment; return what each client has of it, ``[clients, measures]``."""
+def play(file: Path, seed: int, data: FederatedData, changes: Sequence[str] = ()) -> np.ndarray:
+    """Play an experiment with these changes; return what each client has of it, ``[clients, measures]``."""
     held = Held()
-    changes = [f"data.seed={seed}", f"run.seed={seed}", f"engine.threads={threads}"]
+    changes = [*changes, f"data.seed={seed}", f"run.seed={seed}", "engine.threads=1"]
     run = hanse.run(hanse.Experiment.read(file, changes), observers=[held])
     samples, index = data.pool(range(data.num_clients), "test")
     rows = held.rows if len(held.rows) == data.num_clients else np.repeat(held.rows, data.num_clients)  # pooled
@@ -55,12 +56,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--set", action="append", default=[], dest="changes", help="such as run.rounds=5, in all files")
     given = parser.parse_args()
     found: dict[str, list[np.ndarray]] = {name: [] for name in ORDER}
     for seed in range(given.seeds):
         data = build(hanse.Experiment.read(given.folder / "alone.toml", [f"data.seed={seed}"]).data)
         for name in ORDER:
-            found[name].append(play(given.folder / f"{name}.toml", seed, data))
+            found[name].append(play(given.folder / f"{name}.toml", seed, data, given.changes))
             print(f"seed {seed}, {name}: " + ", ".join(
                 f"{m} {v:.4f}" for m, v in zip(MEASURES, np.nanmean(found[name][-1], axis=0), strict=True)
             ), flush=True)  # fmt: skip
