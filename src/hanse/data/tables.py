@@ -154,11 +154,11 @@ def load_table(name: str, *, root: Path | None, seed: int, download: bool) -> Da
     size = round(len(labels) * TEST_SHARE)
     train, test = stratified_split(owner_of * 2 + labels, len(labels), size, stream(seed, f"table-{name}"))
     x = _features(frame, table, train)
-    samples = [Samples(torch.from_numpy(x[own]), torch.from_numpy(labels[own])) for own in (train, test)]
-    names = owners if isinstance(owners[0], str) else [f"{table.owner} {number}" for number in owners]
+    names = [owner if isinstance(owner, str) else f"{table.owner} {owner}" for owner in owners]
     return Dataset(
         name,
-        *samples,
+        Samples(torch.from_numpy(x[train]), torch.from_numpy(labels[train])),
+        Samples(torch.from_numpy(x[test]), torch.from_numpy(labels[test])),
         num_classes=2,
         input_shape=(x.shape[1],),
         note=_note(table, everything, frame, few),
