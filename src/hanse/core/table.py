@@ -265,6 +265,8 @@ class Seats:
 class Updates:
     """What came back and was accepted: ``rows [S, P]``, the *reported* ``num_samples [S]``, mean training ``loss [S]``,
     optimiser ``steps [S]``, and extras by name, each ``[S, ...]``. ``seats`` are the seats that answered, same order.
+    Of clients that train by loops of their own: ``metrics``, what each seat's reports beside (empty: nobody's), and a
+    loss is NaN where it does not say.
     """
 
     seats: Seats
@@ -273,6 +275,7 @@ class Updates:
     loss: Floats
     steps: Ints
     extras: Mapping[str, Tensor] = field(default_factory=dict)
+    metrics: Sequence[Mapping[str, float]] = ()
 
     def __len__(self) -> int:
         return len(self.seats)

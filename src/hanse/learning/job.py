@@ -7,8 +7,8 @@ can be compared number by number.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal, Protocol
 
@@ -87,6 +87,7 @@ class SeatJob:
     client, start row)`` of its stream. ``payload`` adds a term to the loss of each batch, not to the one reported.
     ``drawn`` are its batches where they are not drawn from that stream.
     ``before``: the steps that its client took in earlier rounds; batches that are not shuffled go on there.
+    ``name`` is its client's, for display.
     """
 
     index: Tensor
@@ -99,15 +100,31 @@ class SeatJob:
     payload: Payload | None = None
     before: int = 0
     drawn: Drawn | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a training loop of the user's own said of a seat: ``metrics`` by name, on how many ``samples`` it trained
+    (None: all), and why the seat is ``refused``, if it is.
+    """
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    samples: int | None = None
+    refused: str | None = None
 
 
 @dataclass(frozen=True)
 class TrainedRows:
-    """``rows [S, P]`` float32, mean ``loss [S]`` of the last epoch's samples as met (NaN: diverged), ``steps [S]``."""
+    """``rows [S, P]`` float32, mean ``loss [S]`` of the last epoch's samples as met (NaN: diverged), ``steps [S]``.
+
+    Of a training loop of the user's own, what it ``said`` of each seat, and a loss is NaN where it does not say.
+    """
 
     rows: Tensor
     loss: NDArray[np.float64]
     steps: NDArray[np.int64]
+    said: Sequence[Said] = ()
 
 
 @dataclass(frozen=True)
