@@ -247,7 +247,7 @@ class Loop:
         ``where``, for what cannot be called as a loop is.
         """
         fit = import_path(given, where, ()) if isinstance(given, str) else given
-        name = given if isinstance(given, str) else getattr(fit, "__qualname__", type(fit).__name__)
+        name = given if isinstance(given, str) else getattr(fit, "__name__", type(fit).__name__)
         if not callable(fit) or inspect.isclass(fit):
             raise UserError(f"{where}: {name!r}: is a {type(fit).__name__}; must be a function {FORMS}")
         try:

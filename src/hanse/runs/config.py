@@ -61,7 +61,7 @@ class MechanismSection(BaseModel):
 
 def _function(given: Any) -> Any:
     if given is not None and not isinstance(given, str) and not callable(given):
-        raise ValueError(f"{given!r}: must be a function, or its import path 'package.module:name'")
+        raise ValueError("must be a function, or its import path 'package.module:name'")
     return given
 
 
