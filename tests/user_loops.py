@@ -108,3 +108,22 @@ def lightning(model: nn.Module, data: TrainingData, round: TrainingRound, penalt
     )  # fmt: skip
     trainer.fit(Task(), data.loader())
     return {"loss": float(trainer.callback_metrics["loss"])}
+
+
+def tuned(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
+    """A frozen body with batch norm below a head that trains."""
+    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU())
+    body.requires_grad_(False)
+    return nn.Sequential(body, nn.Linear(16, num_classes or 1))
+
+
+def tuned_plainly(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
+    """The same without batch norm, whose statistics move in training whatever is frozen."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, num_classes or 1))
+    model[1].requires_grad_(False)
+    return model
+
+
+def frozen(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
+    """Nothing that trains."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes or 1)).requires_grad_(False)

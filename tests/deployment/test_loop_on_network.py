@@ -31,7 +31,7 @@ def _identity() -> None:
 def experiment(loop: Any, mechanism: str = "fedavg", **more: Any) -> hanse.Experiment:
     return hanse.Experiment(
         data={"clients": N, "client_test": 0.2, "client_validation": 0.2},
-        model={"name": "mlp", "hidden": [8], **more.pop("model", {})},
+        model=more.pop("model", {"name": "mlp", "hidden": [8]}),
         mechanism={"name": mechanism},
         train={"lr": 0.05, "loop": loop},
         engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
@@ -108,3 +108,11 @@ def test_a_participant_whose_loop_takes_no_penalty_is_kept_out_where_seats_are_p
 def test_what_cannot_be_called_as_a_loop_makes_no_app() -> None:
     with pytest.raises(UserError, match=r"client_app: train: '<lambda>': takes \(model\); must be fit"):
         client_app(lambda context: None, train=lambda model: None)  # type: ignore[arg-type, return-value]
+
+
+def test_only_what_trains_is_sent(tmp_path: Path) -> None:
+    exp = experiment("user_loops:fit", model={"name": "user_loops:tuned_plainly", "send": "trainable"})
+    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
+    assert torch.equal(local.table.rows, flower.table.rows)
+    assert local.clients == flower.clients
+    assert flower.table.rows.shape[1] == 170

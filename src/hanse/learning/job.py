@@ -43,7 +43,8 @@ class Problem:
     ``judge`` scores samples in the place of that. With ``plain`` every engine and scorer runs the module as it is: no
     stacked layers, no other layout of images.
 
-    Parameters with ``requires_grad`` False are ``frozen``: they are columns of a row that training leaves as they are.
+    Parameters with ``requires_grad`` False are ``frozen``: they are columns of a row that training leaves as they are,
+    or, in a layout without them, the module's own for all rows.
     """
 
     module: nn.Module
@@ -60,12 +61,12 @@ class Problem:
     @cached_property
     def frozen_columns(self) -> Tensor | None:
         """Which columns of a row belong to frozen parameters, bool ``[P]``, or None if all train."""
-        if not self.frozen:
-            return None
         columns = torch.zeros(self.layout.size, dtype=torch.bool)
-        for view in map(self.layout.unflatten(columns).__getitem__, self.frozen):
+        views = self.layout.unflatten(columns)
+        held = [views[name] for name in self.frozen if name in views]
+        for view in held:
             view.fill_(True)
-        return columns
+        return columns if held else None
 
 
 @dataclass(frozen=True)

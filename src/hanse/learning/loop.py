@@ -17,7 +17,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,7 +34,8 @@ from hanse.core.declared import LARGEST_COUNT, LARGEST_LOSS, MOST_METRICS
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.generators import drawn_so_far, seed_all, untouched
-from hanse.learning.job import Problem, Said, Scores, SeatJob, TrainedRows, smallest_batch
+from hanse.learning.job import Problem, Said, SeatJob, TrainedRows, smallest_batch
+from hanse.learning.scoring import ScoringEngine
 from hanse.learning.sequential import SequentialEngine, work_of
 from hanse.learning.threads import intra_op
 
@@ -42,7 +43,7 @@ log = logging.getLogger("hanse.training")
 
 WITH_PENALTY = "fit(model, data, round, penalty)"
 FORMS = f"fit(model, data, round) or {WITH_PENALTY}"
-Batch = tuple[Any, Tensor]
+Batch = tuple[Tensor, Tensor]
 
 
 class LoopError(ValueError):
@@ -115,10 +116,10 @@ class TrainingData(TorchDataset[Batch]):
     def samples(self) -> Samples:
         """The client's samples and targets."""
         own, device = self._pool.take(self._index.to(self._pool.y.device)), self._round.device
-        return own if own.y.device == device else Samples(_moved(own.x, device), own.y.to(device))
+        return own if own.y.device == device else replace(own, x=own.x.to(device), y=own.y.to(device))
 
     @property
-    def x(self) -> Any:
+    def x(self) -> Tensor:
         """The inputs ``[n, ...]``."""
         return self.samples.x
 
@@ -132,7 +133,7 @@ class TrainingData(TorchDataset[Batch]):
 
     def __getitem__(self, place: int) -> Batch:
         one = self.samples.take(torch.tensor([place], device=self.y.device))
-        return (_first(one.x), one.y[0])
+        return one.x[0], one.y[0]
 
     def loader(
         self, batch_size: int | None = None, *, shuffle: bool = True, drop_last: bool | None = None
@@ -173,19 +174,11 @@ class _Batches(TorchDataset[Batch]):
 
     def __getitems__(self, places: Sequence[int]) -> Batch:
         some = self.data.samples.take(torch.tensor(places, dtype=torch.int64, device=self.data.y.device))
-        return (some.x, some.y)
+        return some.x, some.y
 
 
 def _as_it_is(batch: Any) -> Any:
     return batch
-
-
-def _moved(x: Any, device: torch.device) -> Any:
-    return {name: value.to(device) for name, value in x.items()} if isinstance(x, Mapping) else x.to(device)
-
-
-def _first(x: Any) -> Any:
-    return {name: value[0] for name, value in x.items()} if isinstance(x, Mapping) else x[0]
 
 
 @dataclass(frozen=True)
@@ -276,25 +269,21 @@ class _Seat:
     said: Said
 
 
-@dataclass
-class LoopEngine:
+class LoopEngine(ScoringEngine):
     """Trains seats by a user's loop, one after another or on the worker threads of ``scoring``, the engine that scores.
 
     A loop that draws from the generators of the process has them to itself: its seats are trained by one worker. That
     is found out at the first seats, and looked for as long as there are several workers.
     """
 
-    scoring: SequentialEngine
-    loop: Loop
-    name: str = "loop"
-    _draws: bool | None = None
-    _logged: set[str] = field(default_factory=set)
-    _counts: threading.local = field(default_factory=threading.local)
+    name = "loop"
 
-    @property
-    def problem(self) -> Problem:
-        """The model and its loss."""
-        return self.scoring.problem
+    def __init__(self, scoring: SequentialEngine, loop: Loop) -> None:
+        self.scoring, self.loop, self.problem = scoring, loop, scoring.problem
+        self.scorer, self.threads = scoring.scorer, scoring.threads
+        self._draws: bool | None = None
+        self._logged: set[str] = set()
+        self._counts = threading.local()
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
         """Train every job; what each seat said, or why it is refused, comes with the rows."""
@@ -337,14 +326,6 @@ class LoopEngine:
                 rows[s] = seat.row
         losses, steps = np.array([seat.loss for seat in done]), np.array([seat.steps for seat in done], np.int64)
         return TrainedRows(rows, losses, steps, [seat.said for seat in done])
-
-    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
-        """Score ``rows [C, P]`` on the pool, or model c on ``pool[index[c]]``."""
-        return self.scoring.score(rows, pool, index)
-
-    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
-        """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``."""
-        return self.scoring.score_each(rows, pool, index)
 
     def close(self) -> None:
         """End the worker threads."""

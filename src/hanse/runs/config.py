@@ -16,6 +16,7 @@ from hanse.base.factories import Count, Positive, Rate, Weight, defaults
 from hanse.core.part import Mechanism
 from hanse.core.recipe import Optimizer, Recipe
 from hanse.data.spec import DataSpec
+from hanse.learning.models import Send
 from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, current_names
 
 
@@ -26,15 +27,19 @@ class Section(BaseModel):
 
 
 class ModelSection(BaseModel):
-    """``[model]``: the model's name or import path; every other key is an option of that model."""
+    """``[model]``: the model's name or import path; every other key is an option of that model. ``send`` says which of
+    its parameters are sent and mixed: "all", or those that are "trainable" (``requires_grad``); the others are then the
+    same everywhere, as each participant's own copy of the model has them.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str = "mlp"
+    send: Send = "all"
 
     @property
     def options(self) -> dict[str, Any]:
-        """The keys beside ``name``."""
-        return dict(self.model_extra or {})
+        """The keys beside ``name``; ``send`` if it is not "all"."""
+        return dict(self.model_extra or {}) | ({} if self.send == "all" else {"send": self.send})
 
 
 class MechanismSection(BaseModel):
