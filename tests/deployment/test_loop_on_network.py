@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,10 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.deployment.server import play
+from hanse.federation.codec import WireError
+from hanse.federation.node import Assignment, Node
 from hanse.flower import ClientData, client_app
+from hanse.learning.models import build_problem
 
 
 @pytest.fixture(autouse=True)
@@ -116,3 +120,15 @@ def test_only_what_trains_is_sent(tmp_path: Path) -> None:
     assert torch.equal(local.table.rows, flower.table.rows)
     assert local.clients == flower.clients
     assert flower.table.rows.shape[1] == 170
+
+
+def test_a_node_with_other_frozen_parameters_does_not_train(tmp_path: Path) -> None:
+    data = build(experiment(None).data)
+    model = {"name": "user_loops:tuned_plainly", "send": "trainable"}
+    problem, _ = build_problem("user_loops:tuned_plainly", (64,), 10, 0, send="trainable")
+    assert problem.unsent != build_problem("user_loops:tuned_plainly", (64,), 10, 1, send="trainable")[0].unsent
+    assert build_problem("user_loops:tuned_plainly", (64,), 10, 0)[0].unsent == ""
+    job = Assignment("run", 0, N, 0, model, {"lr": 0.05}, unsent=problem.unsent)
+    Node(ClientData.of(data, 0), job, tmp_path)
+    with pytest.raises(WireError, match="the frozen parameters here are not those that the server has"):
+        Node(ClientData.of(data, 0), replace(job, seed=1), tmp_path)

@@ -6,7 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from flwr.app import Context
@@ -25,6 +25,7 @@ from hanse.deployment.narrator import Narrator, speak
 from hanse.deployment.newcomers import LOG
 from hanse.deployment.receipts import Letters, Teller
 from hanse.federation.node import Assignment
+from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, run_remote
@@ -100,10 +101,16 @@ def play(
         register = Members.read(out / "members.json" if remember else None)
         validation, test = (None, None) if load_server_data is None else load_server_data()
 
+        @cache
+        def frozen_of(shape: tuple[int, ...], classes: int | None) -> str:
+            section = experiment.model
+            return build_problem(section.name, shape, classes, experiment.run.seed, **section.options)[0].unsent
+
         def job(member: Member, num_clients: int) -> Assignment:
             model = {"name": experiment.model.name, **experiment.model.options}
             train = experiment.train.model_dump()
-            return Assignment(run, member.id, num_clients, experiment.run.seed, model, train, half=half)
+            unsent = frozen_of(member.input_shape, member.num_classes) if experiment.model.send != "all" else ""
+            return Assignment(run, member.id, num_clients, experiment.run.seed, model, train, half=half, unsent=unsent)
 
         letters = Letters.read(out / "letters.json")
         own = [samples for samples in (validation, test) if samples is not None]

@@ -98,7 +98,8 @@ class ClientData:
 class Assignment:
     """What a node must know of a run: sent with every message, since each may meet a fresh process.
 
-    ``model`` and ``train`` are the experiment's sections. With ``half`` models travel as 16-bit floats.
+    ``model`` and ``train`` are the experiment's sections. With ``half`` models travel as 16-bit floats. ``unsent`` is
+    the digest of the frozen parameters that are not sent (:attr:`hanse.learning.job.Problem.unsent`).
     """
 
     run: str
@@ -108,6 +109,7 @@ class Assignment:
     model: Mapping[str, Any]
     train: Mapping[str, Any]
     half: bool = False
+    unsent: str = ""
 
     def to_json(self) -> str:
         """Return the job as JSON."""
@@ -183,6 +185,8 @@ class Node:
         own = _Own.of(data, job.client, job.num_clients)
         model = dict(job.model)
         problem, _ = build_problem(model.pop("name"), own.input_shape, own.num_classes, job.seed, **model)
+        if problem.unsent != job.unsent:
+            raise WireError("model.send: 'trainable': the frozen parameters here are not those that the server has")
         train = dict(job.train)
         if (named := train.pop("loop", None)) is not None and loop is None:
             loop = Loop.of(named, "train.loop")

@@ -6,6 +6,7 @@ can be compared number by number.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,6 +58,17 @@ class Problem:
     def frozen(self) -> tuple[str, ...]:
         """The names of the parameters that do not train."""
         return tuple(name for name, p in self.module.named_parameters() if not p.requires_grad)
+
+    @cached_property
+    def unsent(self) -> str:
+        """A digest of the frozen parameters that rows do not have (empty: none): they must be the same everywhere."""
+        digest, tensors = hashlib.blake2b(digest_size=16), dict(self.module.named_parameters())
+        left = [name for name in self.frozen if name not in self.layout.names]
+        for name in left:
+            tensor = tensors[name].detach().cpu().contiguous()
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest() if left else ""
 
     @cached_property
     def frozen_columns(self) -> Tensor | None:

@@ -339,7 +339,8 @@ class LoopEngine(ScoringEngine):
             return _refused(f"its training loop takes no penalty for the seat's pull: must be {WITH_PENALTY}")
         round = TrainingRound.of(job, recipe, lr, device)
         data = TrainingData(pool, job.index, round, smallest_batch(problem))
-        module = copy.deepcopy(problem.module).to(device)
+        module = copy.deepcopy(problem.module)
+        module = module if device.type == "cpu" else module.to(device)
         problem.layout.load(module, job.start.to(device))
         self._counts.steps = 0
         try:
