@@ -8,7 +8,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from hanse.base import toml
 from hanse.base.errors import UserError, import_path, nearest, path_of
@@ -75,7 +84,12 @@ def _path(given: Any) -> str:
 
 
 # a function of the user's own, or its import path, which is what is written down
-Function = Annotated[Any, BeforeValidator(_function), PlainSerializer(_path, return_type=str, when_used="unless-none")]
+Function = Annotated[
+    Any,
+    BeforeValidator(_function),
+    PlainSerializer(_path, return_type=str, when_used="unless-none"),
+    WithJsonSchema({"type": "string"}),
+]
 
 
 class TrainSection(Section):
