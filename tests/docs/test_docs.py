@@ -65,7 +65,7 @@ def test_blocks_that_do_not_run_say_why_and_are_few() -> None:
     found = [b for page in PAGES for b in blocks(page) if b.language in RUN]
     marked = [b for b in found if "not-run" in b.options]
     for block in found:
-        assert block.options.keys() <= {"not-run", "slow", "title"}, block.place
+        assert block.options.keys() <= {"not-run", "slow", "title", "needs"}, block.place
         for mark in ("not-run", "slow"):
             assert len(block.options.get(mark, "a good reason").strip()) > 5, block.place
     assert len(found) > 80

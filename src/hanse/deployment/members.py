@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -34,6 +34,7 @@ def _printable(text: str) -> str:
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Size = Annotated[int, Field(ge=1, le=2**31)]
 Word = Annotated[str, Field(max_length=NAME), AfterValidator(_printable)]
+Kind = Literal["plain", "penalty"]  # of a training loop: whether it takes pulls and tilts
 Plain = bool | Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT)] | Finite | Word
 
 
@@ -41,7 +42,8 @@ Plain = bool | Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT)] | Fini
 class Hello:
     """What a newcomer says of itself, within bounds: ``num_samples`` to train on, ``tests`` to test on,
     ``input_shape`` of a sample, ``num_classes`` (None: regression), ``text`` (samples are tokens with a label at every
-    position), plain values in ``profile``, and the ``order`` in which ids are given.
+    position), plain values in ``profile``, the ``order`` in which ids are given, and which kind of training ``loop`` of
+    its own it has (None: it trains as the experiment says).
     """
 
     num_samples: Count
@@ -52,6 +54,7 @@ class Hello:
     tests: Count = 0
     profile: Annotated[Mapping[Word, Plain], Field(max_length=100)] = field(default_factory=dict)
     order: Count = 1 << 30
+    loop: Kind | None = None
 
     @staticmethod
     def of(said: object) -> Hello:
@@ -64,7 +67,7 @@ class Hello:
 @dataclass(frozen=True)
 class Member:
     """A registered participant. ``expelled`` says why it may no longer take part; ``text``: its samples are tokens with
-    a label at every position.
+    a label at every position; ``loop``: the kind of its own training loop.
     """
 
     id: int
@@ -77,6 +80,7 @@ class Member:
     profile: Mapping[str, Any] = field(default_factory=dict)
     expelled: str | None = None
     text: bool = False
+    loop: str | None = None
 
     @property
     def info(self) -> ClientInfo:
@@ -162,7 +166,7 @@ class Members:
 
 _HELLO = Declared[Hello](Hello)
 _REGISTER = Declared[list[Member]](list[Member])
-SAMPLES = ("num_samples", "input_shape", "num_classes", "tests", "profile", "text")  # what is kept of a hello
+SAMPLES = ("num_samples", "input_shape", "num_classes", "tests", "profile", "text", "loop")  # what is kept of a hello
 
 
 def _sound(member: Member) -> bool:

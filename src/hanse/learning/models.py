@@ -23,6 +23,7 @@ from hanse.learning.resnet import resnet20
 from hanse.learning.sequences import lstm
 
 Shape = tuple[int, ...]
+Send = Literal["all", "trainable"]  # what of a model is in its row
 
 
 def logistic(input_shape: Shape, num_classes: int | None) -> nn.Module:
@@ -277,11 +278,19 @@ def _unlike_parameters(module: nn.Module) -> str | None:
 
 
 def build_problem(
-    name: str, input_shape: Shape, num_classes: int | None, seed: int, *, number: int = 0, **options: Any
+    name: str,
+    input_shape: Shape,
+    num_classes: int | None,
+    seed: int,
+    *,
+    number: int = 0,
+    send: Send = "all",
+    **options: Any,
 ) -> tuple[Problem, Tensor]:
     """Return the model's problem and its first row ``[P]`` (float32, drawn under ``(seed, "model", number)``).
 
-    A table that starts with several different models draws one for each ``number``.
+    A table that starts with several different models draws one for each ``number``. With ``send = "trainable"`` rows
+    do not have the frozen parameters: they are neither sent nor mixed, and all rows share those of number 0.
 
     ``name`` is one of :data:`MODELS` or ``"package.module:factory"``, called as ``factory(input_shape, num_classes,
     **options)``. ``num_classes`` None means regression: one output, mean squared error. Raises UserError as
@@ -289,7 +298,7 @@ def build_problem(
     """
     module = build_module(name, input_shape, num_classes, seed, number=number, **options)
     try:
-        layout = Layout.of(module)
+        layout = Layout.of(module, frozen=send == "all" or all(not p.requires_grad for p in module.parameters()))
     except ValueError as error:
         raise UserError(f"model.name: {name!r}: {error}") from error
     if not any(p.requires_grad for p in module.parameters()):
