@@ -128,13 +128,16 @@ def test_mechanisms_of_one_file(file: Path, axis: str) -> None:
         {"name": "local"},
         {"name": "greedyfed", "clients_per_round": 3},
     ]
-    assert [list(point.left_out) for point in points] == [[], ["clients_per_round"], []]
-    assert points[1].notes == ["note: mechanism.clients_per_round: left out of 'local', which has no such option"]
+    gone = "note: mechanism.clients_per_round: left out of 'local', which has no such option"
+    assert [list(point.notes) for point in points] == [[], [gone], []]
 
 
 def test_a_whole_table_forgets_the_file_s_options(file: Path) -> None:
     points = grid_of(file, [], ["mechanism=fedavg,{name='fedprox',mu=0.5}"], None)
     assert [point.job.sections["mechanism"] for point in points] == [{"name": "fedavg"}, {"name": "fedprox", "mu": 0.5}]
+    assert points[0].notes == [
+        "note: mechanism=fedavg: replaces the table, clients_per_round too; mechanism.name=fedavg keeps that"
+    ]
 
 
 def test_an_axis_that_a_mechanism_does_not_have_is_not_varied_for_it(file: Path) -> None:

@@ -48,10 +48,15 @@ def test_what_is_left_out_is_said() -> None:
         "note: mechanism.clients_per_round: left out: 'local' has no such option",
         "note: mechanism.mu: left out: 'local' has no such option",
     ]
-    assert apply(FILE, ["mechanism=local"])[1] == [
-        "note: mechanism: the whole table is replaced, clients_per_round, mu, weigh with it; "
-        "mechanism.name=local keeps it"
+    assert apply(FILE, ["mechanism=fedavg"])[1] == [
+        "note: mechanism=fedavg: replaces the table, clients_per_round, weigh too; mechanism.name=fedavg keeps that"
     ]
+    assert (
+        apply(FILE, ["mechanism=fedprox", "mechanism.clients_per_round=2", "mechanism.mu=1", "mechanism.weigh=gtflat"])[
+            1
+        ]
+        == []
+    )
 
 
 def test_a_part_of_the_mechanism_s_own_goes_with_it() -> None:

@@ -22,7 +22,7 @@ from hanse.base.files import write_whole
 from hanse.lab.job import Job, play, play_kept, seeded
 from hanse.lab.player import PlayedJobs, Work, play_all
 from hanse.runs.config import read_file
-from hanse.runs.overrides import NAMED, changed_by, fitting, name_of
+from hanse.runs.overrides import NAMED, changed_by, fitting, name_of, replaced
 
 TABLE = "table.csv"
 Row = dict[str, Any]
@@ -43,20 +43,14 @@ class Axis:
 class GridPoint:
     """One run: where it lies in the grid (written values by key), its seed if seeds vary, and its job.
 
-    ``left_out`` are the keys of ``[mechanism]`` that belong to other mechanisms of the sweep; an axis among them has
-    the value "-".
+    Options of ``[mechanism]`` that belong to other mechanisms of the sweep are left out; an axis among them has the
+    value "-", and ``notes`` has a line for each other one.
     """
 
     at: Mapping[str, str]
     seed: int | None
     job: Job
-    left_out: Sequence[str] = ()
-
-    @property
-    def notes(self) -> list[str]:
-        """A line for each option that was left out."""
-        name = name_of(self.job.sections)
-        return [f"note: mechanism.{key}: left out of '{name}', which has no such option" for key in self.left_out]
+    notes: Sequence[str] = ()
 
 
 def read_axis(text: str) -> Axis:
@@ -172,7 +166,10 @@ def _point(
     at = {key: "-" if key in lost else value for key, value in at.items()}
     words = [f"{key}={value}" for key, value in at.items() if key not in lost]
     words += [f"seed={seed}"] if seed is not None else []
-    return GridPoint(at, seed, seeded(sections, seed, ", ".join(words) or name), gone)
+    of = name_of(sections)
+    notes = [f"note: mechanism.{key}: left out of '{of}', which has no such option" for key in gone]
+    notes += replaced(base, sections, _words(overrides, at))
+    return GridPoint(at, seed, seeded(sections, seed, ", ".join(words) or name), notes)
 
 
 def _same_run(points: Sequence[GridPoint]) -> tuple[GridPoint, GridPoint] | None:

@@ -37,19 +37,22 @@ def apply(sections: Sections, overrides: Sequence[str]) -> tuple[Sections, list[
     Options of the mechanism that an override gives are never left out: they were given for the mechanism that runs.
     """
     written_for, given = name_of(sections), _mechanism_keys(overrides)
-    before = sections.get("mechanism")
     changed = changed_by(sections, overrides)
     kept, gone = fitting(changed, [written_for] if written_for else [], but=given)
     name = name_of(kept)
     notes = [f"note: mechanism.{key}: left out: '{name}' has no such option" for key in gone]
-    if any(_split(o)[0] == ["mechanism"] for o in overrides) and isinstance(before, Mapping):
-        lost = [key for key in before if key != "name" and key not in kept.get("mechanism", {})]
-        if lost:
-            what = ", ".join(lost)
-            notes.append(
-                f"note: mechanism: the whole table is replaced, {what} with it; mechanism.name={name} keeps it"
-            )
+    notes += replaced(sections, kept, overrides)
     return kept, notes
+
+
+def replaced(before: Mapping[str, Any], after: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """Return a note if the mechanism's whole table was replaced, and with it options that the new one has, too."""
+    table, name = before.get("mechanism"), name_of(after)
+    if name is None or not isinstance(table, Mapping) or all(_split(one)[0] != ["mechanism"] for one in overrides):
+        return []
+    lost = [k for k, v in table.items() if k != "name" and k not in after["mechanism"] and _has(name, k, v)]
+    what = ", ".join(lost)
+    return [f"note: mechanism={name}: replaces the table, {what} too; mechanism.name={name} keeps that"] if lost else []
 
 
 def changed_by(sections: Mapping[str, Any], overrides: Sequence[str]) -> Sections:

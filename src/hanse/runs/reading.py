@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, first_line
 from hanse.base.files import read_json
 from hanse.base.looking import is_looking, looking
 from hanse.core.table import Layout
@@ -90,8 +90,11 @@ def _module(path: Path, experiment: Experiment) -> nn.Module:
     if name in _WEIGHED and is_looking():
         raise UserError(f"model.name: {name!r}: loads a base model that this run's files name; --trust allows it")
     if name in MODELS and name not in _WEIGHED:
-        with torch.device("meta"):
-            size = Layout.of(build_module(name, shape, classes, 0, **options)).size
+        try:
+            with torch.device("meta"):
+                size = Layout.of(build_module(name, shape, classes, 0, **options)).size
+        except (RuntimeError, OverflowError) as wrong:
+            raise UserError(f"{path}: the model {name!r} cannot be made: {first_line(wrong)}") from None
         state = _last(path)
         if state is not None and size != state.table.rows.shape[1]:
             raise UserError(f"{path}: its models have {state.table.rows.shape[1]:,} numbers, and {name!r} {size:,}")
@@ -101,12 +104,16 @@ def _module(path: Path, experiment: Experiment) -> nn.Module:
 def _shape(path: Path, experiment: Experiment) -> tuple[Any, int | None]:
     """Return the shape of a sample and the number of classes; of runs that do not say them from the data."""
     if not (path / SHAPE).exists():
+        if is_looking():
+            raise UserError(
+                f"{path}: an older hanse wrote it, so its data are needed for its models; --trust allows it"
+            )
         data = build_data(experiment.data)
         return data.input_shape, data.num_classes
     said = read_json(path / SHAPE)
     classes = said.get("num_classes") if isinstance(said, Mapping) else 0
     shape = _tupled(said.get("input_shape")) if isinstance(said, Mapping) else None
-    if shape is None or not (classes is None or (isinstance(classes, int) and classes > 0)):
+    if shape is None or not (classes is None or _is_size(classes)):
         raise UserError(f'{path / SHAPE}: must be {{"input_shape": [numbers], "num_classes": number}}')
     return shape, classes
 
@@ -116,8 +123,12 @@ def _tupled(shape: Any) -> Any:
     if isinstance(shape, Mapping):
         found = {name: _tupled(below) for name, below in shape.items()}
         return None if None in found.values() else found
-    whole = isinstance(shape, list) and all(isinstance(size, int) and size > 0 for size in shape)
+    whole = isinstance(shape, list) and all(map(_is_size, shape))
     return tuple(shape) if whole else None
+
+
+def _is_size(size: object) -> bool:
+    return isinstance(size, int) and 0 < size < 2**50
 
 
 def _last(path: Path) -> LoopState | None:
