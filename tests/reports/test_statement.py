@@ -342,9 +342,8 @@ def test_a_page_for_everybody(auction: Path, tmp_path: Path) -> None:
     result = run.invoke(app, ["statement", str(folder), "--all"])
     assert result.exit_code == 0
     assert "wrote 6 pages in" in result.stdout
-    for client in range(6):
-        page = folder / "statements" / f"client-{client}.html"
-        assert page.read_text() == render(statement(folder, client))
+    for c in range(6):
+        assert (folder / "statements" / f"client-{c}.html").read_text() == render(statement(folder, c))
     result = run.invoke(app, ["statement", str(folder), "--all", "--json"])
     assert json.loads(result.stdout) == json.loads(json.dumps([statement(folder, c).as_json() for c in range(6)]))
 

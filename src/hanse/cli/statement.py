@@ -68,6 +68,8 @@ def statement(
         raise UserError("--client: give one, as in --client 3, or --all for a page each" + (", not both" * everyone))
     if place.is_file() and not dry_run:
         raise UserError(f"{place}: is a file; a statement is of a run directory, or, before joining, add --dry-run")
+    if alone is not None and train_alone:
+        raise UserError("--train-alone: not together with --alone, which names the run to compare with")
     with trusting(trust):
         if client is None:
             _all(place, alone, train_alone, as_json, ledger_url)
@@ -92,17 +94,15 @@ def _made(
     # first of all, so that a mistake is told before anything is trained
     found = make(folder, number, alone=alone, ledger_url=ledger_url)
     if train_alone:
-        found = make(folder, number, alone=_alone(folder, alone), ledger_url=ledger_url)
+        found = make(folder, number, alone=_alone(folder), ledger_url=ledger_url)
     return number, found
 
 
-def _alone(folder: Path, alone: Path | None) -> Path:
-    """Train every client by itself, unless a run of that was named, and return where."""
+def _alone(folder: Path) -> Path:
+    """Train every client by itself, and return where."""
     from hanse.reports.statement import train_alone
     from hanse.runs.observers import ProgressBar
 
-    if alone is not None:
-        raise UserError("--train-alone: not together with --alone, which names the run to compare with")
     return train_alone(folder, [ProgressBar(err, "alone")])
 
 
@@ -115,7 +115,7 @@ def _all(folder: Path, alone: Path | None, train_alone: bool, as_json: bool, led
     run = load_run(folder)
     make(folder, 0, alone=alone, ledger_url=ledger_url)  # so that a mistake is told before anything is trained
     if train_alone:
-        alone = _alone(folder, alone)
+        alone = _alone(folder)
     made = [make(folder, client, alone=alone, ledger_url=ledger_url) for client in range(run.num_clients)]
     if as_json:
         print(json.dumps([found.as_json() for found in made], indent=1, allow_nan=False))
