@@ -24,6 +24,7 @@ def test_the_parts_are_the_whole_sweep(tmp_path: Path) -> None:
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from hanse.cli import main; main()" "$@"\n')
     command.chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
     words = [
         "exp.toml",
         "--grid",
@@ -37,7 +38,7 @@ def test_the_parts_are_the_whole_sweep(tmp_path: Path) -> None:
 
     def part(number: int) -> None:
         slurm = {"SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_TASK_COUNT": "2", "SLURM_CPUS_PER_TASK": "1"}
-        given = {**os.environ, **slurm, "PATH": path}
+        given = {**environment, **slurm}
         subprocess.run(["bash", str(SCRIPT), *words], cwd=tmp_path, env=given, check=True, capture_output=True)
 
     part(1)
@@ -46,9 +47,8 @@ def test_the_parts_are_the_whole_sweep(tmp_path: Path) -> None:
     assert tables == ["part-1-of-2.csv", "part-2-of-2.csv"]
     names = [row["mechanism.name"] for name in tables for row in csv.DictReader((tmp_path / "out" / name).open())]
     assert names == ["fedavg", "local"]
-    whole = subprocess.run(
-        [str(command), "sweep", *words, "--workers", "1"], cwd=tmp_path, check=True, capture_output=True, text=True
-    )
+    last = [str(command), "sweep", *words, "--workers", "1"]
+    whole = subprocess.run(last, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
     assert "2 runs, 0 of them now" in whole.stdout
     rows = list(csv.DictReader((tmp_path / "out" / "table.csv").open()))
     assert [(row["mechanism.name"], row["status"]) for row in rows] == [("fedavg", "done"), ("local", "done")]
