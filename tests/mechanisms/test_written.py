@@ -85,6 +85,11 @@ def test_parts_of_one_s_own_are_named_by_their_import_path(monkeypatch: pytest.M
     monkeypatch.setattr(Halved, "__module__", "my_parts")
     found = table_of(replace(fedavg(), weigh=Halved(3.0)))
     assert found["weigh"] == {"name": "my_parts:Halved", "by": 3.0}
+    assert hanse.Experiment(mechanism=found).mechanism.notes == []
+    monkeypatch.setattr(sys.modules["__main__"], "Halved", Halved, raising=False)
+    monkeypatch.setattr(Halved, "__module__", "__main__")
+    [note] = hanse.Experiment(mechanism=replace(fedavg(), weigh=Halved(3.0))).mechanism.notes
+    assert note.startswith("note: mechanism.weigh: 'Halved' is of this script or notebook")
 
 
 def test_what_no_file_can_name() -> None:

@@ -53,8 +53,17 @@ class MechanismSection(BaseModel):
 
     @property
     def notes(self) -> list[str]:
-        """A line for each part that the file calls by an old name, and each option that overrides left out."""
-        return [*self._said, *current_names({"name": self.name} | dict(self.model_extra or {}))[1]]
+        """A line for each part that the file calls by an old name, each option that overrides left out, and each part
+        that only this process can find.
+        """
+        named = {slot: part.get("name", "") for slot in SLOTS if isinstance(part := self.table.get(slot), Mapping)}
+        here = [
+            f"note: mechanism.{slot}: '{name.split(':')[1]}' is of this script or notebook: for 'hanse resume' and "
+            "sweeps put it into a module"
+            for slot, name in named.items()
+            if str(name).startswith("__main__:")
+        ]
+        return [*self._said, *here, *current_names({"name": self.name} | dict(self.model_extra or {}))[1]]
 
     @cached_property
     def built(self) -> Mechanism:
