@@ -113,6 +113,14 @@ def test_a_damaged_directory_is_one_line_for_every_command_that_looks(
         assert untouched(folder), name
 
 
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_directory_is_loaded_or_refused_in_a_line(folder: Path, damage: str) -> None:
+    DAMAGES[damage][0](folder)
+    with contextlib.suppress(UserError):
+        hanse.load(folder).model()
+    assert untouched(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [name for name, (_, refused_by) in DAMAGES.items() if "report" not in refused_by])
 def test_a_report_of_what_is_left_is_drawn(

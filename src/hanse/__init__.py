@@ -5,18 +5,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hanse.base.errors import UserError
+    from hanse.learning.valuing import value
     from hanse.runs.config import Experiment
     from hanse.runs.experiment import Run, resume, run
+    from hanse.runs.reading import load
 
-__all__ = ["Experiment", "Run", "UserError", "resume", "run"]
+__all__ = ["Experiment", "Run", "UserError", "load", "resume", "run", "value"]
 __version__ = "0.1.0"
 
 _HOMES = {
     "Experiment": "hanse.runs.config",
     "Run": "hanse.runs.experiment",
     "UserError": "hanse.base.errors",
+    "load": "hanse.runs.reading",
     "resume": "hanse.runs.experiment",
     "run": "hanse.runs.experiment",
+    "value": "hanse.learning.valuing",
 }
 
 

@@ -119,7 +119,10 @@ SET = ["run", "exp.toml", "--set"]
         (["statement", "done", "-c", "99"], "--client 99: no such client; this run has clients 0 to 5"),
         (["statement", "done", "-c", "3", "--alone", "nowhere"], "nowhere: there is no such run directory"),
         (["serve", "done", "--host", "0.0.0.0"], "--host 0.0.0.0: others could reach the page; give --auth FILE"),
-        (["ledger", "balances", "done"], "done: this run has no ledger (nobody pays in it)"),
+        (
+            ["ledger", "balances", "done"],
+            "done: this run has no ledger, for nobody pays in it; one with payments does: --set mechanism=ipfl",
+        ),
         (["ledger", "restore", "missing.tar.gz", "x"], "missing.tar.gz: there is no such file"),
         (["token", "new", "keys.json", "--role", "king"], "--role: 'king': must be operator or participant"),
         (["new", "../up"], "NAME: '../up': must be lower-case letters, digits and '-', starting with a letter"),

@@ -43,6 +43,9 @@ class FakeRay(SimpleNamespace):
             raise RayError("the worker\ndied")
         return task.work(*task.args)
 
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 8.0, "GPU": 2.0}
+
     def shutdown(self) -> None:
         self.calls.append(("shutdown", {}))
 
@@ -101,3 +104,16 @@ def test_ray_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"--ray: ray is not installed; 'pip install ray'"):
         run_sweep(points_of(tmp_path, "train.lr=0.5"), tmp_path / "out", workers=1, ray="auto", work=made_up)
+
+
+def test_each_run_has_its_graphics_cards(tmp_path: Path, ray: FakeRay) -> None:
+    points = points_of(tmp_path, "train.lr=0.5")
+    run_sweep(points, tmp_path / "out", workers=1, ray="local", gpus=0.25, work=made_up)
+    assert ray.calls[1] == ("remote", {"num_cpus": 1, "max_retries": 0, "num_gpus": 0.25})
+
+
+def test_more_graphics_cards_than_there_are(tmp_path: Path, ray: FakeRay) -> None:
+    with pytest.raises(UserError) as wrong:
+        run_sweep(points_of(tmp_path, "train.lr=0.5"), tmp_path / "out", workers=1, ray="local", gpus=3, work=made_up)
+    assert wrong.value.lines[0].startswith("--gpus-per-job 3: the Ray cluster has 2 GPUs now")
+    assert ray.calls[-1][0] == "shutdown"

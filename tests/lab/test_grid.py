@@ -8,7 +8,7 @@ import pytest
 
 from hanse.base.errors import UserError
 from hanse.lab.job import key_of
-from hanse.lab.sweep import Axis, grid_of, read_axis
+from hanse.lab.sweep import Axis, SweepPart, grid_of, read_axis
 
 EXPERIMENT = """
 [data]
@@ -118,3 +118,50 @@ def test_bad_grids(file: Path, grid: list[str], seeds: int | None, why: str) -> 
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no such file"):
         grid_of(tmp_path / "none.toml", [], ["train.lr=1"], None)
+
+
+@pytest.mark.parametrize("axis", ["mechanism", "mechanism.name"])
+def test_mechanisms_of_one_file(file: Path, axis: str) -> None:
+    points = grid_of(file, ["mechanism.clients_per_round=3"], [f"{axis}=fedavg,local,greedyfed"], None)
+    assert [point.job.experiment.mechanism.table for point in points] == [
+        {"name": "fedavg", "clients_per_round": 3},
+        {"name": "local"},
+        {"name": "greedyfed", "clients_per_round": 3},
+    ]
+    gone = "note: mechanism.clients_per_round: left out of 'local', which has no such option"
+    assert [list(point.notes) for point in points] == [[], [gone], []]
+
+
+def test_a_whole_table_forgets_the_file_s_options(file: Path) -> None:
+    points = grid_of(file, [], ["mechanism=fedavg,{name='fedprox',mu=0.5}"], None)
+    assert [point.job.sections["mechanism"] for point in points] == [{"name": "fedavg"}, {"name": "fedprox", "mu": 0.5}]
+    assert points[0].notes == [
+        "note: mechanism=fedavg: replaces the table, clients_per_round too; mechanism.name=fedavg keeps that"
+    ]
+
+
+def test_an_axis_that_a_mechanism_does_not_have_is_not_varied_for_it(file: Path) -> None:
+    points = grid_of(file, [], ["mechanism.name=fedavg,fedprox", "mechanism.mu=0.1,0.5"], 2)
+    assert [tuple(point.at.values()) for point in points if point.seed == 1] == [
+        ("fedavg", "-"), ("fedprox", "0.1"), ("fedprox", "0.5"),
+    ]  # fmt: skip
+    assert points[0].job.label == "mechanism.name=fedavg, seed=0"
+
+
+def test_an_option_that_no_mechanism_has_is_a_mistake(file: Path) -> None:
+    with pytest.raises(UserError, match=r"mechanism\.clients_per_rounds: no such key"):
+        grid_of(file, [], ["mechanism.name=fedavg,local", "mechanism.clients_per_rounds=2,3"], None)
+
+
+def test_parts_share_out_the_runs(file: Path) -> None:
+    points = grid_of(file, [], ["train.lr=0.1,0.2,0.3"], 3)
+    parts = [SweepPart.read(f"{i}/4").of(points) for i in (1, 2, 3, 4)]
+    assert [len(part) for part in parts] == [3, 2, 2, 2]
+    assert sorted(p.job.key for part in parts for p in part) == sorted(p.job.key for p in points)
+    assert SweepPart.read("2/4").table == "part-2-of-4.csv"
+
+
+@pytest.mark.parametrize("text", ["0/4", "5/4", "2", "a/4", "1/0", "-1/4", "1/4/2", "1.5/4", ""])
+def test_wrong_parts(text: str) -> None:
+    with pytest.raises(UserError, match=r"--part .*: must be i/n with i from 1 to n"):
+        SweepPart.read(text)

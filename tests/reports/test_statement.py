@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -335,9 +336,25 @@ def test_the_command(auction: Path, tmp_path: Path) -> None:
     assert json.loads(result.stdout) == json.loads(json.dumps(statement(auction, 2).as_json()))
 
 
+def test_a_page_for_everybody(auction: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(auction, tmp_path / "run")
+    run = CliRunner()
+    result = run.invoke(app, ["statement", str(folder), "--all"])
+    assert result.exit_code == 0
+    assert "wrote 6 pages in" in result.stdout
+    for c in range(6):
+        assert (folder / "statements" / f"client-{c}.html").read_text() == render(statement(folder, c))
+    result = run.invoke(app, ["statement", str(folder), "--all", "--json"])
+    assert json.loads(result.stdout) == json.loads(json.dumps([statement(folder, c).as_json() for c in range(6)]))
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
+        (["{run}"], "--client: give one, as in --client 3, or --all for a page each"),
+        (["{run}", "-c", "1", "--all"], "--client: give one, as in --client 3, or --all for a page each, not both"),
+        (["{run}", "--all", "--dry-run"], "--all: goes with --json, --alone and --train-alone only"),
+        (["{run}", "--all", "--out", "page.html"], "--all: goes with --json, --alone and --train-alone only"),
         (["{run}", "-c", "6"], "--client 6: no such client; this run has clients 0 to 5"),
         (["{run}", "-c", "hans"], "--client hans: no client has this name; give its number, 0 to 5"),
         (["{run}/config.toml", "-c", "1"], "is a file"),

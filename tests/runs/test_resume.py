@@ -274,3 +274,56 @@ def test_a_part_that_keeps_more_than_it_did_is_not_resumed_with_less(tmp_path: P
     store(last, kept)
     with pytest.raises(hanse.UserError, match="its select part has no went: another version of hanse wrote it"):
         hanse.resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_more_rounds_are_those_of_a_longer_run(tmp_path: Path, every: int) -> None:
+    """Played for 3, then 6: the bits of 6, but for a test that only a last round has."""
+    short, whole = experiment(rounds=3), experiment()
+    testing = short.eval.model_copy(update={"every": every})
+    hanse.run(short.model_copy(update={"eval": testing}), out=tmp_path / "run")
+    hanse.run(whole.model_copy(update={"eval": testing}), out=tmp_path / "whole")
+    told: list[str] = []
+
+    class Said:
+        def on_start(self, experiment: hanse.Experiment, first_round: int, said: Any) -> None:
+            told.extend(said)
+
+    result = hanse.resume(tmp_path / "run", rounds=6, observers=[Said()])
+    assert (len(result.metrics), result.experiment.run.rounds) == (6, 6)
+    assert "note: 6 rounds instead of 3; config.toml says so from now on" in told
+    assert any("round 3 was tested as the last one" in line for line in told) == (every == 4)
+    assert (tmp_path / "run" / "config.toml").read_text() == (tmp_path / "whole" / "config.toml").read_text()
+    if every == 1:
+        assert_same(tmp_path / "run", tmp_path / "whole")
+        return
+    assert all(torch.equal(a, final(tmp_path / "whole")[name]) for name, a in final(tmp_path / "run").items())
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert ["test/loss" in json.loads(line) for line in lines] == [False, False, True, True, False, True]
+
+
+def test_rounds_asked_for_again_change_nothing(tmp_path: Path) -> None:
+    hanse.run(experiment(rounds=2), out=tmp_path / "run")
+    before = (tmp_path / "run" / "config.toml").read_bytes()
+    assert len(hanse.resume(tmp_path / "run", rounds=2).metrics) == 2
+    for rounds in (1, True, 2.5):
+        with pytest.raises(hanse.UserError, match="must be a whole number, at least the 2 rounds that are played"):
+            hanse.resume(tmp_path / "run", rounds=rounds)  # type: ignore[arg-type]
+    assert (tmp_path / "run" / "config.toml").read_bytes() == before
+
+
+def test_books_that_were_closed_stay_closed(tmp_path: Path) -> None:
+    market = hanse.Experiment(
+        data={"clients": 4}, model="logistic", mechanism="ipfl", run={"rounds": 2}, clients={"profiles": "roles"}
+    )
+    hanse.run(market, out=tmp_path / "run")
+    with pytest.raises(hanse.UserError, match=r"--rounds 3: round 2 was settled as the last one.* --set run.rounds=3"):
+        hanse.resume(tmp_path / "run", rounds=3)
+
+
+def test_progress_is_shown_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    small = experiment(rounds=2)
+    hanse.run(small)
+    assert capsys.readouterr().err == ""
+    hanse.run(small, progress=True)
+    assert "2/2 test accuracy 0." in capsys.readouterr().err

@@ -112,21 +112,25 @@ def run(
     _finish(result)
 
 
-@app.command(rich_help_panel=RUN, epilog="Example:\n\nhanse resume runs/exp")
+@app.command(rich_help_panel=RUN, epilog="Examples:\n\nhanse resume runs/exp\n\nhanse resume runs/exp --rounds 60")
 def resume(
     folder: RunFolder,
     explain: Annotated[bool, typer.Option("--explain", help="Say which training engine is used, and why.")] = False,
     other_data: Annotated[
         bool, typer.Option("--other-data", help="Go on even if the data are not those of the rounds before.")
     ] = False,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", help="Go on to this many rounds in all, and let config.toml say so.")
+    ] = None,
     track: Track = None,
 ) -> None:
-    """Go on with a run that was stopped or killed, from its last checkpoint."""
+    """Go on with a run that was stopped or killed, from its last checkpoint, or for more rounds than were planned."""
     from hanse.runs import experiment as running
     from hanse.runs.observers import ProgressBar, make_trackers
 
     bar = ProgressBar(out, folder.name, explain=explain)
-    _finish(running.resume(folder, observers=[bar, *make_trackers(track or [], folder)], other_data=other_data))
+    observers = [bar, *make_trackers(track or [], folder)]
+    _finish(running.resume(folder, observers=observers, other_data=other_data, rounds=rounds))
 
 
 _FINAL = tuple(f"{who}{what}" for who in ("test/", "client/test_") for what in ("accuracy", "loss", "perplexity"))

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from hanse.reports.statement import Statement
 
 EPILOG = (
-    "Examples:\n\nhanse statement runs/market --client 3\n\nhanse statement market.toml --dry-run --client 3\n\n"
+    "Examples:\n\nhanse statement runs/market --client 3\n\nhanse statement runs/market --all\n\n"
+    "hanse statement market.toml --dry-run --client 3\n\n"
     "hanse statement runs/market --client 3 --check-receipts --receipts my/receipts"
 )
 
@@ -29,7 +30,10 @@ def statement(
     place: Annotated[
         Path, typer.Argument(metavar="DIR", help="Run directory; with --dry-run an experiment.", show_default=False)
     ],
-    client: Annotated[str, typer.Option("--client", "-c", help="The participant: its number, or its name.")],
+    client: Annotated[
+        str | None, typer.Option("--client", "-c", help="The participant: its number, or its name.", show_default=False)
+    ] = None,
+    everyone: Annotated[bool, typer.Option("--all", help="A page for each participant.")] = False,
     out_file: Annotated[
         Path | None, typer.Option("--out", "-o", help="The page; default DIR/statements/client-N.html.")
     ] = None,
@@ -58,15 +62,21 @@ def statement(
     """
     if dry_run and (alone is not None or train_alone or check_receipts or receipts is not None):
         raise UserError("--dry-run: goes with --client, --out and --json only: nothing has been played yet")
+    if everyone and (dry_run or check_receipts or receipts is not None or out_file is not None):
+        raise UserError("--all: goes with --json, --alone and --train-alone only; pages go to DIR/statements")
+    if everyone == (client is not None):
+        raise UserError("--client: give one, as in --client 3, or --all for a page each" + (", not both" * everyone))
     if place.is_file() and not dry_run:
         raise UserError(f"{place}: is a file; a statement is of a run directory, or, before joining, add --dry-run")
+    if alone is not None and train_alone:
+        raise UserError("--train-alone: not together with --alone, which names the run to compare with")
     with trusting(trust):
-        if dry_run:
+        if client is None:
+            _all(place, alone, train_alone, as_json, ledger_url)
+        elif dry_run:
             _before(place, client, as_json)
         elif check_receipts or receipts is not None:
             _check(place, client, receipts or place / "receipts", as_json, ledger_url)
-        elif alone is not None and train_alone:
-            raise UserError("--train-alone: not together with --alone, which names the run to compare with")
         else:
             number, found = _made(place, client, alone, train_alone, ledger_url)
             page = out_file or place / "statements" / f"client-{number}.html"
@@ -84,11 +94,47 @@ def _made(
     # first of all, so that a mistake is told before anything is trained
     found = make(folder, number, alone=alone, ledger_url=ledger_url)
     if train_alone:
-        from hanse.reports.statement import train_alone as play
-        from hanse.runs.observers import ProgressBar
-
-        found = make(folder, number, alone=play(folder, [ProgressBar(err, "alone")]), ledger_url=ledger_url)
+        found = make(folder, number, alone=_alone(folder), ledger_url=ledger_url)
     return number, found
+
+
+def _alone(folder: Path) -> Path:
+    """Train every client by itself, and return where."""
+    from hanse.reports.statement import train_alone
+    from hanse.runs.observers import ProgressBar
+
+    return train_alone(folder, [ProgressBar(err, "alone")])
+
+
+def _all(folder: Path, alone: Path | None, train_alone: bool, as_json: bool, ledger_url: str | None) -> None:
+    """Write a page for each participant, and print the verdict of each."""
+    from hanse.reports.statement import statement as make
+    from hanse.reports.statement_page import render
+    from hanse.runs.record import load_run
+
+    run = load_run(folder)
+    make(folder, 0, alone=alone, ledger_url=ledger_url)  # so that a mistake is told before anything is trained
+    if train_alone:
+        alone = _alone(folder)
+    made = [make(folder, client, alone=alone, ledger_url=ledger_url) for client in range(run.num_clients)]
+    if as_json:
+        print(json.dumps([found.as_json() for found in made], indent=1, allow_nan=False))
+        return
+    for found in made:
+        _kept(folder / "statements" / f"client-{found.client}.html", render(found))
+    table = RichTable("client", "did joining pay?", "worth of its updates")
+    for found in made:
+        worth = found.contributed.value
+        table.add_row(found.label, found.verdict.headline, "-" if worth is None else f"{worth:.3g}")
+    say(table, wrap=True)
+    say(f"wrote {len(made)} pages in {folder / 'statements'}")
+
+
+def _kept(page: Path, text: str) -> None:
+    try:
+        write_whole(page, text)
+    except OSError as wrong:
+        raise UserError(f"{page}: the statement cannot be written: {wrong.strerror or wrong}") from None
 
 
 def _write(found: Statement, page: Path | None) -> None:
@@ -97,10 +143,7 @@ def _write(found: Statement, page: Path | None) -> None:
     if page is None:
         print(json.dumps(found.as_json(), indent=1, allow_nan=False))
         return
-    try:
-        write_whole(page, render(found))
-    except OSError as wrong:
-        raise UserError(f"{page}: the statement cannot be written: {wrong.strerror or wrong}") from None
+    _kept(page, render(found))
     for line in filter(None, (found.verdict.headline + ".", *found.verdict.reasons, _worth(found))):
         say(line, wrap=True)
     say(f"wrote {page}")

@@ -13,7 +13,8 @@ from hanse.cli.options import Changes, ExperimentFile, Workers, err, out, resuma
 
 EPILOG = (
     "Examples:\n\nhanse sweep exp.toml --grid train.lr=0.1,0.01 --grid mechanism.name=fedavg,greedyfed --seeds 3\n\n"
-    "hanse sweep exp.toml --grid 'model.hidden=[50],[50,25]' --workers 4"
+    "hanse sweep exp.toml --grid 'model.hidden=[50],[50,25]' --workers 4\n\n"
+    "hanse sweep exp.toml --grid mechanism.name=fedavg,local,greedyfed --seeds 20 --part 2/8"
 )
 
 
@@ -32,6 +33,14 @@ def sweep(
         str | None,
         typer.Option("--ray", metavar="ADDRESS", help="Run on this Ray cluster instead: host:port, auto or local."),
     ] = None,
+    gpus: Annotated[
+        float | None,
+        typer.Option("--gpus-per-job", help="On Ray: graphics cards for each run; 0.25 puts four runs on one."),
+    ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option("--part", metavar="I/N", help="Only every N-th run, from the I-th: for jobs that share a folder."),
+    ] = None,
     out_dir: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder; default runs/sweep-<name of the file>.")
     ] = None,
@@ -43,24 +52,36 @@ def sweep(
 ) -> None:
     """Run an experiment at many settings, a row a run. Finished runs are kept: the same command does what is left."""
     from hanse.lab.player import cores
-    from hanse.lab.sweep import TABLE, grid_of, means, means_table, printed_rows, rows_of, run_sweep
+    from hanse.lab.sweep import TABLE, SweepPart, grid_of, means, means_table, printed_rows, rows_of, run_sweep
 
     if not grid and seeds is None:
         raise UserError("--grid: give at least one, as in --grid train.lr=0.1,0.01, or --seeds")
     if ray is not None and workers is not None:
         raise UserError(f"--workers {workers}: goes without --ray, whose cluster has its own cores")
+    if gpus is not None and (ray is None or gpus < 0):
+        raise UserError(f"--gpus-per-job {gpus:g}: " + ("goes with --ray" if ray is None else "must be 0 or more"))
+    share = None if part is None else SweepPart.read(part)
     points = grid_of(file, set_ or [], grid or [], seeds)
+    for line in dict.fromkeys(line for point in points for line in point.notes):
+        say(line, err, style="yellow")
+    if share is not None:
+        points = share.of(points)
+        if not points:
+            say(f"--part {part}: no run is left for this part")
+            return
     if dry_run:
         for point in points:
             print(point.job.label)
         return
-    folder = out_dir or Path("runs") / f"sweep-{file.stem}"
+    folder, table = out_dir or Path("runs") / f"sweep-{file.stem}", TABLE if share is None else share.table
     with resumable(err):
         done = run_sweep(
             points,
             folder,
             workers=cores() if workers is None else workers,
             ray=ray,
+            gpus=gpus,
+            table_name=table,
             rows_only=rows_only,
             console=err,
         )
@@ -72,7 +93,7 @@ def sweep(
         out.print(printed_rows(rows))
         if averages:
             out.print(means_table(averages))
-        say(f"{len(points)} runs, {done.played} of them now; {folder / TABLE}")
+        say(f"{len(points)} runs, {done.played} of them now; {folder / table}")
     if done.failures:
         err.print(f"hanse: {len(done.failures)} of {len(points)} runs failed; the same command tries them again")
         raise typer.Exit(1)

@@ -50,15 +50,17 @@ def play_all(
     workers: int,
     label: str,
     ray: str | None = None,
+    gpus: float | None = None,
     console: Console | None = None,
     ended: Callable[[PlayedJobs], None] = lambda done: None,
 ) -> PlayedJobs:
     """Play the jobs that ``folder/jobs`` has no finished result of, and keep what comes out there.
 
-    ``work`` plays one of them, in ``workers`` processes (this one if it is 1) or on the Ray cluster at ``ray``. A job
-    that fails is recorded and tried again next time. ``ended`` sees what is there after every job. Raises UserError
-    for workers below 1, for data that are not here and cannot be downloaded, or for a cluster that does not answer;
-    KeyboardInterrupt once it is stopped (what has ended is kept).
+    ``work`` plays one of them, in ``workers`` processes (this one if it is 1) or on the Ray cluster at ``ray``, where
+    each has ``gpus`` graphics cards (a share of one, too; None: none are asked for). A job that fails is recorded and
+    tried again next time. ``ended`` sees what is there after every job. Raises UserError for workers below 1, for data
+    that are not here and cannot be downloaded, or for a cluster that does not answer; KeyboardInterrupt once it is
+    stopped (what has ended is kept).
     """
     if workers < 1:
         raise UserError(f"--workers {workers}: must be at least 1")
@@ -70,7 +72,7 @@ def play_all(
     with _bar(console) as progress:
         task = progress.add_task(label, total=sum(j.rounds for j in todo), jobs=len(todo), ended=0, failed="")
         steps = _Steps(lambda rounds: progress.advance(task, rounds))
-        for count, (job, found) in enumerate(_doing(work, workers, ray)(todo, steps), 1):
+        for count, (job, found) in enumerate(_doing(work, workers, ray, gpus)(todo, steps), 1):
             if found["status"] == "interrupted":
                 raise KeyboardInterrupt
             store.write(job, found)
@@ -85,10 +87,12 @@ def play_all(
     return PlayedJobs(results, failures, len(todo))
 
 
-def _doing(work: Work, workers: int, ray: str | None) -> Callable[..., Iterable[tuple[Job, dict[str, Any]]]]:
+def _doing(
+    work: Work, workers: int, ray: str | None, gpus: float | None
+) -> Callable[..., Iterable[tuple[Job, dict[str, Any]]]]:
     """Return what does jobs and yields each with its result."""
     if ray is not None:
-        return partial(in_ray, work=work, address=ray)
+        return partial(in_ray, work=work, address=ray, gpus=gpus)
     return partial(in_order, work=work) if workers == 1 else partial(in_processes, work=work, workers=workers)
 
 
@@ -366,18 +370,25 @@ def _serve(pipe: Connection, work: Work) -> None:
 
 
 def in_ray(
-    jobs: Sequence[Job], step: Callable[[Job, int], None], *, work: Work, address: str
+    jobs: Sequence[Job], step: Callable[[Job, int], None], *, work: Work, address: str, gpus: float | None = None
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Do the jobs on the Ray cluster at ``address``; yields each with its result as it ends.
 
     ``address`` is what Ray takes: "host:port", "ray://host:port", "auto" for the cluster that this machine is part of,
     "local" for a new one on this machine. hanse must be installed on the cluster's machines; ``HANSE_DATA`` goes along.
-    ``work`` is a function of a module. A task whose worker dies fails alone. Raises UserError if Ray is not installed
-    or nothing answers at the address.
+    ``work`` is a function of a module. A task whose worker dies fails alone. With ``gpus`` each task sees so many
+    graphics cards and no others; several share one if it is below 1. Raises UserError if Ray is not installed, nothing
+    answers at the address, or the cluster has fewer graphics cards than one task asks for, which Ray would wait for.
     """
     ray = _ray(address)
     try:
-        remote = ray.remote(num_cpus=1, max_retries=0)(_in_a_ray_worker)
+        there = ray.cluster_resources().get("GPU", 0) if gpus else 0
+        if gpus and there < gpus:
+            raise UserError(
+                f"--gpus-per-job {gpus:g}: the Ray cluster has {there:g} GPUs now; start more, or ask for fewer"
+            )
+        cards = {} if gpus is None else {"num_gpus": gpus}
+        remote = ray.remote(num_cpus=1, max_retries=0, **cards)(_in_a_ray_worker)
         running = {remote.remote(work, job): job for job in jobs}
         while running:
             ready, _ = ray.wait(list(running), num_returns=1)

@@ -21,7 +21,8 @@ from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.lab.job import Job, play, play_kept, seeded
 from hanse.lab.player import PlayedJobs, Work, play_all
-from hanse.runs.config import read_sections
+from hanse.runs.config import read_file
+from hanse.runs.overrides import NAMED, changed_by, fitting, name_of, replaced
 
 TABLE = "table.csv"
 Row = dict[str, Any]
@@ -32,7 +33,7 @@ _OPEN, _SHUT = "[{(", "]})"
 
 @dataclass(frozen=True)
 class Axis:
-    """One varied key, ``section.key``, and its values as they are written."""
+    """One varied key, ``section.key`` (or a whole table, ``section``), and its values as they are written."""
 
     key: str
     values: tuple[str, ...]
@@ -40,23 +41,31 @@ class Axis:
 
 @dataclass(frozen=True)
 class GridPoint:
-    """One run: where it lies in the grid (written values by key), its seed if seeds vary, and its job."""
+    """One run: where it lies in the grid (written values by key), its seed if seeds vary, and its job.
+
+    Options of ``[mechanism]`` that belong to other mechanisms of the sweep are left out; an axis among them has the
+    value "-", and ``notes`` has a line for each other one.
+    """
 
     at: Mapping[str, str]
     seed: int | None
     job: Job
+    notes: Sequence[str] = ()
 
 
 def read_axis(text: str) -> Axis:
-    """Return the axis that ``section.key=a,b,c`` says; commas inside brackets and quotes belong to a value.
+    """Return the axis that ``section.key=a,b,c`` or ``mechanism=a,b,c`` says; commas inside brackets and quotes belong
+    to a value.
 
     Raises UserError for anything else, and for a value that is there twice.
     """
     key, equals, rest = text.partition("=")
     key = key.strip()
-    if not equals or not key or len(key.split(".")) < 2 or not all(part.strip() for part in key.split(".")):
+    if not equals or not all(part.strip() for part in key.split(".")):
         raise UserError(f"--grid {text}: must be section.key=value,value, as in --grid train.lr=0.1,0.01")
     values = tuple(value.strip() for value in _split(rest))
+    if "." not in key and key not in NAMED and not all(value.startswith("{") for value in values):
+        raise UserError(f"--grid {text}: must be section.key=value,value, as in --grid train.lr=0.1,0.01")
     if not all(values):
         raise UserError(f'--grid {text}: a value is empty; write "" for empty text')
     twice = next((value for value in values if values.count(value) > 1), None)
@@ -96,12 +105,19 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
     count = math.prod(len(axis.values) for axis in axes) * (seeds or 1)
     if count > MOST:
         raise UserError(f"--grid: {count:,} runs; at most {MOST:,}")
+    base = read_file(file)
+    grid_points = [
+        dict(zip((axis.key for axis in axes), v, strict=True)) for v in itertools.product(*(a.values for a in axes))
+    ]
+    written_for = _mechanisms(base, overrides, grid_points)
     points: list[GridPoint] = []
     lines: list[str] = []
     for seed in range(seeds) if seeds is not None else (None,):
-        for values in itertools.product(*(axis.values for axis in axes)):
-            at = dict(zip((axis.key for axis in axes), values, strict=True))
-            point = _point(file, overrides, at, seed)
+        there: dict[tuple[str, ...], GridPoint] = {}
+        for at in grid_points:
+            point = _point(base, overrides, at, seed, written_for, file.stem)
+            if there.setdefault(tuple(point.at.values()), point) is not point:
+                continue  # they differ only in an option that this mechanism does not have
             points.append(point)
             try:
                 point.job.checked()
@@ -126,10 +142,34 @@ def _axes(grid: Sequence[str], seeds: int | None) -> list[Axis]:
     return axes
 
 
-def _point(file: Path, overrides: Sequence[str], at: Mapping[str, str], seed: int | None) -> GridPoint:
-    varied = [f"{key}={value}" for key, value in at.items()]
-    words = [*varied, *([f"seed={seed}"] if seed is not None else [])]
-    return GridPoint(at, seed, seeded(read_sections(file, [*overrides, *varied]), seed, ", ".join(words) or file.stem))
+def _mechanisms(base: Mapping[str, Any], overrides: Sequence[str], grid: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the names of all mechanisms that the file and the sweep have options for."""
+    every = [base, *(changed_by(base, _words(overrides, at)) for at in grid)]
+    return [name for name in dict.fromkeys(map(name_of, every)) if name is not None]
+
+
+def _words(overrides: Sequence[str], at: Mapping[str, str]) -> list[str]:
+    return [*overrides, *(f"{key}={value}" for key, value in at.items())]
+
+
+def _point(
+    base: Mapping[str, Any],
+    overrides: Sequence[str],
+    at: Mapping[str, str],
+    seed: int | None,
+    written_for: Sequence[str],
+    name: str,
+) -> GridPoint:
+    """Return a run, without the options that only other mechanisms of the sweep have (``written_for``)."""
+    sections, gone = fitting(changed_by(base, _words(overrides, at)), written_for)
+    lost = {key for key in at if key.startswith("mechanism.") and key.split(".")[1].strip() in gone}
+    at = {key: "-" if key in lost else value for key, value in at.items()}
+    words = [f"{key}={value}" for key, value in at.items() if key not in lost]
+    words += [f"seed={seed}"] if seed is not None else []
+    of = name_of(sections)
+    notes = [f"note: mechanism.{key}: left out of '{of}', which has no such option" for key in gone]
+    notes += replaced(base, sections, _words(overrides, at))
+    return GridPoint(at, seed, seeded(sections, seed, ", ".join(words) or name), notes)
 
 
 def _same_run(points: Sequence[GridPoint]) -> tuple[GridPoint, GridPoint] | None:
@@ -148,13 +188,16 @@ def run_sweep(
     *,
     workers: int,
     ray: str | None = None,
+    gpus: float | None = None,
     rows_only: bool = False,
+    table_name: str = TABLE,
     console: Console | None = None,
     work: Work | None = None,
 ) -> PlayedJobs:
-    """Run what is left of a sweep over ``workers`` processes, or on the Ray cluster at ``ray``.
+    """Run what is left of a sweep over ``workers`` processes, or on the Ray cluster at ``ray``, with so many ``gpus``
+    for each run there.
 
-    ``folder`` gets ``table.csv`` (a row a run, rewritten after each), ``jobs/<key>.json`` (what is kept of a run) and
+    ``folder`` gets the table (a row a run, rewritten after each), ``jobs/<key>.json`` (what is kept of a run) and
     ``runs/`` (a run directory each, unless ``rows_only`` or on Ray). Every run uses one thread, so that its numbers do
     not depend on ``workers``. A run that fails is a row that says why, and is tried again next time. Raises UserError
     for fewer than 1 worker, data that are not here, or a cluster that does not answer; KeyboardInterrupt once it is
@@ -167,7 +210,7 @@ def run_sweep(
     bare = rows_only or ray is not None
 
     def table(done: PlayedJobs) -> None:
-        write_rows(folder / TABLE, rows_of(points, done))
+        write_rows(folder / table_name, rows_of(points, done))
 
     done = play_all(
         [point.job for point in points],
@@ -175,12 +218,39 @@ def run_sweep(
         work or (play if bare else partial(play_kept, runs=folder / "runs")),
         workers=workers,
         ray=ray,
+        gpus=gpus,
         label=folder.name,
         console=console,
         ended=table,
     )
     table(done)
     return done
+
+
+@dataclass(frozen=True)
+class SweepPart:
+    """Part ``number`` of ``count``, from 1: every ``count``-th run of a sweep, for machines that share a folder."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def read(cls, text: str) -> SweepPart:
+        """Return the part that ``i/n`` says. Raises UserError."""
+        number, slash, count = text.partition("/")
+        found = cls(int(number), int(count)) if number.isdecimal() and count.isdecimal() else None
+        if not slash or found is None or not 1 <= found.number <= found.count:
+            raise UserError(f"--part {text}: must be i/n with i from 1 to n, as in --part 2/8")
+        return found
+
+    def of(self, points: Sequence[GridPoint]) -> list[GridPoint]:
+        """Return the runs of this part, in the order of the sweep."""
+        return list(points[self.number - 1 :: self.count])
+
+    @property
+    def table(self) -> str:
+        """The name of its table: parts that run at the same time write none together."""
+        return f"part-{self.number}-of-{self.count}.csv"
 
 
 def rows_of(points: Sequence[GridPoint], done: PlayedJobs) -> list[Row]:

@@ -277,6 +277,11 @@ def _unlike_parameters(module: nn.Module) -> str | None:
     return None
 
 
+def layout_of(module: nn.Module, send: Send = "all") -> Layout:
+    """Return where a module's tensors lie in its row: all of them, or those that train (if any does)."""
+    return Layout.of(module, frozen=send == "all" or all(not p.requires_grad for p in module.parameters()))
+
+
 def build_problem(
     name: str,
     input_shape: Shape,
@@ -298,7 +303,7 @@ def build_problem(
     """
     module = build_module(name, input_shape, num_classes, seed, number=number, **options)
     try:
-        layout = Layout.of(module, frozen=send == "all" or all(not p.requires_grad for p in module.parameters()))
+        layout = layout_of(module, send)
     except ValueError as error:
         raise UserError(f"model.name: {name!r}: {error}") from error
     if not any(p.requires_grad for p in module.parameters()):

@@ -78,7 +78,10 @@ def load_market(folder: Path) -> list[MarketRound]:
             raise UserError(f"{folder}: its markets unpack to more than {MOST:,} bytes up to round {market.round}")
         found.append(market)
     if not found:
-        raise UserError(f"{folder}: none of its rounds has a market; 'hanse audit' is for runs with a market of models")
+        raise UserError(
+            f"{folder}: none of its rounds has a market; 'hanse audit' is for runs with a market of models, "
+            "such as those of --set mechanism=ipfl"
+        )
     return found
 
 

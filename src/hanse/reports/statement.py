@@ -254,7 +254,8 @@ def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str
 def _why_untested(run: RunRecord) -> str:
     data = run.config.get("data", {})
     if data.get("client_test", 0) == 0 and data.get("client_test_from") not in ("equal", "classes"):
-        return "clients keep no test data of their own in this run: [data] client_test is 0"
+        none = "clients keep no test data of their own in this run"
+        return f"{none}: [data] client_test is 0, and a run with 0.25, say, would know"
     return "the run has not tested this client on its own data: [eval] clients says how many are tested"
 
 

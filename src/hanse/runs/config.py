@@ -14,6 +14,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    PrivateAttr,
     ValidationError,
     WithJsonSchema,
     model_validator,
@@ -27,6 +28,8 @@ from hanse.core.recipe import Optimizer, Recipe
 from hanse.data.spec import DataSpec
 from hanse.learning.models import Send
 from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, current_names
+from hanse.mechanisms.written import table_of
+from hanse.runs.overrides import apply
 
 
 class Section(BaseModel):
@@ -56,6 +59,7 @@ class MechanismSection(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
+    _said: tuple[str, ...] = PrivateAttr(())
 
     @cached_property
     def table(self) -> dict[str, Any]:
@@ -64,8 +68,17 @@ class MechanismSection(BaseModel):
 
     @property
     def notes(self) -> list[str]:
-        """A line for each part that the file calls by an old name."""
-        return current_names({"name": self.name} | dict(self.model_extra or {}))[1]
+        """A line for each part that the file calls by an old name, each option that overrides left out, and each part
+        that only this process can find.
+        """
+        named = {slot: part.get("name", "") for slot in SLOTS if isinstance(part := self.table.get(slot), Mapping)}
+        here = [
+            f"note: mechanism.{slot}: '{name.split(':')[1]}' is of this script or notebook: for 'hanse resume' and "
+            "sweeps put it into a module"
+            for slot, name in named.items()
+            if str(name).startswith("__main__:")
+        ]
+        return [*self._said, *here, *current_names({"name": self.name} | dict(self.model_extra or {}))[1]]
 
     @cached_property
     def built(self) -> Mechanism:
@@ -239,7 +252,9 @@ class Experiment(BaseModel):
     """A whole experiment. Every key but ``mechanism.name`` is optional.
 
     Build it from keywords (``Experiment(mechanism={"name": "fedavg"})``), from a file (:meth:`read`) or from a nested
-    dictionary. Raises UserError with a line for each mistake.
+    dictionary. Where only a ``name`` is to be said, the name alone will do (``mechanism="fedavg", model="cnn"``). The
+    mechanism may also be a :class:`hanse.core.part.Mechanism` that was put together in Python; it is written down as
+    the table that builds it again. Raises UserError with a line for each mistake.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -257,6 +272,11 @@ class Experiment(BaseModel):
 
     def __init__(self, **sections: Any) -> None:
         lines: list[str] = []
+        if isinstance(sections.get("mechanism"), Mechanism):
+            sections["mechanism"] = table_of(sections["mechanism"])
+        for section in ("mechanism", "model"):
+            if isinstance(sections.get(section), str):
+                sections[section] = {"name": sections[section]}
         try:
             super().__init__(**sections)
         except ValidationError as wrong:
@@ -267,8 +287,13 @@ class Experiment(BaseModel):
 
     @classmethod
     def read(cls, path: str | Path, overrides: Sequence[str] = ()) -> Self:
-        """Read a TOML file, with ``section.key=value`` overrides on top. Raises UserError."""
-        return cls(**read_sections(path, overrides))
+        """Read a TOML file, with overrides such as ``train.lr=0.1``, ``mechanism=local`` (the whole table) or
+        ``train.batch_size=`` (the key is left out) on top. Raises UserError.
+        """
+        sections, notes = apply(read_file(path), overrides)
+        experiment = cls(**sections)
+        experiment.mechanism._said = tuple(notes)
+        return experiment
 
     def sections(self) -> dict[str, dict[str, Any]]:
         """Return every section with every default, mechanism options included, as plain values."""
@@ -308,35 +333,21 @@ class Experiment(BaseModel):
 
 
 def read_sections(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what a TOML file says, with ``section.key=value`` overrides on top, unchecked. Raises UserError."""
+    """Return what a TOML file says, with overrides (:mod:`hanse.runs.overrides`), unchecked. Raises UserError."""
+    return apply(read_file(path), overrides)[0]
+
+
+def read_file(path: str | Path) -> dict[str, Any]:
+    """Return what a TOML file says. Raises UserError."""
     path = Path(path)
     try:
-        sections = tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder; an experiment is a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
         raise UserError(f"{path}: not valid TOML: {wrong}") from None
-    for override in overrides:
-        _apply(sections, override)
-    return sections
-
-
-def _apply(sections: dict[str, Any], override: str) -> None:
-    """Set one ``a.b=value`` in nested dictionaries."""
-    name, equals, text = override.partition("=")
-    keys = [k.strip() for k in name.split(".")]
-    if not equals or not all(keys) or len(keys) < 2:
-        raise UserError(f"--set {override}: must be section.key=value, as in --set train.lr=0.1")
-    for key in keys[:-1]:
-        below = sections.setdefault(key, {})
-        if isinstance(below, str):  # a part given by name gets options: weigh.strength=0.5
-            below = sections[key] = {"name": below}
-        if not isinstance(below, dict):
-            raise UserError(f"--set {override}: '{key}' is {below!r}, not a section")
-        sections = below
-    sections[keys[-1]] = toml.parse_value(text.strip())
 
 
 def _mechanism_lines(given: Any) -> list[str]:

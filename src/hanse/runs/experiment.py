@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hanse.base.errors import MachineError, RunFailedError, UserError, library
+from hanse.base.files import read_toml, table, write_whole
 from hanse.base.lock import Hold
 from hanse.base.stopping import interruptible
 from hanse.core.book import Book
@@ -73,11 +74,12 @@ class Run:
     client's row, ``personal [N, K]`` the weights of personal models if there are any, ``book`` the balances,
     ``tested`` the last test of clients on their own shares (arrays by name), ``tests`` that of each round that was
     tested, of a run without a directory. ``path`` is the run directory, if there
-    is one; ``over`` says why a run ended before its last round.
+    is one; ``over`` says why a run ended before its last round. A run that was read (:func:`hanse.load`) may have
+    no ``problem``, the template of its models: ``why_no_model`` says why.
     """
 
     experiment: Experiment
-    problem: Problem
+    problem: Problem | None
     metrics: list[dict[str, Any]] = field(default_factory=list)
     clients: list[dict[str, Any]] = field(default_factory=list)
     table: Table = field(default_factory=lambda: Table.of(torch.zeros(0, 0)))
@@ -89,15 +91,22 @@ class Run:
     path: Path | None = None
     interrupted: bool = False
     over: str | None = None
+    why_no_model: str = ""
 
     def model(self, client: int = 0) -> nn.Module:
-        """Return the model that a client holds at the end, as a new module."""
+        """Return the model that a client holds at the end, as a new module. Raises UserError if there is none."""
+        if not self.why_no_model and not 0 <= client < len(self.home):
+            raise UserError(f"client {client}: no such client; this run has clients 0 to {len(self.home) - 1}")
+        if self.why_no_model:
+            raise UserError(self.why_no_model)
         if self.personal is not None and self.personal[client].any():
             return self.model_of(mix(self.personal[[client]], self.table.rows[:0], self.table.rows)[0])
         return self.model_of(self.table.rows[int(self.home[client])])
 
     def model_of(self, row: Tensor) -> nn.Module:
         """Return a row ``[P]`` as a new module."""
+        if self.problem is None:
+            raise UserError(self.why_no_model)
         module = copy.deepcopy(self.problem.module)
         self.problem.layout.load(module, row.cpu())
         return module
@@ -160,16 +169,19 @@ def run(
     out: str | Path | None = None,
     observers: Sequence[Any] = (),
     overwrite: bool = False,
+    progress: bool = False,
 ) -> Run:
     """Run an experiment (an :class:`Experiment`, or the path of a TOML file) and return the :class:`Run`.
 
-    With ``out`` it leaves a run directory and can be resumed; without, nothing is written. Raises UserError for what
-    cannot be run, before round 0, and MachineError for what the machine cannot do. What fails before a round is
-    finished leaves no directory.
+    With ``out`` it leaves a run directory and can be resumed; without, nothing is written. With ``progress`` a bar
+    shows the round, the accuracy and the time left. ``observers`` see every round (:class:`Observer`). Raises
+    UserError for what cannot be run, before round 0, and MachineError for what the machine cannot do. What fails before
+    a round is finished leaves no directory.
     """
     _check(observers)
     if not isinstance(experiment, Experiment):
         experiment = Experiment.read(experiment)
+    observers = _watching(observers, progress, experiment.mechanism.name)
     if experiment.federation.engine != "local":
         return _engine(experiment)(experiment, out=out, observers=observers, overwrite=overwrite)
     if out is None:
@@ -180,23 +192,79 @@ def run(
         return _from_the_start(*ready, observers, hold, overwrite)
 
 
-def resume(path: str | Path, *, observers: Sequence[Any] = (), other_data: bool = False) -> Run:
-    """Go on with the run in a directory from its last sound checkpoint.
+def resume(
+    path: str | Path,
+    *,
+    observers: Sequence[Any] = (),
+    other_data: bool = False,
+    rounds: int | None = None,
+    progress: bool = False,
+) -> Run:
+    """Go on with the run in a directory from its last sound checkpoint; with ``progress`` a bar shows how far it is.
 
-    Raises UserError if it is no run directory, if another process plays it, or if the data are not those that it was
-    played with (``other_data`` allows that, and it is recorded), and MachineError for what the machine cannot do.
+    With ``rounds`` it goes on to so many rounds in all, which ``config.toml`` says from then on. It is then the run
+    that would have been played if they had been asked for at the start, bit for bit, but for a test that only a last
+    round has; what differs is said. Raises UserError if that cannot be (the last round was settled as the last one), if
+    it is no run directory, if another process plays it, or if the data are not those that it was played with
+    (``other_data`` allows that, and it is recorded), and MachineError for what the machine cannot do.
     """
+    observers = _watching(observers, progress, Path(path).name)
     _check(observers)
     path = Path(path)
     if not (path / "config.toml").exists():
         raise UserError(f"{path}: is not a run directory (it has no config.toml)")
     experiment = Experiment.read(path / "config.toml")
+    if rounds is not None:
+        experiment = _longer(path, experiment, rounds)
     if experiment.federation.engine != "local":
         return _engine(experiment)(experiment, out=path, observers=observers, again=True, other_data=other_data)
     with Hold(path) as hold:
         hold.take()
         ready = settle_engine(experiment, build(experiment))
         return _from_a_checkpoint(*ready, observers, hold, other_data)
+
+
+def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
+    """Return the experiment with this many rounds. Raises UserError for fewer than were played, or if they were ended
+    as the last ones.
+    """
+    planned, played = experiment.run.rounds, len(played_lines(path, METRICS))
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < played:
+        raise UserError(f"--rounds {rounds}: must be a whole number, at least the {played} rounds that are played")
+    if rounds != planned and played >= planned and experiment.mechanism.built.settle is not None:
+        raise UserError(
+            f"--rounds {rounds}: round {played} was settled as the last one, which cannot be taken back; play the "
+            f"experiment anew: hanse run {path / 'config.toml'} --set run.rounds={rounds}"
+        )
+    section = RunSection(**{**experiment.run.model_dump(), "rounds": rounds})
+    longer: Experiment = experiment.model_copy(update={"run": section})
+    return longer
+
+
+def _written_longer(folder: Path, experiment: Experiment) -> list[str]:
+    """Let ``config.toml`` say how many rounds are played now, and return what is told of a run that got more."""
+    file = folder / "config.toml"
+    planned, rounds = table(read_toml(file), "run").get("rounds"), experiment.run.rounds
+    if not isinstance(planned, int) or planned == rounds:
+        return []
+    write_whole(file, experiment.to_toml())
+    said = [f"note: {rounds} rounds instead of {planned}; config.toml says so from now on"]
+    if planned % experiment.eval.every and any(line["round"] == planned - 1 for line in played_lines(folder, METRICS)):
+        said.append(
+            f"note: round {planned} was tested as the last one, which a run of {rounds} rounds would not have done"
+        )
+    return said
+
+
+def _watching(observers: Sequence[Any], progress: bool, label: str) -> Sequence[Any]:
+    """Return the observers, and a bar on standard error if ``progress`` is asked for."""
+    if not progress:
+        return observers
+    from rich.console import Console  # here: most runs from Python show nothing
+
+    from hanse.runs.observers import ProgressBar
+
+    return [ProgressBar(Console(stderr=True), label), *observers]
 
 
 def _engine(experiment: Experiment) -> Callable[..., Run]:
@@ -247,8 +315,9 @@ def _from_the_start(
         if hold is None:
             return _play(experiment, setup, state, None, observers, said)
         books, data = setup.mechanism.settle is not None, fingerprint(setup.data)
+        shape = {"input_shape": setup.data.input_shape, "num_classes": setup.data.num_classes}
         folder = RunDir.create(
-            hold.folder, experiment, hold, data=data, about=setup.about, overwrite=overwrite, books=books
+            hold.folder, experiment, hold, data=data, about=setup.about, shape=shape, overwrite=overwrite, books=books
         )
         with closing(folder):
             try:
@@ -275,6 +344,7 @@ def _from_a_checkpoint(
             hold.folder, experiment, setup.device, data=fingerprint(setup.data), other_data=other_data
         )
         with closing(folder):
+            said = [*said, *_written_longer(hold.folder, experiment)]
             state = first_state(setup)
             if snapshot is not None:
                 _same_parts(hold.folder, state, snapshot.state)

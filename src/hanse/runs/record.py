@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from hanse.runs.testing import Figures
 
 METRICS, SEATS, ROUNDS = "metrics.jsonl", "clients.jsonl", "rounds"
+SHAPE = "shape.json"  # of a sample, and the number of classes: what a model is made for
 LINES = (METRICS, SEATS)
 MEMBERS = "members.json"  # who takes part in a federation on a network
 SEEDS = (("run", "seed"), ("data", "seed"))  # of the run, and of the split

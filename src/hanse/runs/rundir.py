@@ -14,7 +14,7 @@ import platform
 import shutil
 import sys
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -34,14 +34,22 @@ from hanse.rounds.round import LoopState
 from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.config import Experiment
-from hanse.runs.record import LINES, MEMBERS, METRICS, ROUNDS, SEATS, RoundRecord
+from hanse.runs.record import LINES, MEMBERS, METRICS, ROUNDS, SEATS, SHAPE, RoundRecord
 
 if TYPE_CHECKING:
     from hanse.runs.runbooks import RunBooks
 
 # there before the run begins: who is in it, who plays it, what the operator ordered
 EARLIER = ("federation.json", MEMBERS, "members.tmp", "operator.jsonl", "letters.json", LOCK)
-STARTED = (ROUNDS, "checkpoints", "environment.json", "ledger.json", ABOUT, DATA)  # before config.toml makes it a run
+STARTED = (
+    ROUNDS,
+    "checkpoints",
+    "environment.json",
+    "ledger.json",
+    ABOUT,
+    DATA,
+    SHAPE,
+)  # before config.toml makes it a run
 FULL = (errno.ENOSPC, errno.EDQUOT)
 KEEP = 3  # checkpoints: the last one, and two to fall back on
 
@@ -98,11 +106,13 @@ class RunDir:
         *,
         data: Fingerprint,
         about: About,
+        shape: Mapping[str, Any],
         overwrite: bool = False,
         books: bool = False,
     ) -> RunDir:
-        """Make a new run directory for these ``data``, which says what its parts are ``about``, with a ledger if there
-        will be ``books``; ``hold`` is taken. If that fails, nothing new is left behind.
+        """Make a new run directory for these ``data``, which says what its parts are ``about``, and the ``shape`` of
+        what the model takes and gives; with a ledger if there will be ``books``. ``hold`` is taken. If that fails,
+        nothing new is left behind.
 
         Raises UserError if it exists (unless ``overwrite``), is another process's, or cannot be written.
         """
@@ -119,6 +129,7 @@ class RunDir:
                 write_whole(path / "environment.json", json.dumps(_environment(), indent=1) + "\n")
                 write_about(path, about)
                 write_data(path, 0, data)
+                write_whole(path / SHAPE, json.dumps(shape) + "\n")
                 if books:
                     write_whole(path / "ledger.json", json.dumps({"book": uuid.uuid4().hex}) + "\n")
                 write_whole(path / "config.toml", experiment.to_toml())

@@ -1,0 +1,325 @@
+"""What models that somebody averaged were worth: the values of :mod:`hanse.games` outside any run.
+
+A coalition's model is the weighted average of its members' updates, and its worth what a function of the user's own
+says of that model. So it needs no data, no client and no run of hanse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hanse.base.errors import UserError, nearest
+from hanse.core.table import Floats
+from hanse.games import shapley
+from hanse.games.gram import inner_products
+
+Method = Literal["mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf"]
+_OPTION = {"budget": "mixture", "permutations": "monte_carlo"}  # which method each belongs to
+_HALF_WIDTH = 1.96  # standard errors
+
+
+@dataclass(frozen=True, eq=False)
+class ValuedUpdates:
+    """What each update was worth.
+
+    Attributes:
+        values: ``[n]`` float64, in units of ``evaluate``.
+        standard_errors: ``[n]``, from the coalitions that were not evaluated; 0 where all that matter were, nan where
+            it is not known. What ``evaluate`` does not know (other test samples, other seeds) is not in it.
+        method: how they were found.
+        evaluated: how many different averages were evaluated.
+        all_together: the worth of the average of all updates.
+        nothing: the worth of no update: that of ``start``, or 0.
+    """
+
+    values: Floats
+    standard_errors: Floats
+    method: str
+    evaluated: int
+    all_together: float
+    nothing: float
+
+    @property
+    def intervals(self) -> Floats:
+        """The 95 % intervals of the values, ``[n, 2]``."""
+        half = _HALF_WIDTH * self.standard_errors
+        return np.stack([self.values - half, self.values + half], axis=1)
+
+    def __str__(self) -> str:
+        known = zip(self.values, self.standard_errors, strict=True)
+        lines = [
+            f"{i:>4}  {v:.4g}" + ("" if math.isnan(e) else f" ± {_HALF_WIDTH * e:.2g}")
+            for i, (v, e) in enumerate(known)
+        ]
+        gain = f"all together {self.all_together:.4g}, nothing {self.nothing:.4g}; {self.evaluated} averages evaluated"
+        return "\n".join([*lines, f"({self.method}; {gain})"])
+
+
+def value(
+    updates: Any,
+    evaluate: Callable[[Any], float],
+    weights: Sequence[float] | None = None,
+    method: Method = "mixture",
+    *,
+    start: Any = None,
+    budget: int | None = None,
+    permutations: int | None = None,
+    seed: int = 0,
+) -> ValuedUpdates:
+    """Return what each of n updates (models that clients trained) was worth to their average.
+
+    Args:
+        updates: n state dicts of one architecture; or n arrays or tensors of one shape; or n lists of arrays, as Flower
+            has them; or one array or tensor ``[n, P]``, a model a row.
+        evaluate: gets the average of some updates, in the form of one update (state dicts have the first one's types
+            and devices), and returns its worth, the more the better: an accuracy, or minus a loss.
+        weights: ``[n]``, what an update counts in the average, such as its number of samples; default: all the same.
+        method: "mixture" (the Shapley value from few evaluations, 10 an update), "exact" (from all 2^n), "gtg" or
+            "monte_carlo" (from sampled orders), "leave_one_out", or "banzhaf" (from all 2^n); see
+            ``docs/mechanisms/values.md``.
+        start: the model before, in the form of one update: what no update at all is worth; or that worth, a number.
+            Default: 0. Shapley values sum to the worth of all less that of none.
+        budget: for "mixture": the most averages that are evaluated, the empty one included; default: 10 an update.
+        permutations: for "monte_carlo": how many orders are drawn; default: 100.
+        seed: what is drawn at random follows from it.
+
+    Integers in state dicts (counters) are not averaged: those of the first update of a coalition are taken. Raises
+    UserError with one line for updates that do not fit each other or are not finite, wrong weights, an option of
+    another method, and a worth that is no finite number.
+    """
+    if method not in _SOLVED:
+        raise UserError(f"method: {method!r}: no such name{nearest(str(method), _SOLVED)}")
+    for name, given in (("budget", budget), ("permutations", permutations)):
+        if given is not None and method != _OPTION[name]:
+            raise UserError(f"{name}: {given}: has no effect: it is for method = '{_OPTION[name]}', not '{method}'")
+    form, rows = _rows(updates)
+    game = _Averages(form, rows, _weights(weights, len(rows)), evaluate, _start(start, form))
+    memo = shapley.Memo(game)
+    try:
+        found = _SOLVED[method](memo, game, budget, permutations, seed)
+        nothing, together = memo.many([frozenset(), frozenset(range(len(rows)))])
+    except ValueError as wrong:  # too many players for all coalitions, or too small a budget
+        if isinstance(wrong, UserError) or wrong is game.raised:
+            raise
+        raise UserError(f"method = '{method}': {wrong}") from None
+    return ValuedUpdates(*found, method, memo.distinct, together, nothing)
+
+
+# ---- one update in its own form, and as a row
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How an update was given: ``first`` of them, and the names and shapes of the tensors that make its row."""
+
+    first: Any
+    names: Sequence[Any]
+
+    def row(self, update: Any, where: str) -> Tensor:
+        """Return an update as a row ``[P]`` float64. Raises UserError if it is not of this form, or not finite."""
+        parts = _parts(update, where)
+        mine = _parts(self.first, where)
+        if list(parts) != list(mine):
+            odd = sorted(map(str, parts.keys() ^ mine.keys()))[:3]
+            raise UserError(
+                f"{where}: has other entries than updates[0] ({', '.join(odd)}): must be of one architecture"
+            )
+        for name in self.names:
+            if parts[name].shape != mine[name].shape:
+                what, wanted = tuple(parts[name].shape), tuple(mine[name].shape)
+                at = f", {name!r}" if len(parts) > 1 else ""
+                raise UserError(f"{where}{at}: has shape {what}: must be {wanted}, as updates[0] has")
+        row = torch.cat([torch.zeros(0), *(parts[name].reshape(-1) for name in self.names)]).double()
+        if not bool(row.isfinite().all()):
+            bad = next(name for name in self.names if not bool(parts[name].isfinite().all()))
+            at = f", {bad!r}" if len(parts) > 1 else ""
+            raise UserError(f"{where}{at}: has numbers that are not finite: leave this update out, or mend it")
+        return row
+
+    def made(self, row: Tensor, like: Any) -> Any:
+        """Return a row ``[P]`` in the form of an update; what is not averaged is that of ``like``."""
+        parts, found, at = _parts(like, ""), {}, 0
+        for name, part in parts.items():
+            if name not in self.names:
+                found[name] = part
+                continue
+            kind = part.dtype if part.is_floating_point() else torch.float64  # an average of whole numbers is none
+            found[name] = row[at : at + part.numel()].reshape(part.shape).to(part.device, kind)
+            at += part.numel()
+        if isinstance(like, Mapping):
+            return {name: found[name] if isinstance(like[name], Tensor) else found[name].numpy() for name in like}
+        if isinstance(like, list | tuple):
+            return [found[i] if isinstance(part, Tensor) else found[i].numpy() for i, part in enumerate(like)]
+        return found[None] if isinstance(like, Tensor) else found[None].numpy()
+
+
+def _parts(update: Any, where: str) -> dict[Any, Tensor]:
+    """Return an update's tensors by name (state dicts), number (lists), or None (one array). Raises UserError."""
+    if isinstance(update, Mapping):
+        named: Mapping[Any, Any] = update
+    elif isinstance(update, list | tuple):
+        named = dict(enumerate(update))
+    else:
+        named = {None: update}
+    found = {}
+    for name, part in named.items():
+        at = where if name is None else f"{where}, {name!r}"
+        if isinstance(part, np.ndarray) and part.dtype.kind in "fiub":
+            found[name] = torch.from_numpy(np.ascontiguousarray(part))
+        elif isinstance(part, Tensor) and not part.is_complex():
+            found[name] = part.detach()
+        elif isinstance(part, nn.Module):
+            raise UserError(f"{at}: is a module: give its state_dict()")
+        else:
+            raise UserError(f"{at}: {type(part).__name__}: must be an array or a tensor of real numbers")
+    if not found:
+        raise UserError(f"{where}: has no entries")
+    return found
+
+
+def _rows(updates: Any) -> tuple[tuple[_Form, Sequence[Any]], Tensor]:
+    """Return the updates with their form, and as rows ``[n, P]`` float64 on the CPU. Raises UserError."""
+    if isinstance(updates, Tensor | np.ndarray):
+        if updates.ndim != 2:
+            raise UserError(
+                f"updates: one array of shape {tuple(updates.shape)}: must be [n, P], a model a row, or a list"
+            )
+        updates = list(updates)
+    if isinstance(updates, Mapping) or not isinstance(updates, Sequence) or isinstance(updates, str):
+        raise UserError(f"updates: {type(updates).__name__}: must be a list of state dicts or arrays, or rows [n, P]")
+    if not updates:
+        raise UserError("updates: there is none: must be at least one")
+    parts = _parts(updates[0], "updates[0]")
+    lone = len(parts) == 1  # an array of whole numbers is averaged all the same
+    names = [name for name, part in parts.items() if part.is_floating_point() or (lone and name is None)]
+    form = _Form(updates[0], names)
+    if sum(parts[name].numel() for name in names) == 0:
+        raise UserError("updates[0]: has no real numbers to average")
+    rows = torch.stack([form.row(update, f"updates[{i}]").cpu() for i, update in enumerate(updates)])
+    return (form, updates), rows
+
+
+def _weights(weights: Sequence[float] | None, n: int) -> Floats:
+    if weights is None:
+        return np.ones(n)
+    try:
+        found = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError(f"weights: {weights!r}: must be {n} numbers, one for each update") from None
+    if found.shape != (n,):
+        raise UserError(f"weights: of shape {found.shape}: must be {n} numbers, one for each update")
+    if not np.isfinite(found).all() or (found < 0).any() or not found.any():
+        raise UserError(f"weights: {found.tolist()}: must be finite numbers of at least 0, not all 0")
+    return found
+
+
+def _start(start: Any, form: tuple[_Form, Sequence[Any]]) -> Tensor | float:
+    """Return the row ``[P]`` of the model before, or the worth of no update."""
+    if start is None:
+        return 0.0
+    if isinstance(start, int | float) and not isinstance(start, bool):
+        if not math.isfinite(start):
+            raise UserError(f"start: {start}: must be a finite number, or a model in the form of one update")
+        return float(start)
+    return form[0].row(start, "start").cpu()
+
+
+# ---- the game
+
+
+class _Averages:
+    """The worth of each coalition: ``evaluate`` of the weighted average of its updates, ``start`` if it is empty."""
+
+    def __init__(
+        self,
+        form: tuple[_Form, Sequence[Any]],
+        rows: Tensor,
+        weights: Floats,
+        evaluate: Callable[[Any], float],
+        start: Tensor | float,
+    ) -> None:
+        (self._form, self._updates), self._rows, self.weights = form, rows, weights
+        self._evaluate, self._start = evaluate, start
+        self.raised: Exception | None = None  # by evaluate
+
+    @property
+    def players(self) -> int:
+        """The number of updates."""
+        return len(self._rows)
+
+    def __call__(self, coalition: shapley.Coalition) -> float:
+        members = sorted(coalition)
+        if not members and not isinstance(self._start, Tensor):
+            return self._start
+        model = self._form.made(*self._average(members))
+        try:
+            worth = self._evaluate(model)
+        except Exception as wrong:
+            self.raised = wrong
+            raise
+        who = f"the average of updates {members}" if members else "start"
+        try:
+            number = float(worth)
+        except (TypeError, ValueError):
+            raise UserError(f"evaluate: returned {worth!r} for {who}: must be a number") from None
+        if not math.isfinite(number):
+            raise UserError(f"evaluate: returned {number} for {who}: must be a finite number")
+        return number
+
+    def _average(self, members: Sequence[int]) -> tuple[Tensor, Any]:
+        """Return the row of a coalition, and the update whose counters it has."""
+        if not members:
+            assert isinstance(self._start, Tensor)
+            return self._start, self._updates[0]
+        shares = torch.as_tensor(self.weights[list(members)])
+        shares = shares / shares.sum() if bool(shares.any()) else torch.full_like(shares, 1 / len(members))
+        return shares @ self._rows[list(members)], self._updates[members[0]]
+
+    def grams(self) -> list[Floats]:
+        """Return which updates are alike: the inner products ``[n, n]`` of their moves from the start (or the mean)."""
+        base = self._start if isinstance(self._start, Tensor) else self._rows.mean(dim=0)
+        return [inner_products(self._rows - base)]
+
+
+Found = tuple[Floats, Floats]
+
+
+def _mixture(memo: shapley.Memo, game: _Averages, budget: int | None, permutations: int | None, seed: int) -> Found:
+    found = shapley.mixture(memo, game.players, game.weights, game.grams, budget, seed)
+    return found.values, found.standard_errors
+
+
+def _gtg(memo: shapley.Memo, game: _Averages, budget: int | None, permutations: int | None, seed: int) -> Found:
+    found = shapley.gtg(memo, game.players, seed=seed)
+    return found.values, found.standard_errors
+
+
+def _monte_carlo(memo: shapley.Memo, game: _Averages, budget: int | None, permutations: int | None, seed: int) -> Found:
+    found = shapley.monte_carlo_result(memo, game.players, 100 if permutations is None else permutations, seed)
+    return found.values, found.standard_errors
+
+
+def _known(solve: Callable[[shapley.Utility, int], Floats]) -> Callable[..., Found]:
+    """Return a solver whose values have no error of sampling."""
+
+    def solved(memo: shapley.Memo, game: _Averages, *_: object) -> Found:
+        return solve(memo, game.players), np.zeros(game.players)
+
+    return solved
+
+
+_SOLVED: Mapping[str, Callable[..., Found]] = {
+    "mixture": _mixture,
+    "exact": _known(shapley.exact),
+    "gtg": _gtg,
+    "monte_carlo": _monte_carlo,
+    "leave_one_out": _known(shapley.leave_one_out),
+    "banzhaf": _known(shapley.banzhaf),
+}

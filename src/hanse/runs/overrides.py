@@ -1,0 +1,149 @@
+"""What ``--set`` and ``--grid`` change in an experiment's file.
+
+======================  ================================================================================
+``train.lr=0.1``        sets a key
+``train.batch_size=``   leaves a key out, as if the file did not have it
+``mechanism=local``     replaces a whole table: by a name alone, or by ``{name = "local", ...}``
+``mechanism.name=x``    another mechanism, with those of the file's options that it has, too
+======================  ================================================================================
+
+Whole tables are replaced first, whatever the order on the command line. An option of the mechanism is left out if the
+mechanism that is now named does not have it and the one that it was written for does: what belongs to one mechanism
+does not keep another from running. What neither has is a slip of the pen and stays, for the check to refuse.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from hanse.base import toml
+from hanse.base.errors import UserError, import_path, nearest
+from hanse.core.part import Mechanism
+from hanse.mechanisms.registry import MECHANISMS, SLOTS
+
+Sections = dict[str, Any]
+NAMED = ("mechanism", "model")  # tables that a name alone may stand for
+_FORM = (
+    "--set {}: must be section.key=value, as in --set train.lr=0.1, or a whole table, as in --set mechanism=local or "
+    "--set 'behaviour={{}}'"
+)
+
+
+def apply(sections: Sections, overrides: Sequence[str]) -> tuple[Sections, list[str]]:
+    """Return the sections with these overrides, and a note for what was left out. Raises UserError.
+
+    Options of the mechanism that an override gives are never left out: they were given for the mechanism that runs.
+    """
+    written_for, given = name_of(sections), _mechanism_keys(overrides)
+    changed = changed_by(sections, overrides)
+    kept, gone = fitting(changed, [written_for] if written_for else [], but=given)
+    name = name_of(kept)
+    notes = [f"note: mechanism.{key}: left out: '{name}' has no such option" for key in gone]
+    notes += replaced(sections, kept, overrides)
+    return kept, notes
+
+
+def replaced(before: Mapping[str, Any], after: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """Return a note if the mechanism's whole table was replaced, and with it options that the new one has, too."""
+    table, name = before.get("mechanism"), name_of(after)
+    if name is None or not isinstance(table, Mapping) or all(_split(one)[0] != ["mechanism"] for one in overrides):
+        return []
+    lost = [k for k, v in table.items() if k != "name" and k not in after["mechanism"] and _has(name, k, v)]
+    what = ", ".join(lost)
+    return [f"note: mechanism={name}: replaces the table, {what} too; mechanism.name={name} keeps that"] if lost else []
+
+
+def changed_by(sections: Mapping[str, Any], overrides: Sequence[str]) -> Sections:
+    """Return the sections with each override's key set or left out, whole tables first. Raises UserError."""
+    found = {name: _copy(section) for name, section in sections.items()}
+    for override in sorted(overrides, key=lambda one: len(_split(one)[0]) > 1):
+        _set(found, override)
+    return found
+
+
+def fitting(
+    sections: Mapping[str, Any], written_for: Sequence[str], but: Collection[str] = ()
+) -> tuple[Sections, list[str]]:
+    """Return the sections without the mechanism's options that it does not have and one of those that they were
+    ``written_for`` has, and what was left out. Keys in ``but`` stay.
+    """
+    table, name = sections.get("mechanism"), name_of(sections)
+    others = [other for other in written_for if other != name]
+    if not isinstance(table, Mapping) or name is None or not others:
+        return dict(sections), []
+    gone = [
+        key
+        for key, value in table.items()
+        if key != "name" and key not in but and not _has(name, key, value)
+        and any(_has(other, key, value) for other in others)
+    ]  # fmt: skip
+    return {**sections, "mechanism": {key: value for key, value in table.items() if key not in gone}}, gone
+
+
+def name_of(sections: Mapping[str, Any]) -> str | None:
+    """Return the mechanism's name, if the sections have one."""
+    table = sections.get("mechanism")
+    name = table.get("name") if isinstance(table, Mapping) else table
+    return name if isinstance(name, str) else None
+
+
+def _has(name: str, key: str, value: Any) -> bool:
+    """Say whether a mechanism has an option, or takes this part in a slot: a table without a name changes options of
+    the mechanism's own part, which must have them.
+    """
+    try:
+        make = MECHANISMS.get(name) or import_path(name, "mechanism.name", MECHANISMS)
+        if key not in SLOTS:
+            return key in inspect.signature(make).parameters
+        if not isinstance(value, Mapping) or "name" in value:
+            return True
+        built: Mechanism = make()
+        own = built.slots().get(key)
+        return own is not None and set(value) <= set(inspect.signature(type(own)).parameters)
+    except (UserError, TypeError, ValueError):  # no such mechanism, or one that cannot be asked: the check says so
+        return True
+
+
+def _mechanism_keys(overrides: Sequence[str]) -> set[str]:
+    return {keys[1] for keys in (_split(one)[0] for one in overrides) if keys[0] == "mechanism" and len(keys) > 1}
+
+
+def _split(override: str) -> tuple[list[str], str]:
+    """Return an override's keys and its value as it is written. Raises UserError."""
+    name, equals, text = override.partition("=")
+    keys = [key.strip() for key in name.split(".")]
+    if not equals or not all(keys):
+        raise UserError(_FORM.format(override))
+    return keys, text.strip()
+
+
+def _set(sections: Sections, override: str) -> None:
+    """Set one ``a.b=value`` in nested dictionaries; nothing behind the sign: leave the key out."""
+    keys, text = _split(override)
+    inside: Any = sections
+    for key in keys[:-1]:
+        below = inside.get(key)
+        if below is None:
+            below = inside[key] = {}
+        if isinstance(below, str):  # a part given by name gets options: weigh.strength=0.5
+            below = inside[key] = {"name": below}
+        if not isinstance(below, dict):
+            raise UserError(f"--set {override}: '{key}' is {below!r}, not a section")
+        inside = below
+    if text:
+        value = toml.parse_value(text)
+        if len(keys) == 1 and not isinstance(value, Mapping) and not (keys[0] in NAMED and isinstance(value, str)):
+            raise UserError(_FORM.format(override))
+        inside[keys[-1]] = {"name": value} if len(keys) == 1 and isinstance(value, str) else value
+    elif keys[-1] in inside:
+        del inside[keys[-1]]
+    else:
+        raise UserError(
+            f"--set {override}: there is no such key to leave out{nearest(keys[-1], inside) if inside else ''}"
+        )
+
+
+def _copy(value: Any) -> Any:
+    return {key: _copy(below) for key, below in value.items()} if isinstance(value, Mapping) else value

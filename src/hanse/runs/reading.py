@@ -1,0 +1,153 @@
+"""Reads a run from its directory: no training, no data, and nothing imported that its files name unless trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hanse.base.errors import UserError, first_line
+from hanse.base.files import read_json
+from hanse.base.looking import is_looking, looking
+from hanse.data import build as build_data
+from hanse.learning.job import Problem
+from hanse.learning.models import MODELS, build_module, layout_of
+from hanse.rounds.round import LoopState
+from hanse.runs.checkpoint import CorruptCheckpointError
+from hanse.runs.checkpoint import load as load_checkpoint
+from hanse.runs.config import Experiment
+from hanse.runs.experiment import Budget, Run
+from hanse.runs.record import METRICS, OWN_TESTS, SEATS, SHAPE, RunRecord, load_run, played_lines
+
+_WEIGHED = frozenset({"lora"})  # models that come with weights of their own, which cannot be counted before
+
+
+def load(path: str | Path, *, model: nn.Module | None = None, trust: bool = False) -> Run:
+    """Read the run in a directory and return it as :func:`hanse.run` did: metrics, seats, models, balances.
+
+    Nothing is trained, written or locked, and the data need not be here; a run that goes on is read as far as it is.
+    The models are those of the last checkpoint. ``Run.model(client)`` is a plain module:
+
+        safetensors.torch.save_file(hanse.load("runs/exp").model().state_dict(), "model.safetensors")
+
+    Import paths in the run's files are refused unless you ``trust`` them, since they name code that would run: the
+    mechanism's at once, the model's when a model is asked for. ``model`` is a module to take in its place, of the same
+    architecture; it is copied. Raises UserError: no run directory, no finished round, damaged, or not trusted.
+    """
+    record = load_run(path)
+    with looking(trust=trust):
+        try:
+            experiment = Experiment.read(record.path / "config.toml")
+            problem, why = _problem(record.path, experiment, model)
+        except UserError as wrong:
+            raise UserError(*map(_in_python, wrong.lines)) from None
+    metrics, seats = (played_lines(record.path, name) for name in (METRICS, SEATS))
+    run = Run(experiment, problem, metrics, seats, path=record.path, why_no_model=why, tested=_tests(record))
+    state = _last(record.path)
+    if state is None:
+        run.why_no_model = run.why_no_model or f"{record.path}: has no checkpoint that can be read, so no models"
+    else:
+        run.table, run.home, run.personal, run.book = state.table, state.home, state.personal, state.book
+    budget = Budget(experiment.run)
+    try:
+        budget.spend(metrics)
+    except (KeyError, TypeError) as wrong:
+        raise UserError(f"{record.path / METRICS}: cannot be read: a round lacks {wrong}") from None
+    run.over = budget.over()
+    run.interrupted = run.over is None and len(metrics) < experiment.run.rounds
+    if problem is not None and state is not None and state.table.rows.shape[1] != problem.layout.size:
+        raise UserError(
+            f"{record.path}: its models have {state.table.rows.shape[1]:,} numbers, and "
+            f"{'the module that was given' if model is not None else repr(experiment.model.name)} has "
+            f"{problem.layout.size:,}: must be of the same architecture"
+        )
+    return run
+
+
+def _in_python(line: str) -> str:
+    return line.replace("--trust allows it", "hanse.load(..., trust=True) allows it")
+
+
+def _problem(path: Path, experiment: Experiment, model: nn.Module | None) -> tuple[Problem | None, str]:
+    """Return the template of the run's models, or None and why there is none."""
+    if model is not None:
+        return Problem(model, layout_of(model, experiment.model.send)), ""
+    try:
+        module = _module(path, experiment)
+        return Problem(module, layout_of(module, experiment.model.send)), ""
+    except UserError as wrong:
+        return None, f"{_in_python(wrong.lines[0])}; or give the module, as in hanse.load(..., model=Net())"
+
+
+def _module(path: Path, experiment: Experiment) -> nn.Module:
+    """Return a module of the run's architecture, first without memory: how large it is may be a stranger's word."""
+    shape, classes = _shape(path, experiment)
+    name, send = experiment.model.name, experiment.model.send
+    options = {key: value for key, value in experiment.model.options.items() if key != "send"}
+    if name in _WEIGHED and is_looking():
+        raise UserError(f"model.name: {name!r}: loads a base model that this run's files name; --trust allows it")
+    if name in MODELS and name not in _WEIGHED:
+        try:
+            with torch.device("meta"):
+                size = layout_of(build_module(name, shape, classes, 0, **options), send).size
+        except (RuntimeError, OverflowError) as wrong:
+            raise UserError(f"{path}: the model {name!r} cannot be made: {first_line(wrong)}") from None
+        state = _last(path)
+        if state is not None and size != state.table.rows.shape[1]:
+            raise UserError(f"{path}: its models have {state.table.rows.shape[1]:,} numbers, and {name!r} {size:,}")
+    return build_module(name, shape, classes, experiment.run.seed, **options)
+
+
+def _shape(path: Path, experiment: Experiment) -> tuple[Any, int | None]:
+    """Return the shape of a sample and the number of classes; of runs that do not say them from the data."""
+    if not (path / SHAPE).exists():
+        if is_looking():
+            raise UserError(
+                f"{path}: an older hanse wrote it, so its data are needed for its models; --trust allows it"
+            )
+        data = build_data(experiment.data)
+        return data.input_shape, data.num_classes
+    said = read_json(path / SHAPE)
+    classes = said.get("num_classes") if isinstance(said, Mapping) else 0
+    shape = _tupled(said.get("input_shape")) if isinstance(said, Mapping) else None
+    if shape is None or not (classes is None or _is_size(classes)):
+        raise UserError(f'{path / SHAPE}: must be {{"input_shape": [numbers], "num_classes": number}}')
+    return shape, classes
+
+
+def _tupled(shape: Any) -> Any:
+    """Return a shape as it was before it was written as JSON: a tuple, or one by name; None if it is no shape."""
+    if isinstance(shape, Mapping):
+        found = {name: _tupled(below) for name, below in shape.items()}
+        return None if None in found.values() else found
+    whole = isinstance(shape, list) and all(map(_is_size, shape))
+    return tuple(shape) if whole else None
+
+
+def _is_size(size: object) -> bool:
+    return isinstance(size, int) and 0 < size < 2**50
+
+
+def _last(path: Path) -> LoopState | None:
+    """Return the state of the last checkpoint that is whole."""
+    for file in sorted((path / "checkpoints").glob("*.safetensors"), reverse=True):
+        try:
+            return load_checkpoint(file, torch.device("cpu")).state
+        except CorruptCheckpointError:
+            continue
+        except (KeyError, ValueError, TypeError, AttributeError) as wrong:
+            if isinstance(wrong, UserError):
+                raise
+            raise UserError(f"{file}: cannot be read: {type(wrong).__name__}: {wrong}") from None
+    return None
+
+
+def _tests(record: RunRecord) -> Mapping[str, Any]:
+    """Return the last test of clients on their own shares, arrays by name; none if there was none."""
+    for line in reversed(record.metrics):
+        if any(name.startswith("client/test_") for name in line):
+            return record.arrays(line["round"], only=OWN_TESTS)
+    return {}

@@ -1,0 +1,105 @@
+"""What --set changes: keys, whole tables, keys that are left out, options of another mechanism."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.runs.config import read_sections
+from hanse.runs.overrides import apply
+
+FILE: dict[str, Any] = {
+    "mechanism": {"name": "fedprox", "clients_per_round": 4, "mu": 0.3, "weigh": "uniform"},
+    "train": {"lr": 0.1, "batch_size": 16},
+    "run": {"rounds": 3},
+}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "mechanism"),
+    [
+        (["mechanism=local"], {"name": "local"}),
+        (['mechanism={name="fedavg", clients_per_round=2}'], {"name": "fedavg", "clients_per_round": 2}),
+        (["mechanism.name=fedavg"], {"name": "fedavg", "clients_per_round": 4, "weigh": "uniform"}),
+        (["mechanism.name=local"], {"name": "local", "weigh": "uniform"}),
+        (["mechanism.name=local", "mechanism.weigh="], {"name": "local"}),
+        (["mechanism.clients_per_round=2", "mechanism=fedavg"], {"name": "fedavg", "clients_per_round": 2}),
+        (["mechanism.mu=0.5"], {**FILE["mechanism"], "mu": 0.5}),
+        (["mechanism.weigh.eps=1"], {**FILE["mechanism"], "weigh": {"name": "uniform", "eps": 1}}),
+    ],
+)
+def test_the_mechanism_s_table(overrides: list[str], mechanism: dict[str, Any]) -> None:
+    assert apply(FILE, overrides)[0]["mechanism"] == mechanism
+    assert FILE["mechanism"]["name"] == "fedprox"  # as it was
+
+
+def test_a_key_is_left_out() -> None:
+    found, notes = apply(FILE, ["train.batch_size=", "run="])
+    assert found == {"mechanism": FILE["mechanism"], "train": {"lr": 0.1}}
+    assert notes == []
+
+
+def test_what_is_left_out_is_said() -> None:
+    assert apply(FILE, ["mechanism.name=local"])[1] == [
+        "note: mechanism.clients_per_round: left out: 'local' has no such option",
+        "note: mechanism.mu: left out: 'local' has no such option",
+    ]
+    assert apply(FILE, ["mechanism=fedavg"])[1] == [
+        "note: mechanism=fedavg: replaces the table, clients_per_round, weigh too; mechanism.name=fedavg keeps that"
+    ]
+    assert (
+        apply(FILE, ["mechanism=fedprox", "mechanism.clients_per_round=2", "mechanism.mu=1", "mechanism.weigh=gtflat"])[
+            1
+        ]
+        == []
+    )
+
+
+def test_a_part_of_the_mechanism_s_own_goes_with_it() -> None:
+    own = {"mechanism": {"name": "greedyfed", "value": {"eps": 0.1}}}
+    assert apply(own, ["mechanism.name=fedavg"])[0]["mechanism"] == {"name": "fedavg"}
+    assert apply(own, ["mechanism.name=ucb"])[0]["mechanism"] == {"name": "ucb", "value": {"eps": 0.1}}
+
+
+def test_neither_a_misspelt_option_nor_one_that_was_just_given_is_left_out() -> None:
+    slip = {"mechanism": {"name": "fedprox", "moo": 0.3}}
+    assert apply(slip, ["mechanism.name=fedavg"])[0]["mechanism"] == {"name": "fedavg", "moo": 0.3}
+    given = apply(FILE, ["mechanism.name=fedavg", "mechanism.mu=0.1"])[0]
+    with pytest.raises(UserError, match=r"mechanism\.mu: no such key"):
+        hanse.Experiment(**given)
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("train", "--set train: must be section.key=value"),
+        (".lr=1", "--set .lr=1: must be section.key=value"),
+        (
+            "train=5",
+            "--set train=5: must be section.key=value, as in --set train.lr=0.1, or a whole table, as in --set m",
+        ),
+        ("mechanism=5", "--set mechanism=5: must be section.key=value"),
+        (
+            "train.batch_sizes=",
+            "--set train.batch_sizes=: there is no such key to leave out; did you mean 'batch_size'?",
+        ),
+        ("run.rounds.x=1", "--set run.rounds.x=1: 'rounds' is 3, not a section"),
+    ],
+)
+def test_mistakes(override: str, line: str) -> None:
+    with pytest.raises(UserError) as wrong:
+        apply(FILE, [override])
+    assert wrong.value.lines[0].startswith(line)
+
+
+def test_names_alone(tmp_path: Path) -> None:
+    file = tmp_path / "exp.toml"
+    file.write_text('mechanism = "local"\nmodel = "logistic"\n')
+    found = hanse.Experiment.read(file)
+    assert (found.mechanism.name, found.model.name) == ("local", "logistic")
+    assert read_sections(file, ["mechanism.name=fedavg"])["mechanism"] == {"name": "fedavg"}
+    assert hanse.Experiment(mechanism="fedavg").mechanism.name == "fedavg"

@@ -1,0 +1,147 @@
+"""A run read from its directory: what it was, its models as plain modules, and nothing imported unless trusted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import hanse
+from hanse.base.errors import UserError
+
+OWN = """
+from torch import nn
+import hanse.data
+imported = True
+
+def net(input_shape, num_classes, width=8):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Tanh(), nn.Linear(width, num_classes))
+"""
+
+
+def experiment(**more: Any) -> hanse.Experiment:
+    given: dict[str, Any] = {
+        "data": {"clients": 4, "client_test": 0.3},
+        "model": {"name": "mlp", "hidden": [5], "batch_norm": True},
+        "mechanism": {"name": "ditto", "clients_per_round": 2},
+        "run": {"rounds": 3},
+    }
+    return hanse.Experiment(**given | more)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> hanse.Run:
+    return hanse.run(experiment(), out=tmp_path_factory.mktemp("played") / "run")
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    ours, theirs = one.state_dict(), other.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_it_is_what_the_run_was(played: hanse.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert played.path is not None
+    before = sorted((p, p.stat().st_mtime_ns) for p in played.path.rglob("*"))
+    monkeypatch.setattr("hanse.runs.reading.build_data", None)  # its data are not needed
+    run = hanse.load(played.path)
+    assert (run.metrics, run.clients) == (played.metrics, played.clients)
+    assert run.table.rows.equal(played.table.rows)
+    assert run.home.tolist() == played.home.tolist()
+    assert all(same(run.model(c), played.model(c)) for c in range(4))
+    assert {n: a.tolist() for n, a in run.tested.items()} == {n: a.tolist() for n, a in played.tested.items()}
+    assert (run.interrupted, run.over, run.path) == (False, None, played.path)
+    assert sorted((p, p.stat().st_mtime_ns) for p in played.path.rglob("*")) == before  # nothing was written
+
+
+def test_a_model_is_a_plain_module(played: hanse.Run, tmp_path: Path) -> None:
+    assert played.path is not None
+    save_file(hanse.load(played.path).model(2).state_dict(), tmp_path / "model.safetensors")
+    other = played.model(0)
+    other.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    assert same(other, played.model(2))
+    with pytest.raises(UserError, match="client 4: no such client; this run has clients 0 to 3"):
+        hanse.load(played.path).model(4)
+
+
+def test_a_run_that_was_stopped(tmp_path: Path) -> None:
+    hanse.run(experiment(run={"rounds": 2}), out=tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 2", "rounds = 5"))
+    for file in (tmp_path / "run" / "checkpoints").glob("*2.safetensors"):
+        file.write_bytes(file.read_bytes()[:-7])  # the last one is torn: the one before is taken, and nothing renamed
+    run = hanse.load(tmp_path / "run")
+    assert (run.interrupted, len(run.metrics)) == (True, 2)
+    assert run.model(0) is not None
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    run = hanse.load(tmp_path / "run")
+    with pytest.raises(UserError, match="has no checkpoint that can be read, so no models"):
+        run.model()
+
+
+def test_models_of_one_s_own_are_imported_only_if_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine_to_read.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    played = hanse.run(experiment(model={"name": "mine_to_read:net", "width": 6}), out=tmp_path / "run")
+    del sys.modules["mine_to_read"]
+    run = hanse.load(tmp_path / "run")
+    assert "mine_to_read" not in sys.modules
+    assert run.metrics == played.metrics
+    with pytest.raises(UserError, match=r"'mine_to_read:net': is an import path.*hanse.load\(\.\.\., trust=True\)"):
+        run.model()
+    assert same(hanse.load(tmp_path / "run", trust=True).model(1), played.model(1))
+    given = hanse.load(tmp_path / "run", model=played.model(0))
+    assert same(given.model(1), played.model(1))
+    with pytest.raises(UserError, match="the module that was given has 6: must be of the same architecture"):
+        hanse.load(tmp_path / "run", model=nn.Linear(2, 2))
+
+
+def test_a_mechanism_of_one_s_own_is_imported_only_if_trusted(played: hanse.Run, tmp_path: Path) -> None:
+    assert played.path is not None
+    folder = shutil.copytree(played.path, tmp_path / "run")
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace('name = "ditto"', 'name = "nowhere_at_all:mechanism"'))
+    with pytest.raises(UserError, match=r"is an import path.*hanse.load\(\.\.\., trust=True\) allows it"):
+        hanse.load(folder)
+    with pytest.raises(UserError, match="there is no module 'nowhere_at_all'"):
+        hanse.load(folder, trust=True)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '{"input_shape": [-1], "num_classes": 3}',
+        '{"input_shape": [8], "num_classes": 0}',
+        '{"input_shape": [1000000000000000000000000], "num_classes": 3}',
+        "[]",
+    ],
+)
+def test_a_damaged_shape(played: hanse.Run, tmp_path: Path, said: str) -> None:
+    assert played.path is not None
+    folder = shutil.copytree(played.path, tmp_path / "run")
+    (folder / "shape.json").write_text(said)
+    with pytest.raises(UserError, match=r"shape.json: must be"):
+        hanse.load(folder).model()
+
+
+def test_no_memory_is_taken_on_a_file_s_word(played: hanse.Run, tmp_path: Path) -> None:
+    assert played.path is not None
+    folder = shutil.copytree(played.path, tmp_path / "run")
+    (folder / "shape.json").write_text(json.dumps({"input_shape": [10**14], "num_classes": 10}))
+    with pytest.raises(UserError, match=r"its models have 405 numbers, and 'mlp' 500,000,000,000,085"):
+        hanse.load(folder).model()
+
+
+def test_an_older_run_asks_its_data(played: hanse.Run, tmp_path: Path) -> None:
+    assert played.path is not None
+    folder = shutil.copytree(played.path, tmp_path / "run")
+    (folder / "shape.json").unlink()
+    with pytest.raises(UserError, match="an older hanse wrote it"):
+        hanse.load(folder).model()
+    assert same(hanse.load(folder, trust=True).model(3), played.model(3))
