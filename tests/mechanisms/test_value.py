@@ -15,7 +15,7 @@ from hanse.base.errors import UserError
 from hanse.core.part import Values, View
 from hanse.core.telling import describe
 from hanse.games import shapley
-from hanse.learning.coalitions import sample_blocks
+from hanse.learning.blocks import sample_blocks
 from hanse.mechanisms.registry import build_mechanism
 from hanse.rounds.round import Setup, first_state, play_round
 from hanse.runs.observers import valued_otherwise

@@ -101,7 +101,8 @@ def play(
         def job(member: Member, num_clients: int) -> Assignment:
             model = {"name": experiment.model.name, **experiment.model.options}
             train = experiment.train.model_dump()
-            return Assignment(run, member.id, num_clients, experiment.run.seed, model, train, half=half)
+            metrics = experiment.eval.metrics or ()
+            return Assignment(run, member.id, num_clients, experiment.run.seed, model, train, half=half, metrics=metrics)
 
         letters = Letters.read(out / "letters.json")
         check = _alike([samples for samples in (validation, test) if samples is not None])

@@ -35,6 +35,8 @@ from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import Loyal
 from hanse.federation.private import PrivateRow, private_arrays
+from hanse.learning.losses import build_objective
+from hanse.learning.metrics import build_metrics
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
@@ -96,7 +98,8 @@ class ClientData:
 class Assignment:
     """What a node must know of a run: sent with every message, since each may meet a fresh process.
 
-    ``model`` and ``train`` are the experiment's sections. With ``half`` models travel as 16-bit floats.
+    ``model`` and ``train`` are the experiment's sections, ``metrics`` what tests report beside loss and accuracy. With
+    ``half`` models travel as 16-bit floats.
     """
 
     run: str
@@ -106,6 +109,7 @@ class Assignment:
     model: Mapping[str, Any]
     train: Mapping[str, Any]
     half: bool = False
+    metrics: Sequence[Any] = ()
 
     def to_json(self) -> str:
         """Return the job as JSON."""
@@ -172,9 +176,14 @@ class Node:
         self.job, self.folder = job, private_folder(folder / _safe(job.run)) / f"client-{job.client}"
         private_folder(self.folder)
         own = _Own.of(data, job.client, job.num_clients)
-        model = dict(job.model)
-        problem, _ = build_problem(model.pop("name"), own.input_shape, own.num_classes, job.seed, **model)
-        recipe = Recipe(**job.train)
+        model, train, text = dict(job.model), dict(job.train), is_text(data.train)
+        objective = build_objective(train.pop("loss", None), own.num_classes, text=text)
+        problem, _ = build_problem(
+            model.pop("name"), own.input_shape, own.num_classes, job.seed, objective=objective, **model
+        )
+        text = text or problem.judge is not None
+        problem = dataclasses.replace(problem, metrics=build_metrics(job.metrics, own.num_classes, text=text))
+        recipe = Recipe(**train)
         engine = SequentialEngine(problem, threads=1)
         self.problem, self.data = problem, data
         profiles = [data.profile if i == job.client else {} for i in range(job.num_clients)]
