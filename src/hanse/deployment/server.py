@@ -102,7 +102,9 @@ def play(
             model = {"name": experiment.model.name, **experiment.model.options}
             train = experiment.train.model_dump()
             metrics = experiment.eval.metrics or ()
-            return Assignment(run, member.id, num_clients, experiment.run.seed, model, train, half=half, metrics=metrics)
+            return Assignment(
+                run, member.id, num_clients, experiment.run.seed, model, train, half=half, metrics=metrics
+            )
 
         letters = Letters.read(out / "letters.json")
         check = _alike([samples for samples in (validation, test) if samples is not None])

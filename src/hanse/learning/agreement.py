@@ -174,7 +174,11 @@ def _wrong_form(output: object, few: Samples, num_classes: int | None) -> str | 
     if got[:1] == [n] and got[2:] == places and len(got) == 2 + len(places) and got[1] >= num_classes:
         return None
     form = ", ".join(map(str, [n, num_classes, *places]))
-    one = "; with two classes, too, cross-entropy takes two outputs (train.loss = 'bce' takes one)" if num_classes == 2 else ""
+    one = (
+        "; with two classes, too, cross-entropy takes two outputs (train.loss = 'bce' takes one)"
+        if num_classes == 2
+        else ""
+    )
     each = f"one for each of the {num_classes} classes is needed, [{form}]{one}"
     if places == [1]:
         each += f" (labels of shape [{n}, 1] are texts of one position; one label a sample has shape [{n}])"

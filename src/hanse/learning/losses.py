@@ -151,9 +151,7 @@ def loss_told(given: str | Mapping[str, Any] | None) -> str | None:
     return (f"{name} ({options})" if options else name) if options or name not in ("cross_entropy", "mse") else None
 
 
-def balanced(
-    given: Mapping[str, Any], num_classes: int | None, counts: NDArray[np.int64] | None
-) -> Mapping[str, Any]:
+def balanced(given: Mapping[str, Any], num_classes: int | None, counts: NDArray[np.int64] | None) -> Mapping[str, Any]:
     """Return a ``[train] loss`` with numbers in the place of ``weights = "balanced"``: ``n / (k n_c)`` for a class with
     ``n_c`` of the n train samples in k classes, as scikit-learn has it.
 

@@ -1,7 +1,8 @@
 """How good a model is, by name or import path: the figures of ``[eval] metrics``, computed by scikit-learn.
 
 A metric takes the true targets and what a model says of each sample: for classes the probability of each class, for
-numbers the predictions. Where it has no value (one class alone has no AUC) it is None, with the reason in words: a *gap*.
+numbers the predictions. Where it has no value (one class alone has no AUC) it is None, with the reason in words, a
+*gap*.
 
 What a figure is called, and which way it is better, is a :class:`Reading`, which reports make of an experiment's file
 without importing anything that it names.
@@ -111,7 +112,7 @@ def _accuracy(y: NDArray[Any], p: Floats) -> float:
 def _balanced_accuracy(y: NDArray[Any], p: Floats) -> float:
     from sklearn.metrics import recall_score
 
-    # the mean recall of the classes that there are, as scikit-learn's own, which warns of a class that is only predicted
+    # the mean recall of the classes that there are, as scikit-learn's own: that warns of a class only predicted
     return float(recall_score(y, p.argmax(axis=1), labels=np.unique(y), average="macro", zero_division=0.0))
 
 
@@ -254,9 +255,7 @@ class Metric:
 
     def without_blocks(self, judged: Judged) -> Floats:
         """Return the values with each block of the samples left out, ``[B]``; NaN where there is none."""
-        blocks = sample_blocks(len(judged.y))
-        return np.array([self.of(judged.without(block.numpy()))[0] for block in blocks], np.float64)
-
+        return np.asarray(self.of_models_without_blocks([judged])[0])
 
     def of_models(self, judged: Sequence[Judged]) -> Floats:
         """Return the value of each of several models on the same samples, ``[C]``; NaN where there is none."""
@@ -330,5 +329,7 @@ def build_metric(given: Given, num_classes: int | None, *, text: bool = False, w
     try:
         inspect.signature(function).bind(None, None, **options)
     except TypeError as wrong:
-        raise UserError(f"{where}: '{name}': cannot be called with (targets, predictions) and options: {wrong}") from None
+        raise UserError(
+            f"{where}: '{name}': cannot be called with (targets, predictions) and options: {wrong}"
+        ) from None
     return Metric(reading, partial(function, **options) if options else function, built_in=False)

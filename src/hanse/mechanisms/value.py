@@ -29,7 +29,6 @@ from hanse.learning.metrics import METRICS
 from hanse.mechanisms.weigh import sample_shares
 
 
-
 def _utility(name: str) -> str:
     if name not in (*WEIGHED, *METRICS) and ":" not in name:
         raise ValueError(f"no such utility{nearest(name, {*WEIGHED, *METRICS})}")

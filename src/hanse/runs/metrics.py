@@ -36,7 +36,9 @@ def refused_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list
         if server is not None and (gap := metric.gap(server)):
             lines.append(f"{WHERE}: '{metric.key}': on the server's test set {gap}")
         elif own and len(gaps) == len(own):
-            lines.append(f"{WHERE}: '{metric.key}': no client's own test share can have it: {next(iter(gaps.values()))}")
+            lines.append(
+                f"{WHERE}: '{metric.key}': no client's own test share can have it: {next(iter(gaps.values()))}"
+            )
         elif not metric.built_in and (wrong := _fails(metric, problem, [*own.values(), server], data.num_classes)):
             lines.append(f"{WHERE}: '{metric.key}': fails on the test samples: {wrong}")
     return lines
@@ -50,7 +52,9 @@ def missing_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list
             names = [f"client {c}" for c in list(gaps)[:_NAMED]] + (["others"] if len(gaps) > _NAMED else [])
             told = f"{len(gaps)} of {len(own)} clients have no {metric.reading.title} of their own"
             first = next(iter(gaps))
-            lines.append(f"warning: {WHERE}: '{metric.key}': {told} ({', '.join(names)}): of client {first} {gaps[first]}")
+            lines.append(
+                f"warning: {WHERE}: '{metric.key}': {told} ({', '.join(names)}): of client {first} {gaps[first]}"
+            )
     return lines
 
 

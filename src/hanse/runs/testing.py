@@ -177,8 +177,8 @@ def _on_server(
 
 
 def _measured_on_server(found: Sequence[Measured], count: Ints, problem: Problem) -> dict[str, float | None]:
-    """Return the means of the metrics of several rows, held by ``count [k]`` clients each, and the standard error of the
-    main one from the draw of the test samples; None where a row has none.
+    """Return the means of the metrics of several rows, held by ``count [k]`` clients each, and the standard error of
+    the main one from the draw of the test samples; None where a row has none.
     """
     figures: dict[str, float | None] = {}
     for metric in problem.metrics:
@@ -232,8 +232,8 @@ def _figures(clients: Ints, results: Sequence[Tested], text: bool, measures: Seq
 
 
 def _over_clients(metric: Metric, own: Floats, count: Ints) -> dict[str, float | None]:
-    """Return the mean of a metric ``own [n]`` over the clients that have it, weighted by samples too, the worst, and how
-    many have none.
+    """Return the mean of a metric ``own [n]`` over the clients that have it, weighted by samples too, the worst, and
+    how many have none.
     """
     known, name = np.isfinite(own), f"client/test_{metric.key}"
     if not known.any():

@@ -54,11 +54,12 @@ def summary(found: ListedRun, now: float) -> dict[str, Any]:
     except UserError:
         config = {}
     line = last_line(found.folder / METRICS)
-    accuracy = line.get("test/accuracy", line.get("client/test_accuracy"))
+    main = next(iter(readings_of(table(config, "eval").get("metrics"))), ACCURACY)
+    figure = line.get(f"test/{main.key}", line.get(f"client/test_{main.key}"))
     pace = line.get("time/round_s")
     return {
         "id": found.id,
         "name": found.name,
-        "accuracy": accuracy if isinstance(accuracy, float) else None,
+        "figure": figure_of(line, main) if isinstance(figure, float) else None,
         **progress_of(found.folder, config, line, pace if isinstance(pace, float) else None, now),
     }
