@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
-from hanse.base.files import read_toml
+from hanse.base.files import read_toml, table
+from hanse.learning.metrics import ACCURACY, readings_of
 from hanse.runs.record import METRICS, last_line
 from hanse.web.live_run import progress_of
 
@@ -48,7 +49,7 @@ def find_runs(root: Path) -> dict[str, ListedRun]:
 
 
 def summary(found: ListedRun, now: float) -> dict[str, Any]:
-    """Return a run in a line: what :func:`hanse.web.live_run.progress_of` says, and the last accuracy."""
+    """Return a run in a line: what :func:`hanse.web.live_run.progress_of` says, and the last main metric in words."""
     try:
         config = read_toml(found.folder / "config.toml")
     except UserError:
@@ -60,6 +61,6 @@ def summary(found: ListedRun, now: float) -> dict[str, Any]:
     return {
         "id": found.id,
         "name": found.name,
-        "figure": figure_of(line, main) if isinstance(figure, float) else None,
+        "figure": f"{main.title[:80]} {main.show(figure)}" if isinstance(figure, float) else None,
         **progress_of(found.folder, config, line, pace if isinstance(pace, float) else None, now),
     }
