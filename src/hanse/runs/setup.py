@@ -180,7 +180,8 @@ def _no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> 
     try:
         metric_of(problem, samples, utility)
     except UserError as wrong:
-        return [f"mechanism.value.utility: {line.removeprefix('utility is ')}" for line in wrong.lines]
+        told = (line.removeprefix("utility is ").removeprefix("utility: ") for line in wrong.lines)
+        return [f"mechanism.value.utility: {line}" for line in told]
     return []
 
 
