@@ -127,7 +127,7 @@ def test_the_jackknifes_error_of_an_auc_is_the_spread_over_draws() -> None:
     ("given", "classes", "line"),
     [
         (["aucc"], 2, "eval.metrics: 'aucc': no such name; did you mean 'auc'"),
-        (["auc"], None, "eval.metrics: 'auc': the targets are numbers; allowed: loss, r2, mae, rmse, mse, or an import"),
+        (["auc"], None, "eval.metrics: 'auc': the targets are numbers; allowed: loss, r2, mae, rmse, mse, or an"),
         (["r2"], 3, "the targets are classes; allowed: loss, accuracy, balanced_accuracy, auc"),
         (["auc", "auc"], 2, "'auc': is named twice"),
         ([{"name": "auc", "average": "macro"}], 2, "'auc': takes no options"),

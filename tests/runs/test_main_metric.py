@@ -16,9 +16,9 @@ from hanse.data import Dataset, Samples
 from hanse.federation.check import room
 from hanse.federation.codec import pack, unpack_reply
 from hanse.federation.node import Assignment, ClientData, Node
+from hanse.reports.accuracy import curve_charts
 from hanse.reports.compare import compare_runs, compare_tables
 from hanse.reports.groups import group_runs
-from hanse.reports.accuracy import curve_charts
 from hanse.reports.report import summary
 from hanse.reports.statement import statement, train_alone
 from hanse.reports.statement_page import render
@@ -136,11 +136,11 @@ def test_records_report_and_comparison_have_the_metric(played: Path, tmp_path: P
     assert last["client/test_auc_worst"] == pytest.approx(min(each), abs=1e-6)
     assert 0 < last["client/test_auc_error"] < 0.1
     plain = tmp_path / "plain"
-    hanse.run(experiment(eval={"metrics": None}, train={"loss": {"name": "focal"}}), out=plain)
+    hanse.run(experiment(eval={"metrics": None}, train={"loss": {"name": "cross_entropy"}}), out=plain)
     rows = compare_runs([played, plain])
     assert [row["client_auc"] for row in rows] == [pytest.approx(np.mean(each), abs=1e-6), None]
     assert [row["client_accuracy"] is not None for row in rows] == [True, True]
-    assert "own AUC" in [str(column.header) for column in compare_tables(rows, [])[0].columns]
+    assert [str(column.header) for column in compare_tables(rows, [])[0].columns] == ["run", "own AUC"]
     groups = group_runs([run])
     assert summary(groups)[0] == f"fedavg {np.mean(each):.4f} AUC on the clients' own test data after the last round."
     assert "AUC at the clients" in [chart.title for chart in curve_charts(groups)]
@@ -178,27 +178,28 @@ def test_a_client_of_one_class_has_a_named_gap(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sections", "line"),
     [
-        ({"data": {"source": HERE + "well"}}, "eval.metrics: 'auc': on the server's test set all 25 test samples are of"),
+        ({"data": {"source": HERE + "well"}}, "'auc': on the server's test set all 25 test samples are of class 0"),
         ({"eval": {"metrics": ["aucc"]}}, "eval.metrics: 'aucc': no such name; did you mean 'auc'?"),
-        ({"eval": {"metrics": [HERE + "failing"]}}, "'failing': fails on the test samples: RuntimeError: no such luck"),
-        ({"train": {"loss": "mae"}}, "train.loss: 'mae': the targets are 2 classes; allowed: cross_entropy, focal, bce"),
+        ({"eval": {"metrics": [HERE + "failing"]}}, "'failing': fails on the test samples: RuntimeError: no such"),
+        ({"train": {"loss": "mae"}}, "train.loss: 'mae': the targets are 2 classes; allowed: cross_entropy"),
         ({"train": {"loss": "bce"}, "model": {"name": HERE + "two"}}, r"this loss takes one output a sample, \[4, 1\]"),
         ({"model": {"name": HERE + "one"}}, "cross-entropy takes two outputs .train.loss = 'bce' takes one"),
         ({"mechanism": {"value": {"name": "gtg", "utility": "ac"}}}, "mechanism.value.utility: 'ac': no such utility"),
-        ({"mechanism": {"value": {"name": "gtg", "utility": "r2"}}, "data": {"validation": 0.2, "source": HERE + "mixed"}},
+        ({"mechanism": {"value": {"name": "gtg", "utility": "r2"}},
+          "data": {"validation": 0.2, "source": HERE + "mixed"}},
          "mechanism.value.utility: 'r2': the targets are classes"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_before_round_0(sections: Any, line: str, tmp_path: Path) -> None:
-    sections = {key: value | ({"hidden": None} if key == "model" else {}) for key, value in sections.items()}
-    if "model" in sections:
-        sections["model"].pop("hidden")
+    given = experiment().sections()
+    given |= {name: ({} if name == "model" else given[name]) | table for name, table in sections.items()}
     with pytest.raises(UserError, match=line):
-        given = experiment(**{k: v for k, v in sections.items() if k != "model"})
-        if "model" in sections:
-            given = given.model_copy(update={"model": type(given.model)(**sections["model"])})
-        hanse.run(given, out=tmp_path / "run")
+        play(given, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def play(given: Any, folder: Path) -> None:
+    hanse.run(hanse.Experiment(**given), out=folder)
 
 
 def one(input_shape: Any, num_classes: int | None) -> torch.nn.Module:

@@ -198,7 +198,8 @@ def _cdf(groups: Sequence[SeedGroup]) -> Chart | None:
     caption = (
         f"For each {reading.title} across, how many clients got at most that after the last round, all seeds together. "
         f"A curve further {'left' if reading.less_is_better else 'right'} is better; a steep one treats everyone "
-        f"alike; a long {'tail on the right' if reading.less_is_better else 'foot on the left'} are clients left behind."
+        f"alike; a long {'tail on the right' if reading.less_is_better else 'foot on the left'} are clients left "
+        "behind."
     )
     title, marks = "How clients fare on their own test data", Lines(tuple(lines), steps=True, whole=False)
     return Chart("own-accuracy-cdf", _SECTION, title, caption, marks, x=own_axis(reading), y="clients (%)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -320,14 +321,13 @@ def compare_tables(rows: Sequence[Mapping[str, Any]], differences: Sequence[Mapp
     learned = _table("What was learned", _LEARNED, rows)
     if any(row["client_accuracy"] is not None for row in rows):
         learned.caption = "own %: the honest clients' accuracy on their own test data."
-    tables = [learned, _table("What it cost", _COST, rows)]
+    own = [(key, textwrap.fill(short, 16), f, digits) for key, short, _, f, digits in _own_columns(rows, ())]
+    named = [_table("By the metrics and losses that the runs' files name", own, rows)] if own else []
+    tables = [*named, learned, _table("What it cost", _COST, rows)]
     return [*tables, _differences(differences)] if differences else tables
 
 
 def _table(title: str, columns: Sequence[tuple[str, str, float, int]], rows: Sequence[Mapping[str, Any]]) -> Table:
-    if columns is _LEARNED:
-        own = [(key, short, factor, digits) for key, short, _, factor, digits in _own_columns(rows, columns)]
-        columns = [*own, *columns]
     shown = [column for column in columns if any(row[column[0]] is not None for row in rows)]
     table = _empty(title, "run", *(heading for _, heading, _, _ in shown))
     for before, row in zip([None, *rows], rows, strict=False):

@@ -19,10 +19,10 @@ from hanse.base.errors import UserError
 from hanse.base.files import opened, read_toml, table
 from hanse.core.book import LedgerError
 from hanse.core.telling import About, matched, read_about
+from hanse.learning.metrics import ACCURACY, readings_of
 from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.ledger.totals import Totals
-from hanse.learning.metrics import ACCURACY, readings_of
 from hanse.runs.record import MEMBERS, METRICS, SEATS, LineTail, Seat, is_number, read_members
 
 MOST_POINTS = 1024  # points; more than a screen can show
