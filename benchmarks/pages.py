@@ -337,7 +337,11 @@ def _hours(full: PaperTable, kept: Mapping[str, Sequence[Kept]]) -> str:
 def _paper_page(
     paper: str, judged: Sequence[Verdict], kept: Mapping[str, Sequence[Kept]], data: Mapping[str, str]
 ) -> Page:
-    lines = [f"# {TITLES[paper]}: what was run, and what it says", "", f"{PAPERS[paper].citation}. [All papers](index.md)."]
+    lines = [
+        f"# {TITLES[paper]}: what was run, and what it says",
+        "",
+        f"{PAPERS[paper].citation}. [All papers](index.md).",
+    ]
     lines += ["", "## Verdicts", ""]
     for entry in judged:
         lines += _judged(paper, entry, kept[entry["table"]])

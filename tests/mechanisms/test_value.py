@@ -244,8 +244,8 @@ def test_value_parts_say_what_they_measure() -> None:
 
 
 def test_a_utility_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(hanse.UserError, match=r"mechanism.value.utility: 'f1'"):
-        build_mechanism({"name": "fedavg", "value": {"name": "exact", "utility": "f1"}})
+    with pytest.raises(hanse.UserError, match=r"mechanism.value.utility: 'f2'"):
+        build_mechanism({"name": "fedavg", "value": {"name": "exact", "utility": "f2"}})
 
 
 def test_checked_estimates_carry_the_exact_values(view: View) -> None:

@@ -225,6 +225,21 @@ def test_one_output_goes_through_values_tests_and_reports(tmp_path: Path) -> Non
     assert given.interval is not None
 
 
+@pytest.mark.parametrize("name", ["exact", "banzhaf", "mixture", "gtg"])
+def test_values_on_one_case_have_no_known_error(name: str) -> None:
+    value = {"name": name, "utility": "auc"}
+    sections = {"data": {"validation": 0.5, "source": HERE + "rare"}, "eval": {"metrics": ["loss"]}}
+    result = hanse.run(experiment(**sections, mechanism={"value": value}, run={"rounds": 1}))
+    assert all(np.isfinite(line["value"]) for line in result.clients)
+    assert all(line.get("value_draw_error") is None for line in result.clients)
+
+
+def rare(**_: Any) -> Dataset:
+    """Two ill patients among sixty: one for validation, whose AUC without the block that has it is not known."""
+    data = wards()
+    return replace(data, test=Samples(data.train.x[:60], (torch.arange(60) % 30 == 0).long()))
+
+
 def mixed(**_: Any) -> Dataset:
     """The hospitals, and test samples of both kinds."""
     data = wards()

@@ -60,7 +60,9 @@ class Solved:
 
 def _by_block(solve: Callable[[Floats], Floats], game: Coalitions) -> Floats:
     """Return ``[m, B]``: what ``solve`` makes of the utilities ``[evaluated]`` without each block in turn."""
-    found = [solve(without) for without in game.without_block.T]
+    # a block may hold all samples of a class, and a metric has no value without it: nor have the values
+    none = np.full(game.players, np.nan)
+    found = [none if np.isnan(worth).any() else solve(worth) for worth in game.without_block.T]
     return np.stack(found, axis=1) if found else np.zeros((game.players, 0))
 
 
