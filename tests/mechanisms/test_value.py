@@ -15,7 +15,7 @@ from hanse.base.errors import UserError
 from hanse.core.part import Values, View
 from hanse.core.telling import describe
 from hanse.games import shapley
-from hanse.learning.coalitions import sample_blocks
+from hanse.learning.blocks import sample_blocks
 from hanse.mechanisms.registry import build_mechanism
 from hanse.rounds.round import Setup, first_state, play_round
 from hanse.runs.observers import valued_otherwise
@@ -244,8 +244,8 @@ def test_value_parts_say_what_they_measure() -> None:
 
 
 def test_a_utility_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(hanse.UserError, match=r"mechanism.value.utility: 'f1'"):
-        build_mechanism({"name": "fedavg", "value": {"name": "exact", "utility": "f1"}})
+    with pytest.raises(hanse.UserError, match=r"mechanism.value.utility: 'f2'"):
+        build_mechanism({"name": "fedavg", "value": {"name": "exact", "utility": "f2"}})
 
 
 def test_checked_estimates_carry_the_exact_values(view: View) -> None:

@@ -19,7 +19,7 @@ from work_counter import Work, counting, same_everywhere
 from work_jobs import BATCH, MLP, a_round, cnn_step, coalition_work, gtg_models, mlp_start, mlp_step
 
 from hanse.learning import scoring
-from hanse.learning.coalitions import BLOCKS
+from hanse.learning.blocks import BLOCKS
 from hanse.learning.layers import Linear
 from hanse.learning.local import Trainer
 from hanse.learning.program import ActiveProgram

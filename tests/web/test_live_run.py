@@ -272,7 +272,7 @@ def test_runs_are_found_and_summed_up(tmp_path: Path) -> None:
     assert all(id_ == f.id and len(id_) == 12 for id_, f in found.items())
     lines = [summary(f, (f.folder / "metrics.jsonl").stat().st_mtime + 2) for f in list(found.values())[:2]]
     assert [(x["rounds"], x["planned"], x["state"], x["clients"]) for x in lines] == [(1, 2, "running", 4)] * 2
-    assert lines[0]["accuracy"] == 0.5
+    assert lines[0]["figure"] == "accuracy 50.0 %"
     broken = summary(found[next(id_ for id_, f in found.items() if f.name == "broken")], 0.0)
     assert (broken["rounds"], broken["planned"], broken["mechanism"]) == (0, None, "?")
     assert [f.folder for f in find_runs(tmp_path / "a").values()] == [tmp_path / "a"]

@@ -133,10 +133,11 @@ def resume(
     _finish(running.resume(folder, observers=observers, other_data=other_data, rounds=rounds))
 
 
-_FINAL = tuple(f"{who}{what}" for who in ("test/", "client/test_") for what in ("accuracy", "loss", "perplexity"))
+_FINAL = ("accuracy", "loss", "perplexity")
 
 
 def _finish(result: object) -> None:
+    from hanse.learning.metrics import readings_of
     from hanse.runs.experiment import Run
     from hanse.runs.observers import mostly_refused, valued_otherwise
 
@@ -148,7 +149,9 @@ def _finish(result: object) -> None:
     if result.over is not None:
         out.print(result.over, highlight=False)
     last = result.metrics[-1] if result.metrics else {}
-    figures = [f"{k} {last[k]:.4f}" for k in _FINAL if last.get(k) is not None]
+    main = [reading.key for reading in readings_of(result.experiment.eval.metrics)]
+    names = [f"{who}{what}" for who in ("test/", "client/test_") for what in dict.fromkeys((*main, *_FINAL))]
+    figures = [f"{k} {last[k]:.4f}" for k in names if last.get(k) is not None]
     out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)
     for line in (*mostly_refused(result.clients), *valued_otherwise(result.metrics)):
         say(f"warning: {line}", style="yellow")

@@ -27,6 +27,7 @@ Samples = Annotated[float, Field(ge=0, le=LARGEST_COUNT, allow_inf_nan=False)]
 Loss = Annotated[float, Field(ge=-LARGEST_LOSS, le=LARGEST_LOSS, allow_inf_nan=False)]
 Error = Annotated[float, Field(ge=0, le=LARGEST_LOSS, allow_inf_nan=False)]
 Accuracy = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Figure = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=200)]
 Metric = Annotated[float, Field(allow_inf_nan=False)]
 

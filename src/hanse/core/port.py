@@ -28,6 +28,7 @@ from hanse.core.declared import (
     Count,
     Counts,
     Error,
+    Figure,
     Loss,
     Losses,
     Metric,
@@ -234,6 +235,9 @@ class Tested:
     """Mean ``loss`` of the model that the client holds, its ``accuracy`` (None: there is none) and the standard error
     of the loss, on ``num_samples`` test samples (0: no figure at all), and the ``accuracy_beside`` of the other model.
 
+    ``metrics`` are the experiment's, by name; of those that its samples cannot have ``gaps`` say why. ``without_block
+    [B]`` is the main one with each block of the samples left out (NaN: it has no value then).
+
     ``weights [k]`` of the client's own mixture are there where it lives in the server's process; on a network they stay
     with the participant, and a reply that has them is refused.
     """
@@ -247,6 +251,9 @@ class Tested:
     loss_error: Error | None = None
     accuracy_beside: Accuracy | None = None
     weights: Annotated[Tensor, Shaped(1, (torch.float64,))] | None = None
+    metrics: Mapping[Name, Figure] = field(default_factory=dict)
+    gaps: Mapping[Name, Name] = field(default_factory=dict)
+    without_block: Annotated[Tensor, Shaped(1, (torch.float64,))] | None = None
 
 
 Result = Trained | Scored | Counted | Derived | Confused | Answered | Tested

@@ -16,6 +16,7 @@ from hanse.deployment.newcomers import LOG, named
 from hanse.deployment.processes import MARK
 from hanse.federation.check import log as refusals
 from hanse.federation.check import one_line
+from hanse.learning.metrics import ACCURACY, Reading, readings_of
 from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run
@@ -43,6 +44,7 @@ class Narrator:
     run: Path
     round: int | None = None  # the round that is being played
     _rounds: int = field(default=0, init=False)
+    _main: Reading = field(default=ACCURACY, init=False)
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
         """Say what is played, and with whom."""
@@ -50,6 +52,7 @@ class Narrator:
         for line in said:
             if "checkpoint" in line or line.startswith("warning: "):
                 LOG.warning("%s", line)
+        self._main = next(iter(readings_of(experiment.eval.metrics)), ACCURACY)
         count = self.federation.here()
         LOG.info("%s: %d of %d rounds are played; %d members are here", self.run, first_round, self._rounds, count)
 
@@ -57,7 +60,7 @@ class Narrator:
         """Say how a round went."""
         number = played.view.round
         self.round = number + 1
-        said = [figure_of(metrics), f"{metrics['answered']} of {metrics['seats']} seats answered"]
+        said = [figure_of(metrics, self._main), f"{metrics['answered']} of {metrics['seats']} seats answered"]
         took = f"{metrics['time/round_s']:.1f} s"
         LOG.info(
             "round %d: %s (%d of %d rounds, %s)", number, ", ".join(filter(None, said)), number + 1, self._rounds, took

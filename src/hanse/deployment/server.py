@@ -25,6 +25,7 @@ from hanse.deployment.narrator import Narrator, speak
 from hanse.deployment.newcomers import LOG
 from hanse.deployment.receipts import Letters, Teller
 from hanse.federation.node import Assignment
+from hanse.learning.losses import build_objective
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.runs.config import Experiment
@@ -103,14 +104,26 @@ def play(
 
         @cache
         def frozen_of(shape: tuple[int, ...], classes: int | None) -> str:
-            section = experiment.model
-            return build_problem(section.name, shape, classes, experiment.run.seed, **section.options)[0].unsent
+            section, seed = experiment.model, experiment.run.seed
+            objective = build_objective(experiment.train.loss, classes)
+            return build_problem(section.name, shape, classes, seed, objective=objective, **section.options)[0].unsent
 
         def job(member: Member, num_clients: int) -> Assignment:
             model = {"name": experiment.model.name, **experiment.model.options}
             train = experiment.train.model_dump()
             unsent = frozen_of(member.input_shape, member.num_classes) if experiment.model.send != "all" else ""
-            return Assignment(run, member.id, num_clients, experiment.run.seed, model, train, half=half, unsent=unsent)
+            metrics = experiment.eval.metrics or ()
+            return Assignment(
+                run,
+                member.id,
+                num_clients,
+                experiment.run.seed,
+                model,
+                train,
+                half=half,
+                unsent=unsent,
+                metrics=metrics,
+            )
 
         letters = Letters.read(out / "letters.json")
         own = [samples for samples in (validation, test) if samples is not None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -26,6 +26,8 @@ from hanse.data.samples import Samples
 from hanse.federation.policy import fits
 from hanse.games.tiers import mixture
 from hanse.learning.job import Engine, Problem, Scores
+from hanse.learning.losses import classes_of
+from hanse.learning.metrics import Judged
 from hanse.learning.sequences import IGNORED, sequence_losses
 
 _CHUNK = 1024  # samples at a time
@@ -69,7 +71,9 @@ def gradient(task: Gradient, share: Share, problem: Problem) -> Derived:
         summed = problem.layout.unflatten(rows[c])
         for part in share.chunks():
             outputs = module(part.x)
-            if problem.loss == "cross_entropy" and part.y.ndim == 2:
+            if problem.objective is not None:
+                loss = problem.objective(outputs, part.y).sum()
+            elif problem.loss == "cross_entropy" and part.y.ndim == 2:
                 loss = sequence_losses(outputs, part.y).sum()
             elif problem.loss == "cross_entropy":
                 loss = functional.cross_entropy(outputs, part.y, reduction="sum")
@@ -91,7 +95,7 @@ def confusion(task: Confusion, share: Share, problem: Problem, num_classes: int)
         for c, model in enumerate(task.models):
             problem.layout.load(module, model)
             for part in share.chunks():
-                guess = module(part.x).argmax(dim=1)
+                guess = classes_of(problem.objective, module(part.x))
                 counted = part.y != IGNORED  # at every position of a text
                 flat = torch.bincount((part.y * num_classes + guess)[counted], minlength=num_classes**2)
                 counts[c] += flat.view(num_classes, num_classes).cpu()
@@ -137,14 +141,17 @@ def score_shares(
     return [found[i] for i in range(len(asked))]
 
 
-def answer_tests(asked: Sequence[tuple[int, Test]], data: FederatedData, engine: Engine) -> list[Tested]:
+def answer_tests(
+    asked: Sequence[tuple[int, Test]], data: FederatedData, engine: Engine, problem: Problem
+) -> list[Tested]:
     """Return the results of tests, (client, task) in ascending order of the clients, all scored in one pass.
 
     Weights of mixtures are in the results: whoever sends these on takes them out.
     """
     weights = _weights(asked, data, engine)
     scored = [i for i, (_, task) in enumerate(asked) if task.scored]
-    made = _score([asked[i] for i in scored], [weights.get(i) for i in scored], data, engine) if scored else []
+    own = [weights.get(i) for i in scored]
+    made = _score([asked[i] for i in scored], own, data, engine, problem) if scored else []
     found = dict(zip(scored, made, strict=True))
     return [
         found[i] if i in found else Tested(task.name, None, None, 0, weights=_tensor(weights.get(i)))
@@ -158,7 +165,11 @@ def mixed(weights: Floats, own: Mixture) -> Tensor:
 
 
 def _score(
-    asked: Sequence[tuple[int, Test]], weights: Sequence[Floats | None], data: FederatedData, engine: Engine
+    asked: Sequence[tuple[int, Test]],
+    weights: Sequence[Floats | None],
+    data: FederatedData,
+    engine: Engine,
+    problem: Problem,
 ) -> list[Tested]:
     """Return the results of tests that are scored. A model that has diverged may have lost NaN."""
     tasks = [task for _, task in asked]
@@ -167,7 +178,7 @@ def _score(
     scores = engine.score(held, pool, index) if shares is None else weighted_scores(held, pool, index, shares, engine)
     error = scores.count * math.nan if scores.loss_error is None else scores.loss_error
     columns = (scores.loss, scores.accuracy, scores.count, error, _beside(tasks, index, pool, shares, engine))
-    return [
+    made = [
         Tested(task.name, None, None, 0, weights=_tensor(w))
         if count == 0
         else Tested(task.name, loss, _known(right), count, None if count == 1 else wrong, _known(other), _tensor(w))
@@ -175,6 +186,43 @@ def _score(
             tasks, weights, *(column.tolist() for column in columns), strict=True
         )
     ]
+    if not problem.metrics or shares is not None:
+        return made
+    some = [place for place, own in enumerate(index) if len(own)]
+    for place, one in zip(some, measured(problem, engine, held[some], pool, [index[i] for i in some]), strict=True):
+        without = torch.from_numpy(one.without_block)
+        made[place] = replace(made[place], metrics=one.values, gaps=one.gaps, without_block=without)
+    return made
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One model's metrics on some samples: the ``values`` that there are by name, why there is none of the others
+    (``gaps``), and the main one ``without_block [B]`` of the samples (NaN: none).
+    """
+
+    values: Mapping[str, float]
+    gaps: Mapping[str, str]
+    without_block: Floats
+
+
+def measured(
+    problem: Problem, engine: Engine, models: Tensor, pool: Samples, index: Sequence[Tensor] | None = None
+) -> list[Measured]:
+    """Return the problem's metrics of ``models [C, P]`` on the pool, or of model c on ``pool[index[c]]``."""
+    found = []
+    for c, made in enumerate(engine.outputs(models, pool, index)):
+        y = pool.y if index is None else pool.y[index[c].to(pool.y.device)]
+        judged = Judged.of(y, made.outputs, made.loss, problem.objective, regression=problem.regression)
+        values = {metric.key: metric.of(judged) for metric in problem.metrics}
+        found.append(
+            Measured(
+                {key: value for key, (value, gap) in values.items() if not gap},
+                {key: gap for key, (_, gap) in values.items() if gap},
+                problem.metrics[0].without_blocks(judged),
+            )
+        )
+    return found
 
 
 def _test_weights(asked: Sequence[tuple[int, Test]], data: FederatedData) -> list[Floats] | None:

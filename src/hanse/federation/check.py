@@ -18,12 +18,14 @@ from hanse.core.declared import Declared, UnsoundError
 from hanse.core.payload import Like, mismatch
 from hanse.federation.codec import Room, WireError
 from hanse.federation.policy import ANSWERS
+from hanse.learning.blocks import BLOCKS
 from hanse.learning.halves import declaration
 
 log = logging.getLogger("hanse.federation")
 
 LONGEST = 1e18  # the norm of an update: products of two such models, and of their differences, are finite in float32
 CLASSES = 1024  # of the confusion counts that a client may send
+METRICS = 64  # that a test may report
 LINE = 200  # characters of a reason
 HEADER = 1 << 18  # characters of a reply's plain part, and 512 a model or task
 
@@ -115,8 +117,10 @@ def room(request: port.Request) -> Room:
 def _tensors(task: port.Task) -> int:
     if isinstance(task, port.Train):
         return task.start.numel() * task.start.element_size() + sum(like.num_bytes for like in _asked(task).values())
-    if isinstance(task, port.Ask | port.Test):
+    if isinstance(task, port.Ask):
         return 0
+    if isinstance(task, port.Test):
+        return 8 * BLOCKS
     if isinstance(task, port.Gradient):
         return task.models.numel() * task.models.element_size()
     return 8 * len(task.models) * (CLASSES**2 if isinstance(task, port.Confusion) else 2)
@@ -187,4 +191,8 @@ def _tested(task: port.Test, result: port.Tested) -> str | None:
         return f"a test on {result.num_samples} samples with loss {result.loss}"
     if result.accuracy_beside is not None and task.beside is None:
         return "an accuracy that was not asked for"
+    if len(result.metrics) + len(result.gaps) > METRICS:
+        return f"{len(result.metrics) + len(result.gaps)} metrics; at most {METRICS}"
+    if result.without_block is not None and len(result.without_block) > BLOCKS:
+        return f"a metric without {len(result.without_block)} blocks; at most {BLOCKS}"
     return None

@@ -89,7 +89,7 @@ class LocalFederation:
             return []
         alone = [(r, r.tasks[0]) for r in requests if len(r.tasks) == 1]
         asked = [(r.client, task) for r, task in alone if isinstance(task, port.Test)]
-        found = answer_tests(asked, self.data, self.engine)
+        found = answer_tests(asked, self.data, self.engine, self.problem)
         replies = [port.Reply(client, (result,)) for (client, _), result in zip(asked, found, strict=True)]
         crowded = [r.client for r in requests if len(r.tasks) > 1]
         return replies + [port.Reply(client, refused="a test is asked for alone") for client in crowded]

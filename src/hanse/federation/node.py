@@ -37,6 +37,8 @@ from hanse.federation.policy import Loyal
 from hanse.federation.private import PrivateRow, private_arrays
 from hanse.learning.job import Engine
 from hanse.learning.loop import Loop, LoopEngine
+from hanse.learning.losses import build_objective
+from hanse.learning.metrics import build_metrics
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
@@ -98,8 +100,9 @@ class ClientData:
 class Assignment:
     """What a node must know of a run: sent with every message, since each may meet a fresh process.
 
-    ``model`` and ``train`` are the experiment's sections. With ``half`` models travel as 16-bit floats. ``unsent`` is
-    the digest of the frozen parameters that are not sent (:attr:`hanse.learning.job.Problem.unsent`).
+    ``model`` and ``train`` are the experiment's sections, ``metrics`` what tests report beside loss and accuracy. With
+    ``half`` models travel as 16-bit floats. ``unsent`` is the digest of the frozen parameters that are not sent
+    (:attr:`hanse.learning.job.Problem.unsent`).
     """
 
     run: str
@@ -110,6 +113,7 @@ class Assignment:
     train: Mapping[str, Any]
     half: bool = False
     unsent: str = ""
+    metrics: Sequence[Any] = ()
 
     def to_json(self) -> str:
         """Return the job as JSON."""
@@ -183,11 +187,15 @@ class Node:
         self.job, self.folder = job, private_folder(folder / _safe(job.run)) / f"client-{job.client}"
         private_folder(self.folder)
         own = _Own.of(data, job.client, job.num_clients)
-        model = dict(job.model)
-        problem, _ = build_problem(model.pop("name"), own.input_shape, own.num_classes, job.seed, **model)
+        model, train, text = dict(job.model), dict(job.train), is_text(data.train)
+        objective = build_objective(train.pop("loss", None), own.num_classes, text=text)
+        problem, _ = build_problem(
+            model.pop("name"), own.input_shape, own.num_classes, job.seed, objective=objective, **model
+        )
         if problem.unsent != job.unsent:
             raise WireError("model.send: 'trainable': the frozen parameters here are not those that the server has")
-        train = dict(job.train)
+        text = text or problem.judge is not None
+        problem = dataclasses.replace(problem, metrics=build_metrics(job.metrics, own.num_classes, text=text))
         if (named := train.pop("loop", None)) is not None and loop is None:
             loop = Loop.of(named, "train.loop")
         recipe = Recipe(**train)

@@ -65,7 +65,7 @@ def crossings(clients: int, samples: int, sigma2: float) -> dict[str, float]:
 
 def gains(run: Path, alone: Path) -> np.ndarray:
     """Return what each client gained in a run over another one, ``[n]``: its own test accuracy at the last test less
-    that of local training (loss the other way round for regression).
+    that of local training (loss the other way round for regression), or what it gained of the metric that both name.
 
     Raises UserError if the runs did not test the same clients on their own shares.
     """
@@ -82,6 +82,8 @@ def gains(run: Path, alone: Path) -> np.ndarray:
     (first, mine), (second, theirs) = found
     if not np.array_equal(mine.clients, theirs.clients) or first.config.get("data") != second.config.get("data"):
         raise UserError(f"{run} and {alone}: the runs have different clients; give them the same [data]")
+    if first.readings and first.main == second.main:
+        return np.asarray(mine.main - theirs.main) * (-1 if first.main.less_is_better else 1)
     if np.isnan(mine.accuracy).all():
         return np.asarray(theirs.loss - mine.loss)
     return np.asarray(mine.accuracy - theirs.accuracy)

@@ -135,7 +135,7 @@ def why_unfit(
         except Exception as error:  # whatever a user's module raises is the reason
             hint = "" if few.x.is_floating_point() else "; these are whole numbers (tokens), features must be float32"
             return f"cannot take samples of shape {shape} ({first_line(error)}){hint}"
-        wrong = _wrong_form(output, few, num_classes)
+        wrong = _wrong_one(output, len(few)) if problem.one_output else _wrong_form(output, few, num_classes)
         if wrong is not None or len(few) < smallest_batch(problem):
             return wrong
         try:
@@ -164,11 +164,23 @@ def _wrong_form(output: object, few: Samples, num_classes: int | None) -> str | 
     if got[:1] == [n] and got[2:] == places and len(got) == 2 + len(places) and got[1] >= num_classes:
         return None
     form = ", ".join(map(str, [n, num_classes, *places]))
-    one = "; with two classes, too, cross-entropy takes two outputs" if num_classes == 2 else ""
+    one = (
+        "; with two classes, too, cross-entropy takes two outputs (train.loss = 'bce' takes one)"
+        if num_classes == 2
+        else ""
+    )
     each = f"one for each of the {num_classes} classes is needed, [{form}]{one}"
     if places == [1]:
         each += f" (labels of shape [{n}, 1] are texts of one position; one label a sample has shape [{n}])"
     return f"gives outputs of shape {got} for {n} samples; {each}"
+
+
+def _wrong_one(output: object, n: int) -> str | None:
+    """Return what is wrong with the output on ``n`` samples of a model whose one output tells two classes apart."""
+    if isinstance(output, Tensor) and list(output.shape) in ([n], [n, 1]):
+        return None
+    got = f"outputs of shape {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+    return f"gives {got} for {n} samples; this loss takes one output a sample, [{n}, 1]: the logit of class 1"
 
 
 _SAMPLES = 16  # at most so many are compared: two seats' batches

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -16,16 +15,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.base.errors import UserError, nearest
-from hanse.base.streams import stream
 from hanse.data.samples import Samples
 from hanse.games.gram import inner_products
+from hanse.learning.blocks import sample_blocks
 from hanse.learning.job import Problem
+from hanse.learning.metrics import METRICS, Judged, Metric, build_metric
 from hanse.learning.scoring import Chunk, ModelRows, Scorer
 from hanse.learning.threads import shared_crew
 
-UtilityName = Literal["loss", "accuracy", "balanced"]
-
-BLOCKS = 20  # of samples, for the error that comes from their draw
+WEIGHED = ("loss", "accuracy", "balanced")  # utilities that are sums over the samples
 WORST = -1e9  # the utility of a model whose loss is not finite: games need finite numbers
 _OUTPUTS = (
     1 << 25
@@ -37,7 +35,8 @@ class Coalitions:
 
     Coalition C's model is ``sum_C q_i U_i / sum_C q_i``, the plain mean if its weights sum to 0, and ``base [P]`` if it
     is empty. ``utility`` is "loss" (minus the mean loss), "accuracy", or "balanced" (minus the mean over the classes of
-    each class's mean loss). ``workers`` threads share the work (default: PyTorch's intra-op setting); the last bits of
+    each class's mean loss), or a metric by name or import path (:mod:`hanse.learning.metrics`; minus it where
+    less is better). ``workers`` threads share the work (default: PyTorch's intra-op setting); the last bits of
     a utility depend on their number. ``evaluated`` counts the models evaluated; nothing is memoised here.
     ``without_block [evaluated, B]`` has, in the order of evaluation, what their utilities are with one of B blocks of
     the samples left out at a time: 20 blocks, or one a sample if there are fewer. With ``keep_outputs`` the outputs of
@@ -67,8 +66,9 @@ class Coalitions:
         self.spoilt = torch.nonzero(~finite).view(-1).tolist()
         self.shares = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
         self.samples = Samples(samples.x.to(self.device), samples.y.to(self.device))
+        self.metric = metric_of(problem, self.samples, utility)
         sign = 1.0 if utility == "accuracy" else -1.0  # the less loss the better
-        self.sample_weights = sign * _sample_weights(problem, self.samples.y, utility)
+        self.sample_weights = sign * _sample_weights(self.samples.y, utility)
         self.block_weights = sign * _block_weights(self.samples.y, utility)
         self._without: list[NDArray[np.float64]] = []
         self.evaluated = 0
@@ -98,21 +98,29 @@ class Coalitions:
         """Return the utility of each coalition, in order. Raises ValueError for a player that does not exist."""
         if not coalitions:
             return []
+        most = max(1, _OUTPUTS // (16 * len(self.samples)))  # whose outputs are held at once
+        if self.metric is not None and len(coalitions) > most:
+            return [u for first in range(0, len(coalitions), most) for u in self.many(coalitions[first : first + most])]
         shares = torch.from_numpy(self._mixtures(coalitions)).to(device=self.device, dtype=self.models.rows.dtype)
         worth = torch.zeros(len(coalitions), dtype=torch.float64, device=self.device)
         without = torch.zeros(len(coalitions), self.block_weights.shape[1], dtype=torch.float64, device=self.device)
         models = replace(self.models, shares=shares)
         alone = self._alone(coalitions)
+        judged = _Outputs(len(coalitions)) if self.metric is not None else None
 
         def weighed(chunk: Chunk) -> tuple[Tensor, Tensor]:
             for c in alone.keys() & set(chunk.which):
                 self._keep(alone[c], chunk, chunk.which.index(c))
+            if judged is not None:
+                judged.keep(chunk)
             return self._weighed(chunk)
 
         for which, value, blocks in self.scorer.outcomes(models, self.samples, reduce=weighed):
             part = slice(which[0], which[-1] + 1)
             worth[part] += value
             without[part] += blocks
+        if judged is not None and self.metric is not None:
+            worth, without = (torch.from_numpy(found).to(self.device) for found in self._measured(self.metric, judged))
         self.evaluated += len(coalitions)
         bad = (shares[:, self.spoilt] != 0).any(1) | ~torch.isfinite(worth)
         worth[bad], without[bad] = WORST, WORST
@@ -147,7 +155,7 @@ class Coalitions:
         each = [torch.cat([part for _, part in sorted(kept.items())], 1) for _, kept in sorted(self._outputs.items())]
         shortest = min(outputs.shape[1] for outputs in each)
         rows = torch.stack([outputs[:, :shortest] for outputs in each])
-        if self.problem.loss != "mse":
+        if rows.shape[1] > 1 and not self.problem.regression:
             rows = rows - rows.mean(dim=1, keepdim=True)
         moves = (rows[:-1] - rows[-1]).flatten(1)
         return inner_products(moves) if bool(torch.isfinite(moves).all()) else None
@@ -166,20 +174,20 @@ class Coalitions:
         if chunk.begin == 0 or end * chunk.outputs.shape[1] * (self.players + 1) <= _OUTPUTS:
             self._outputs.setdefault(row, {})[chunk.begin] = chunk.outputs[place].clone()
 
+    def _measured(self, metric: Metric, kept: _Outputs) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the models' utilities by a metric ``[C]``, and those with a block left out ``[C, B]``."""
+        sign, problem = -1.0 if metric.reading.less_is_better else 1.0, self.problem
+        judged = [
+            Judged.of(self.samples.y, *kept.of(c), problem.objective, regression=problem.regression)
+            for c in range(len(kept.parts))
+        ]
+        return sign * metric.of_models(judged), sign * metric.of_models_without_blocks(judged)
+
     def _weighed(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
         """Return what a chunk adds to the utilities ``[C']``, and to those with a block left out ``[C', B]``."""
         outcomes = (chunk.right if self.utility == "accuracy" else chunk.loss).double()
         part = slice(chunk.begin, chunk.begin + outcomes.shape[1])
         return outcomes @ self.sample_weights[part], outcomes @ self.block_weights[part]
-
-
-def sample_blocks(n: int) -> list[Tensor]:
-    """Return the positions of ``n`` samples in 20 blocks, or one a sample if there are fewer; the blocks are drawn, so
-    that the order of the samples plays no role. None of fewer than two samples.
-    """
-    order = torch.from_numpy(stream(0, "validation blocks").permutation(n))
-    count = min(BLOCKS, n) if n > 1 else 0
-    return [order[b::count] for b in range(count)]
 
 
 def _block_weights(y: Tensor, utility: str) -> Tensor:
@@ -198,15 +206,48 @@ def _block_weights(y: Tensor, utility: str) -> Tensor:
     return torch.from_numpy(weights).to(y.device)
 
 
-def _sample_weights(problem: Problem, y: Tensor, utility: str) -> Tensor:
+class _Outputs:
+    """What ``models`` put out on samples that come in chunks, and the samples' losses."""
+
+    def __init__(self, models: int) -> None:
+        self.parts: list[dict[int, tuple[Tensor, Tensor]]] = [{} for _ in range(models)]
+
+    def keep(self, chunk: Chunk) -> None:
+        """Keep a chunk's."""
+        assert chunk.outputs is not None  # texts have no such metric
+        for c, output, loss in zip(chunk.which, chunk.outputs, chunk.loss, strict=True):
+            self.parts[c][chunk.begin] = output.cpu(), loss.cpu()
+
+    def of(self, model: int) -> tuple[Tensor, Tensor]:
+        """Return a model's outputs ``[k, n]`` and losses ``[n]``."""
+        outputs, losses = zip(*(part for _, part in sorted(self.parts[model].items())), strict=True)
+        return torch.cat(outputs, 1), torch.cat(losses)
+
+
+def metric_of(problem: Problem, samples: Samples, utility: str) -> Metric | None:
+    """Return the metric that a utility names, None for one that is a sum over samples. Raises UserError for an unknown
+    one, one that such samples do not have, and for no samples at all.
+    """
+    known = {metric.key: metric for metric in problem.metrics}
+    if utility not in WEIGHED and utility not in METRICS and utility not in known and ":" not in utility:
+        raise UserError(f"utility is {utility!r}{nearest(utility, {*WEIGHED, *METRICS, *known})}")
+    if problem.regression and utility in ("accuracy", "balanced"):
+        raise UserError(f"utility is {utility!r}, but regression has no classes; use 'loss'")
+    if len(samples) == 0:
+        raise UserError("there are no validation samples to value coalitions on")
+    if utility in WEIGHED:
+        return None
+    text = problem.judge is not None or (samples.y.ndim > 1 and not problem.regression)
+    classes = None if problem.regression else 2  # how many plays no role here
+    metric = known.get(utility) or build_metric(utility, classes, text=text, where="utility")
+    if gap := metric.gap(samples.y.cpu().numpy()):
+        raise UserError(f"utility is {utility!r}, but {gap.replace('test samples', 'validation samples')}")
+    return metric
+
+
+def _sample_weights(y: Tensor, utility: str) -> Tensor:
     """Return what the outcome of each sample with target ``y`` counts, float64 ``[n]``, summing to 1."""
     n = len(y)
-    if utility not in ("loss", "accuracy", "balanced"):
-        raise UserError(f"utility is {utility!r}{nearest(utility, ('loss', 'accuracy', 'balanced'))}")
-    if problem.loss == "mse" and utility != "loss":
-        raise UserError(f"utility is {utility!r}, but regression has no classes; use 'loss'")
-    if n == 0:
-        raise UserError("there are no validation samples to value coalitions on")
     if utility != "balanced":
         return torch.full((n,), 1 / n, dtype=torch.float64, device=y.device)
     if y.ndim > 1:

@@ -23,6 +23,8 @@ from hanse.core.payload import Payload
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
+from hanse.learning.losses import Objective
+from hanse.learning.metrics import Metric
 
 __all__ = ["Engine", "Problem", "Recipe", "SampleJudge", "Scores", "SeatJob", "TrainedRows", "batch_plan", "last_epoch"]
 
@@ -39,6 +41,8 @@ class SampleJudge(Protocol):
 class Problem:
     """A model and its loss: a ``module`` used as a template (never trained in place by callers), its layout, and
     ``loss``: "cross_entropy" (y int64 ``[n]``; accuracy = share of right answers) or "mse" (y float; accuracy is NaN).
+    An ``objective`` says what a sample's loss is in the place of these. ``metrics`` are what tests report beside loss
+    and accuracy, the main one first.
 
     Texts have labels ``[n, T]`` at every position and outputs ``[n, k, T]`` (:mod:`hanse.learning.sequences`). A
     ``judge`` scores samples in the place of that. With ``plain`` every engine and scorer runs the module as it is: no
@@ -53,6 +57,18 @@ class Problem:
     loss: Literal["cross_entropy", "mse"] = "cross_entropy"
     judge: SampleJudge | None = None
     plain: bool = False
+    objective: Objective | None = None
+    metrics: tuple[Metric, ...] = ()
+
+    @property
+    def regression(self) -> bool:
+        """Whether the targets are numbers, not classes."""
+        return self.loss == "mse" if self.objective is None else self.objective.regression
+
+    @property
+    def one_output(self) -> bool:
+        """Whether two classes are told apart by one output."""
+        return self.objective is not None and self.objective.one_output
 
     @cached_property
     def frozen(self) -> tuple[str, ...]:
@@ -152,6 +168,14 @@ class Scores:
     loss_error: NDArray[np.float64] | None = None
 
 
+@dataclass(frozen=True)
+class ModelOutputs:
+    """One model's ``outputs [k, n]`` on n samples, and each sample's ``loss [n]``, on the CPU."""
+
+    outputs: Tensor
+    loss: Tensor
+
+
 class Engine(Protocol):
     """Trains seats and scores models; engines differ in speed, never in what they compute."""
 
@@ -167,6 +191,10 @@ class Engine(Protocol):
 
     def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
         """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``."""
+        ...
+
+    def outputs(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Sequence[ModelOutputs]:
+        """Return what ``rows [C, P]`` put out on the pool, or model c on ``pool[index[c]]``."""
         ...
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from hanse.learning.losses import Objective
 from hanse.learning.products import direct_product
 
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
@@ -233,3 +234,24 @@ class SquaredError:
         if tally is not None:
             self.total.add_((error.square().mean(1, keepdim=True) * tally).sum(2, keepdim=True))
         return error.mul_(weights * (2.0 / error.shape[1]))
+
+
+class AnyLoss:
+    """Any loss of a sample's outputs ``[S, k, B]`` and target ``[S, d, B]``: autograd gives the slope at the outputs,
+    from where the stack's own backward pass goes on.
+    """
+
+    def __init__(self, objective: Objective, out: Tensor, total: Tensor) -> None:
+        self.objective, self.out, self.total = objective, out, total
+
+    def gradient(self, output: Tensor, y: Tensor, weights: Tensor, tally: Tensor | None) -> Tensor:
+        """Return ``weights`` times the slope of each sample's loss."""
+        seats, outputs, width = output.shape
+        targets = y.transpose(1, 2).reshape(seats * width, -1)
+        with torch.enable_grad():
+            flat = output.detach().transpose(1, 2).reshape(seats * width, outputs).requires_grad_()
+            losses = self.objective(flat, targets if self.objective.regression else targets.squeeze(1))
+            [slope] = torch.autograd.grad(losses, flat, weights.reshape(-1))
+        if tally is not None:
+            self.total.add_((losses.detach().view(seats, 1, width) * tally).sum(2, keepdim=True))
+        return self.out.copy_(slope.view(seats, width, outputs).transpose(1, 2))

@@ -139,8 +139,10 @@ def in_channels_last(problem: Problem) -> bool:
 
 def loss_of(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
     """Return the mean loss of a batch: cross-entropy of logits ``[n, k]`` (of texts ``[n, k, T]``, over all positions
-    that count), or squared error over all of ``y``.
+    that count), squared error over all of ``y``, or what the problem's objective says.
     """
+    if problem.objective is not None:
+        return problem.objective(output, y).mean()
     if problem.loss == "cross_entropy":
         return F.cross_entropy(output, y)
     return F.mse_loss(output.reshape(y.shape), y)

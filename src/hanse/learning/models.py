@@ -19,6 +19,7 @@ from hanse.base.streams import torch_seed
 from hanse.core.table import Layout
 from hanse.learning.job import Problem
 from hanse.learning.llm.adapter import lora
+from hanse.learning.losses import Objective
 from hanse.learning.resnet import resnet20
 from hanse.learning.sequences import lstm
 
@@ -290,6 +291,7 @@ def build_problem(
     *,
     number: int = 0,
     send: Send = "all",
+    objective: Objective | None = None,
     **options: Any,
 ) -> tuple[Problem, Tensor]:
     """Return the model's problem and its first row ``[P]`` (float32, drawn under ``(seed, "model", number)``).
@@ -298,10 +300,13 @@ def build_problem(
     do not have the frozen parameters: they are neither sent nor mixed, and all rows share those of number 0.
 
     ``name`` is one of :data:`MODELS` or ``"package.module:factory"``, called as ``factory(input_shape, num_classes,
-    **options)``. ``num_classes`` None means regression: one output, mean squared error. Raises UserError as
-    :func:`build_module` does, and for a model without parameters that train, or with two in the same memory.
+    **options)``. ``num_classes`` None means regression: one output, mean squared error. An ``objective`` is minimised
+    in the place of that or of cross-entropy; one that takes one output for two classes makes ``num_classes`` 1 here.
+    Raises UserError as :func:`build_module` does, and for a model without parameters that train, or with two in the
+    same memory.
     """
-    module = build_module(name, input_shape, num_classes, seed, number=number, **options)
+    outputs = 1 if objective is not None and objective.one_output else num_classes
+    module = build_module(name, input_shape, outputs, seed, number=number, **options)
     try:
         layout = layout_of(module, send)
     except ValueError as error:
@@ -316,5 +321,5 @@ def build_problem(
     if (why := _unlike_parameters(module)) is not None:
         raise UserError(f"model.name: {name!r}: {why}")
     loss: Literal["cross_entropy", "mse"] = "mse" if num_classes is None else "cross_entropy"
-    problem = Problem(module, layout, loss, getattr(module, "judge", None))
+    problem = Problem(module, layout, loss, getattr(module, "judge", None), objective=objective)
     return problem, layout.flatten(module)

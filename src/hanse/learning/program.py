@@ -12,6 +12,7 @@ from hanse.core.recipe import Recipe
 from hanse.learning.job import Problem, SeatJob
 from hanse.learning.layers import (
     Activation,
+    AnyLoss,
     BatchNorm,
     CrossEntropy,
     Enter,
@@ -269,7 +270,7 @@ class Program:
             overwrite = spec.kind in ("linear", "batch_norm")
             trains_below = trains_below or overwrite
         total, last = self.total[:active], shaped(self.loss_out, self.specs[-1].outputs)
-        loss: Loss = CrossEntropy(last, total) if self.problem.loss == "cross_entropy" else SquaredError(last, total)
+        loss = loss_layer(self.problem, last, total)
         return ActiveProgram(
             inputs=inputs,
             layers=layers,
@@ -286,6 +287,13 @@ class Program:
         if active == self.seats:
             return [flat]
         return [block[:active] for block in self._cut(flat).values()]
+
+
+def loss_layer(problem: Problem, out: Tensor, total: Tensor) -> Loss:
+    """Return the loss at the end of a stack, which writes its gradient into ``out`` and adds losses to ``total``."""
+    if problem.objective is not None:
+        return AnyLoss(problem.objective, out, total)
+    return CrossEntropy(out, total) if problem.loss == "cross_entropy" else SquaredError(out, total)
 
 
 def _constant(job: SeatJob, dtype: torch.dtype) -> Tensor:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from hanse.data.samples import Samples
 from hanse.learning.forward import forward, read_convolutions, through
-from hanse.learning.job import Problem, Scores
+from hanse.learning.job import ModelOutputs, Problem, Scores
 from hanse.learning.local import Precision, Trainer
 from hanse.learning.program import read_stack
 from hanse.learning.sequences import sequence_outcomes
@@ -90,15 +90,18 @@ def tally(problem: Problem, output: Tensor, y: Tensor, *, rights: bool = True) -
     ``y`` are the labels of the m samples, or of each model's own ones in turn (regression: targets ``[.., k]``). Of
     equal outputs the first class counts, as ``argmax`` has it. For regression nothing is right, nor without ``rights``.
     """
-    if problem.loss == "mse":
+    if problem.objective is not None:
+        loss = problem.objective.of_models(output, y)
+    elif problem.loss == "mse":
         targets = y.reshape(-1, output.shape[2], output.shape[1]).transpose(1, 2)
         loss = (output - targets).square().mean(1)
     else:
         labels = y.reshape(-1, 1, output.shape[2]).expand(output.shape[0], 1, -1)
         loss = F.log_softmax(output, 1).gather(1, labels).squeeze(1).neg_()
-    if problem.loss == "mse" or not rights:
+    if problem.regression or not rights:
         return loss, _NONE.to(loss.device).expand_as(loss)
-    best = output.max(1).indices  # much faster than argmax
+    # max is much faster than argmax
+    best = (output[:, 0] > 0).long() if problem.one_output else output.max(1).indices
     return loss, (best == y.reshape(-1, output.shape[2])) & torch.isfinite(loss)
 
 
@@ -117,6 +120,11 @@ class ScoringEngine:
         """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``."""
         with intra_op(self.threads):
             return self.scorer.score_each(rows, pool, index)
+
+    def outputs(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> list[ModelOutputs]:
+        """Return what ``rows [C, P]`` put out on the pool, or model c on ``pool[index[c]]``."""
+        with intra_op(self.threads):
+            return self.scorer.outputs(rows, pool, index)
 
 
 class Scorer:
@@ -156,7 +164,7 @@ class Scorer:
             share = np.where(count > 0, right / np.maximum(count, 1), np.nan)
             variance = np.maximum(squares / count - mean**2, 0.0) * count / (count - 1.0)
             error = np.where(count > 1, np.sqrt(variance / count), np.nan)
-        if self.problem.loss == "mse":
+        if self.problem.regression:
             share = np.full(models, np.nan)
         return Scores(mean, share, count, error)
 
@@ -179,9 +187,28 @@ class Scorer:
                     done[c] = span.stop
             size = counts[part][:, None]
             loss[part] = np.add.reduceat(losses, starts, axis=1).T / size
-            if self.problem.loss != "mse":
+            if not self.problem.regression:
                 accuracy[part] = np.add.reduceat(rights, starts, axis=1).T / size
         return [Scores(loss[i], accuracy[i], np.full(models, n)) for i, n in enumerate(counts.tolist())]
+
+    def outputs(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> list[ModelOutputs]:
+        """Return what ``rows [C, P]`` put out on the pool, or model c on ``pool[index[c]]``, which is not empty.
+
+        Raises ValueError for texts and judged samples, of which there is no one output.
+        """
+        found: list[dict[int, ModelOutputs]] = [{} for _ in rows]
+
+        def keep(chunk: Chunk) -> tuple[Tensor, Tensor]:
+            if chunk.outputs is None:
+                raise ValueError("outputs: these samples have no output of their own each")
+            for c, output, loss in zip(chunk.which, chunk.outputs, chunk.loss, strict=True):
+                found[c][chunk.begin] = ModelOutputs(output.cpu(), loss.cpu())
+            return chunk.loss, chunk.right
+
+        for _ in self.outcomes(rows, pool, index, keep):
+            pass
+        parts = [[part for _, part in sorted(each.items())] for each in found]
+        return [ModelOutputs(torch.cat([p.outputs for p in own], 1), torch.cat([p.loss for p in own])) for own in parts]
 
     def outcomes(
         self,

@@ -92,7 +92,7 @@ class StackedEngine(ScoringEngine):
         if self._pool is None or self._pool[0] is not pool:
             x = pool.x.reshape(len(pool), -1).to(device=self.device, dtype=self.dtype)
             y = pool.y.to(self.device)
-            if self.problem.loss == "mse":
+            if self.problem.regression:
                 y = y.to(self.dtype).reshape(len(pool), -1)
             self._pool = (pool, x, y)
         return self._pool[1], self._pool[2]

@@ -47,7 +47,9 @@ class VmappedEngine(ScoringEngine):
         """Return one seat's weighted loss and its samples' losses ``[B]``."""
         placed = {place: p for name, p in parameters.items() for place in self.places[name]}
         output: Tensor = functional_call(self.module, placed, (x,), tie_weights=False)
-        if self.problem.loss == "cross_entropy":
+        if self.problem.objective is not None:
+            losses = self.problem.objective(output, y)
+        elif self.problem.loss == "cross_entropy":
             losses = F.cross_entropy(output, y, reduction="none")
             losses = losses.mean(1) if losses.ndim == 2 else losses  # of texts, over all positions
         else:

@@ -12,10 +12,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, nearest
 from hanse.base.factories import Positive, Rate
 from hanse.core.part import State, ValuePart, Values, View
 from hanse.core.port import Derived, Gradient, Request
@@ -24,10 +24,19 @@ from hanse.core.telling import Measure, Telling
 from hanse.games import mixture, shapley
 from hanse.games.gtg import Stop
 from hanse.games.semivalues import Semivalue
-from hanse.learning.coalitions import WORST, Coalitions
+from hanse.learning.coalitions import WEIGHED, WORST, Coalitions
+from hanse.learning.metrics import METRICS
 from hanse.mechanisms.weigh import sample_shares
 
-Utility = Literal["loss", "accuracy", "balanced"]
+
+def _utility(name: str) -> str:
+    if name not in (*WEIGHED, *METRICS) and ":" not in name:
+        raise ValueError(f"no such utility{nearest(name, {*WEIGHED, *METRICS})}")
+    return name
+
+
+Utility = Annotated[str, AfterValidator(_utility)]
+"""What coalitions are judged by: "loss", "accuracy", "balanced", or a metric by name or import path."""
 MOST_CHECKED = 8  # seats: the exact value takes 2^n models
 VALIDATION = frozenset({"validation"})
 GIVES = frozenset({"values"})
@@ -51,7 +60,9 @@ class Solved:
 
 def _by_block(solve: Callable[[Floats], Floats], game: Coalitions) -> Floats:
     """Return ``[m, B]``: what ``solve`` makes of the utilities ``[evaluated]`` without each block in turn."""
-    found = [solve(without) for without in game.without_block.T]
+    # a block may hold all samples of a class, and a metric has no value without it: nor have the values
+    none = np.full(game.players, np.nan)
+    found = [none if np.isnan(worth).any() else solve(worth) for worth in game.without_block.T]
     return np.stack(found, axis=1) if found else np.zeros((game.players, 0))
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hanse.learning.metrics import ACCURACY, LOSS, Reading
 from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even, slug
 from hanse.reports.groups import SeedGroup, honest_of, roles_of
 from hanse.reports.market import MOST
@@ -41,15 +42,50 @@ def curve_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     Losses on a test set are left out where there is an accuracy of the same name, but the server's own is kept.
     """
     charts = []
-    for key, title, axis, factor in _CURVES:
+    curves, meaning = _main_curves(groups)
+    for key, title, axis, factor in (*curves, *_CURVES):
         lines = [line for i, group in enumerate(groups) if (line := _line(group, key, factor, i)) is not None]
         accurate = any(len(run.series("client/test_accuracy")[0]) for group in groups for run in group.runs)
         if not lines or (key == "client/test_loss" and accurate):
             continue
-        caption = f"{_MEANING[key]} {_band(groups, lines)}"
+        caption = f"{(_MEANING | meaning)[key]} {_band(groups, lines)}"
         name = key.replace("/", "-").replace("_", "-")
         charts.append(Chart(name, _SECTION, title, caption, Lines(tuple(lines)), x="rounds played", y=axis))
     return charts
+
+
+def _main_curves(groups: Sequence[SeedGroup]) -> tuple[list[tuple[str, str, str, float]], dict[str, str]]:
+    """Return the curves of the experiments' main metrics that have none yet, and what they mean."""
+    curves, meaning = list[tuple[str, str, str, float]](), dict[str, str]()
+    usual = {ACCURACY, LOSS}
+    for reading in dict.fromkeys(run.main for group in groups for run in group.runs if run.main not in usual):
+        title, better = _capital(reading.title), "lower" if reading.less_is_better else "higher"
+        server, own = f"test/{reading.key}", f"client/test_{reading.key}"
+        curves.append(
+            (server, f"Test {reading.title}", f"{reading.title} on the test set{_unit(reading)}", reading.factor)
+        )
+        curves.append(
+            (own, f"{title} at the clients", f"mean {reading.title} on own test data{_unit(reading)}", reading.factor)
+        )
+        meaning[server] = f"{title} of the deployed models on the server's test samples; {better} is better."
+        meaning[own] = (
+            "Each client tests the model that it holds on its own test samples; mean over the clients that have a "
+            f"value, without those that the experiment makes cheat; {better} is better."
+        )
+    return curves, meaning
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _unit(reading: Reading) -> str:
+    return " (%)" if reading.percent else ""
+
+
+def own_axis(reading: Reading) -> str:
+    """Return what stands at an axis of clients' own figures."""
+    return f"{reading.title} on own test data{_unit(reading)}"
 
 
 def _line(group: SeedGroup, key: str, factor: float, look: int) -> Line | None:
@@ -66,7 +102,9 @@ def _line(group: SeedGroup, key: str, factor: float, look: int) -> Line | None:
 
 
 def _read(run: RunRecord, key: str) -> tuple[Ints, Floats]:
-    return own_accuracy(run, MOST_READ) if key == "client/test_accuracy" else run.series(key)
+    if key == "client/test_accuracy":
+        return own_accuracy(run, MOST_READ)
+    return own_main(run, MOST_READ) if key == f"client/test_{run.main.key}" != "client/test_loss" else run.series(key)
 
 
 def _band(groups: Sequence[SeedGroup], lines: Sequence[Line]) -> str:
@@ -81,7 +119,6 @@ def _band(groups: Sequence[SeedGroup], lines: Sequence[Line]) -> str:
 
 
 MOST_POINTS = 2000
-_OWN_ACCURACY = "accuracy on own test data (%)"
 
 
 def own_charts(groups: Sequence[SeedGroup], books: Mapping[str, Books]) -> list[Chart]:
@@ -97,7 +134,16 @@ def own_accuracy(run: RunRecord, most: int | None = None) -> tuple[Ints, Floats]
     Clients that the experiment makes cheat are left out: an attacker is tested on what it sends. Then at most ``most``
     rounds, evenly spread, are read.
     """
-    rounds, values = run.series("client/test_accuracy")
+    return _of_honest(run, ACCURACY, most)
+
+
+def own_main(run: RunRecord, most: int | None = None) -> tuple[Ints, Floats]:
+    """Return the same of the run's main metric: the mean over the clients that have it."""
+    return _of_honest(run, run.main, most)
+
+
+def _of_honest(run: RunRecord, reading: Reading, most: int | None) -> tuple[Ints, Floats]:
+    rounds, values = run.series(f"client/test_{reading.key}")
     honest = honest_of(run)
     if honest is None or not len(rounds):
         return rounds, values
@@ -105,19 +151,23 @@ def own_accuracy(run: RunRecord, most: int | None = None) -> tuple[Ints, Floats]
     for r in rounds[even(len(rounds), most or len(rounds))].tolist():
         tests = run.own_tests(r)
         if tests is not None:
-            found.append((r, float(tests.accuracy[np.isin(tests.clients, honest)].mean())))
+            own = (tests.accuracy if reading == ACCURACY else tests.main)[np.isin(tests.clients, honest)]
+            own = own if reading == ACCURACY else own[np.isfinite(own)]
+            found += [(r, float(own.mean()))] if len(own) else []
     kept, means = (np.array(column) for column in zip(*found, strict=True)) if found else (rounds[:0], values[:0])
     return kept.astype(np.int64), means.astype(np.float64)
 
 
 def last_tested(run: RunRecord) -> tuple[Ints, Floats] | None:
-    """Return the clients ``[n]`` of the last test on own data with an accuracy ``[n]``; None if there was no such."""
-    tested = [line["round"] for line in run.metrics if line.get("client/test_accuracy") is not None]
+    """Return the clients ``[n]`` of the last test on own data with their main metric ``[n]``; None if there was no
+    such.
+    """
+    tested = [line["round"] for line in run.metrics if line.get(f"client/test_{run.main.key}") is not None]
     tests = run.own_tests(tested[-1]) if tested else None
     if tests is None:
         return None
-    known = np.isfinite(tests.accuracy)
-    return (tests.clients[known], tests.accuracy[known]) if known.any() else None
+    known = np.isfinite(tests.main)
+    return (tests.clients[known], tests.main[known]) if known.any() else None
 
 
 def utilities(run: RunRecord) -> Floats | None:
@@ -133,24 +183,26 @@ def utilities(run: RunRecord) -> Floats | None:
 
 
 def _cdf(groups: Sequence[SeedGroup]) -> Chart | None:
-    lines = []
+    reading, lines = groups[0].runs[0].main, []
     for i, group in enumerate(groups):
-        own = [found[1] for run in group.runs if (found := last_tested(run)) is not None]
+        own = [f[1] for run in group.runs if run.main == reading and (f := last_tested(run)) is not None]
         if own:
             values = np.sort(np.concatenate(own))
             share = np.arange(1, len(values) + 1) / len(values)
             # from where nobody is below, so that the first step has a foot
             x, y = np.concatenate([values[:1], values]), np.concatenate([[0.0], share])
             kept = even(len(x), MOST_POINTS)
-            lines.append(Line(group.label, 100.0 * x[kept], 100.0 * y[kept], look=i))
+            lines.append(Line(group.label, reading.factor * x[kept], 100.0 * y[kept], look=i))
     if not lines:
         return None
     caption = (
-        "For each accuracy across, how many clients got at most that after the last round, all seeds together. A curve "
-        "further right is better; a steep one treats everyone alike; a long foot on the left are clients left behind."
+        f"For each {reading.title} across, how many clients got at most that after the last round, all seeds together. "
+        f"A curve further {'left' if reading.less_is_better else 'right'} is better; a steep one treats everyone "
+        f"alike; a long {'tail on the right' if reading.less_is_better else 'foot on the left'} are clients left "
+        "behind."
     )
     title, marks = "How clients fare on their own test data", Lines(tuple(lines), steps=True, whole=False)
-    return Chart("own-accuracy-cdf", _SECTION, title, caption, marks, x=_OWN_ACCURACY, y="clients (%)")
+    return Chart("own-accuracy-cdf", _SECTION, title, caption, marks, x=own_axis(reading), y="clients (%)")
 
 
 def _earned(group: SeedGroup, books: Books | None) -> Chart | None:
@@ -160,10 +212,14 @@ def _earned(group: SeedGroup, books: Books | None) -> Chart | None:
     if tested is None or len(tested[0]) < 2:
         return None
     if utility is not None:
-        worth, what, axis = utility, "Utility against accuracy", "utility over the run (tokens)"
+        worth, what, axis = utility, f"Utility against {run.main.title}", "utility over the run (tokens)"
         told = "its utility up: what the market brought it, less what sharing and the net payments cost"
     elif books is not None:
-        worth, what, axis = books.held[-1] - run.grant, "Tokens earned against accuracy", "tokens earned or lost"
+        worth, what, axis = (
+            books.held[-1] - run.grant,
+            f"Tokens earned against {run.main.title}",
+            "tokens earned or lost",
+        )
         told = "what it holds beyond its grant up"
     else:
         return None
@@ -175,14 +231,15 @@ def _earned(group: SeedGroup, books: Books | None) -> Chart | None:
     lines = []
     for kind in dict.fromkeys(kinds):
         here = np.array([k == kind for k in kinds])
-        x, y = 100.0 * accuracy[here], worth[clients[here]]
+        x, y = run.main.factor * accuracy[here], worth[clients[here]]
         few = len(clients) <= MOST
         names = tuple(f"client {run.client_label(c)}" for c in clients[here].tolist()) if few else ()
         lines.append(Line(kind, x, y, dots=True, names=names))
     caption = (
-        f"Every dot is one client: its accuracy on its own test data across, {told}. Right and up: it has both a good "
-        f"model and a gain. Seed {run.seeds[0]}."
+        f"Every dot is one client: its {run.main.title} on its own test data across, {told}. "
+        f"{'Left' if run.main.less_is_better else 'Right'} and up: it has both a good model and a gain. Seed "
+        f"{run.seeds[0]}."
     )
     marks = Lines(tuple(lines), zero=True, whole=False)
     title = f"{what}: {group.label}"
-    return Chart(f"earned-{slug(group.label)}", _SECTION, title, caption, marks, x=_OWN_ACCURACY, y=axis)
+    return Chart(f"earned-{slug(group.label)}", _SECTION, title, caption, marks, x=own_axis(run.main), y=axis)

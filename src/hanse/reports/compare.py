@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +15,10 @@ from rich.table import Table
 from scipy import stats
 
 from hanse.base.errors import UserError
-from hanse.reports.accuracy import own_accuracy
+from hanse.base.files import table
+from hanse.learning.losses import loss_told
+from hanse.learning.metrics import ACCURACY, LOSS, reading_of
+from hanse.reports.accuracy import own_accuracy, own_main
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.runs.record import RunRecord, load_runs
@@ -124,9 +128,10 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
     All rows have the same keys. ``kind`` is "run", "mean" or "sd" (the sample standard deviation over the seeds).
     ``rounds`` were finished; accuracies are shares from 0 to 1 and, like the loss, of the last tested round;
     ``test_loss`` is a cross-entropy, ``test_mse`` the mean squared error of a regression (the one has no figure of the
-    other); ``best_accuracy`` is the highest of all tested rounds, on the test set; ``client_accuracy`` is the honest
-    clients' mean on their own test data; ``seconds_per_round`` is the median wall clock; ``mb`` (10^6 bytes) up and
-    down over the whole run; ``refused`` updates. ``effective_round`` is how many
+    other); a loss that ``[train] loss`` names has a column of its own, and so has each of ``[eval] metrics`` on the
+    test set, and the main one at the clients; ``best_accuracy`` is the highest of all tested rounds, on the test set;
+    ``client_accuracy`` is the honest clients' mean on their own test data; ``seconds_per_round`` is the median wall
+    clock; ``mb`` (10^6 bytes) up and down over the whole run; ``refused`` updates. ``effective_round`` is how many
     rounds the run took to come within ``epsilon`` of the best accuracy of the first experiment (its run of the same
     seeds, or the first run), and ``effective_round_improvement`` how many percent fewer than that took itself (GTFLAT
     eq. 13). None: not recorded (a regression has no accuracy), or never that good. Raises UserError.
@@ -137,6 +142,8 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
     groups = group_runs(runs)
     first = {run.seeds: run for run in groups[0].runs}
     rows = {id(run): run_row(run) | _effective(run, first.get(run.seeds, runs[0]), epsilon) for run in runs}
+    every = dict.fromkeys(key for row in rows.values() for key in row)
+    rows = {run: {key: row.get(key) for key in every} for run, row in rows.items()}
     means = [row for group in groups for row in group_rows(group.label, [rows[id(run)] for run in group.runs])]
     return [*rows.values(), *means]
 
@@ -151,7 +158,8 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
     the first. Experiments with fewer than two seeds in common have no row.
     """
     found = []
-    for figure in TESTED:
+    named = dict.fromkeys(key for group in groups for run in group.runs for key in own_figures(run))
+    for figure in (*named, *TESTED):
         base, rows = _by_seeds(groups[0], figure), []
         for group in groups[1:]:
             if (test := paired(_by_seeds(group, figure), base)) is not None:
@@ -164,7 +172,7 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
 
 def _by_seeds(group: SeedGroup, figure: str) -> dict[Any, float]:
     """Return a figure by the run's and the split's seed, of the runs that have it."""
-    return {run.seeds: float(v) for run in group.runs if (v := run_row(run)[figure]) is not None}
+    return {run.seeds: float(v) for run in group.runs if (v := run_row(run).get(figure)) is not None}
 
 
 def _holm(p: Sequence[float]) -> list[float]:
@@ -178,10 +186,12 @@ def _holm(p: Sequence[float]) -> list[float]:
 
 def _effective(run: RunRecord, base: RunRecord, epsilon: float) -> dict[str, float | None]:
     """Return a run's effective round for the base run's best accuracy, and the improvement ratio."""
-    played, theirs = base.series("test/accuracy")
-    rounds, ours = run.series("test/accuracy")
-    if not len(theirs) or not len(ours):
+    played, theirs = base.series(f"test/{base.main.key}")
+    rounds, ours = run.series(f"test/{run.main.key}")
+    if not len(theirs) or not len(ours) or run.main != base.main:
         return dict.fromkeys(EFFECTIVE)
+    if run.main.less_is_better:
+        ours, theirs = -ours, -theirs
     target = float(theirs.max())
     reached = effective_round(rounds + 1, ours, target, epsilon)
     needed = effective_round(played + 1, theirs, target, epsilon)
@@ -192,11 +202,12 @@ def run_row(run: RunRecord) -> dict[str, Any]:
     """Return one run's row."""
     accuracy = run.series("test/accuracy")[1]
     loss = _last(run.series("test/loss")[1])
+    named = loss_told(table(run.config, "train").get("loss"))
     regression = not len(accuracy)  # its loss is a mean squared error; every other loss comes with an accuracy
     seconds = run.series("time/round_s")[1]
     traffic = [run.series(key)[1] for key in ("bytes/down", "bytes/up")]
     refused = run.series("refused")[1]
-    return {
+    row: dict[str, Any] = {
         "run": run.name,
         "kind": "run",
         "mechanism": run.mechanism,
@@ -204,13 +215,56 @@ def run_row(run: RunRecord) -> dict[str, Any]:
         "seed": run.seeds[0],
         "test_accuracy": _last(accuracy),
         "best_accuracy": float(accuracy.max()) if len(accuracy) else None,
-        "test_loss": None if regression else loss,
-        "test_mse": loss if regression else None,
+        "test_loss": None if regression or named is not None else loss,
+        "test_mse": loss if regression and named is None else None,
         "client_accuracy": _last(own_accuracy(run, 2)[1]),
         "seconds_per_round": float(np.median(seconds)) if len(seconds) else None,
         "mb": float(sum(t.sum() for t in traffic)) / 1e6 if any(len(t) for t in traffic) else None,
         "refused": int(refused.sum()) if len(refused) else None,
     }
+    return row | own_figures(run)
+
+
+def own_figures(run: RunRecord) -> dict[str, float | None]:
+    """Return the figures that the run's own file names, by column: its metrics ("test_auc", and of the main one
+    "best_auc" and "client_auc"), and its loss if that is another than its data imply.
+    """
+    found: dict[str, float | None] = {}
+    for reading in run.readings:
+        if reading in (ACCURACY, LOSS):
+            continue
+        values = run.series(f"test/{reading.key}")[1]
+        found[f"test_{reading.key}"] = _last(values)
+        if reading == run.main:
+            best = values.min if reading.less_is_better else values.max
+            found[f"best_{reading.key}"] = float(best()) if len(values) else None
+            found[f"client_{reading.key}"] = _last(own_main(run, 2)[1])
+    if (named := loss_told(table(run.config, "train").get("loss"))) is not None:
+        found[f"test_loss: {named}"] = _last(run.series("test/loss")[1])
+    return found
+
+
+def _own_column(key: str) -> tuple[str, str, str, float, int]:
+    """Return the key, the headings (terminal, report), factor and digits of a column of :func:`own_figures`."""
+    who, _, name = key.partition("_")
+    reading = reading_of(name) or ACCURACY
+    short = {"test": "test", "best": "best", "client": "own"}[who]
+    unit = " %" if reading.percent else ""
+    long = {"test": f"test {reading.title}", "best": f"best round {reading.title}"}.get(
+        who, f"{reading.title} at the clients"
+    )
+    if name.startswith("loss: "):
+        return key, name, f"test {name}", 1.0, 4
+    return key, f"{short} {reading.title}{unit}", f"{long}{unit}", reading.factor, 2 if reading.percent else 4
+
+
+def _own_columns(rows: Sequence[Mapping[str, Any]], known: Sequence[Any]) -> list[tuple[str, str, str, float, int]]:
+    """Return the columns of rows that are not among the ``known`` ones."""
+    usual = {*(column[0] for column in known), *NUMBERS, *EFFECTIVE, *_LABELS}
+    return [_own_column(key) for key in dict.fromkeys(key for row in rows for key in row) if key not in usual]
+
+
+_LABELS = ("run", "kind", "mechanism", "rounds", "seed", "base", "figure")
 
 
 def group_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -224,7 +278,7 @@ def group_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, 
     found = []
     for kind, statistic in (("mean", np.mean), ("sd", _sd)):
         numbers: dict[str, float | None] = {}
-        for key in (key for key in (*NUMBERS, *EFFECTIVE) if key in rows[0]):
+        for key in (key for key in rows[0] if key not in _LABELS):
             values = [r[key] for r in rows if r[key] is not None]
             numbers[key] = float(statistic(values)) if len(values) == many else None
         found.append({"run": f"{label} ({many} seeds)", "kind": kind, **shared, **numbers})
@@ -267,7 +321,9 @@ def compare_tables(rows: Sequence[Mapping[str, Any]], differences: Sequence[Mapp
     learned = _table("What was learned", _LEARNED, rows)
     if any(row["client_accuracy"] is not None for row in rows):
         learned.caption = "own %: the honest clients' accuracy on their own test data."
-    tables = [learned, _table("What it cost", _COST, rows)]
+    own = [(key, textwrap.fill(short, 16), f, digits) for key, short, _, f, digits in _own_columns(rows, ())]
+    named = [_table("By the metrics and losses that the runs' files name", own, rows)] if own else []
+    tables = [*named, learned, _table("What it cost", _COST, rows)]
     return [*tables, _differences(differences)] if differences else tables
 
 
@@ -290,7 +346,7 @@ def _differences(differences: Sequence[Mapping[str, Any]]) -> Table:
     table = _empty(title, "run", "seeds", "mean", "95 % interval", "p", "Holm", "flips")
     figure = None
     for row in differences:
-        key, heading, factor, digits = next(column for column in _LEARNED if column[0] == row["figure"])
+        key, heading, factor, digits = _column(row["figure"], _LEARNED, 1)
         if figure is not None and key != figure:
             table.add_section()
         figure = key
@@ -299,6 +355,12 @@ def _differences(differences: Sequence[Mapping[str, Any]]) -> Table:
         table.add_row(f"{row['run']}: {heading}", str(row["pairs"]), mean, f"{low} to {high}", *p)
     table.caption = "p: paired t test; Holm: corrected for all experiments; flips: exact sign-flip test."
     return table
+
+
+def _column(key: str, known: Sequence[tuple[str, str, float, int]], heading: int) -> tuple[str, str, float, int]:
+    """Return the column of a key: one of the ``known``, or a run's own one with its first or second heading."""
+    own = _own_column(key) if all(key != column[0] for column in known) else None
+    return next(c for c in known if c[0] == key) if own is None else (key, str(own[heading]), own[3], own[4])
 
 
 def _empty(title: str, name: str, *numbers: str) -> Table:
@@ -358,7 +420,7 @@ def runs_table(runs: Sequence[RunRecord]) -> TextTable:
     rows = [run_row(run) for run in runs]
     shown = _shown(rows)
     body = [
-        (row["run"], row["mechanism"], str(row["seed"]), *(_text_cell(row[k], None, f, d) for k, _, f, d in shown))
+        (row["run"], row["mechanism"], str(row["seed"]), *(_text_cell(row.get(k), None, f, d) for k, _, f, d in shown))
         for row in rows
     ]
     return TextTable(("run", "mechanism", "seed", *(heading for _, heading, _, _ in shown)), tuple(body))
@@ -370,7 +432,7 @@ def differences_tables(groups: Sequence[SeedGroup]) -> list[TextTable]:
     """
     rows: dict[str, list[tuple[str, ...]]] = {}
     for row in difference_rows(groups):
-        _, heading, factor, digits = next(column for column in _COLUMNS if column[0] == row["figure"])
+        _, heading, factor, digits = _column(row["figure"], _COLUMNS, 2)
         mean, low, high = (f"{factor * row[k]:+,.{digits}f}" for k in ("mean", "low", "high"))
         flip = "–" if row["p_sign_flip"] is None else f"{row['p_sign_flip']:.3g}"
         name = f"{row['run']} – {row['base']}: {heading}"
@@ -382,7 +444,8 @@ def differences_tables(groups: Sequence[SeedGroup]) -> list[TextTable]:
 
 
 def _shown(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, float, int]]:
-    found = [column for column in _COLUMNS if any(row[column[0]] is not None for row in rows)]
+    named = [(key, long, factor, digits) for key, _, long, factor, digits in _own_columns(rows, _COLUMNS)]
+    found = [column for column in (*named, *_COLUMNS) if any(row.get(column[0]) is not None for row in rows)]
     return [column for column in found if column[0] != "refused" or any(row["refused"] for row in rows)]
 
 

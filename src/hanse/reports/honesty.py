@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hanse.core.telling import HONEST
-from hanse.reports.accuracy import last_tested, utilities
+from hanse.reports.accuracy import last_tested, own_axis, utilities
 from hanse.reports.chart import Bars, Chart, Floats, Series, slug
 from hanse.reports.compare import paired
 from hanse.reports.contributions import errors_of
@@ -49,7 +49,7 @@ def outcomes(run: RunRecord) -> dict[str, Floats]:
     tested = last_tested(run)
     if tested is not None:
         found["accuracy"] = np.full(n, np.nan)
-        found["accuracy"][tested[0]] = 100.0 * tested[1]
+        found["accuracy"][tested[0]] = run.main.factor * tested[1]
     return found
 
 
@@ -81,7 +81,8 @@ def _charts(group: SeedGroup) -> list[Chart]:
                     float(known.mean()) if len(known) else float("nan")
                 )
     charts = []
-    for figure, title, axis in _FIGURES:
+    for figure, title, usual in _FIGURES:
+        axis = own_axis(group.runs[0].main) if figure == "accuracy" else usual
         by_kind = {k: v for k, v in means.get(figure, {}).items() if len(v) == len(seeds)}
         if len(by_kind) > 1:
             errors = sure if figure == "value" else {}

@@ -139,24 +139,25 @@ def sweep_chart(last: MarketRound, label: str) -> Chart:
 
 
 def _scatter(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return utility against accuracy, a point a run, if experiments recorded both."""
-    lines = []
+    """Return utility against the main metric, a point a run, if experiments recorded both."""
+    main, lines = groups[0].runs[0].main, []
     for group in groups:
         points = []
         for run in group.runs:
             final = run.metrics[-1]
-            accuracy, utility = final.get("client/test_accuracy"), final.get("utility/mean")
-            if isinstance(accuracy, float) and isinstance(utility, float):
-                points.append((100 * accuracy, utility))
+            own, utility = final.get(f"client/test_{main.key}"), final.get("utility/mean")
+            if isinstance(own, float) and isinstance(utility, float) and run.main == main:
+                points.append((main.factor * own, utility))
         if points:
             x, y = np.array(points).T
             lines.append(Line(group.label, x, y, dots=True))
     if len(lines) < 2:
         return []
-    caption = "Every dot is one run: the clients' mean accuracy on their own data across, their mean utility up."
-    x_axis, y_axis = "accuracy on own data, %", "mean utility, tokens"
+    caption = f"Every dot is one run: the clients' mean {main.title} on their own data across, their mean utility up."
+    x_axis = f"{main.title} on own data, %" if main.percent else f"{main.title} on own data"
+    y_axis = "mean utility, tokens"
     marks = Lines(tuple(lines), zero=True, whole=False)
-    return [Chart("market-utility", SECTION, "Utility and accuracy", caption, marks, x=x_axis, y=y_axis)]
+    return [Chart("market-utility", SECTION, f"Utility and {main.title}", caption, marks, x=x_axis, y=y_axis)]
 
 
 # ---- who paid whom, as a graph: clients on a circle, arrows as wide as the money

@@ -19,8 +19,8 @@ from hanse.data import build as build_data
 from hanse.federation.behaviour import Me
 from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import at_round, build_profiles
-from hanse.learning.models import build_problem
 from hanse.runs.config import Experiment
+from hanse.runs.setup import build_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +141,7 @@ def _gives(experiment: Experiment, mechanism: Mechanism, data: FederatedData | N
         "Each time that it trains, its updated model goes to the server in the clear, with the number of its samples."
     )
     if data is not None:
-        section = experiment.model
-        _, row = build_problem(section.name, data.input_shape, data.num_classes, 0, **section.options)
+        _, row = build_model(experiment, data)
         found.append(f"A model is {4e-6 * row.numel():.2g} MB each way for every seat.")
     return tuple(found)
 

@@ -98,7 +98,7 @@ def results(groups: Sequence[SeedGroup], figure: str, *, ascending: bool = False
     """Return each experiment's ``figure`` (a key of a compare row), the best first; without those that lack it."""
     found = []
     for group in groups:
-        values = [v for run in group.runs if (v := run_row(run)[figure]) is not None]
+        values = [v for run in group.runs if (v := run_row(run).get(figure)) is not None]
         if values:
             sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
             found.append(Result(group.label, float(np.mean(values)), sd, len(values)))
@@ -119,7 +119,9 @@ def _outcome(groups: Sequence[SeedGroup]) -> list[str]:
     server = ("test_accuracy", "test accuracy after the last round", 100.0, " %")
     loss = ("test_loss", "test loss after the last round (lower is better)", 1.0, "")
     squared = ("test_mse", "mean squared error on the test set after the last round (lower is better)", 1.0, "")
-    told: list[str] = []
+    told = _by_main(groups, who)
+    if told:
+        return told
     everywhere = len(results(groups, "client_accuracy")) == len(groups)
     for figure, what, factor, unit in (own, server, loss, squared) if everywhere else (server, own, loss, squared):
         found = results(groups, figure, ascending=figure in ("test_loss", "test_mse"))
@@ -128,6 +130,23 @@ def _outcome(groups: Sequence[SeedGroup]) -> list[str]:
         told.append(f"{_ranked(found, factor, unit)}{':' if len(found) > 1 else ''} {what}.")
         told += _close(found) if len(found) > 1 and len(told) == 1 else []
     return told or ["Nothing was tested yet: the runs have no accuracy and no loss."]
+
+
+def _by_main(groups: Sequence[SeedGroup], who: str) -> list[str]:
+    """Say it by the main metrics that the experiments' files name, each for those that share it."""
+    told: list[str] = []
+    for reading in dict.fromkeys(run.main for group in groups for run in group.runs if run.readings):
+        same = [group for group in groups if group.runs[0].main == reading]
+        better = " (lower is better)" if reading.less_is_better else ""
+        own = (f"client_{reading.key}", f"{reading.title} on the {who} own test data after the last round{better}")
+        server = (f"test_{reading.key}", f"test {reading.title} after the last round{better}")
+        for figure, what in (own, server):
+            found = results(same, figure, ascending=reading.less_is_better)
+            if found:
+                unit = " %" if reading.percent else ""
+                told.append(f"{_ranked(found, reading.factor, unit)}{':' if len(found) > 1 else ''} {what}.")
+                told += _close(found) if len(found) > 1 and figure == own[0] else []
+    return told
 
 
 def _ranked(found: Sequence[Result], factor: float, unit: str) -> str:

@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_toml, table
 from hanse.core.entry import TOKEN, escrow
 from hanse.core.entry import client as account_of
+from hanse.games.jackknife import jackknife_errors
+from hanse.learning.blocks import BLOCKS
+from hanse.learning.metrics import ACCURACY, Reading
 from hanse.ledger.export import tokens
 from hanse.ledger.place import reading
 from hanse.ledger.store import Record
@@ -117,10 +121,65 @@ HERE = "alone"  # the folder inside a run directory where --train-alone leaves i
 _SAME = ("data", "model", "train")  # what both runs must share, or the difference is not that of joining
 
 
+@dataclass(frozen=True, kw_only=True)
+class MainFit:
+    """The run's main metric on a client's own test data: ``values`` after each of the fit's rounds (None: none), and at
+    the end its standard ``error`` from the draw of the test samples; ``gap`` says why there is none.
+
+    ``alone`` is that of the model that the client trained by itself, and ``difference_error`` the standard error of the
+    difference, both models on the same samples, from ``blocks`` of them left out in turn. None: not known.
+    """
+
+    reading: Reading
+    values: tuple[float | None, ...]
+    error: float | None = None
+    gap: str = ""
+    alone: float | None = None
+    alone_gap: str = ""
+    difference_error: float | None = None
+    blocks: int = 0
+
+    @property
+    def last(self) -> float | None:
+        """The value at the last test."""
+        return self.values[-1]
+
+    @property
+    def difference(self) -> float | None:
+        """How much more the value is than alone."""
+        return None if self.last is None or self.alone is None else self.last - self.alone
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the value (Student's t); None if its error is not known."""
+        return self._around(self.last, self.error)
+
+    @property
+    def difference_interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the difference; None if its error is not known."""
+        return self._around(self.difference, self.difference_error)
+
+    @property
+    def sign(self) -> int:
+        """1 if the model is better than alone for all that the interval leaves open, -1 if it is worse, else 0."""
+        between = self.difference_interval
+        if between is None or between[0] <= 0 <= between[1]:
+            return 0
+        return 1 if (between[0] > 0) != self.reading.less_is_better else -1
+
+    def _around(self, value: float | None, error: float | None) -> tuple[float, float] | None:
+        if value is None or error is None or self.blocks < 2:
+            return None
+        half = float(stats.t.ppf(0.975, self.blocks - 1)) * error
+        return value - half, value + half
+
+
 @dataclass(frozen=True)
 class Fit:
     """A client's own test: the ``rounds`` (from 0) after which it tested, with ``accuracy`` and ``loss`` of the model
     that it held (or trained: ``[eval] model``), and ``samples`` it tested on (None: not recorded).
+
+    ``main`` is the run's main metric, if the experiment names one (``[eval] metrics``): it is judged in their place.
 
     ``alone_accuracy`` and ``alone_loss`` are those of a model that it trained by itself, at the end of the run
     ``alone`` (its folder's name) after ``alone_rounds``; None if there is no such run, and then ``how`` says how to get
@@ -138,6 +197,7 @@ class Fit:
     alone_rounds: int | None = None
     how: str = ""
     loss_error: float | None = None
+    main: MainFit | None = None
 
     @property
     def last(self) -> float | None:
@@ -168,30 +228,67 @@ def _fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
     named = None if alone is None else _checked(run, load_run(alone))
     if not tests:
         return Fit(how=_why_untested(run))
-    rounds, loss, accuracy, samples, errors = zip(*tests, strict=True)
-    known = next((n for n in reversed(samples) if n is not None), run.members.get(client, {}).get("tests"))
-    fit = Fit(rounds, accuracy, loss, known)
+    known = next((t.samples for t in reversed(tests) if t.samples), run.members.get(client, {}).get("tests"))
+    rounds, accuracy, loss = zip(*((test.round, test.accuracy, test.loss) for test in tests), strict=True)
+    fit = Fit(rounds, accuracy, loss, known, main=_main(run, tests))
     other = _find_alone(run) if named is None else named
     if other is None:
         return replace(fit, how=_how(run, client))
     theirs = _tests(other, client)
     if not theirs:
         return replace(fit, how=f"{other.name} did not test client {client} on its own data")
-    _, alone_loss, alone_accuracy, _, alone_error = theirs[-1]
+    ours, last = tests[-1], theirs[-1]
     # as if the two models erred independently: at most that, on the same samples
-    error = None if errors[-1] is None or alone_error is None else math.hypot(errors[-1], alone_error)
+    error = None if ours.error is None or last.error is None else math.hypot(ours.error, last.error)
     return replace(
         fit,
         alone=other.name,
-        alone_accuracy=alone_accuracy,
-        alone_loss=alone_loss,
+        alone_accuracy=last.accuracy,
+        alone_loss=last.loss,
         alone_rounds=len(other.metrics),
         loss_error=error,
+        main=None if fit.main is None else _beside(fit.main, ours, last, run.main == other.main),
     )
 
 
-def _tests(run: RunRecord, client: int) -> list[tuple[int, float | None, float | None, int | None, float | None]]:
-    """Return (round, loss, accuracy, samples, error of the loss) of every test of the client on its own share."""
+def _main(run: RunRecord, tests: Sequence[_OwnTest]) -> MainFit | None:
+    """Return the main metric of a client's tests; None if the experiment names none."""
+    if not run.readings:
+        return None
+    values, last = tuple(test.main for test in tests), tests[-1]
+    gap = last.gap or ("" if last.main is not None else "it is not recorded")
+    return MainFit(reading=run.main, values=values, gap=gap, error=_jackknife(last.without), blocks=len(last.without))
+
+
+def _beside(main: MainFit, ours: _OwnTest, alone: _OwnTest, same: bool) -> MainFit:
+    """Return the main metric with that of the client alone, if the run of single clients has the ``same`` one."""
+    if not same:
+        return replace(main, alone_gap=f"the run of single clients has no {main.reading.title} ([eval] metrics)")
+    paired = len(ours.without) == len(alone.without) and ours.samples == alone.samples
+    error = _jackknife(ours.without - alone.without) if paired else None
+    return replace(main, alone=alone.main, alone_gap=alone.gap, difference_error=error)
+
+
+def _jackknife(without: Floats) -> float | None:
+    return _known(float(jackknife_errors(without)))
+
+
+@dataclass(frozen=True)
+class _OwnTest:
+    """A client's test on its own share: see :class:`hanse.runs.record.OwnTests`; None: not known."""
+
+    round: int
+    loss: float | None
+    accuracy: float | None
+    samples: int | None
+    error: float | None
+    main: float | None
+    gap: str
+    without: Floats
+
+
+def _tests(run: RunRecord, client: int) -> list[_OwnTest]:
+    """Return every test of the client on its own share."""
     found = []
     for line in run.metrics:
         if line.get("client/test_loss") is None:
@@ -200,10 +297,13 @@ def _tests(run: RunRecord, client: int) -> list[tuple[int, float | None, float |
         at = [] if tests is None else np.flatnonzero(tests.clients == client).tolist()
         if tests is None or not at:
             continue
-        loss, accuracy, error = (_known(values[at[0]]) for values in (tests.loss, tests.accuracy, tests.error))
-        samples = None if tests.samples is None else int(tests.samples[at[0]])
+        [i] = at
+        columns = (tests.loss, tests.accuracy, tests.error, tests.main)
+        loss, accuracy, error, main = (_known(values[i]) for values in columns)
+        samples = None if tests.samples is None else int(tests.samples[i])
+        left = np.zeros(0) if tests.without is None else tests.without[i][: BLOCKS if samples is None else samples]
         if loss is not None or accuracy is not None:
-            found.append((int(line["round"]), loss, accuracy, samples, error))
+            found.append(_OwnTest(int(line["round"]), loss, accuracy, samples, error, main, tests.gaps[i], left))
     return found
 
 
@@ -744,6 +844,8 @@ def _model(fit: Fit) -> tuple[int | None, str]:
     """Return 1, 0 or -1 for a better, equal or worse model than alone (None: not known), and the sentence."""
     if fit.last is None and fit.last_loss is None:
         return None, f"How good its model is, is not known: {fit.how}."
+    if fit.main is not None:
+        return _by_main(fit.main)
     ours, alone = fit.last, fit.alone_accuracy
     if ours is None or alone is None:
         return _loss(fit)
@@ -755,6 +857,26 @@ def _model(fit: Fit) -> tuple[int | None, str]:
     if abs(points) <= CLEAR * 100 * error or points == 0:
         return 0, f"{told}. On {fit.samples} samples a difference of {points:+.1f} points may be chance."
     return (1 if points > 0 else -1), f"{told}: {points:+.1f} points, standard error at most {100 * error:.1f}."
+
+
+def _by_main(main: MainFit) -> tuple[int | None, str]:
+    """Return the same by the run's main metric, with the interval of the difference on the same test samples."""
+    reading, last = main.reading, main.last
+    if last is None:
+        return None, f"Its model's {reading.title} on its own test data is not known: {main.gap}."
+    told = f"Its model's {reading.title} on its own test data is {reading.show(last)}"
+    if main.difference is None or main.alone is None:
+        sure = "" if main.interval is None else f" (95 % interval {' to '.join(map(reading.show, main.interval))})"
+        return None, f"{told}{sure}; what alone is not known{f': {main.alone_gap}' if main.alone_gap else ''}."
+    told += f"; alone it would be {reading.show(main.alone)}{' (less is better)' if reading.less_is_better else ''}"
+    between = main.difference_interval
+    if between is None:
+        return 0, f"{told}. How much of that is chance is not known, so that it decides nothing."
+    low, high = map(reading.show_difference, between)
+    said = f"with 95 % confidence the difference is between {low} and {high}"
+    if not main.sign:
+        return 0, f"{told}. The two cannot be told apart: {said}."
+    return main.sign, f"{told}: {reading.show_difference(main.difference)}, and {said}."
 
 
 def _loss(fit: Fit) -> tuple[int | None, str]:
@@ -789,17 +911,19 @@ def _economy(money: Money | None, models: Models) -> tuple[int | None, str]:
 
 def _rate(fit: Fit, money: Money | None, models: Models) -> str:
     """Return what one side cost in terms of the other, where both are numbers of the same kind for everybody."""
-    if fit.last is None or fit.alone_accuracy is None or (money is None and models.utility is None):
+    reading = ACCURACY if fit.main is None else fit.main.reading
+    ours, alone = (fit.last, fit.alone_accuracy) if fit.main is None else (fit.main.last, fit.main.alone)
+    if ours is None or alone is None or (money is None and models.utility is None):
         return ""
-    points = 100 * (fit.last - fit.alone_accuracy)
+    points = 100 * (ours - alone) * (-1 if reading.less_is_better else 1)
     worth = models.utility if models.utility is not None else money.net / TOKEN if money is not None else 0.0
     if worth * points >= 0:
         return ""
-    per = abs(worth / points)
+    per, step = abs(worth / points), "point" if reading.percent else "0.01"
     return (
-        f"It paid {per:.3g} tokens for each point of accuracy."
+        f"It paid {per:.3g} tokens for each {step} of {reading.title}."
         if points > 0
-        else f"It earned {per:.3g} tokens for each point of accuracy that it gave up."
+        else f"It earned {per:.3g} tokens for each {step} of {reading.title} that it gave up."
     )
 
 

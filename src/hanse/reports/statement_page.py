@@ -13,7 +13,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hanse.ledger.export import tokens
-from hanse.reports.statement import Statement
+from hanse.reports.statement import MainFit, Statement
 
 _TEMPLATE = "statement.html.j2"
 _SOURCE = files("hanse.reports").joinpath(_TEMPLATE).read_text(encoding="utf-8")
@@ -101,6 +101,8 @@ def _value_bars(statement: Statement) -> Picture | None:
 
 def _accuracy_line(statement: Statement) -> Picture | None:
     fit = statement.fit
+    if fit.main is not None:
+        return _main_line(fit.rounds, fit.main, statement.rounds)
     points = [(r, 100 * a) for r, a in zip(fit.rounds, fit.accuracy, strict=True) if a is not None]
     if len(points) < 2:
         return None
@@ -108,6 +110,19 @@ def _accuracy_line(statement: Statement) -> Picture | None:
     label = f"Accuracy on its own test data from {points[0][1]:.1f} % to {points[-1][1]:.1f} %."
     label += "" if alone is None else f" The dashed line is the accuracy alone, {alone:.1f} %."
     return _curve(points, statement.rounds, alone, " %", label, least=(0.0, 100.0))
+
+
+def _main_line(rounds: Sequence[int], main: MainFit, played: int) -> Picture | None:
+    """Return the curve of the run's main metric on the client's own test data."""
+    reading = main.reading
+    points = [(r, reading.factor * v) for r, v in zip(rounds, main.values, strict=True) if v is not None]
+    if len(points) < 2:
+        return None
+    alone = None if main.alone is None else reading.factor * main.alone
+    first, last = (reading.show(v / reading.factor) for v in (points[0][1], points[-1][1]))
+    label = f"{reading.title[0].upper()}{reading.title[1:]} on its own test data from {first} to {last}."
+    label += "" if main.alone is None else f" The dashed line is the same alone, {reading.show(main.alone)}."
+    return _curve(points, played, alone, " %" if reading.percent else "", label)
 
 
 def _balance_line(statement: Statement) -> Picture | None:

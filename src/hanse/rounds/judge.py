@@ -13,7 +13,8 @@ from hanse.core.port import Confusion, Gradient
 from hanse.core.table import Floats
 from hanse.data import Samples
 from hanse.federation.answers import Share, confusion, gradient
-from hanse.learning.coalitions import Coalitions, sample_blocks
+from hanse.learning.blocks import sample_blocks
+from hanse.learning.coalitions import Coalitions
 from hanse.learning.job import Engine, Problem, Scores
 
 
@@ -37,7 +38,7 @@ class Judge:
 
     def gradients_without_block(self, rows: Tensor) -> Tensor:
         """Return the mean loss gradients ``[B, P]`` of one row ``[1, P]`` without each block of the validation set in
-        turn (see :func:`hanse.learning.coalitions.sample_blocks`); zero for buffers.
+        turn (see :func:`hanse.learning.blocks.sample_blocks`); zero for buffers.
         """
         count = len(self._samples())
         blocks = sample_blocks(count)
@@ -91,9 +92,9 @@ def by_class(problem: Problem, samples: Samples) -> list[Tensor]:
     """Return the positions of each class's samples, of the classes that there are; for regression, of each tenth of
     the samples by their (mean) target; for texts, which have many classes each, of each tenth in their order.
     """
-    if samples.y.ndim == 2 and problem.loss == "cross_entropy":
+    if samples.y.ndim == 2 and not problem.regression:
         return [part for part in torch.arange(len(samples)).tensor_split(10) if len(part)]
-    if problem.loss == "mse":
+    if problem.regression:
         order = samples.y.reshape(len(samples), -1).mean(1).argsort(stable=True)
         return [part.sort().values for part in order.tensor_split(10) if len(part)]
     order = samples.y.argsort(stable=True)

@@ -80,7 +80,7 @@ def _test(setup: Setup, experiment: Experiment, played: Played) -> Figures:
         trained = trained_models(played.view.updates, held)
     return ask_tests(
         setup.engine, setup.data, federation, number, state.table, held,
-        clients=clients, remote=remote, history=state.history, trained=trained,
+        clients=clients, remote=remote, history=state.history, trained=trained, problem=setup.problem,
     )  # fmt: skip
 
 

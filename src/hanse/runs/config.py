@@ -109,8 +109,10 @@ class TrainSection(Section):
     """``[train]``: local SGD; ``batch_size`` (32 if nothing is said), ``batches_per_epoch``, or ``steps`` of batches,
     which may be fresh draws of a ``batch_share`` of the samples. ``lr_decay_by``, ``order`` and ``statistics`` make it
     depend on what a client did before (:class:`hanse.core.recipe.Recipe`); they are for clients of this process.
-    ``rho`` and ``eps`` are for ``optimizer = "adadelta"``. ``loop`` is a training function of the user's own, as a
-    function or its import path, which is told all of these and does what it likes (:mod:`hanse.learning.loop`).
+    ``rho`` and ``eps`` are for ``optimizer = "adadelta"``. ``loss`` is what is minimised, by name or import path or as
+    a table with options (:mod:`hanse.learning.losses`); left out it is cross-entropy for classes, else squared error.
+    ``loop`` is a training function of the user's own, as a function or its import path, which is told all of these and
+    does what it likes (:mod:`hanse.learning.loop`).
     """
 
     loop: Function | None = None
@@ -129,6 +131,7 @@ class TrainSection(Section):
     lr_decay_by: Literal["round", "last"] = "round"
     order: Literal["shuffled", "by_class"] = "shuffled"
     statistics: Literal["averaged", "own"] = "averaged"
+    loss: str | dict[str, Any] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -156,7 +159,7 @@ class TrainSection(Section):
     @property
     def recipe(self) -> Recipe:
         """The same as the learning module's recipe."""
-        return Recipe(**self.model_dump(exclude={"loop"}))
+        return Recipe(**self.model_dump(exclude={"loss", "loop"}))
 
 
 class ClientsSection(Section):
@@ -226,11 +229,16 @@ class EvalSection(Section):
     """``[eval]``: test every this many rounds (and after the last); how many clients test on their own test share, and
     which ``model`` of theirs: the "deployed" one that they hold after the round, or the one that they have "trained" in
     it, before it was mixed with others' (who did not train: the deployed one). The server tests what is deployed.
+
+    ``metrics`` are what tests report beside loss and accuracy, by name or import path or as tables with options
+    (:mod:`hanse.learning.metrics`); reports, statements and comparisons speak of the first. Without any that is the
+    accuracy, and for regression the loss.
     """
 
     every: Positive = 1
     clients: Count | Literal["all"] = "all"
     model: Literal["deployed", "trained"] = "deployed"
+    metrics: Annotated[list[str | dict[str, Any]], Field(min_length=1)] | None = None
 
 
 class RunSection(Section):

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from hanse.base.errors import UserError, library, nearest
 from hanse.base.toml import flat
+from hanse.learning.metrics import ACCURACY, readings_of
 from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run
@@ -81,7 +82,7 @@ class ProgressBar:
             console=console,
             transient=False,
         )
-        self._task = TaskID(0)
+        self._task, self._main = TaskID(0), ACCURACY
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
         """Print what was said, start the bar."""
@@ -89,6 +90,7 @@ class ProgressBar:
             warns = "checkpoint" in line or line.startswith(("warning: ", "note: "))
             if self._explain or warns:
                 self._console.print(line, style="yellow" if warns else "dim", markup=False)
+        self._main = next(iter(readings_of(experiment.eval.metrics)), ACCURACY)
         self._progress.start()
         self._task = self._progress.add_task(self._label, total=experiment.run.rounds, completed=first_round, figure="")
 
@@ -97,7 +99,7 @@ class ProgressBar:
         self._progress.advance(self._task)
         if not self._figure:
             return
-        if figure := figure_of(metrics):
+        if figure := figure_of(metrics, self._main):
             self._progress.update(self._task, figure=figure)
 
     def on_end(self, result: Run) -> None:

@@ -42,6 +42,7 @@ from hanse.base.files import (
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import About, read_about
 from hanse.games.market import Market, Stop
+from hanse.learning.metrics import ACCURACY, Reading, readings_of
 from hanse.runs.config import ClientsSection
 
 if TYPE_CHECKING:
@@ -211,15 +212,15 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
     return arrays
 
 
-def figure_of(metrics: Mapping[str, Any]) -> str:
-    """Return the accuracy of a round in words, at the clients or else the server's; the loss if there is none, and
+def figure_of(metrics: Mapping[str, Any], main: Reading = ACCURACY) -> str:
+    """Return the main metric of a round in words, at the clients or else the server's; the loss if there is none, and
     nothing if nothing was tested.
     """
-    own = metrics.get("client/test_accuracy")
+    own, server = metrics.get(f"client/test_{main.key}"), metrics.get(f"test/{main.key}")
     if own is not None:  # the clients' own data come first where they test: it is what they asked for
-        return f"own accuracy {own:.3f}"
-    if metrics.get("test/accuracy") is not None:
-        return f"test accuracy {metrics['test/accuracy']:.3f}"
+        return f"own {main.title} {own:.3f}"
+    if server is not None:
+        return f"test {main.title} {server:.3f}"
     return f"test loss {metrics['test/loss']:.4g}" if metrics.get("test/loss") is not None else ""
 
 
@@ -288,6 +289,9 @@ class SeatColumns:
 class OwnTests:
     """What clients found on their own shares after a round, ``[n]`` each: ``loss``, ``accuracy`` (NaN: none), how many
     ``samples`` (None: not recorded) and the standard ``error`` of the loss (NaN: not recorded).
+
+    ``main`` is the run's main metric (NaN: none), ``gaps`` why there is none of it ("": there is), and ``without`` what
+    it is with each block of the client's samples left out, ``[n, B]`` (None: not recorded).
     """
 
     clients: Ints
@@ -295,6 +299,9 @@ class OwnTests:
     accuracy: Floats
     samples: Ints | None
     error: Floats
+    main: Floats
+    gaps: Sequence[str]
+    without: Floats | None
 
 
 # the arrays of a recorded market: how many axes of clients, and of what kinds of dtype
@@ -420,6 +427,16 @@ class RunRecord:
         return tuple(table(self.config, section).get(key, 0) for section, key in SEEDS)
 
     @property
+    def readings(self) -> tuple[Reading, ...]:
+        """How the metrics of ``[eval] metrics`` are read, the main one first; none if there is no such list."""
+        return readings_of(table(self.config, "eval").get("metrics"))
+
+    @property
+    def main(self) -> Reading:
+        """How the main metric is read: the first of the list, or else the accuracy."""
+        return next(iter(self.readings), ACCURACY)
+
+    @property
     def rounds_planned(self) -> int:
         """The number of rounds that the experiment asked for."""
         rounds = table(self.config, "run").get("rounds")
@@ -500,17 +517,21 @@ class RunRecord:
 
         Raises UserError if the arrays do not fit each other.
         """
-        record = self.arrays(round, only=OWN_TESTS)
+        key = f"test_{self.main.key}"
+        record = self.arrays(round, only=(*OWN_TESTS, key, f"{key}_gap", "test_without_block"))
         if "test_accuracy" not in record:
             return None
         count = len(record["test_accuracy"])
         unknown = np.full(count, np.nan)
         clients = record.get("tested", np.arange(count))
         loss, samples = record.get("test_loss", unknown), record.get("test_samples")
-        error = record.get("test_loss_error", unknown)
-        if any(array is not None and array.shape != (count,) for array in (clients, loss, samples, error)):
+        error, main = record.get("test_loss_error", unknown), record.get(key, unknown)
+        gaps, without = record.get(f"{key}_gap", np.full(count, "")), record.get("test_without_block")
+        each = (clients, loss, samples, error, main, gaps, None if without is None else without[:, 0])
+        if any(array is not None and array.shape != (count,) for array in each):
             raise UserError(f"{round_file(self.path, round)}: its tests of clients do not fit each other")
-        return OwnTests(clients.astype(np.int64), loss, record["test_accuracy"], samples, error)
+        told = [str(gap) for gap in gaps.tolist()]
+        return OwnTests(clients.astype(np.int64), loss, record["test_accuracy"], samples, error, main, told, without)
 
     @cached_property
     def without_block(self) -> Mapping[int, tuple[Ints, Floats]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -28,10 +28,13 @@ from hanse.federation.norm_bound import Bounded, build_refusal
 from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import Profile, build_profiles
 from hanse.learning.agreement import settle, why_unfit
+from hanse.learning.coalitions import metric_of
 from hanse.learning.engines import EngineChoice, choose, pick_device
 from hanse.learning.generator import why_no_head
 from hanse.learning.job import Engine, Problem
 from hanse.learning.loop import WITH_PENALTY, Loop, LoopEngine
+from hanse.learning.losses import balanced, build_objective
+from hanse.learning.metrics import build_metrics
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
@@ -41,6 +44,7 @@ from hanse.mechanisms.select import rounds_to_meet_all
 from hanse.rounds.judge import Judge
 from hanse.rounds.round import Setup
 from hanse.runs.config import Experiment
+from hanse.runs.metrics import missing_metrics, refused_metrics
 
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
 
@@ -73,10 +77,7 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
     Raises UserError that lists everything that does not fit.
     """
     data = build_data(experiment.data) if data is None else data
-    section = experiment.model
-    problem, initial = build_problem(
-        section.name, data.input_shape, data.num_classes, experiment.run.seed, **section.options
-    )
+    problem, initial = build_model(experiment, data)
     mechanism = experiment.mechanism.built
     lines: list[str] = []
     clients, seed = experiment.clients, experiment.run.seed
@@ -95,6 +96,7 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
     given = experiment.train.loop
     loop = None if given is None else tried(lambda: Loop.of(given, "train.loop"))
     lines += [] if loop is None else _not_for_loops(experiment, mechanism, loop)
+    lines += [*refused_metrics(problem, data, _tested(experiment, data, False)), *_no_utility(data, problem, mechanism)]
     seats, least = getattr(mechanism.select, "clients_per_round", data.num_clients), experiment.federation.min_replies
     if least > min(seats, data.num_clients):
         lines.append(f"federation.min_replies: {least}: more than the {min(seats, data.num_clients)} seats of a round")
@@ -129,6 +131,23 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
     )
 
 
+def build_model(experiment: Experiment, data: FederatedData) -> tuple[Problem, Tensor]:
+    """Return the model with its loss and metrics, and its first row ``[P]``. Raises UserError for a model, a loss or a
+    metric that does not exist or does not go with the data.
+    """
+    section, classes = experiment.model, data.num_classes
+    text = is_text(data.pool([0])[0])
+    loss: str | Mapping[str, Any] | None = experiment.train.loss
+    if isinstance(loss, dict) and loss.get("weights") == "balanced":
+        loss = balanced(loss, classes, data.class_counts())
+    objective = build_objective(loss, classes, text=text)
+    problem, row = build_problem(
+        section.name, data.input_shape, classes, experiment.run.seed, objective=objective, **section.options
+    )
+    text = text or problem.judge is not None
+    return replace(problem, metrics=build_metrics(experiment.eval.metrics, classes, text=text)), row
+
+
 HOOKS = ("present", "holds", "sees", "on_request", "on_reply", "tells")
 
 
@@ -160,6 +179,19 @@ def _too_many(table: dict[str, Any], mechanism: Mechanism, num_clients: int) -> 
         for name, m in many.items()
         if isinstance(m, int) and m > num_clients
     ]
+
+
+def _no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> list[str]:
+    """Return a line if values are asked for in a utility that the server's validation set does not have."""
+    utility, samples = getattr(mechanism.value, "utility", None), data.server_validation
+    if not isinstance(utility, str) or samples is None or not len(samples):
+        return []
+    try:
+        metric_of(problem, samples, utility)
+    except UserError as wrong:
+        told = (line.removeprefix("utility is ").removeprefix("utility: ") for line in wrong.lines)
+        return [f"mechanism.value.utility: {line}" for line in told]
+    return []
 
 
 def _not_remembered(experiment: Experiment, data: FederatedData, mechanism: Mechanism) -> list[str]:
@@ -242,6 +274,7 @@ def _given(
     if (
         any("head" in in_slots(part.needs, [slot]) for slot, part in mechanism.slots().items())
         and data.num_classes is not None
+        and not problem.one_output
     ):
         pool, _ = data.pool([0])
         if unfit or why_no_head(problem.module, problem.layout, pool.x[:2]) is None:
@@ -279,6 +312,7 @@ def settle_engine(
         *choice.why,
         *differs,
         *_too_short(experiment, blueprint),
+        *missing_metrics(problem, blueprint.data, _tested(experiment, blueprint.data, False)),
         *_not_held(mechanism),
         *_never_asked(experiment, mechanism),
         *_not_by_steps(mechanism, blueprint.loop),
@@ -375,8 +409,8 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
     def initial(k: int) -> Tensor:
         if k == 0:
             return blueprint.initial.to(blueprint.device)
-        options: dict[str, Any] = section.options
-        _, row = build_problem(section.name, data.input_shape, data.num_classes, seed, number=k, **options)
+        options: dict[str, Any] = {"number": k, "objective": problem.objective, **section.options}
+        _, row = build_problem(section.name, data.input_shape, data.num_classes, seed, **options)
         return row.to(blueprint.device)
 
     recipe = experiment.train.recipe

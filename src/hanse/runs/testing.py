@@ -23,9 +23,13 @@ from hanse.core.part import Deployment, OwnMix
 from hanse.core.port import Federation, Mixture, Request, Roster, Task, Test, Tested
 from hanse.core.table import SERVER, Floats, Ints, Table, Updates, mix
 from hanse.data.federated import FederatedData
+from hanse.federation.answers import Measured, measured
 from hanse.federation.check import heard
 from hanse.federation.policy import fits
-from hanse.learning.job import Engine, Scores
+from hanse.games.jackknife import jackknife_errors
+from hanse.learning.blocks import BLOCKS, errors_without
+from hanse.learning.job import Engine, Problem, Scores
+from hanse.learning.metrics import OF_TEXTS, Metric
 from hanse.learning.sequences import is_text, perplexity
 
 Metrics = Mapping[str, float | None]
@@ -52,6 +56,7 @@ def ask_tests(
     remote: bool,
     history: History | None = None,
     trained: Mapping[int, Tensor] = MappingProxyType({}),
+    problem: Problem | None = None,
 ) -> Figures:
     """Test what clients hold after a round: on the server's test set (a mean over clients), and by ``clients [n]``,
     each on its own test share.
@@ -60,8 +65,10 @@ def ask_tests(
     whether they are present or not. With clients that are ``remote``, a private row is tested by its owner alone,
     only those that are here are asked, and what they say is checked. With a ``history`` clients test with the
     batch-norm statistics that they keep; where they keep them, the server has none, and tests nothing. Clients in
-    ``trained`` test that model ``[P]`` in the place of what they hold.
+    ``trained`` test that model ``[P]`` in the place of what they hold. The ``problem`` says which metrics are reported
+    beside loss and accuracy.
     """
+    measures = () if problem is None else problem.metrics
     rows = held.rows
     public = rows[table.owner[rows] == SERVER] if remote else rows
     roster = federation.present(round) if remote and len(clients) else Roster()
@@ -80,10 +87,10 @@ def ask_tests(
     found = {r.client: one for r in replies for one in r.results if isinstance(one, Tested)}
     tested = {c: found[c] for c in here.tolist() if c in found and (found[c].num_samples or not remote)}
     complete = history is None or not history.statistics.shape[1]
-    metrics = _on_server(engine, data, table, public) if complete else {}
+    metrics = _on_server(engine, data, table, public, problem) if complete else {}
     if tested:
         text = is_text(data.pool([], "test")[0])
-        figures = _figures(np.array(list(tested)), list(tested.values()), text)
+        figures = _figures(np.array(list(tested)), list(tested.values()), text, measures)
         # JSON has no word for infinity, which is what a participant can make of a mean
         finite = {name: x if x is None or math.isfinite(x) else None for name, x in figures.metrics.items()}
         metrics |= finite if remote else figures.metrics
@@ -150,7 +157,9 @@ def _kept(client: int, task: Task, history: History) -> Task:
     return replace(task, model=history.model(client, task.model)) if isinstance(task, Test) else task
 
 
-def _on_server(engine: Engine, data: FederatedData, table: Table, rows: Ints) -> dict[str, float | None]:
+def _on_server(
+    engine: Engine, data: FederatedData, table: Table, rows: Ints, problem: Problem | None
+) -> dict[str, float | None]:
     """Return the figures on the server's own test set, means over the clients that hold ``rows [n]``."""
     if data.server_test is None or not len(rows):
         return {}
@@ -162,10 +171,28 @@ def _on_server(engine: Engine, data: FederatedData, table: Table, rows: Ints) ->
         found["test/perplexity"] = perplexity(loss)
     if not np.isnan(scores.accuracy).any():
         found["test/accuracy"] = float(np.average(scores.accuracy, weights=count))
+    if problem is not None and problem.metrics and len(data.server_test):
+        found |= _measured_on_server(measured(problem, engine, table.rows[held], data.server_test), count, problem)
     return found
 
 
-def _figures(clients: Ints, results: Sequence[Tested], text: bool) -> Figures:
+def _measured_on_server(found: Sequence[Measured], count: Ints, problem: Problem) -> dict[str, float | None]:
+    """Return the means of the metrics of several rows, held by ``count [k]`` clients each, and the standard error of
+    the main one from the draw of the test samples; None where a row has none.
+    """
+    figures: dict[str, float | None] = {}
+    for metric in problem.metrics:
+        values = [one.values.get(metric.key, math.nan) for one in found]
+        figures.setdefault(f"test/{metric.key}", _finite(float(np.average(values, weights=count))))
+    without = np.average([one.without_block for one in found], axis=0, weights=count)
+    return figures | {f"test/{problem.metrics[0].key}_error": _finite(float(jackknife_errors(without)))}
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def _figures(clients: Ints, results: Sequence[Tested], text: bool, measures: Sequence[Metric]) -> Figures:
     """Return the figures of ``clients [n]``: plain means, means weighted by samples, and the worst. Who has no test
     samples is listed and counts in none of them.
     """
@@ -188,7 +215,48 @@ def _figures(clients: Ints, results: Sequence[Tested], text: bool) -> Figures:
     found |= personal_fit(Scores(loss, accuracy, count))
     if not np.isnan(of_row[some]).any() and some.any():  # of the row that they hold beside a personal model
         found["client/test_accuracy_of_row"] = float(of_row[some].mean())
+    for metric in measures:
+        if metric.key not in OF_TEXTS:
+            own = np.array([r.metrics.get(metric.key, math.nan) for r in results], np.float64)
+            arrays[f"test_{metric.key}"] = own
+            found |= _over_clients(metric, own, count)
+        if any(metric.key in r.gaps for r in results):
+            arrays[f"test_{metric.key}_gap"] = np.array([r.gaps.get(metric.key, "") for r in results], np.str_)
+    if measures:
+        arrays["test_without_block"] = without = _without_blocks(results)
+        known = errors_without(without, count)[some]
+        if len(known) and np.isfinite(known).all():
+            key = f"client/test_{measures[0].key}_error"
+            found[key] = float(np.sqrt((known**2).sum()) / len(known))
     return Figures(found, arrays)
+
+
+def _over_clients(metric: Metric, own: Floats, count: Ints) -> dict[str, float | None]:
+    """Return the mean of a metric ``own [n]`` over the clients that have it, weighted by samples too, the worst, and
+    how many have none.
+    """
+    known, name = np.isfinite(own), f"client/test_{metric.key}"
+    if not known.any():
+        return {name: None}
+    lacking = int((~known & (count > 0)).sum())
+    worst = own[known].max() if metric.reading.less_is_better else own[known].min()
+    found: dict[str, float | None] = {
+        name: float(own[known].mean()),
+        f"{name}_weighted": float(np.average(own[known], weights=count[known])),
+        f"{name}_worst": float(worst),
+    }
+    return found | ({f"{name}_missing": float(lacking)} if lacking else {})
+
+
+def _without_blocks(results: Sequence[Tested]) -> Floats:
+    """Return the clients' main metric without each block of their samples ``[n, B]``; NaN beyond the blocks that they
+    have.
+    """
+    table = np.full((len(results), BLOCKS), np.nan)
+    for own, result in zip(table, results, strict=True):
+        if result.without_block is not None:
+            own[: len(result.without_block)] = result.without_block.numpy()[:BLOCKS]
+    return table
 
 
 def _personal(table: Table, own: OwnMix, found: Mapping[int, Tested]) -> Floats | None:

@@ -19,6 +19,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import opened, read_toml, table
 from hanse.core.book import LedgerError
 from hanse.core.telling import About, matched, read_about
+from hanse.learning.metrics import ACCURACY, readings_of
 from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.ledger.totals import Totals
@@ -219,7 +220,7 @@ def progress_of(
     folder: Path, config: Mapping[str, Any], last: Mapping[str, Any], pace_s: float | None, now: float
 ) -> dict[str, Any]:
     """Return how far a run is: mechanism, seed, registered clients, rounds done (by the ``last`` line of its
-    metrics) and planned, state, and the seconds since then. None: its files do not say.
+    metrics) and planned, its main metric, state, and the seconds since then. None: its files do not say.
     """
 
     def number(section: str, key: str) -> int | None:
@@ -232,7 +233,9 @@ def progress_of(
     except OSError:
         age = None
     planned = number("run", "rounds")
+    main = next(iter(readings_of(table(config, "eval").get("metrics"))), ACCURACY)
     return {
+        "main": {"key": main.key[:80], "title": main.title[:80], "less": main.less_is_better},
         "mechanism": str(table(config, "mechanism").get("name", "?")).rpartition(":")[2][:80],
         "seed": number("run", "seed"),
         "clients": 1 if table(config, "data").get("partition") == "pooled" else number("data", "clients"),

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
-from hanse.base.files import read_toml
+from hanse.base.files import read_toml, table
+from hanse.learning.metrics import ACCURACY, readings_of
 from hanse.runs.record import METRICS, last_line
 from hanse.web.live_run import progress_of
 
@@ -48,17 +49,18 @@ def find_runs(root: Path) -> dict[str, ListedRun]:
 
 
 def summary(found: ListedRun, now: float) -> dict[str, Any]:
-    """Return a run in a line: what :func:`hanse.web.live_run.progress_of` says, and the last accuracy."""
+    """Return a run in a line: what :func:`hanse.web.live_run.progress_of` says, and the last main metric in words."""
     try:
         config = read_toml(found.folder / "config.toml")
     except UserError:
         config = {}
     line = last_line(found.folder / METRICS)
-    accuracy = line.get("test/accuracy", line.get("client/test_accuracy"))
+    main = next(iter(readings_of(table(config, "eval").get("metrics"))), ACCURACY)
+    figure = line.get(f"test/{main.key}", line.get(f"client/test_{main.key}"))
     pace = line.get("time/round_s")
     return {
         "id": found.id,
         "name": found.name,
-        "accuracy": accuracy if isinstance(accuracy, float) else None,
+        "figure": f"{main.title[:80]} {main.show(figure)}" if isinstance(figure, float) else None,
         **progress_of(found.folder, config, line, pace if isinstance(pace, float) else None, now),
     }

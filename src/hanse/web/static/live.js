@@ -150,11 +150,21 @@ function span(seconds) {
   return `${(seconds / 3600).toFixed(1)} h`;
 }
 
-const ACCURACY = [["test/accuracy", "on the server's test set"], ["client/test_accuracy", "clients on their own data, mean"], ["client/test_accuracy_min", "the worst client on its own data"]];
+const MEANING = "Share of test samples that the models get right, after each tested round; higher is better.";
 const LOSS = [["train/loss", "in training"], ["test/loss", "on the server's test set"], ["client/test_loss", "clients on their own data, mean"]];
 
+// the run's main metric: its curves, and what stands above and below them
+function mainFigures() {
+  const { key, title, less } = (run.progress && run.progress.main) || { key: "accuracy", title: "accuracy", less: false };
+  const usual = key === "accuracy", name = title[0].toUpperCase() + title.slice(1);
+  $("h-accuracy").textContent = name;
+  $("k-accuracy").textContent = usual ? MEANING : `${name} on test samples, after each tested round; ${less ? "lower" : "higher"} is better.`;
+  return { what: `${name} by round`, keys: [[`test/${key}`, "on the server's test set"], [`client/test_${key}`, "clients on their own data, mean"], [`client/test_${key}_${usual ? "min" : "worst"}`, "the worst client on its own data"]] };
+}
+
 function drawFigures() {
-  const charts = [["accuracy", ACCURACY, "Accuracy by round"], ["loss", LOSS, "Loss by round"]];
+  const main = mainFigures();
+  const charts = [["accuracy", main.keys, main.what], ["loss", LOSS, "Loss by round"]];
   for (const [id, keys] of charts) $(`s-${id}`).hidden = !keys.some(([key]) => run.series.has(key)); // before the widths are looked at
   for (const [id, keys, what] of charts) {
     const lines = keys.filter(([key]) => run.series.has(key)).map(([key, name]) => ({ name, points: points(key) }));

@@ -1,0 +1,240 @@
+"""What training minimises, by name or import path: the loss of each sample.
+
+A loss is a function of outputs and targets that returns one number a sample, so that every engine can weigh samples as
+it likes: padding counts nothing, and a batch's loss is the mean. Plain cross-entropy and plain squared error are no
+:class:`Objective`: engines have them built in.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Literal, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from hanse.base.errors import UserError, first_line, named
+from hanse.base.factories import Rate, Weight, call
+
+SampleLoss = Callable[[Tensor, Tensor], Tensor]
+"""Takes outputs ``[n, k]`` and targets (classes ``[n]`` int64, or numbers ``[n, k]``); returns losses ``[n]``."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss that is neither plain cross-entropy nor plain squared error: ``each`` says what a sample's is.
+
+    With ``one_output`` the model tells two classes apart by one number, the logit of class 1. ``told`` is the loss in
+    words.
+    """
+
+    told: str
+    each: SampleLoss
+    regression: bool = False
+    one_output: bool = False
+
+    def __call__(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return the losses ``[n]`` of outputs ``[n, ...]`` for targets ``y [n]`` (numbers: ``[n, ...]``)."""
+        n = y.shape[0]
+        return self.each(output.reshape(n, -1), y.reshape(n, -1) if self.regression else y)
+
+    def of_models(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return the losses ``[C, m]`` of outputs ``[C, k, m]``; ``y`` are the targets of the m samples, or of each
+        model's own ones in turn.
+        """
+        models, _, m = output.shape
+        flat = output.transpose(1, 2).reshape(models * m, -1)
+        targets = y.reshape(-1, m, *y.shape[1:])
+        targets = targets.expand(models, *targets.shape[1:]).reshape(models * m, *y.shape[1:])
+        return self(flat, targets).view(models, m)
+
+
+def classes_of(objective: Objective | None, output: Tensor) -> Tensor:
+    """Return which class outputs ``[n, k, ...]`` (or one logit each, ``[n]`` or ``[n, 1]``) take each sample for."""
+    if objective is not None and objective.one_output:
+        return (output.reshape(len(output)) > 0).long()
+    return output.argmax(dim=1)
+
+
+# ---- by name
+
+Weights = Literal["balanced"] | Sequence[Annotated[float, Field(ge=0, allow_inf_nan=False)]]
+
+
+def _weighted(losses: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
+    return losses if weights is None else losses * weights.to(losses)[y]
+
+
+def _cross_entropy(output: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
+    return _weighted(F.cross_entropy(output, y, reduction="none"), y, weights)
+
+
+def _focal(output: Tensor, y: Tensor, gamma: float, weights: Tensor | None) -> Tensor:
+    losses = F.cross_entropy(output, y, reduction="none")
+    missed = -torch.expm1(-losses)  # 1 - p of the true class
+    return _weighted(losses * missed.clamp(min=torch.finfo(losses.dtype).tiny) ** gamma, y, weights)
+
+
+def _bce(output: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
+    losses = F.binary_cross_entropy_with_logits(output.squeeze(1), y.to(output.dtype), reduction="none")
+    return _weighted(losses, y, weights)
+
+
+def _mse(output: Tensor, y: Tensor) -> Tensor:
+    return F.mse_loss(output, y, reduction="none").mean(1)
+
+
+def _mae(output: Tensor, y: Tensor) -> Tensor:
+    return F.l1_loss(output, y, reduction="none").mean(1)
+
+
+def _huber(output: Tensor, y: Tensor, delta: float) -> Tensor:
+    return F.huber_loss(output, y, reduction="none", delta=delta).mean(1)
+
+
+def cross_entropy(*, weights: Weights | None = None) -> Any:
+    """Return the cross-entropy of k outputs, a sample's times the weight of its class."""
+    return None if weights is None else partial(_cross_entropy, weights=_tensor(weights))
+
+
+def focal(*, gamma: Weight = 2.0, weights: Weights | None = None) -> SampleLoss:
+    """Return the focal loss (Lin et al. 2017, eq. 5): cross-entropy times ``(1 - p)^gamma``, p that of the class."""
+    return partial(_focal, gamma=gamma, weights=None if weights is None else _tensor(weights))
+
+
+def bce(*, weights: Weights | None = None) -> SampleLoss:
+    """Return the binary cross-entropy of one output, the logit of class 1 (PyTorch's ``BCEWithLogitsLoss``)."""
+    return partial(_bce, weights=None if weights is None else _tensor(weights))
+
+
+def mse() -> Any:
+    """Return the squared error."""
+
+
+def mae() -> SampleLoss:
+    """Return the absolute error, the mean over a sample's targets."""
+    return _mae
+
+
+def huber(*, delta: Rate = 1.0) -> SampleLoss:
+    """Return Huber's loss: half the squared error up to ``delta``, linear beyond it (PyTorch's ``HuberLoss``)."""
+    return partial(_huber, delta=delta)
+
+
+LOSSES: Mapping[str, Callable[..., Any]] = {
+    "cross_entropy": cross_entropy, "focal": focal, "bce": bce, "mse": mse, "mae": mae, "huber": huber,
+}  # fmt: skip
+OF_CLASSES, OF_NUMBERS = ("cross_entropy", "focal", "bce"), ("mse", "mae", "huber")
+WHERE = "train.loss"
+
+
+def _tensor(weights: Weights) -> Tensor:
+    assert not isinstance(weights, str)  # "balanced" has become numbers
+    return torch.tensor(list(weights), dtype=torch.float64)
+
+
+def loss_told(given: str | Mapping[str, Any] | None) -> str | None:
+    """Return in words what an experiment says under ``[train] loss``; None: nothing, or what its data imply anyway."""
+    if isinstance(given, str):
+        given = {"name": given}
+    if not isinstance(given, Mapping):
+        return None
+    name = str(given.get("name", "?")).rpartition(":")[2]
+    options = ", ".join(f"{key} = {value}" for key, value in sorted(given.items()) if key != "name")
+    return (f"{name} ({options})" if options else name) if options or name not in ("cross_entropy", "mse") else None
+
+
+def balanced(given: Mapping[str, Any], num_classes: int | None, counts: NDArray[np.int64] | None) -> Mapping[str, Any]:
+    """Return a ``[train] loss`` with numbers in the place of ``weights = "balanced"``: ``n / (k n_c)`` for a class with
+    ``n_c`` of the n train samples in k classes, as scikit-learn has it.
+
+    ``counts [N, num_classes]``: the clients' train samples of each class (None: not known here). Raises UserError.
+    """
+    if num_classes is None:
+        raise UserError(f"{WHERE}.weights: 'balanced': the targets are no classes; leave it out")
+    if counts is None:
+        raise UserError(
+            f"{WHERE}.weights: 'balanced': how many samples of each class the clients have is not known here; "
+            f"give {num_classes} numbers"
+        )
+    each = counts.sum(axis=0)
+    weights = np.divide(each.sum(), (each > 0).sum() * each, out=np.zeros(num_classes), where=each > 0)
+    return {**given, "weights": weights.tolist()}
+
+
+def build_objective(
+    given: str | Mapping[str, Any] | None, num_classes: int | None, *, text: bool = False
+) -> Objective | None:
+    """Return what ``[train] loss`` names, for targets of ``num_classes`` classes (None: numbers); None for what is
+    built in. Raises UserError for a name that does not go with such targets, and for wrong options.
+    """
+    if given is None:
+        return None
+    found, options = named(given, WHERE, LOSSES)
+    name = given if isinstance(given, str) else str(given["name"])
+    allowed = OF_NUMBERS if num_classes is None else OF_CLASSES
+    if name in LOSSES and name not in allowed:
+        kind = "numbers" if num_classes is None else f"{num_classes} classes"
+        raise UserError(f"{WHERE}: '{name}': the targets are {kind}; allowed: {', '.join(allowed)}, or an import path")
+    if name == "bce" and num_classes != 2:
+        raise UserError(f"{WHERE}: 'bce': tells two classes apart; the data have {num_classes}: take 'cross_entropy'")
+    each = call(found, options, WHERE) if name in LOSSES else _own(found, name, options, num_classes)
+    if each is None:
+        return None
+    if text:
+        raise UserError(f"{WHERE}: '{name}': texts have a label at every position; allowed: plain 'cross_entropy'")
+    weights = options.get("weights") if name in LOSSES else None
+    if weights is not None and len(weights) != num_classes:
+        raise UserError(f"{WHERE}.weights: {len(weights)} numbers; one for each of the {num_classes} classes is needed")
+    one = name == "bce" or (name not in LOSSES and options.get("outputs") == 1)
+    objective = Objective(loss_told(given) or name, each, num_classes is None, one)
+    return objective if name in LOSSES else _looked_at(objective, name, num_classes)
+
+
+def _own(found: Callable[..., Any], name: str, options: Mapping[str, Any], num_classes: int | None) -> SampleLoss:
+    """Return a loss of the user's own: a function of (outputs, targets), or a class such as PyTorch's, with options."""
+    options = dict(options)
+    if "outputs" in options and (options.pop("outputs") != 1 or num_classes != 2):
+        raise UserError(f"{WHERE}.outputs: must be 1, the logit of class 1 of two, or be left out")
+    try:
+        if inspect.isclass(found):
+            made = cast(SampleLoss, found(**options))
+            inspect.signature(made).bind(None, None)
+            return made
+        inspect.signature(found).bind(None, None, **options)
+    except TypeError as wrong:
+        raise UserError(f"{WHERE}: '{name}': cannot be called with (outputs, targets) and options: {wrong}") from None
+    own: SampleLoss = partial(found, **options)
+    return own
+
+
+def _looked_at(objective: Objective, name: str, num_classes: int | None) -> Objective:
+    """Try a loss of the user's own on four made-up samples. Raises UserError unless it gives one number each."""
+    draw = torch.Generator().manual_seed(0)
+    width = 1 if objective.one_output else num_classes or 1
+    output = torch.randn((4, width), generator=draw)
+    y = torch.arange(4) % num_classes if num_classes else torch.randn((4, 1), generator=draw)
+    try:
+        found = objective(output, y)
+        if isinstance(found, Tensor) and found.shape == (4,):
+            if torch.allclose(objective(output[:2], y[:2]), found[:2], rtol=1e-4, atol=1e-6, equal_nan=True):
+                return objective
+            raise UserError(f"{WHERE}: '{name}': a sample's loss must not depend on the other samples of its batch")
+    except UserError:
+        raise
+    except Exception as error:  # whatever a user's function raises is the reason
+        hint = ""
+        if num_classes == 2 and not objective.one_output:
+            hint = "; outputs = 1 if it takes one output for two classes"
+        raise UserError(f"{WHERE}: '{name}': fails on outputs [4, {width}] ({first_line(error)}){hint}") from None
+    shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    raise UserError(
+        f"{WHERE}: '{name}': returned {shape} for 4 samples; one loss a sample is needed, [4] (reduction = 'none')"
+    )

@@ -1,0 +1,85 @@
+"""Whether the metrics of an experiment can be computed on its data: looked at before round 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hanse.base.streams import stream
+from hanse.core.table import Ints
+from hanse.data import FederatedData
+from hanse.learning.job import Problem
+from hanse.learning.metrics import OF_TEXTS, WHERE, Judged, Metric
+
+_TRIED = 256  # samples on which a function of the user's own is tried
+_NAMED = 5  # clients in one line
+
+
+def refused_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list[str]:
+    """Return a line for each metric that no test of this experiment could have a value of: the whole test set is of one
+    class, or that of every client that tests is, or a function of the user's own fails.
+    """
+    lines = []
+    for metric in problem.metrics:
+        if data.test_weights is not None and metric.key not in OF_TEXTS:
+            lines.append(
+                f"{WHERE}: '{metric.key}': with data.client_test_from = 'classes' test samples count by weights; "
+                f"allowed: {', '.join(OF_TEXTS)}"
+            )
+            continue
+        own = targets_of(data, tested)
+        server = None if data.server_test is None or not len(data.server_test) else data.server_test.y.cpu().numpy()
+        gaps = _gaps(metric, own)
+        if server is not None and (gap := metric.gap(server)):
+            lines.append(f"{WHERE}: '{metric.key}': on the server's test set {gap}")
+        elif own and len(gaps) == len(own):
+            lines.append(
+                f"{WHERE}: '{metric.key}': no client's own test share can have it: {next(iter(gaps.values()))}"
+            )
+        elif not metric.built_in and (wrong := _fails(metric, problem, [*own.values(), server], data.num_classes)):
+            lines.append(f"{WHERE}: '{metric.key}': fails on the test samples: {wrong}")
+    return lines
+
+
+def missing_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list[str]:
+    """Return a warning for each metric that some clients' own test shares cannot have."""
+    own, lines = targets_of(data, tested) if problem.metrics else {}, []
+    for metric in problem.metrics:
+        if gaps := _gaps(metric, own):
+            names = [f"client {c}" for c in list(gaps)[:_NAMED]] + (["others"] if len(gaps) > _NAMED else [])
+            told = f"{len(gaps)} of {len(own)} clients have no {metric.reading.title} of their own"
+            first = next(iter(gaps))
+            lines.append(
+                f"warning: {WHERE}: '{metric.key}': {told} ({', '.join(names)}): of client {first} {gaps[first]}"
+            )
+    return lines
+
+
+def targets_of(data: FederatedData, tested: Ints) -> Mapping[int, NDArray[np.generic]]:
+    """Return the targets of the test share of each client that tests and has one here."""
+    if not len(tested):
+        return {}
+    pool, index = data.pool(tested.tolist(), "test")
+    found = zip(tested.tolist(), index, strict=True)
+    return {c: pool.y[own.to(pool.y.device)].cpu().numpy() for c, own in found if len(own)}
+
+
+def _gaps(metric: Metric, own: Mapping[int, NDArray[np.generic]]) -> dict[int, str]:
+    return {client: gap for client, y in own.items() if (gap := metric.gap(y))}
+
+
+def _fails(
+    metric: Metric, problem: Problem, targets: Sequence[NDArray[np.generic] | None], num_classes: int | None
+) -> str:
+    """Return why a function of the user's own fails on the largest of these targets with made-up predictions, or ""."""
+    largest = max((y for y in targets if y is not None), key=len, default=None)
+    if largest is None:
+        return ""
+    y = torch.from_numpy(largest[:_TRIED].copy())
+    width = y.reshape(len(y), -1).shape[1] if num_classes is None else 1 if problem.one_output else num_classes
+    outputs = torch.from_numpy(stream(0, "metrics").standard_normal((width, len(y))))
+    judged = Judged.of(y, outputs, torch.zeros(len(y)), problem.objective, regression=problem.regression)
+    return metric.of(judged)[1]

@@ -1,0 +1,278 @@
+"""A run by another metric than accuracy, end to end: its records, statement, report, comparison; and its gaps."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.metrics as sk
+import torch
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.core.port import Request, Test, Tested
+from hanse.data import Dataset, Samples
+from hanse.federation.check import room
+from hanse.federation.codec import pack, unpack_reply
+from hanse.federation.node import Assignment, ClientData, Node
+from hanse.reports.accuracy import curve_charts
+from hanse.reports.compare import compare_runs, compare_tables
+from hanse.reports.groups import group_runs
+from hanse.reports.report import summary
+from hanse.reports.statement import statement, train_alone
+from hanse.reports.statement_page import render
+from hanse.runs.record import load_run
+from hanse.runs.setup import build, settle_engine
+
+HERE = "tests.runs.test_main_metric:"
+SIZES = (400, 900, 900, 900)
+
+
+def wards(**_: Any) -> Dataset:
+    """Four hospitals with one disease: the first is small and has few cases, half of the others' patients are ill."""
+    draw = np.random.default_rng(3)
+    who = np.repeat(np.arange(4), SIZES)
+    y = (draw.random(len(who)) < np.where(who == 0, 0.15, 0.5)).astype(np.int64)
+    x = draw.standard_normal((len(who), 20)) + 0.35 * y[:, None] * np.linspace(-1, 1.5, 20)
+    samples = Samples(torch.tensor(x, dtype=torch.float32), torch.tensor(y))
+    return Dataset("wards", samples, samples.take(torch.arange(0)), 2, (20,), client_of=who)
+
+
+def one_sided(**_: Any) -> Dataset:
+    """The same, and nobody is ill in the third."""
+    data = wards()
+    y = torch.where(torch.as_tensor(data.client_of) == 2, 0, data.train.y)
+    return replace(data, train=Samples(data.train.x, y))
+
+
+def well(**_: Any) -> Dataset:
+    """The same with a test set in which nobody is ill."""
+    data = wards()
+    return replace(data, test=Samples(data.train.x[:50], torch.zeros(50, dtype=torch.int64)))
+
+
+def prices(**_: Any) -> Dataset:
+    """Numbers to predict."""
+    data = wards()
+    x = data.train.x
+    test = Samples(x[:90], x[:90, 0])
+    return Dataset("prices", Samples(x, x[:, 0] * 2 + x[:, 1]), test, None, (20,), client_of=data.client_of)
+
+
+def failing(y: Any, p: Any) -> float:
+    """Fail."""
+    raise RuntimeError("no such luck")
+
+
+def experiment(**sections: Any) -> hanse.Experiment:
+    given: dict[str, Any] = {
+        "data": {"source": HERE + "wards", "partition": "natural", "clients": 4, "client_test": 0.75},
+        "model": {"name": "mlp", "hidden": [16]},
+        "mechanism": {"name": "fedavg"},
+        "train": {"epochs": 4, "lr": 0.1, "batch_size": 16},
+        "eval": {"metrics": ["auc", "f1"]},
+        "engine": {"train": "stacked", "threads": 1},
+        "run": {"rounds": 4},
+    }
+    return hanse.Experiment(**{key: given.get(key, {}) | sections.get(key, {}) for key in {**given, **sections}})
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wards") / "joined"
+    hanse.run(experiment(), out=folder)
+    train_alone(folder)
+    return folder
+
+
+def own_auc(folder: Path, client: int) -> tuple[float, float]:
+    """Return a client's AUC and accuracy on its own test share, by scikit-learn on the model that it holds."""
+    result = hanse.resume(folder)
+    data = build(result.experiment).data
+    pool, [index] = data.pool([client], "test")
+    with torch.no_grad():
+        outputs = result.model(client)(pool.x[index]).softmax(1)[:, 1].numpy()
+    y = pool.y[index].numpy()
+    return float(sk.roc_auc_score(y, outputs)), float(((outputs > 0.5) == y).mean())
+
+
+def test_the_hospitals_statement_speaks_of_auc_and_does_not_say_it_lost(played: Path) -> None:
+    found = statement(played, 0)
+    joined, alone = own_auc(played, 0), own_auc(played / "alone", 0)
+    main = found.fit.main
+    assert main is not None
+    assert (main.last, main.alone) == (pytest.approx(joined[0], abs=1e-6), pytest.approx(alone[0], abs=1e-6))
+    assert joined[0] > alone[0]
+    assert joined[1] < alone[1]  # by accuracy, which the others' prevalence spoils, it lost
+    assert found.verdict.answer in ("yes", "even")
+    told = " ".join(found.verdict.reasons)
+    assert f"Its model's AUC on its own test data is {joined[0]:.3f}; alone it would be {alone[0]:.3f}" in told
+    assert "with 95 % confidence" in told
+    assert "% of its own" not in told
+    low, high = main.difference_interval or (np.nan, np.nan)
+    assert low < joined[0] - alone[0] < high
+    assert (found.verdict.answer == "yes") == (low > 0)
+    page = render(found)
+    assert "AUC on its own test data" in page
+    assert "that the model it held got right" not in page
+
+
+def test_no_is_said_only_where_the_interval_says_so(played: Path) -> None:
+    answers = {statement(played, c).verdict.answer for c in range(4)}
+    for client in range(4):
+        found = statement(played, client)
+        assert found.fit.main is not None
+        low, high = found.fit.main.difference_interval or (np.nan, np.nan)
+        assert found.verdict.answer == ("yes" if low > 0 else "no" if high < 0 else "even")
+    assert answers <= {"yes", "even", "no"}
+
+
+def test_records_report_and_comparison_have_the_metric(played: Path, tmp_path: Path) -> None:
+    run = load_run(played)
+    last = run.metrics[-1]
+    each = [own_auc(played, c)[0] for c in range(4)]
+    assert last["client/test_auc"] == pytest.approx(np.mean(each), abs=1e-6)
+    assert last["client/test_auc_worst"] == pytest.approx(min(each), abs=1e-6)
+    assert 0 < last["client/test_auc_error"] < 0.1
+    plain = tmp_path / "plain"
+    hanse.run(experiment(eval={"metrics": None}, train={"loss": {"name": "cross_entropy"}}), out=plain)
+    rows = compare_runs([played, plain])
+    assert [row["client_auc"] for row in rows] == [pytest.approx(np.mean(each), abs=1e-6), None]
+    assert [row["client_accuracy"] is not None for row in rows] == [True, True]
+    assert [str(column.header) for column in compare_tables(rows, [])[0].columns] == ["run", "own AUC"]
+    groups = group_runs([run])
+    assert summary(groups)[0] == f"fedavg {np.mean(each):.4f} AUC on the clients' own test data after the last round."
+    assert "AUC at the clients" in [chart.title for chart in curve_charts(groups)]
+
+
+def test_losses_of_two_kinds_have_two_columns(tmp_path: Path) -> None:
+    given = {"data": {"source": HERE + "well"}, "eval": {"metrics": None}, "run": {"rounds": 1}}
+    hanse.run(experiment(**given), out=tmp_path / "entropy")
+    hanse.run(experiment(**given, train={"loss": {"name": "focal", "gamma": 1.0}}), out=tmp_path / "focal")
+    rows = compare_runs([tmp_path / "entropy", tmp_path / "focal"])
+    assert [row["test_loss"] is None for row in rows] == [False, True]
+    assert [row["test_loss: focal (gamma = 1.0)"] is None for row in rows] == [True, False]
+
+
+def test_a_client_of_one_class_has_a_named_gap(tmp_path: Path) -> None:
+    asked = experiment(data={"source": HERE + "one_sided"}, run={"rounds": 1})
+    said = settle_engine(asked, build(asked))[2]
+    reason = "all 675 test samples are of class 0, and AUC needs two classes"
+    line = f"'auc': 1 of 4 clients have no AUC of their own (client 2): of client 2 {reason}"
+    assert any(line in one for one in said)
+    hanse.run(asked, out=tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    assert run.metrics[0]["client/test_auc_missing"] == 1
+    tests = run.own_tests(0)
+    assert tests is not None
+    assert np.isnan(tests.main).tolist() == [False, False, True, False]
+    assert run.metrics[0]["client/test_auc"] == pytest.approx(np.nanmean(tests.main))
+    assert tests.gaps[2] == reason
+    told = statement(tmp_path / "run", 2).verdict
+    assert told.answer == "unknown"
+    assert told.reasons[0] == f"Its model's AUC on its own test data is not known: {reason}."
+    assert "not known" in render(statement(tmp_path / "run", 2))
+
+
+@pytest.mark.parametrize(
+    ("sections", "line"),
+    [
+        ({"data": {"source": HERE + "well"}}, "'auc': on the server's test set all 25 test samples are of class 0"),
+        ({"eval": {"metrics": ["aucc"]}}, "eval.metrics: 'aucc': no such name; did you mean 'auc'?"),
+        ({"eval": {"metrics": [HERE + "failing"]}}, "'failing': fails on the test samples: RuntimeError: no such"),
+        ({"train": {"loss": "mae"}}, "train.loss: 'mae': the targets are 2 classes; allowed: cross_entropy"),
+        ({"train": {"loss": "bce"}, "model": {"name": HERE + "two"}}, r"this loss takes one output a sample, \[4, 1\]"),
+        ({"model": {"name": HERE + "one"}}, "cross-entropy takes two outputs .train.loss = 'bce' takes one"),
+        ({"mechanism": {"value": {"name": "gtg", "utility": "ac"}}}, "mechanism.value.utility: 'ac': no such utility"),
+        ({"mechanism": {"value": {"name": "gtg", "utility": "r2"}},
+          "data": {"validation": 0.2, "source": HERE + "mixed"}},
+         "mechanism.value.utility: 'r2': the targets are classes"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_before_round_0(sections: Any, line: str, tmp_path: Path) -> None:
+    given = experiment().sections()
+    given |= {name: ({} if name == "model" else given[name]) | table for name, table in sections.items()}
+    with pytest.raises(UserError, match=line):
+        play(given, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def play(given: Any, folder: Path) -> None:
+    hanse.run(hanse.Experiment(**given), out=folder)
+
+
+def one(input_shape: Any, num_classes: int | None) -> torch.nn.Module:
+    """One output whatever is asked for."""
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(20, 1))
+
+
+def two(input_shape: Any, num_classes: int | None) -> torch.nn.Module:
+    """Two outputs whatever is asked for."""
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(20, 2))
+
+
+def test_one_output_goes_through_values_tests_and_reports(tmp_path: Path) -> None:
+    value = {"name": "mixture", "utility": "auc", "interactions": True}
+    sections = {"mechanism": {"value": value}, "data": {"validation": 0.2, "source": HERE + "mixed"}}
+    result = hanse.run(experiment(**sections, train={"loss": "bce"}, run={"rounds": 2}), out=tmp_path / "run")
+    assert result.model(0)(torch.zeros(3, 20)).shape == (3, 1)
+    assert {"test/auc", "test/auc_error", "client/test_auc", "client/test_f1"} <= result.metrics[-1].keys()
+    line = result.clients[0]
+    assert line["value_draw_error"] > 0  # another draw of validation samples would have judged otherwise
+    given = statement(tmp_path / "run", 0).contributed
+    assert given.drawn is not None
+    assert given.interval is not None
+
+
+@pytest.mark.parametrize("name", ["exact", "banzhaf", "mixture", "gtg"])
+def test_values_on_one_case_have_no_known_error(name: str) -> None:
+    value = {"name": name, "utility": "auc"}
+    sections = {"data": {"validation": 0.5, "source": HERE + "rare"}, "eval": {"metrics": ["loss"]}}
+    result = hanse.run(experiment(**sections, mechanism={"value": value}, run={"rounds": 1}))
+    assert all(np.isfinite(line["value"]) for line in result.clients)
+    assert all(line.get("value_draw_error") is None for line in result.clients)
+
+
+def rare(**_: Any) -> Dataset:
+    """Two ill patients among sixty: one for validation, whose AUC without the block that has it is not known."""
+    data = wards()
+    return replace(data, test=Samples(data.train.x[:60], (torch.arange(60) % 30 == 0).long()))
+
+
+def mixed(**_: Any) -> Dataset:
+    """The hospitals, and test samples of both kinds."""
+    data = wards()
+    return replace(data, test=data.train.take(torch.arange(0, 3000, 5)))
+
+
+def test_numbers_have_metrics_too(tmp_path: Path) -> None:
+    sections = {"data": {"source": HERE + "prices"}, "eval": {"metrics": ["rmse", "r2"]}, "train": {"loss": "huber"}}
+    hanse.run(experiment(**sections, run={"rounds": 1}), out=tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    assert run.main.less_is_better
+    tests = run.own_tests(0)
+    assert tests is not None
+    assert run.metrics[0]["client/test_rmse_worst"] == pytest.approx(tests.main.max())
+    row = compare_runs([tmp_path / "run"])[0]
+    assert (row["test_mse"], row["test_loss"]) == (None, None)
+    assert row["test_rmse"] == run.metrics[0]["test/rmse"]
+    assert row["test_loss: huber"] == run.metrics[0]["test/loss"]
+
+
+def test_a_participant_on_a_network_reports_the_metrics_of_its_job(tmp_path: Path) -> None:
+    pool = wards().train
+    data = ClientData(pool.take(torch.arange(0, 100)), pool.take(torch.arange(100, 400)), num_classes=2)
+    train = experiment(train={"loss": {"name": "bce", "weights": [1.0, 2.0]}}).train.model_dump()
+    job = Assignment("run", 0, 1, 0, {"name": "logistic"}, train, metrics=["auc", {"name": HERE + "failing"}])
+    node = Node(data, Assignment.from_json(job.to_json()), tmp_path)
+    row = torch.randn(21, generator=torch.Generator().manual_seed(0))
+    request = Request(0, (Test("test", row),))
+    [found] = unpack_reply(node.answer(0, pack(request)), room(request)).results
+    assert isinstance(found, Tested)
+    assert data.test is not None
+    wanted = sk.roc_auc_score(data.test.y, data.test.x @ row[:20])
+    assert found.metrics == {"auc": pytest.approx(wanted)}
+    assert found.gaps == {"failing": "RuntimeError: no such luck"}
+    assert found.without_block is not None
+    assert found.without_block.shape == (20,)
