@@ -89,7 +89,7 @@ class ClientData:
                 "data.client_test_from = 'classes': a participant on a network has no weights for its test samples; "
                 "allowed: 'own', 'server'"
             )
-        return ClientData(train, share("test"), share("validation"), data.num_classes, f"client {client}")
+        return ClientData(train, share("test"), share("validation"), data.num_classes, data.names[client] if data.names else f"client {client}")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from hanse.base.errors import UserError, import_path, nearest
 from hanse.base.factories import Count, Positive, Rate, Weight, defaults
 from hanse.core.part import Mechanism
 from hanse.core.recipe import Optimizer, Recipe
-from hanse.data.spec import DataSpec
+from hanse.data.spec import OBJECT, DataSpec
 from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, current_names
 
 
@@ -26,15 +26,20 @@ class Section(BaseModel):
 
 
 class ModelSection(BaseModel):
-    """``[model]``: the model's name or import path; every other key is an option of that model."""
+    """``[model]``: the model's name or import path; every other key is an option of that model.
+
+    A run whose model was given as an object has "object" as its name, and records its class as ``object`` and the
+    digest of its structure as ``fingerprint``.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str = "mlp"
 
     @property
     def options(self) -> dict[str, Any]:
-        """The keys beside ``name``."""
-        return dict(self.model_extra or {})
+        """The keys beside ``name``, and beside what is recorded of an object."""
+        extra = dict(self.model_extra or {})
+        return {k: v for k, v in extra.items() if self.name != OBJECT or k not in ("object", "fingerprint")}
 
 
 class MechanismSection(BaseModel):

@@ -22,14 +22,16 @@ from hanse.core.port import Federation
 from hanse.core.table import Table, mix
 from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import fingerprint
+from hanse.data.spec import OBJECT
 from hanse.learning.job import Problem
+from hanse.learning.models import Factory, own_module
 from hanse.learning.threads import intra_op
 from hanse.rounds.round import LoopState, Played, Setup, finish, first_state
 from hanse.runs.attempt import MOST_FAILED, attempt, tell_owners, telling
 from hanse.runs.config import Experiment, RunSection
 from hanse.runs.record import METRICS, SEATS, played_lines
 from hanse.runs.rundir import RunDir, claim
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.setup import Own, build, settle_engine
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +102,7 @@ class Run:
         """Return a row ``[P]`` as a new module."""
         module = copy.deepcopy(self.problem.module)
         self.problem.layout.load(module, row.cpu())
-        return module
+        return own_module(module)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the metrics as a pandas frame, indexed by round. Raises UserError if pandas is not installed."""
@@ -157,11 +159,18 @@ class Budget:
 def run(
     experiment: Experiment | str | Path,
     *,
+    data: Any = None,
+    model: nn.Module | Factory | None = None,
     out: str | Path | None = None,
     observers: Sequence[Any] = (),
     overwrite: bool = False,
 ) -> Run:
     """Run an experiment (an :class:`Experiment`, or the path of a TOML file) and return the :class:`Run`.
+
+    ``data`` takes the place of ``data.source``: a :class:`hanse.data.Dataset`, a pandas DataFrame, arrays ``(x, y)`` or
+    ``(x, y, clients)``, a PyTorch or Hugging Face data set, or a dictionary of these by client (:mod:`hanse.data.own`).
+    ``model`` takes the place of ``model.name``: a module, whose weights are where training starts, or a function
+    ``(input_shape, num_classes, **options)`` that returns one.
 
     With ``out`` it leaves a run directory and can be resumed; without, nothing is written. Raises UserError for what
     cannot be run, before round 0, and MachineError for what the machine cannot do. What fails before a round is
@@ -170,19 +179,29 @@ def run(
     _check(observers)
     if not isinstance(experiment, Experiment):
         experiment = Experiment.read(experiment)
+    own = Own(data, model)
     if experiment.federation.engine != "local":
+        _refuse_objects(experiment, own)
         return _engine(experiment)(experiment, out=out, observers=observers, overwrite=overwrite)
     if out is None:
-        return _from_the_start(*settle_engine(experiment, build(experiment)), observers)
+        return _from_the_start(*settle_engine(experiment, build(experiment, own=own)), observers)
     with Hold(Path(out)) as hold:
         claim(hold, overwrite=overwrite)
-        ready = settle_engine(experiment, build(experiment))
+        ready = settle_engine(experiment, build(experiment, own=own))
         return _from_the_start(*ready, observers, hold, overwrite)
 
 
-def resume(path: str | Path, *, observers: Sequence[Any] = (), other_data: bool = False) -> Run:
+def resume(
+    path: str | Path,
+    *,
+    data: Any = None,
+    model: nn.Module | Factory | None = None,
+    observers: Sequence[Any] = (),
+    other_data: bool = False,
+) -> Run:
     """Go on with the run in a directory from its last sound checkpoint.
 
+    A run whose ``data`` or ``model`` were given as objects needs them again; the model's weights are the checkpoint's.
     Raises UserError if it is no run directory, if another process plays it, or if the data are not those that it was
     played with (``other_data`` allows that, and it is recorded), and MachineError for what the machine cannot do.
     """
@@ -191,12 +210,47 @@ def resume(path: str | Path, *, observers: Sequence[Any] = (), other_data: bool 
     if not (path / "config.toml").exists():
         raise UserError(f"{path}: is not a run directory (it has no config.toml)")
     experiment = Experiment.read(path / "config.toml")
+    own = Own(data, model)
     if experiment.federation.engine != "local":
+        _refuse_objects(experiment, own)
         return _engine(experiment)(experiment, out=path, observers=observers, again=True, other_data=other_data)
     with Hold(path) as hold:
         hold.take()
-        ready = settle_engine(experiment, build(experiment))
+        _same_objects(path, experiment, own)
+        blueprint = build(experiment, own=own)
+        _same_model(path, experiment, blueprint.experiment)
+        ready = settle_engine(experiment, blueprint)
         return _from_a_checkpoint(*ready, observers, hold, other_data)
+
+
+def _refuse_objects(experiment: Experiment, own: Own) -> None:
+    """Raise UserError for objects of this process where clients are in others."""
+    for key, given in (("data", own.data), ("model", own.model)):
+        if given is not None:
+            raise UserError(
+                f"{key}: an object of this process, and federation.engine = '{experiment.federation.engine}' plays in "
+                f"others: name an import path as {'data.source' if key == 'data' else 'model.name'}, or take 'local'"
+            )
+
+
+def _same_objects(path: Path, experiment: Experiment, own: Own) -> None:
+    """Raise UserError for an object that a run, which is to go on, was not given."""
+    for key, given, name in (
+        ("data.source", own.data, experiment.data.source),
+        ("model.name", own.model, experiment.model.name),
+    ):
+        if given is not None and name != OBJECT:
+            raise UserError(f"{path}: was played with {key} = '{name}', not with an object; leave the object out")
+
+
+def _same_model(path: Path, experiment: Experiment, now: Experiment) -> None:
+    """Raise UserError if the model that was given as an object is built otherwise than that of the run."""
+    before, given = (e.model.model_extra or {} for e in (experiment, now))
+    if experiment.model.name == OBJECT and before.get("fingerprint") != given.get("fingerprint"):
+        raise UserError(
+            f"{path}: was played with another model: {before.get('object')}, fingerprint {before.get('fingerprint')}; "
+            f"model is {given.get('object')}, fingerprint {given.get('fingerprint')}"
+        )
 
 
 def _engine(experiment: Experiment) -> Callable[..., Run]:
@@ -272,8 +326,9 @@ def _from_a_checkpoint(
     hold.take()
     with closing(setup.engine):
         folder, snapshot, warnings = RunDir.reopen(
-            hold.folder, experiment, setup.device, data=fingerprint(setup.data), other_data=other_data
-        )
+            hold.folder, experiment, setup.device,
+            data=fingerprint(setup.data), names=setup.data.names, other_data=other_data,
+        )  # fmt: skip
         with closing(folder):
             state = first_state(setup)
             if snapshot is not None:

@@ -473,7 +473,12 @@ class RunRecord:
 
     @cached_property
     def _names(self) -> dict[int, str]:
-        given = {seat.client: seat.name for seat in self.clients if seat.name}
+        try:
+            said = read_about(self.path)
+        except UserError:  # numbers do instead; what reads more of it says what is wrong
+            said = None
+        given = {} if said is None else dict(enumerate(said.names))
+        given |= {seat.client: seat.name for seat in self.clients if seat.name}
         return given | {i: str(member["name"]) for i, member in self.members.items() if member.get("name")}
 
     def arrays(self, round: int, only: Collection[str] = ()) -> dict[str, NDArray[Any]]:
