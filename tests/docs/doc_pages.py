@@ -37,6 +37,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SECTIONS = frozenset(Experiment.model_fields)
 HERE = ("digits", "synthetic", "fedsoft_linear")  # sources that need no file
+OWN_MODELS = ("own-data.md",)  # pages whose models are no stacks of known layers
 LONG = (["hanse", "demo"], ["hanse", "reproduce"], ["hanse", "report"])  # a report draws for seconds
 FENCE = re.compile(r"^(?P<indent> *)(?P<mark>`{3,}|~{3,})[ ]*(?P<language>[\w+-]*)[ ]*(?P<options>.*)$")
 OPTION = re.compile(r'([\w-]+)="([^"]*)"')
@@ -96,6 +97,7 @@ class Session:
     slow: bool = False
     module: types.ModuleType = field(default_factory=lambda: types.ModuleType("the_page"))
     printed: str = ""
+    engine: str = "stacked"  # quick tests take it where a block names none
     cut: bool = False
 
     def run(self, page: Path) -> None:
@@ -106,6 +108,8 @@ class Session:
             "bash": self.bash,
             "text": self.output,
         }
+        if page.name in OWN_MODELS:
+            self.engine = "auto"
         sys.modules["the_page"] = self.module  # dataclasses look up the module that they are made in
         with contextlib.chdir(self.folder), self.short():
             for block in blocks(page):
@@ -136,7 +140,7 @@ class Session:
             self.cut = True
             sections = sections | {"run": run | {"rounds": self.rounds}}
         if "engine" not in sections and isinstance(mechanism, dict):
-            engine = "sequential" if "fedgen" in str(mechanism.get("name")) else "stacked"
+            engine = "sequential" if "fedgen" in str(mechanism.get("name")) else self.engine
             sections = sections | {"engine": {"train": engine, "threads": 1}}
         return sections
 

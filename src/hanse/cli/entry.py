@@ -146,7 +146,7 @@ def _finish(result: object) -> None:
     last = result.metrics[-1] if result.metrics else {}
     figures = [f"{k} {last[k]:.4f}" for k in _FINAL if last.get(k) is not None]
     out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)
-    for line in (*mostly_refused(result.clients), *valued_otherwise(result.metrics)):
+    for line in (*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics)):
         say(f"warning: {line}", style="yellow")
     say(f"in {result.path}; a picture of it: hanse report {result.path}")
 

@@ -1,4 +1,4 @@
-"""Data of the user's own, in the forms in which people have them: a pandas DataFrame, numpy arrays, a PyTorch or Hugging
+"""Data of the user's own, in the forms in which people have them: a pandas DataFrame, arrays, a PyTorch or Hugging
 Face data set, and any of these for each client. Each becomes a :class:`hanse.data.dataset.Dataset`.
 
 A table has a column to be predicted and, if it is of several clients, a column that says whose each row is. What cannot
@@ -314,7 +314,7 @@ def _target_column(column: Any, owner: NDArray[Any] | None, where: str) -> tuple
     y = np.array(column, dtype=np.float32)
     if set(np.unique(y).tolist()) <= {0.0, 1.0}:
         line = (
-            f"{where}: column '{column.name}': the target is {column.dtype}, and floats are numbers to be predicted; it "
+            f"{where}: column '{column.name}': the target is {column.dtype}, a number to be predicted, and it "
             f"holds only 0 and 1: for classes, frame['{column.name}'].astype(int)"
         )
         return y, [line]

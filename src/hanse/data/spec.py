@@ -58,8 +58,8 @@ class DataSpec(BaseModel):
     min_samples: int = Field(
         10,
         ge=1,
-        description="iid, dirichlet, niid, mixture, cluster, and own data that are no hanse.data.Dataset: least samples "
-        "of a client, before its shares are cut",
+        description="iid, dirichlet, niid, mixture, cluster, and own data that are no hanse.data.Dataset: least "
+        "samples of a client, before its shares are cut",
     )
     classes_per_client: int | None = Field(
         None, ge=1, description="pathological (default 2), skew (default 5): number of classes of each client"

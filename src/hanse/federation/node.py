@@ -28,7 +28,7 @@ from hanse.core.port import Reply, Request, Result, Score, Scored, Task, Test, T
 from hanse.core.recipe import Recipe
 from hanse.data.federated import SHARES, FederatedData
 from hanse.data.fingerprint import Fingerprint, note_own_data, of_samples
-from hanse.data.samples import Samples
+from hanse.data.samples import Samples, first_gap
 from hanse.federation.answers import mixed
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, WireError, pack, unpack
@@ -49,7 +49,8 @@ KEPT = 16  # models by content hash that a node keeps: the last that it was sent
 class ClientData:
     """What one participant holds: its shares, and how many classes there are (None: regression).
 
-    ``profile`` are plain values that the server may know (its costs, its eagerness), ``name`` is for display.
+    Samples of several inputs are made with a dictionary (:class:`hanse.data.Samples`). ``profile`` are plain values
+    that the server may know (its costs, its eagerness), ``name`` is for display.
     """
 
     train: Samples
@@ -62,8 +63,18 @@ class ClientData:
     def __post_init__(self) -> None:
         for share in SHARES:
             samples = getattr(self, share)
-            if samples is not None and len(samples.x) != len(samples.y):
+            if samples is None:
+                continue
+            if len(samples.x) != len(samples.y):
                 raise UserError(f"load_data: {share}: {len(samples.x)} inputs and {len(samples.y)} targets")
+            if samples.inputs != self.train.inputs:
+                other = f"{list(samples.inputs.shapes)}, those of the train samples {list(self.train.inputs.shapes)}"
+                raise UserError(f"load_data: {share}: samples have the inputs {other}")
+            for values, what in ((samples.x, "features"), (samples.y, "targets")):
+                if (gap := first_gap(values)) is not None:
+                    (row, *rest), value = gap
+                    column = f", {samples.inputs.place(rest[0])}" if rest and what == "features" else ""
+                    raise UserError(f"load_data: {share}: {what} must be finite numbers: row {row}{column} is {value}")
         if len(self.train) == 0:
             raise UserError("load_data: train: no samples to train on")
 
@@ -89,7 +100,13 @@ class ClientData:
                 "data.client_test_from = 'classes': a participant on a network has no weights for its test samples; "
                 "allowed: 'own', 'server'"
             )
-        return ClientData(train, share("test"), share("validation"), data.num_classes, data.names[client] if data.names else f"client {client}")
+        return ClientData(
+            train,
+            share("test"),
+            share("validation"),
+            data.num_classes,
+            data.names[client] if data.names else f"client {client}",
+        )
 
 
 @dataclass(frozen=True)
@@ -142,7 +159,10 @@ class _Own(FederatedData):
         sizes = np.zeros(num_clients, np.int64)
         sizes[client] = len(shares.train)
         shape = tuple(shares.train.x.shape[1:])
-        return _Own("own", shares.num_classes, shape, "", sizes, None, None, client=client, shares=shares)
+        inputs = shares.train.inputs
+        return _Own(
+            "own", shares.num_classes, shape, "", sizes, None, None, client=client, shares=shares, inputs=inputs
+        )
 
 
 def hello(data: ClientData) -> dict[str, Any]:
@@ -151,6 +171,7 @@ def hello(data: ClientData) -> dict[str, Any]:
         "name": data.name,
         "num_samples": len(data.train),
         "input_shape": list(data.train.x.shape[1:]),
+        **({"inputs": [dataclasses.asdict(part) for part in data.train.inputs.parts]} if data.train.inputs else {}),
         "num_classes": data.num_classes,
         "text": is_text(data.train),
         "tests": 0 if data.test is None else len(data.test),
@@ -173,7 +194,7 @@ class Node:
         private_folder(self.folder)
         own = _Own.of(data, job.client, job.num_clients)
         model = dict(job.model)
-        problem, _ = build_problem(model.pop("name"), own.input_shape, own.num_classes, job.seed, **model)
+        problem, _ = build_problem(model.pop("name"), own.sample_shape, own.num_classes, job.seed, **model)
         recipe = Recipe(**job.train)
         engine = SequentialEngine(problem, threads=1)
         self.problem, self.data = problem, data

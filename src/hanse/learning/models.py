@@ -378,7 +378,8 @@ def build_problem(
 
     ``name`` is one of :data:`MODELS`, ``"package.module:factory"``, called as ``factory(input_shape, num_classes,
     **options)``, that function itself, or a module. ``num_classes`` None means regression: one output, mean squared
-    error. Raises UserError as :func:`build_module` does, and for a model without parameters that train, or with two in the same memory.
+    error. Raises UserError as :func:`build_module` does, and for a model without parameters that train, or with two in
+    the same memory.
     """
     module = build_module(name, input_shape, num_classes, seed, number=number, **options)
     where = _called(name)

@@ -21,6 +21,7 @@ from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import at_round, build_profiles
 from hanse.learning.models import build_problem
 from hanse.runs.config import Experiment
+from hanse.runs.record import client_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +50,19 @@ class Prospect:
         return asdict(self)
 
 
-def prospect(experiment: Experiment, client: int) -> Prospect:
-    """Return what ``experiment`` may cost and bring a client. Nothing is trained, and nothing downloaded.
+def prospect(experiment: Experiment, client: int | str) -> Prospect:
+    """Return what ``experiment`` may cost and bring a client: its number, or its name if the data are here and have
+    names. Nothing is trained, and nothing downloaded.
 
     Raises UserError for a mechanism that cannot be built, or no such client.
     """
     mechanism = experiment.mechanism.built
     data, why = _data(experiment)
     clients = _number_of_clients(experiment, data)
+    if isinstance(client, str):
+        if data is None or not data.names:
+            raise UserError(f"--client {client}: must be a number: before the run nobody has a name")
+        client = client_of(client, data.names)
     if not 0 <= client < clients:
         raise UserError(f"--client {client}: no such client; this experiment has clients 0 to {clients - 1}")
     grant, debt = round(experiment.clients.grant * TOKEN), -round(experiment.ledger.floor * TOKEN)
@@ -142,7 +148,7 @@ def _gives(experiment: Experiment, mechanism: Mechanism, data: FederatedData | N
     )
     if data is not None:
         section = experiment.model
-        _, row = build_problem(section.name, data.input_shape, data.num_classes, 0, **section.options)
+        _, row = build_problem(section.name, data.sample_shape, data.num_classes, 0, **section.options)
         found.append(f"A model is {4e-6 * row.numel():.2g} MB each way for every seat.")
     return tuple(found)
 

@@ -29,7 +29,7 @@ from hanse.learning.threads import intra_op
 from hanse.rounds.round import LoopState, Played, Setup, finish, first_state
 from hanse.runs.attempt import MOST_FAILED, attempt, tell_owners, telling
 from hanse.runs.config import Experiment, RunSection
-from hanse.runs.record import METRICS, SEATS, played_lines
+from hanse.runs.record import METRICS, SEATS, client_of, played_lines
 from hanse.runs.rundir import RunDir, claim
 from hanse.runs.setup import Own, build, settle_engine
 
@@ -75,7 +75,8 @@ class Run:
     client's row, ``personal [N, K]`` the weights of personal models if there are any, ``book`` the balances,
     ``tested`` the last test of clients on their own shares (arrays by name), ``tests`` that of each round that was
     tested, of a run without a directory. ``path`` is the run directory, if there
-    is one; ``over`` says why a run ended before its last round.
+    is one; ``over`` says why a run ended before its last round. ``names [N]``: what the data call the clients, or
+    nothing.
     """
 
     experiment: Experiment
@@ -91,9 +92,12 @@ class Run:
     path: Path | None = None
     interrupted: bool = False
     over: str | None = None
+    names: tuple[str, ...] = ()
 
-    def model(self, client: int = 0) -> nn.Module:
-        """Return the model that a client holds at the end, as a new module."""
+    def model(self, client: int | str = 0) -> nn.Module:
+        """Return the model that a client (its number or its name) holds at the end, as a new module."""
+        if isinstance(client, str):
+            client = client_of(client, self.names, "client")
         if self.personal is not None and self.personal[client].any():
             return self.model_of(mix(self.personal[[client]], self.table.rows[:0], self.table.rows)[0])
         return self.model_of(self.table.rows[int(self.home[client])])
@@ -109,8 +113,11 @@ class Run:
         return _frame(self.metrics).set_index("round")
 
     def clients_to_pandas(self) -> pd.DataFrame:
-        """Return the seats as a pandas frame, a row a seat."""
-        return _frame(self.clients)
+        """Return the seats as a pandas frame, a row a seat; with a column "name" where clients have names."""
+        frame = _frame(self.clients)
+        if self.names and "client" in frame:
+            frame.insert(2, "name", [self.names[client] for client in frame["client"]])
+        return frame
 
 
 def _frame(lines: list[dict[str, Any]]) -> pd.DataFrame:
@@ -358,7 +365,7 @@ def _play(
     said: Sequence[str],
 ) -> Run:
     """Play the rounds that are left."""
-    result = Run(experiment, setup.problem, table=state.table, home=state.home)
+    result = Run(experiment, setup.problem, table=state.table, home=state.home, names=setup.data.names)
     if folder is not None:
         result.path = folder.path
         result.metrics, result.clients = (played_lines(folder.path, name) for name in (METRICS, SEATS))

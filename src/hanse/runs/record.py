@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.base.errors import MachineError, UserError
+from hanse.base.errors import MachineError, UserError, nearest
 from hanse.base.files import (
     CLIENTS,
     LONGEST,
@@ -473,13 +473,11 @@ class RunRecord:
 
     @cached_property
     def _names(self) -> dict[int, str]:
-        try:
-            said = read_about(self.path)
-        except UserError:  # numbers do instead; what reads more of it says what is wrong
-            said = None
-        given = {} if said is None else dict(enumerate(said.names))
-        given |= {seat.client: seat.name for seat in self.clients if seat.name}
-        return given | {i: str(member["name"]) for i, member in self.members.items() if member.get("name")}
+        return client_names(self.path) | {seat.client: seat.name for seat in self.clients if seat.name}
+
+    def client_of(self, name: str) -> int:
+        """Return the number of the client that a person means. Raises UserError; see :func:`client_of`."""
+        return client_of(name, [self.client_label(c) for c in range(self.num_clients)])
 
     def arrays(self, round: int, only: Collection[str] = ()) -> dict[str, NDArray[Any]]:
         """Read the arrays of one round (0-based), all or ``only`` those named of them; empty if its file is not there.
@@ -579,6 +577,35 @@ class RunRecord:
             else:
                 mine = (s for s in self.clients if s.round == line["round"] and s.refused is not None)
                 yield from ((s.round, s.client, s.refused or "") for s in mine)
+
+
+def client_names(path: Path) -> dict[int, str]:
+    """Return what the clients of a run directory are called, by number: as its data call them, or as participants on a
+    network call themselves; empty if they have no names. Raises UserError for a damaged register.
+    """
+    try:
+        said = read_about(path)
+    except UserError:  # numbers do instead; what reads more of it says what is wrong
+        said = None
+    named = {} if said is None else dict(enumerate(said.names))
+    members = read_members(path / MEMBERS) if (path / MEMBERS).is_file() else {}
+    return named | {i: str(member["name"]) for i, member in members.items() if member.get("name")}
+
+
+def client_of(name: str, names: Sequence[str], where: str = "--client") -> int:
+    """Return the number of the client that a person means by a number, or by the name of exactly one of ``names``.
+
+    A number may be one that there is not. Raises UserError.
+    """
+    if name.isdecimal():
+        return int(name)
+    called = [c for c, label in enumerate(names) if label == name]
+    if len(called) != 1:
+        close = [label for label in names if not label.isdecimal()]
+        what = f"no client has this name{nearest(name, close) if close else ''}"
+        what = what if not called else f"{len(called)} clients have this name"
+        raise UserError(f"{where} {name}: {what}; give its number, 0 to {len(names) - 1}")
+    return called[0]
 
 
 def load_run(path: str | Path, ledger_url: str | None = None) -> RunRecord:

@@ -342,7 +342,7 @@ class LiveRun:
             "series": {key: series.as_json() for key, series in read.series.items()},
             "clients": [found.row(c) for c, found in sorted(read.seats.clients.items())],
             "utility": list(read.utility.items()),
-            "names": list((self._members[1] | read.seats.names).items()),
+            "names": list((dict(enumerate(self._about.names)) | self._members[1] | read.seats.names).items()),
             "books": self._account(whole=True) if self._books.totals.count or self._books.trouble else None,
             **self._recent(),
         }
