@@ -213,40 +213,44 @@ def _of_frame(frame: Any, target: str, client: str | None, features: Features | 
     where = f"data: {name}"
     if not _is_frame(frame):
         raise UserError(f"{where}: is a {type(frame).__name__}; a pandas DataFrame is needed")
-    columns = list(frame.columns)
-    twice = sorted({str(c) for c in columns if columns.count(c) > 1})
-    if twice:
-        raise UserError(f"{where}: two columns are called {twice[0]!r}")
-    groups = {"": features} if features is None or not isinstance(features, Mapping) else dict(features)
-    rest = [c for c in columns if c not in (target, client)]
-    wanted = {part: rest if group is None else list(group) for part, group in groups.items()}
-    named = [("target", target), *([("client_column", client)] if client is not None else [])]
-    named += [("features", c) for group in wanted.values() for c in group]
-    lines = [
-        f"data.{key}: {c!r}: {name} has no such column{nearest(str(c), map(str, columns))}"
-        for key, c in named
-        if c not in columns
-    ]
-    lines += (
-        [
-            f"data.features: {c!r}: is the {key}, not a feature"
-            for key, c in named[:2]
-            if any(c in g for g in wanted.values())
-        ]
-        if features is not None
-        else []
-    )
-    if lines:
-        raise UserError(*lines)
+    wanted = _columns(list(frame.columns), target, client, features, name)
     owner = None if client is None else _owners(frame[client], client, where)
-    if not any(wanted.values()):
-        raise UserError(f"{where}: no column is left for features: it has {', '.join(map(str, columns))}")
     lines = [line for group in wanted.values() for c in group if (line := _no_numbers(frame[c], owner, where))]
     y, wrong = _target_column(frame[target], owner, where)
     if lines or wrong:
         raise UserError(*lines, *wrong)
     numbers = {part: np.array(frame[group], dtype=np.float32) for part, group in wanted.items()}
     return Rows(numbers if isinstance(features, Mapping) else numbers[""], y, owner)
+
+
+def _columns(
+    columns: list[Any], target: str, client: str | None, features: Features | None, name: str
+) -> dict[str, list[Any]]:
+    """Return the columns of features, by the name of an input ("" if there is one). Raises UserError for those that are
+    not there, or that are something else.
+    """
+    twice = sorted({str(c) for c in columns if columns.count(c) > 1})
+    if twice:
+        raise UserError(f"data: {name}: two columns are called {twice[0]!r}")
+    others = {"target": target} | ({} if client is None else {"client_column": client})
+    rest = [c for c in columns if c not in others.values()]
+    groups: Mapping[str, Any] = (
+        features if isinstance(features, Mapping) else {"": rest if features is None else features}
+    )
+    wanted = {part: list(group) for part, group in groups.items()}
+    asked = [*others.items(), *(("features", c) for group in wanted.values() for c in group)]
+    lines = [
+        f"data.{key}: {c!r}: {name} has no such column{nearest(str(c), map(str, columns))}"
+        for key, c in asked
+        if c not in columns
+    ]
+    flat = [c for group in wanted.values() for c in group]
+    lines += [f"data.features: {c!r}: is the {key}, not a feature" for key, c in others.items() if c in flat]
+    if not lines and not all(wanted.values()):
+        lines = [f"data: {name}: no column is left for features: it has {', '.join(map(str, columns))}"]
+    if lines:
+        raise UserError(*lines)
+    return wanted
 
 
 def _owners(column: Any, client: str, where: str) -> NDArray[Any]:

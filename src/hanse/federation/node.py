@@ -73,7 +73,7 @@ class ClientData:
             for values, what in ((samples.x, "features"), (samples.y, "targets")):
                 if (gap := first_gap(values)) is not None:
                     (row, *rest), value = gap
-                    column = f", {samples.inputs.place(rest[0])}" if rest and what == "features" else ""
+                    column = f", {samples.inputs.place(rest[0])}" if len(rest) == 1 and what == "features" else ""
                     raise UserError(f"load_data: {share}: {what} must be finite numbers: row {row}{column} is {value}")
         if len(self.train) == 0:
             raise UserError("load_data: train: no samples to train on")
