@@ -237,7 +237,7 @@ def _table(columns: list[str], rows: list[list[str]]) -> None:
 
 def _with_names(columns: list[str], rows: list[list[str]], folder: Path) -> tuple[list[str], list[list[str]]]:
     """Return a table with whose each account is after it, if the run's clients have names."""
-    from hanse.runs.record import client_names
+    from hanse.runs.names import client_names
 
     names = {str(client): name for client, name in client_names(folder).items()}
     if not names:
@@ -253,7 +253,7 @@ def _account_named(account: str | None, folder: Path) -> str | None:
     """Return the account that a person means: its name in the book, or a client's name alone or after "client/" or
     "escrow/".
     """
-    from hanse.runs.record import client_names
+    from hanse.runs.names import client_names
 
     kind, slash, name = (account or "").rpartition("/")
     if account is None or name.isdecimal() or (slash and kind not in ("client", "escrow")):

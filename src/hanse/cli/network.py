@@ -163,7 +163,7 @@ def expel(
 ) -> None:
     """Keep a participant out from the next exchange on; its account stays."""
     from hanse.deployment.members import give
-    from hanse.runs.record import client_names, client_of
+    from hanse.runs.names import client_names, client_of
 
     names = client_names(folder)
     labels = [names.get(c, str(c)) for c in range(max(names, default=-1) + 1)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,35 +20,17 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
-from hanse.base.errors import UserError, nearest
+from hanse.base.errors import UserError
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
+from hanse.data.frames import LISTED, Features, Rows, is_frame, name_of, of_frame, rows_of
+from hanse.data.hugging_face import array_of, is_hugging_face, of_hugging_face
 from hanse.data.samples import Samples, as_tensors, first_gap
 
-Features = Sequence[str] | Mapping[str, Sequence[str]]
-"""Columns of features; with names, each a list of columns, the inputs of a model that takes several."""
-
-LISTED = 3  # clients that a line names
-NAME = 80  # characters of a client's name
 FORMS = (
     "a hanse.data.Dataset, a pandas DataFrame, arrays (x, y) or (x, y, clients), a torch.utils.data.Dataset, a Hugging "
     "Face data set, or a dictionary with one of these for each client"
 )
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Samples as they were given: ``x`` an array ``[n, ...]`` or several by name, ``y [n, ...]`` numbers or labels of
-    any kind, and the name of each row's client. ``num_classes``: known beforehand, or None.
-    """
-
-    x: Any
-    y: Any
-    owner: NDArray[Any] | None = None
-    num_classes: int | None = None
-
-    def __len__(self) -> int:
-        return len(self.y)
 
 
 def from_frame(
@@ -75,8 +57,8 @@ def from_frame(
     Raises UserError, a line for each mistake: a column that is not there, that holds no numbers or has gaps, a client
     with too few rows.
     """
-    given = _of_frame(frame, target, client, features, name)
-    tested = test if isinstance(test, int | float) else _of_frame(test, target, client, features, f"{name}, test")
+    given = of_frame(frame, target, client, features, name)
+    tested = test if isinstance(test, int | float) else of_frame(test, target, client, features, f"{name}, test")
     return _dataset(given, tested, min_samples, seed, name)
 
 
@@ -138,10 +120,8 @@ def from_hugging_face(
             raise UserError(f"data: {name}: has the splits {', '.join(dataset)}; 'train' is needed")
         test = dataset.get("test", test) if isinstance(test, int | float) else test
         dataset = dataset["train"]
-    tested = (
-        test if isinstance(test, int | float) else _of_hugging_face(test, target, client, features, f"{name}, test")
-    )
-    return _dataset(_of_hugging_face(dataset, target, client, features, name), tested, min_samples, seed, name)
+    tested = test if isinstance(test, int | float) else of_hugging_face(test, target, client, features, f"{name}, test")
+    return _dataset(of_hugging_face(dataset, target, client, features, name), tested, min_samples, seed, name)
 
 
 def as_dataset(
@@ -162,7 +142,7 @@ def as_dataset(
     called = name or type(given).__name__
     if isinstance(given, Dataset):
         return given
-    if _is_hugging_face(given):
+    if is_hugging_face(given):
         wanted = _needed(target, called)
         return from_hugging_face(
             given, wanted, client, features, test=test, min_samples=min_samples, seed=seed, name=called
@@ -175,10 +155,10 @@ def as_dataset(
 
 def _any(given: Any, target: str | None, client: str | None, features: Features | None, name: str) -> Rows:
     """Return the samples of any form but a Hugging Face ``DatasetDict``; of a dictionary, those of all its clients."""
-    if _is_frame(given):
-        return _of_frame(given, _needed(target, name), client, features, name)
-    if _is_hugging_face(given):
-        return _of_hugging_face(given, _needed(target, name), client, features, name)
+    if is_frame(given):
+        return of_frame(given, _needed(target, name), client, features, name)
+    if is_hugging_face(given):
+        return of_hugging_face(given, _needed(target, name), client, features, name)
     if isinstance(given, Mapping):
         if client is not None:
             raise UserError(f"data.client_column: '{client}': a dictionary already has a key for each client")
@@ -199,130 +179,6 @@ def _needed(target: str | None, name: str) -> str:
     if target is None:
         raise UserError(f"data.target: is needed for a table ({name}): the column to be predicted")
     return target
-
-
-def _is_frame(given: Any) -> bool:
-    return type(given).__module__.startswith("pandas") and hasattr(given, "columns")
-
-
-def _is_hugging_face(given: Any) -> bool:
-    return type(given).__module__.split(".")[0] == "datasets"
-
-
-def _of_frame(frame: Any, target: str, client: str | None, features: Features | None, name: str) -> Rows:
-    where = f"data: {name}"
-    if not _is_frame(frame):
-        raise UserError(f"{where}: is a {type(frame).__name__}; a pandas DataFrame is needed")
-    wanted = _columns(list(frame.columns), target, client, features, name)
-    owner = None if client is None else _owners(frame[client], client, where)
-    lines = [line for group in wanted.values() for c in group if (line := _no_numbers(frame[c], owner, where))]
-    y, wrong = _target_column(frame[target], owner, where)
-    if lines or wrong:
-        raise UserError(*lines, *wrong)
-    numbers = {part: np.array(frame[group], dtype=np.float32) for part, group in wanted.items()}
-    return Rows(numbers if isinstance(features, Mapping) else numbers[""], y, owner)
-
-
-def _columns(
-    columns: list[Any], target: str, client: str | None, features: Features | None, name: str
-) -> dict[str, list[Any]]:
-    """Return the columns of features, by the name of an input ("" if there is one). Raises UserError for those that are
-    not there, or that are something else.
-    """
-    twice = sorted({str(c) for c in columns if columns.count(c) > 1})
-    if twice:
-        raise UserError(f"data: {name}: two columns are called {twice[0]!r}")
-    others = {"target": target} | ({} if client is None else {"client_column": client})
-    rest = [c for c in columns if c not in others.values()]
-    groups: Mapping[str, Any] = (
-        features if isinstance(features, Mapping) else {"": rest if features is None else features}
-    )
-    wanted = {part: list(group) for part, group in groups.items()}
-    asked = [*others.items(), *(("features", c) for group in wanted.values() for c in group)]
-    lines = [
-        f"data.{key}: {c!r}: {name} has no such column{nearest(str(c), map(str, columns))}"
-        for key, c in asked
-        if c not in columns
-    ]
-    flat = [c for group in wanted.values() for c in group]
-    lines += [f"data.features: {c!r}: is the {key}, not a feature" for key, c in others.items() if c in flat]
-    if not lines and not all(wanted.values()):
-        lines = [f"data: {name}: no column is left for features: it has {', '.join(map(str, columns))}"]
-    if lines:
-        raise UserError(*lines)
-    return wanted
-
-
-def _owners(column: Any, client: str, where: str) -> NDArray[Any]:
-    """Return the client of each row, in words; a number is called by its column, such as "hospital 3"."""
-    missing = int(column.isna().sum())
-    if missing:
-        rows = np.flatnonzero(column.isna().to_numpy())
-        raise UserError(
-            f"{where}: column '{client}': no client in {_rows_of(rows, None)}; fill them, or drop these rows"
-        )
-    values = column.to_list()
-    return np.array([_name(f"{client} {v}" if isinstance(v, int | float) else v) for v in values], dtype=object)
-
-
-def _name(value: Any) -> str:
-    """Return a client's name as it can be shown: one line of characters that can be printed."""
-    return "".join(c for c in " ".join(str(value).split()) if c.isprintable())[:NAME] or "?"
-
-
-def _no_numbers(column: Any, owner: NDArray[Any] | None, where: str) -> str | None:
-    """Return a line if a column of features holds anything but finite numbers."""
-    kind = getattr(column.dtype, "kind", "O")
-    if kind not in "biuf":
-        example = next((v for v in column.dropna().to_list()), None)
-        says = f" such as {example!r}" if example is not None else ""
-        return (
-            f"{where}: column '{column.name}': holds {column.dtype} values{says}; features are numbers: "
-            f"pandas.get_dummies(frame, columns=['{column.name}']) makes some, or leave it out of the features"
-        )
-    return _gaps(column, owner, where)
-
-
-def _gaps(column: Any, owner: NDArray[Any] | None, where: str) -> str | None:
-    """Return a line if a column of numbers has gaps or infinite ones: how many rows, and of which clients."""
-    values = column.to_numpy(dtype=np.float64, na_value=np.nan)
-    rows = np.flatnonzero(~np.isfinite(values))
-    if not len(rows):
-        return None
-    what = "no number (NaN)" if np.isnan(values[rows]).all() else "no finite number"
-    return f"{where}: column '{column.name}': {what} in {_rows_of(rows, owner)}; fill them, or drop these rows"
-
-
-def _rows_of(rows: NDArray[np.int64], owner: NDArray[Any] | None) -> str:
-    """Return how many rows these are, the first one, and whose, those with most first."""
-    told = f"{len(rows)} row{'s' if len(rows) > 1 else ''} (the first is row {rows[0]})"
-    if owner is None:
-        return told
-    names, counts = np.unique(owner[rows].astype(str), return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    listed = [f"{counts[i]} of client '{names[i]}'" for i in order[:LISTED]]
-    more = len(names) - LISTED
-    return f"{told}: {', '.join(listed)}{f' and of {more} more clients' if more > 0 else ''}"
-
-
-def _target_column(column: Any, owner: NDArray[Any] | None, where: str) -> tuple[NDArray[Any], list[str]]:
-    """Return a target column as numbers or labels, and what is wrong with it."""
-    kind = getattr(column.dtype, "kind", "O")
-    if kind in "biuf" and (line := _gaps(column, owner, where)):
-        return np.zeros(0), [line]
-    if column.isna().any():
-        rows = np.flatnonzero(column.isna().to_numpy())
-        return np.zeros(0), [f"{where}: column '{column.name}': no target in {_rows_of(rows, owner)}"]
-    if kind != "f":
-        return np.array(column, dtype={"b": bool, "i": np.int64, "u": np.int64}.get(kind, object)), []
-    y = np.array(column, dtype=np.float32)
-    if set(np.unique(y).tolist()) <= {0.0, 1.0}:
-        line = (
-            f"{where}: column '{column.name}': the target is {column.dtype}, a number to be predicted, and it "
-            f"holds only 0 and 1: for classes, frame['{column.name}'].astype(int)"
-        )
-        return y, [line]
-    return y, []
 
 
 def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | None, int | None]:
@@ -356,16 +212,9 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | 
 def _of_arrays(given: Sequence[Any], name: str) -> Rows:
     x, y, clients = (*given, None) if len(given) == 2 else given
     y = np.asarray(y) if isinstance(y, list | tuple) else y
-    x = {part: _array(one) for part, one in x.items()} if isinstance(x, Mapping) else _array(x)
+    x = {part: array_of(one) for part, one in x.items()} if isinstance(x, Mapping) else array_of(x)
     owner = None if clients is None else _owners_of(clients, name)
     return Rows(x, y, owner)
-
-
-def _array(x: Any) -> Any:
-    """Return features as they are, or whole numbers of any length as tokens; lists become arrays."""
-    x = np.asarray(x) if isinstance(x, list | tuple) else x
-    x = x if not isinstance(x, np.ndarray) or x.flags.writeable else x.copy()  # tensors would share what is not ours
-    return x.astype(np.int64) if isinstance(x, np.ndarray) and x.dtype.kind in "iu" and x.dtype != np.uint8 else x
 
 
 def _owners_of(clients: Any, name: str) -> NDArray[Any]:
@@ -375,7 +224,7 @@ def _owners_of(clients: Any, name: str) -> NDArray[Any]:
         raise UserError(f"data: {name}: {len(missing)} samples have no client (the first is sample {missing[0]})")
     counted = all(isinstance(v, int) for v in values) and set(values) == set(range(len(set(values))))
     named = values if counted else [f"client {v}" if isinstance(v, int | float) else v for v in values]
-    return np.array([_name(v) for v in named], dtype=object)
+    return np.array([name_of(v) for v in named], dtype=object)
 
 
 def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
@@ -406,51 +255,15 @@ def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
     return Rows(x, torch.cat([y for _, y in found]))
 
 
-def _of_hugging_face(dataset: Any, target: str, client: str | None, features: Features | None, name: str) -> Rows:
-    known = dataset.features
-    wanted = [c for c in dataset.column_names if c not in (target, client)] if features is None else features
-    flat = list(wanted) if not isinstance(wanted, Mapping) else [c for group in wanted.values() for c in group]
-    plain = all(type(known[c]).__name__ in ("Value", "ClassLabel") for c in flat if c in known)
-    if plain or target not in known or (client is not None and client not in known):  # the frame's lines say what lacks
-        rows = _of_frame(dataset.to_pandas(), target, client, features, name)
-    else:
-        columns = dataset.with_format("numpy")[:]
-        frame = dataset.select_columns([c for c in (target, client) if c is not None]).to_pandas()
-        owner = None if client is None else _owners(frame[client], client, f"data: {name}")
-        y, wrong = _target_column(frame[target], owner, f"data: {name}")
-        if wrong:
-            raise UserError(*wrong)
-        arrays = {c: _images(columns[c], f"data: {name}: column '{c}'") for c in flat}
-        rows = Rows(arrays if len(arrays) > 1 else next(iter(arrays.values())), y, owner)
-    owner, classes = rows.owner, rows.num_classes
-    if client is not None and hasattr(known[client], "names"):
-        labels = dataset.with_format("numpy")[:][client]
-        owner = np.array([_name(known[client].names[int(i)]) for i in labels], dtype=object)
-    if hasattr(known[target], "names"):
-        classes = len(known[target].names)
-    return Rows(rows.x, rows.y, owner, classes)
-
-
-def _images(values: Any, where: str) -> NDArray[Any]:
-    """Return a column of arrays of one size; images of bytes as float32 [n, channels, height, width] in 0 to 1."""
-    array = np.asarray(values)
-    if array.dtype == object:
-        raise UserError(f"{where}: its rows are arrays of several sizes: pad or cut them, so that all are alike")
-    if array.dtype == np.uint8 and array.ndim in (3, 4):
-        array = array[:, None] if array.ndim == 3 else array.transpose(0, 3, 1, 2)
-        return np.ascontiguousarray(array, dtype=np.float32) / np.float32(255)
-    return np.asarray(_array(array))
-
-
 def _of_clients(given: Mapping[Any, Any], target: str | None, features: Features | None, name: str) -> Rows:
     """Return the samples of all clients, one after another, in the dictionary's order."""
     if not given:
         raise UserError(f"data: {name}: has no clients")
     parts: list[Rows] = []
-    names = [_name(f"client {key}" if isinstance(key, int) else key) for key in given]
+    names = [name_of(f"client {key}" if isinstance(key, int) else key) for key in given]
     if len(set(names)) < len(names):
         raise UserError(f"data: {name}: two clients have the same name: {max(names, key=names.count)!r}")
-    frames = all(map(_is_frame, given.values()))
+    frames = all(map(is_frame, given.values()))
     if frames:  # one table, so that classes are numbered alike and lines say whose a row is
         return _of_frames(list(given.values()), names, _needed(target, name), features, name)
     for client, own in zip(names, given.values(), strict=True):
@@ -483,7 +296,7 @@ def _of_frames(frames: Sequence[Any], names: Sequence[str], target: str, feature
     whole = pandas.concat(
         [f.assign(**{column: client}) for client, f in zip(names, frames, strict=True)], ignore_index=True
     )
-    return _of_frame(whole, target, column, features, name)
+    return of_frame(whole, target, column, features, name)
 
 
 def _stacked(arrays: Sequence[Any], names: Sequence[str], name: str) -> Any:
@@ -588,9 +401,7 @@ def _refuse_gaps(samples: Samples, owner: NDArray[Any] | None, where: str) -> No
             place = f" ({samples.inputs.place(column)})"
         else:
             place = f" (column {column})" if values.ndim == 2 else ""
-        raise UserError(
-            f"{where}: {what}{place}: no finite number in {_rows_of(rows, owner)}; fill them, or drop these"
-        )
+        raise UserError(f"{where}: {what}{place}: no finite number in {rows_of(rows, owner)}; fill them, or drop these")
 
 
 def _held_out(

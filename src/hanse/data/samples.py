@@ -2,7 +2,7 @@
 
 Samples of several inputs (a dictionary of tensors) are one tensor too: all inputs of a sample lie in one row, and
 :class:`Inputs` says where. Engines, scoring, fingerprints and the network need to know nothing of it; the model takes
-the row apart again and hands its inputs to the user's module by name (:class:`hanse.learning.models.ByName`).
+the row apart again and hands its inputs to the user's module by name (:class:`hanse.learning.by_name.ByName`).
 """
 
 from __future__ import annotations

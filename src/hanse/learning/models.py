@@ -20,6 +20,7 @@ from hanse.base.errors import UserError, import_path, nearest
 from hanse.base.streams import torch_seed
 from hanse.core.table import Layout
 from hanse.data.samples import Inputs
+from hanse.learning.by_name import ByName
 from hanse.learning.job import Problem
 from hanse.learning.llm.adapter import lora
 from hanse.learning.resnet import resnet20
@@ -28,25 +29,6 @@ from hanse.learning.sequences import lstm
 Shape = tuple[int, ...]
 Factory = Callable[..., nn.Module]
 """Called as ``factory(input_shape, num_classes, **options)``."""
-
-
-class ByName(nn.Module):
-    """A user's ``model`` whose ``forward`` takes the inputs of a sample by name, as a module of one tensor: rows that
-    hold all ``inputs`` (:class:`hanse.data.samples.Inputs`). It takes the inputs by name, too.
-    """
-
-    def __init__(self, model: nn.Module, inputs: Inputs) -> None:
-        super().__init__()
-        self.model, self.inputs = model, inputs
-
-    def forward(self, x: Tensor | None = None, **named: Tensor) -> Any:
-        """Return the model's outputs for rows ``x [n, width]``, or for inputs given by name."""
-        return self.model(**(named if x is None else self.inputs.split(x)))
-
-
-def own_module(module: nn.Module) -> nn.Module:
-    """Return the user's own module, as ``forward`` of several inputs has it; any other is returned as it is."""
-    return module.model if isinstance(module, ByName) else module
 
 
 def logistic(input_shape: Shape, num_classes: int | None) -> nn.Module:

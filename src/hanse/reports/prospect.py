@@ -21,7 +21,7 @@ from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import at_round, build_profiles
 from hanse.learning.models import build_problem
 from hanse.runs.config import Experiment
-from hanse.runs.record import client_of
+from hanse.runs.names import client_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,8 @@ from hanse.ledger.store import Record
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.contributions import SURE, Errors, Standings, errors_of, in_words, standings
 from hanse.runs.config import Experiment
-from hanse.runs.record import RunRecord, client_names, load_run
+from hanse.runs.names import client_names
+from hanse.runs.record import RunRecord, load_run
 
 if TYPE_CHECKING:
     from hanse.runs.experiment import Observer

@@ -23,13 +23,15 @@ from hanse.core.table import Table, mix
 from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import fingerprint
 from hanse.data.spec import OBJECT
+from hanse.learning.by_name import own_module
 from hanse.learning.job import Problem
-from hanse.learning.models import Factory, own_module
+from hanse.learning.models import Factory
 from hanse.learning.threads import intra_op
 from hanse.rounds.round import LoopState, Played, Setup, finish, first_state
 from hanse.runs.attempt import MOST_FAILED, attempt, tell_owners, telling
 from hanse.runs.config import Experiment, RunSection
-from hanse.runs.record import METRICS, SEATS, client_of, played_lines
+from hanse.runs.names import client_of
+from hanse.runs.record import METRICS, SEATS, played_lines
 from hanse.runs.rundir import RunDir, claim
 from hanse.runs.setup import Own, build, settle_engine
 

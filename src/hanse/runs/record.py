@@ -25,16 +25,14 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.base.errors import MachineError, UserError, nearest
+from hanse.base.errors import MachineError, UserError
 from hanse.base.files import (
     CLIENTS,
     LONGEST,
-    is_count,
     json_lines,
     opened,
     parse_line,
     read_arrays,
-    read_json,
     read_toml,
     run_folder,
     table,
@@ -43,6 +41,7 @@ from hanse.core.table import Floats, Ints
 from hanse.core.telling import About, read_about
 from hanse.games.market import Market, Stop
 from hanse.runs.config import ClientsSection
+from hanse.runs.names import MEMBERS, client_names, client_of, read_members
 
 if TYPE_CHECKING:
     from hanse.core.part import View
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 
 METRICS, SEATS, ROUNDS = "metrics.jsonl", "clients.jsonl", "rounds"
 LINES = (METRICS, SEATS)
-MEMBERS = "members.json"  # who takes part in a federation on a network
 SEEDS = (("run", "seed"), ("data", "seed"))  # of the run, and of the split
 OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error")
 CHUNK = 1 << 20  # bytes of a growing file that are read at a time
@@ -579,35 +577,6 @@ class RunRecord:
                 yield from ((s.round, s.client, s.refused or "") for s in mine)
 
 
-def client_names(path: Path) -> dict[int, str]:
-    """Return what the clients of a run directory are called, by number: as its data call them, or as participants on a
-    network call themselves; empty if they have no names. Raises UserError for a damaged register.
-    """
-    try:
-        said = read_about(path)
-    except UserError:  # numbers do instead; what reads more of it says what is wrong
-        said = None
-    named = {} if said is None else dict(enumerate(said.names))
-    members = read_members(path / MEMBERS) if (path / MEMBERS).is_file() else {}
-    return named | {i: str(member["name"]) for i, member in members.items() if member.get("name")}
-
-
-def client_of(name: str, names: Sequence[str], where: str = "--client") -> int:
-    """Return the number of the client that a person means by a number, or by the name of exactly one of ``names``.
-
-    A number may be one that there is not. Raises UserError.
-    """
-    if name.isdecimal():
-        return int(name)
-    called = [c for c, label in enumerate(names) if label == name]
-    if len(called) != 1:
-        close = [label for label in names if not label.isdecimal()]
-        what = f"no client has this name{nearest(name, close) if close else ''}"
-        what = what if not called else f"{len(called)} clients have this name"
-        raise UserError(f"{where} {name}: {what}; give its number, 0 to {len(names) - 1}")
-    return called[0]
-
-
 def load_run(path: str | Path, ledger_url: str | None = None) -> RunRecord:
     """Read a run directory, which may be a stranger's: nothing of it is imported, and no link in it is followed.
 
@@ -633,15 +602,6 @@ def load_runs(paths: Sequence[str | Path], ledger_url: str | None = None) -> lis
         raise UserError("no run directory was given")
     once = {Path(path).resolve(): Path(path) for path in reversed(paths)}
     return [load_run(path, ledger_url) for path in reversed(once.values())]
-
-
-def read_members(file: Path) -> dict[int, Mapping[str, Any]]:
-    """Return the register of a federation on a network, by client. Raises UserError."""
-    listed = read_json(file)
-    whole = isinstance(listed, list) and all(isinstance(m, dict) and is_count(m.get("id"), "client") for m in listed)
-    if not whole:
-        raise UserError(f"{file}: cannot be read: must be a list of members, each with its number as 'id'")
-    return {member["id"]: member for member in listed}
 
 
 def played_lines(folder: Path, name: str) -> list[dict[str, Any]]:

@@ -34,7 +34,8 @@ from hanse.rounds.round import LoopState
 from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.config import Experiment
-from hanse.runs.record import LINES, MEMBERS, METRICS, ROUNDS, SEATS, RoundRecord
+from hanse.runs.names import MEMBERS
+from hanse.runs.record import LINES, METRICS, ROUNDS, SEATS, RoundRecord
 
 if TYPE_CHECKING:
     from hanse.runs.runbooks import RunBooks

@@ -30,10 +30,11 @@ from hanse.federation.norm_bound import Bounded, build_refusal
 from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import Profile, build_profiles
 from hanse.learning.agreement import settle, why_unfit
+from hanse.learning.by_name import own_module
 from hanse.learning.engines import EngineChoice, choose, pick_device
 from hanse.learning.generator import why_no_head
 from hanse.learning.job import Engine, Problem
-from hanse.learning.models import Factory, build_problem, own_module, structure
+from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.sequences import is_text
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.registry import REASONS, unmet_needs

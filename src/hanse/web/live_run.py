@@ -22,7 +22,8 @@ from hanse.core.telling import About, matched, read_about
 from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.ledger.totals import Totals
-from hanse.runs.record import MEMBERS, METRICS, SEATS, LineTail, Seat, is_number, read_members
+from hanse.runs.names import MEMBERS, read_members
+from hanse.runs.record import METRICS, SEATS, LineTail, Seat, is_number
 
 MOST_POINTS = 1024  # points; more than a screen can show
 
