@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 from hanse.cli.options import LedgerUrl, RunFolder, Trust, err, out, say, trusting
@@ -74,12 +75,12 @@ def _print(found: Audit, run: RunRecord) -> None:
     sums = RichTable("client", "utility", "bought", "sold", "rounds traded", "rounds withheld")
     for c in found.clients:
         tokens = (f"{amount:.3f}" for amount in (c.utility, c.bought, c.sold))
-        sums.add_row(run.client_label(c.client), *tokens, str(c.rounds_traded), str(c.rounds_withheld))
+        sums.add_row(escape(run.client_label(c.client)), *tokens, str(c.rounds_traded), str(c.rounds_withheld))
     out.print(sums)
 
 
 def _lies(client: str, honest: Fared, lies: Sequence[Counterfactual]) -> RichTable:
-    table = RichTable(f"client {client}", "utility", "gain", "accuracy %", "gain, critical prices")
+    table = RichTable(f"client {escape(client)}", "utility", "gain", "accuracy %", "gain, critical prices")
 
     def percent(accuracy: float | None) -> str:
         return "-" if accuracy is None else f"{100 * accuracy:.1f}"

@@ -21,7 +21,10 @@ def client_names(path: Path) -> dict[int, str]:
         said = read_about(path)
     except UserError:  # numbers do instead; what reads more of it says what is wrong
         said = None
-    named = {} if said is None else dict(enumerate(said.names))
+    told = () if said is None else said.names
+    named = {
+        i: "".join(c for c in name if c.isprintable()) for i, name in enumerate(told)
+    }  # it may be a stranger's run
     members = read_members(path / MEMBERS) if (path / MEMBERS).is_file() else {}
     return named | {i: str(member["name"]) for i, member in members.items() if member.get("name")}
 
