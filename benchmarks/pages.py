@@ -16,6 +16,8 @@ hand in ``benchmarks/results/PAPER/verdicts.toml``, as ``[[verdicts]]``:
 * ``table``, ``claim`` (the paper's, in our words), ``recipe``, ``scale``, ``verdict`` (see ``VERDICTS``), ``because``;
 * ``pairs``: rows [A, B] whose difference A - B stands beside it for every setting, with its 95 % interval over seeds;
   "printed" as B is the paper's number; ``between = "columns"``: columns instead, for every group and row;
+* ``expects``: "above" or "below", the side of 0 that the claim puts all differences on: a verdict "confirmed" without
+  it, or with an interval that is not on that side (one seed has none), is refused;
 * ``groups``, ``columns``, ``rows``: the only ones that are compared; ``hours``: what a run takes, where we know better.
 
 A verdict other than "not run" needs pairs with numbers, unless its table is computed. ``benchmarks/results/data.json``
@@ -28,6 +30,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +50,7 @@ from hanse.lab.papers.compare import Row, cpu_hours, rows, seed_values
 from hanse.lab.papers.figures import charts
 from hanse.lab.papers.runner import TableOutcome, expand, kept_outcome
 from hanse.lab.papers.show import draw, stem_of, table_markdown
-from hanse.lab.papers.tables import RECIPES, SCALES, PaperTable, filtered, on_device, read_table, sources_of
+from hanse.lab.papers.tables import RECIPES, SCALES, PaperTable, filtered, on_device, read_table, sources_of, with_seeds
 from hanse.reports.chart import Chart, to_csv
 from hanse.reports.compare import paired
 
@@ -58,7 +61,8 @@ PLANNED = "planned.json"
 TITLES = {"greedyfed": "GreedyFed", "gtflat": "GTFLAT", "ipfl": "iPFL", "pifl": "PI-FL"}
 VERDICTS = ("confirmed", "not confirmed", "partly", "not run")
 WORDS = {
-    "table", "claim", "recipe", "scale", "verdict", "because", "pairs", "between", "groups", "columns", "rows", "hours",
+    "table", "claim", "recipe", "scale", "verdict", "because", "pairs", "between", "expects", "groups", "columns",
+    "rows", "hours",
 }  # fmt: skip
 SHOWN = ("paper", "small")  # scales; a smoke test is no result
 HEAD = "<!-- made by benchmarks/pages.py from benchmarks/results: change those -->\n"
@@ -96,7 +100,10 @@ def kept_tables(paper: str, name: str, results: Path) -> list[Kept]:
             there = {id(row.cell) for row in rows(outcome) if row.best.mean is not None}
             cells = tuple(cell for cell in outcome.table.cells if id(cell) in there)
             if cells:
-                found.append(Kept(replace(outcome, table=replace(outcome.table, cells=cells)), full))
+                shown = replace(outcome.table, cells=cells)
+                if outcome.jobs:  # as reproduce says it
+                    shown = with_seeds(shown, outcome.seeds, full.seeds)
+                found.append(Kept(replace(outcome, table=shown), full))
     return found
 
 
@@ -113,14 +120,36 @@ def distinct(here: Sequence[Kept]) -> list[Kept]:
 def _computed(table: PaperTable, folder: Path) -> TableOutcome:
     """Return a table whose numbers ``reproduce`` has computed and written; its cells without one are left out."""
     path = folder / f"{stem_of(table)}.json"
-    lines = json.loads(path.read_text())["rows"] if path.exists() else []
-    numbers = {(line["setting"], line["algorithm"]): line["mean"] for line in lines}
+    numbers = _written(table, path) if path.exists() else {}
     cells = tuple(
         replace(cell, computed=numbers[place], variants=(), at=0)
         for cell in table.cells
         if numbers.get(place := (cell.setting, cell.algorithm)) is not None
     )
     return TableOutcome(replace(table, cells=cells), 1, (), (), results={}, failures={}, played=0)
+
+
+def _written(table: PaperTable, path: Path) -> dict[tuple[str, str], float]:
+    """Return a computed table's numbers from its file. Raises UserError if it is another table's, damaged, or not what
+    is computed here.
+    """
+    try:
+        kept = json.loads(path.read_text())
+        of = tuple(kept[word] for word in ("paper", "table", "recipe", "scale"))
+        numbers = {(str(line["setting"]), str(line["algorithm"])): line["mean"] for line in kept["rows"]}
+        finite = all(mean is None or math.isfinite(mean) for mean in numbers.values())
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as wrong:
+        raise UserError(f"{path.parent.name}/{path.name}: cannot be read: {type(wrong).__name__}") from None
+    if of != (table.paper, table.name, table.recipe, table.scale) or not finite:
+        raise UserError(f"{path.parent.name}/{path.name}: is not {table.name} by this recipe at this scale")
+    for cell in table.cells:
+        now, then = cell.computed, numbers.get((cell.setting, cell.algorithm))
+        if now is not None and then is not None and not math.isclose(now, then, rel_tol=1e-6, abs_tol=1e-9):
+            raise UserError(
+                f"{path.parent.name}/{path.name}: {cell.setting}, {cell.algorithm}: {then:g} is kept, and {now:g} is "
+                "computed now; reproduce it again"
+            )
+    return {place: mean for place, mean in numbers.items() if mean is not None}
 
 
 @contextmanager
@@ -162,24 +191,52 @@ def verdicts(paper: str, results: Path) -> list[Verdict]:
         ("scale", SCALES),
         ("verdict", VERDICTS),
         ("between", ("rows", "columns")),
+        ("expects", ("above", "below")),
     )
     wrong = [
         f"{path.parent.name}/{path.name}: {key} '{value}': there is no such {key}{nearest(str(value), allowed)}"
         for entry in entries
         for key, allowed in known
-        if (value := entry.get(key, next(iter(allowed)))) not in allowed
+        if (value := str(entry.get(key, next(iter(allowed))))) not in allowed
     ]
     wrong += [
         f"{path.parent.name}/{path.name}: {key}: there is no such key{nearest(key, WORDS)}"
         for entry in entries
         for key in entry.keys() - WORDS
     ]
+    wrong += [
+        f"{path.parent.name}/{path.name}: entry {place}: '{key}' is missing"
+        for place, entry in enumerate(entries, 1)
+        for key in ("table", "claim", "verdict")
+        if not isinstance(entry.get(key), str)
+    ]
+    if wrong:
+        raise UserError(*wrong)
+    for entry in entries:
+        wrong += [f"{path.parent.name}/{path.name}: {entry['table']}: {line}" for line in _strangers(paper, entry)]
     if wrong:
         raise UserError(*wrong)
     return entries
 
 
-def differences(entry: Verdict, kept: Kept) -> list[tuple[str, str]]:
+def _strangers(paper: str, entry: Verdict) -> list[str]:
+    """Return the names that a verdict compares and that its table does not have, which would be passed over."""
+    cells = find_table(paper, entry["table"], entry.get("scale", "paper"), entry.get("recipe", "paper")).cells
+    names = {
+        "groups": {cell.group for cell in cells},
+        "columns": {cell.column for cell in cells},
+        "rows": {cell.algorithm for cell in cells},
+    }
+    pairs = entry.get("pairs", [])
+    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        return ["pairs: must be a list of [A, B]"]
+    asked = [(kind, name) for kind in names for name in entry.get(kind, [])]
+    asked += [(str(entry.get("between", "rows")), name) for pair in pairs for name in pair if name != "printed"]
+    return [f"{name}: there is none of its {k} called so{nearest(str(name), names[k])}" for k, name in asked
+            if name not in names[k]]  # fmt: skip
+
+
+def differences(entry: Verdict, kept: Kept) -> list[tuple[str, Difference]]:
     """Return a verdict's pairs with their numbers: "setting: A - B" and the difference over seeds, one for each setting
     that has both.
     """
@@ -206,9 +263,27 @@ def _names(row: Row) -> tuple[str, str, str]:
     return row.cell.group, row.cell.column, row.cell.algorithm
 
 
-def difference(outcome: TableOutcome, row: Row, other: Row | None, *, printed: bool = False) -> str | None:
-    """Say how much a row is above another (or above what is printed of it), with its 95 % interval over the seeds that
-    both have (Student's t); None if there is no such seed.
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference over seeds with its 95 % interval (Student's t); no interval with one seed."""
+
+    mean: float
+    interval: tuple[float, float] | None
+    seeds: int
+
+    def __str__(self) -> str:
+        if self.interval is None:
+            return f"{self.mean:+.2f}, 1 seed: no interval"
+        return f"{self.mean:+.2f} [{self.interval[0]:+.2f}, {self.interval[1]:+.2f}], {self.seeds} seeds"
+
+    def is_on(self, side: str) -> bool:
+        """Whether the whole interval is "above" or "below" zero; never with one seed."""
+        return self.interval is not None and (self.interval[0] > 0 if side == "above" else self.interval[1] < 0)
+
+
+def difference(outcome: TableOutcome, row: Row, other: Row | None, *, printed: bool = False) -> Difference | None:
+    """Return how much a row is above another (or above what is printed of it), over the seeds that both have; None if
+    there is no such seed.
     """
     if other is None:
         return None
@@ -220,8 +295,8 @@ def difference(outcome: TableOutcome, row: Row, other: Row | None, *, printed: b
     seeds = [seed for seed in ours if seed in theirs]
     found = paired(ours, theirs)
     if found is None:
-        return f"{ours[seeds[0]] - theirs[seeds[0]]:+.2f}, 1 seed: no interval" if seeds else None
-    return f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}], {found.pairs} seeds"
+        return Difference(ours[seeds[0]] - theirs[seeds[0]], None, 1) if seeds else None
+    return Difference(found.mean, (found.low, found.high), found.pairs)
 
 
 # ---- pages
@@ -242,7 +317,7 @@ def pages(results: Path, data: Mapping[str, str]) -> list[Page]:
     for paper in PAPERS:
         judged = verdicts(paper, results)
         kept = {name: kept_tables(paper, name, results) for name in PAPERS[paper].tables}
-        found.append(_paper_page(paper, judged, kept, data))
+        found.append(_paper_page(results, paper, judged, kept, data))
         lines += ["", f"## [{TITLES[paper]}]({paper}.md)", "", PAPERS[paper].citation, ""]
         lines += ["| | recipe, scale | seeds | verdict | command |", "|---|---|---|---|---|"]
         lines += [_index_line(paper, name, judged, kept, data) for name in PAPERS[paper].tables]
@@ -274,7 +349,7 @@ def _index_line(
     made = [f"{k.table.recipe}, {k.table.scale}{_partly(k)}" for k in here] or [
         _why(paper, name, "paper", judged, kept, data)
     ]
-    said = "<br>".join(f"{v['claim']}: **{v['verdict']}**" for v in judged if v["table"] == name)
+    said = "<br>".join(f"{v['claim']}: **{_decided(v, here)}**" for v in judged if v["table"] == name)
     runs = [(k.table.recipe, k.table.scale) for k in here] or [("paper", "paper")]
     commands = "<br>".join(_command(paper, name, *run) for run in runs)
     return f"| {name} | {'<br>'.join(made)} | {'<br>'.join(map(_seeds, here))} | {said or 'none yet'} | {commands} |"
@@ -321,23 +396,45 @@ def _why(
 
 
 def _hours(full: PaperTable, kept: Mapping[str, Sequence[Kept]]) -> str:
-    """Say how many processor hours a table takes at the cost a round of what is kept of its paper."""
-    every = [k for tables in kept.values() for k in tables]
+    """Say how many processor hours a table takes at the cost a round of what is kept of its paper, by its own recipe if
+    there is any.
+    """
+    all_kept = [k for tables in kept.values() for k in tables if k.outcome.results]
+    every = [k for k in all_kept if k.table.recipe == full.recipe] or all_kept
     measured = [k.outcome for k in every if k.table.scale == "paper"] or [k.outcome for k in every]
     if not measured:
         return "hours not known"
     jobs = tuple(job for outcome in measured for job in outcome.jobs)
     results = {key: found for outcome in measured for key, found in outcome.results.items()}
     hours, missing = cpu_hours(replace(measured[0], jobs=jobs, results=results), full)
-    more = "" if all(outcome.table.scale == "paper" for outcome in measured) else "more than "
+    more = "about " if all(outcome.table.scale == "paper" for outcome in measured) else "more than "
+    by = sorted({outcome.table.recipe for outcome in measured})
+    runs = f"{len(results)} run{'' if len(results) == 1 else 's'}"
     unknown = f" without {', '.join(missing)}, of which nothing was measured" if missing else ""
-    return f"{more}{hours:.1f} processor hours{unknown}" if hours else "hours not known"
+    told = f"{more}{hours:.1f} processor hours (at the cost a round of {runs} by recipe {' and '.join(by)})"
+    return f"{told}{unknown}" if hours else "hours not known"
+
+
+def _unread(folder: Path, kept: Mapping[str, Sequence[Kept]]) -> list[str]:
+    """Name the kept results that no table above reads: failed, damaged, of a seed, device or setting that none has."""
+    read = {key for tables in kept.values() for k in tables for key in k.outcome.results}
+    lines = []
+    for path in sorted(folder.glob("*.json")):
+        if path.stem not in read:
+            try:
+                found = json.loads(path.read_text())
+                said = f"{found['label']}: {found['status']}" + (f", {found['error']}" if "error" in found else "")
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+                said = "cannot be read"
+            lines.append(f"- {path.stem}: {said}")
+    return ["## Kept results that no table here reads", "", *lines, ""] if lines else []
 
 
 def _paper_page(
-    paper: str, judged: Sequence[Verdict], kept: Mapping[str, Sequence[Kept]], data: Mapping[str, str]
+    results: Path, paper: str, judged: Sequence[Verdict], kept: Mapping[str, Sequence[Kept]], data: Mapping[str, str]
 ) -> Page:
-    lines = [f"# {TITLES[paper]}: what was run, and what it says", "", f"{PAPERS[paper].citation}. [All papers](index.md)."]
+    lines = [f"# {TITLES[paper]}: what was run, and what it says", ""]
+    lines += [f"{PAPERS[paper].citation}. [All papers](index.md)."]
     lines += ["", "## Verdicts", ""]
     for entry in judged:
         lines += _judged(paper, entry, kept[entry["table"]])
@@ -348,6 +445,7 @@ def _paper_page(
         pictures += drawn
         lines += _shown(found, drawn)
     lines += [] if any(kept.values()) else ["None yet.", ""]
+    lines += _unread(results / paper / "jobs", kept)
     lines += ["## Not finished at full size", ""]
     lines += _not_run(paper, judged, kept, data) or ["Everything is finished."]
     return Page(f"{paper}.md", HEAD + "\n".join(lines) + "\n", tuple(pictures))
@@ -364,13 +462,29 @@ def _judged(paper: str, entry: Verdict, here: Sequence[Kept]) -> list[str]:
             f"{paper}/verdicts.toml: {entry['table']} ({recipe}, {scale}), '{entry['claim']}': the verdict "
             f"'{entry['verdict']}' has no pair with finished runs"
         )
+    if entry["verdict"] == "confirmed" and not exact:
+        _hold(f"{paper}/verdicts.toml: {entry['table']} ({recipe}, {scale})", entry.get("expects"), pairs)
     made = f" (recipe {recipe}, scale {scale})" if of is not None else ""
     because = f" {entry['because'][0].upper()}{entry['because'][1:]}." if entry.get("because") else ""
-    lines = [f"**{entry['table']}**{made}: {entry['claim']}. **{entry['verdict'].capitalize()}**.{because}", ""]
+    lines = [f"**{entry['table']}**{made}: {entry['claim']}. **{_decided(entry, here).capitalize()}**.{because}", ""]
     if pairs:
         lines += ["| difference | mean over seeds, 95 % interval |", "|---|---|"]
         lines += [f"| {what} | {said} |" for what, said in pairs] + [""]
     return lines
+
+
+def _hold(where: str, expects: str | None, pairs: Sequence[tuple[str, Difference]]) -> None:
+    """Hold a verdict "confirmed" against its numbers. Raises UserError for those that do not say so."""
+    if expects is None:
+        raise UserError(f"{where}: 'confirmed' needs expects; allowed: above, below")
+    against = [f"{what} {said}" for what, said in pairs if not said.is_on(expects)]
+    if against:
+        raise UserError(f"{where}: 'confirmed' with expects = '{expects}', against {'; '.join(against)}")
+
+
+def _decided(entry: Verdict, here: Sequence[Kept]) -> str:
+    """Return a verdict's word; a table of which there are finished runs is not "not run"."""
+    return "not decided" if entry["verdict"] == "not run" and here else str(entry["verdict"])
 
 
 def _shown(found: Kept, drawn: Sequence[Chart]) -> list[str]:
@@ -392,7 +506,7 @@ def _against_first(found: Kept) -> list[str]:
     for setting in dict.fromkeys(row.cell.setting for row in here):
         first, *others = [row for row in here if row.cell.setting == setting]
         said = [(row.cell.algorithm, difference(found.outcome, first, row)) for row in others]
-        told = [f"{name} {text}" for name, text in said if text is not None and "no interval" not in text]
+        told = [f"{name} {text}" for name, text in said if text is not None and text.interval]
         lines += [f"- {setting}: {first.cell.algorithm} less {'; less '.join(told)}"] if told else []
     return ["Paired differences over seeds, with 95 % intervals:", "", *lines, ""] if lines else []
 

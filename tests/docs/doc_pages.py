@@ -7,7 +7,8 @@ A page is a session: one folder, one Python namespace, blocks in their order.
 * ``bash`` lines that begin with ``hanse`` go through the command line (``demo``, ``reproduce`` and ``report`` only in
   the slow tests); any other command must be marked.
 * ``text`` with ``output="above"`` is what the block above it prints.
-* ``not-run="why"`` in the fence marks a block that cannot run, ``slow="why"`` one that takes long.
+* ``not-run="why"`` in the fence marks a block that cannot run, ``slow="why"`` one that takes long, ``needs="library"``
+  one that runs where that library is installed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import tomllib
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -115,6 +117,8 @@ class Session:
             for block in blocks(page):
                 if block.why_not or ("slow" in block.options and not self.slow) or block.language not in runners:
                     continue
+                if "needs" in block.options and find_spec(block.options["needs"]) is None:
+                    continue
                 try:
                     runners[block.language](block)
                 except WrongPageError:
@@ -140,7 +144,9 @@ class Session:
             self.cut = True
             sections = sections | {"run": run | {"rounds": self.rounds}}
         if "engine" not in sections and isinstance(mechanism, dict):
-            engine = "sequential" if "fedgen" in str(mechanism.get("name")) else self.engine
+            alone = "fedgen" in str(mechanism.get("name")) or "loop" in sections.get("train", {})
+            alone = alone or ":" in str(sections.get("model", {}).get("name"))
+            engine = "sequential" if alone else self.engine
             sections = sections | {"engine": {"train": engine, "threads": 1}}
         return sections
 

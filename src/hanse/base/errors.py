@@ -78,6 +78,16 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
     return result
 
 
+def path_of(thing: Any) -> str:
+    """Return the import path of a function or an object, as :func:`import_path` takes it. Of one that no module has by
+    a name (a lambda, a function made in another) it names what it is, and cannot be imported.
+    """
+    kind = thing if hasattr(thing, "__qualname__") else type(thing)
+    module, name = getattr(thing, "__module__", kind.__module__), kind.__qualname__
+    found = getattr(importlib.import_module(module), name, None) if module else None
+    return f"{module}:{name}" if found is thing or name.startswith("<") else f"{module}:<{name}>"
+
+
 def named(given: Any, where: str, known: Mapping[str, Callable[..., Any]]) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return what a name, an import path, or a table with ``name`` and options stands for, and the options.
 

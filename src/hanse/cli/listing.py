@@ -33,7 +33,7 @@ def combinations() -> Iterator[Combination]:
     """
     for name, make in MECHANISMS.items():
         own = make()
-        given = {"validation", "client_validation", "head", "pooled" if name == "centralised" else "clients"}
+        given = {"losses", "validation", "client_validation", "head", "pooled" if name == "centralised" else "clients"}
         for slot in SLOTS:
             for part, make_part in PARTS[slot].items():
                 if isinstance(make_part, type) and type(own.slots().get(slot)) is make_part:

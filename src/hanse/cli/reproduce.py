@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hanse.base.errors import UserError
 from hanse.cli.options import Workers, err, out, resumable, say
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ def reproduce(
     full = find_table(paper, table, "paper", recipe)
     chosen = _changed(chosen, full, seeds, device)
     folder = out_dir or Path("runs") / "reproduce" / paper
+    _check_folder(folder)
     with resumable(err):
         outcome = run_table(
             chosen,
@@ -83,6 +86,16 @@ def reproduce(
             work=play_audited,
         )
     _report(outcome, full, folder, as_json)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise UserError if nothing can be written there, before a run of half an hour ends and cannot be kept."""
+    for place in (folder, folder / "jobs"):
+        there = next(path for path in (place, *place.absolute().parents) if path.exists() or path.is_symlink())
+        if not there.is_dir():
+            raise UserError(f"--out {folder}: {there} is not a folder")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise UserError(f"--out {folder}: nothing can be written to {there}")
 
 
 def _changed(table: PaperTable, full: PaperTable, seeds: int | None, device: str) -> PaperTable:

@@ -17,6 +17,7 @@ from torch import Tensor
 from typing_extensions import TypeAliasType
 
 LARGEST_COUNT = 2**53  # samples, steps, labels: every whole number up to it is a float64
+MOST_METRICS = 32  # that one seat's training may report
 LARGEST_LOSS = float(torch.finfo(torch.float32).max)  # losses are made in float32; sums and squares stay finite
 
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
@@ -27,6 +28,7 @@ Loss = Annotated[float, Field(ge=-LARGEST_LOSS, le=LARGEST_LOSS, allow_inf_nan=F
 Error = Annotated[float, Field(ge=0, le=LARGEST_LOSS, allow_inf_nan=False)]
 Accuracy = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=200)]
+Metric = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)

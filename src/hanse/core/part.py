@@ -366,9 +366,13 @@ class TrainPart(Part, Protocol):
     """Lays out the model table, and turns the choice into seats: start, pull, tilt.
 
     ``payload`` names the client's half of what it sends beside its training tasks; None: it never sends anything.
+    ``pulls`` says that its seats have pulls or tilts, which clients' own training loops must add to their loss, and
+    ``reads_steps`` that it takes the reported steps for those of SGD.
     """
 
     payload: ClassVar[str | None] = None
+    pulls: ClassVar[bool] = False
+    reads_steps: ClassVar[bool] = False
 
     def blocks(self) -> Sequence[Block]:
         """Return the blocks of rows that the table is made of, in their order."""

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from hanse.core.declared import (
     LARGEST_COUNT,
+    MOST_METRICS,
     Accuracies,
     Accuracy,
     Count,
@@ -29,6 +30,7 @@ from hanse.core.declared import (
     Error,
     Loss,
     Losses,
+    Metric,
     Name,
     Plain,
     Samples,
@@ -168,16 +170,18 @@ Task = Train | Score | Nearest | Gradient | Confusion | Ask | Test
 
 @dataclass(frozen=True)
 class Trained:
-    """One seat's update: ``row [P]``, *reported* samples, mean loss of the last epoch, steps, named extras (those that
-    the task's payload declares, no others).
+    """One seat's update: ``row [P]``, *reported* samples, mean loss of the last epoch (None: a training loop of the
+    client's own that does not say), steps, named extras (those that the task's payload declares, no others), and the
+    ``metrics`` that such a loop reports.
     """
 
     seat: Count
     row: Tensor
     num_samples: Samples
-    loss: Loss
+    loss: Loss | None
     steps: Count
     extras: Mapping[Name, Tensor] = field(default_factory=dict)
+    metrics: Annotated[Mapping[Name, Metric], Field(max_length=MOST_METRICS)] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ class Layout:
     """Where each tensor of a module lies in a flat row.
 
     ``names`` and ``shapes`` list the parameters in ``module.named_parameters()`` order, then the float buffers;
-    ``offsets`` has one entry more than names. Integer buffers (counters) are not part of a row and are not mixed.
+    ``offsets`` has one entry more than names. Integer buffers (counters) are not part of a row and are not mixed, nor
+    are frozen parameters of a model of which only what trains is sent: they stay as they are in the module.
     """
 
     names: tuple[str, ...]
@@ -37,9 +38,12 @@ class Layout:
     size: int  # P: parameters and float buffers
 
     @staticmethod
-    def of(module: nn.Module) -> Layout:
-        """Return the layout of any module. Raises ValueError if it has no parameters."""
-        parameters = list(module.named_parameters())
+    def of(module: nn.Module, *, frozen: bool = True) -> Layout:
+        """Return the layout of any module, with or without its ``frozen`` parameters (``requires_grad`` False).
+
+        Raises ValueError if it has no parameters.
+        """
+        parameters = [(n, p) for n, p in module.named_parameters() if frozen or p.requires_grad]
         if not parameters:
             raise ValueError("the model has no parameters to train")
         buffers = [(n, b) for n, b in module.named_buffers() if b.is_floating_point()]
@@ -265,6 +269,8 @@ class Seats:
 class Updates:
     """What came back and was accepted: ``rows [S, P]``, the *reported* ``num_samples [S]``, mean training ``loss [S]``,
     optimiser ``steps [S]``, and extras by name, each ``[S, ...]``. ``seats`` are the seats that answered, same order.
+    Of clients that train by loops of their own: ``metrics``, what each seat's reports beside (empty: nobody's), and a
+    loss is NaN where it does not say.
     """
 
     seats: Seats
@@ -273,6 +279,7 @@ class Updates:
     loss: Floats
     steps: Ints
     extras: Mapping[str, Tensor] = field(default_factory=dict)
+    metrics: Sequence[Mapping[str, float]] = ()
 
     def __len__(self) -> int:
         return len(self.seats)

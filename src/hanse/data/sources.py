@@ -39,6 +39,7 @@ from hanse.data.natural import (
 )
 from hanse.data.samples import Samples
 from hanse.data.synthetic import fedsoft_linear
+from hanse.data.tables import TABLES, load_table, tables_are_here
 
 GENERATED = ("synthetic",)
 """Sources that make each client's samples on demand: not a :class:`Dataset`, see :mod:`hanse.data.synthetic`.
@@ -288,6 +289,8 @@ def is_here(source: str) -> bool:
     folders, split = _folders(None), source.removeprefix("emnist_")
     if source in NATURAL:
         return natural_is_here(source, folders)
+    if source in TABLES:
+        return tables_are_here()
     here = any((folder / f"{source}.npz").is_file() for folder in folders)
     return here or (split != source and find_emnist(folders, split) is not None)
 
@@ -343,6 +346,7 @@ SOURCES: Mapping[str, Loader] = {
     "shakespeare_next": partial(_from_folders, shakespeare_next),
     "femnist": partial(_from_folders, femnist),
     "pacs": partial(_from_folders, pacs),
+    **{name: partial(load_table, name) for name in TABLES},
     **{name: partial(_instructions, name) for name in TEXTS},
 }
 """The named sources; a name maps to its loader."""

@@ -28,7 +28,8 @@ class DataSpec(BaseModel):
     source: str = Field(
         "digits",
         description="digits, mnist, fashion_mnist, cifar10, emnist_byclass, emnist_balanced, emnist_letters, "
-        "emnist_cased, synthetic, fedsoft_linear, shakespeare, shakespeare_next, femnist, pacs, instructions, "
+        "emnist_cased, synthetic, fedsoft_linear, shakespeare, shakespeare_next, femnist, pacs, loans, lending_club, "
+        "schools, flights, instructions, "
         "instruction_files, fiqa, tfns, nwgi, code_alpaca, mixed_finance, finance_code, or 'package.module:function'; "
         "'object': what hanse.run(..., data=) was given",
     )

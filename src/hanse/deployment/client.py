@@ -22,6 +22,7 @@ from hanse.deployment.message import from_records, to_records
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
 from hanse.federation.node import Assignment, ClientData, Node, hello
+from hanse.learning.loop import Loop
 from hanse.learning.threads import intra_op
 
 LoadData = Callable[[Context], ClientData]
@@ -33,15 +34,17 @@ def client_app(
     policy: Any = None,
     behaviours: Sequence[Behaviour] = (),
     folder: str | Path | None = None,
+    train: str | Callable[..., Any] | None = None,
 ) -> ClientApp:
     """Return a Flower client app that trains and answers for one participant.
 
     ``load_data(context)`` returns its :class:`hanse.federation.node.ClientData`; Flower's ``context.node_config`` holds
     what the node was started with. ``policy`` decides what it bids, declares and pays (default: loyal). ``folder`` is
     where the participant keeps what is its own: private models and receipts, by run (default: ``HANSE_HOME``, else
-    ``~/.hanse``).
+    ``~/.hanse``). ``train`` is a training loop of the participant's own, ``fit(model, data, round)`` or its import path
+    (:mod:`hanse.learning.loop`), in the place of the experiment's. Raises UserError for one that cannot be called so.
     """
-    app = ClientApp()
+    app, loop = ClientApp(), None if train is None else Loop.of(train, "client_app: train")
     home = Path(folder or os.environ.get("HANSE_HOME") or Path.home() / ".hanse").expanduser()
     loaded: dict[int, ClientData] = {}  # a process that is kept warm loads once
 
@@ -55,13 +58,13 @@ def client_app(
         request, values = from_records(message.content)
         data, reply = data_of(context), Message("null")
         if values.get("kind") == "hello":
-            said = hello(data) | {"order": int(context.node_config.get("partition-id", 1 << 30))}
+            said = hello(data, loop) | {"order": int(context.node_config.get("partition-id", 1 << 30))}
             said["name"] = said["name"][:NAME]
             return FlowerMessage(to_records(reply, hello=json.dumps(said)), reply_to=message)
         beside: dict[str, Any] = {"round": int(values["round"])}
         try:
             with intra_op(1):
-                node = Node(data, Assignment.from_json(str(values["job"])), home, policy, behaviours)
+                node = Node(data, Assignment.from_json(str(values["job"])), home, policy, behaviours, loop)
                 if values.get("letter"):
                     node.keep_receipts(str(values["letter"]))
                 if values.get("kind") != "letter":

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -34,6 +34,7 @@ def _printable(text: str) -> str:
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Size = Annotated[int, Field(ge=1, le=2**31)]
 Word = Annotated[str, Field(max_length=NAME), AfterValidator(_printable)]
+Kind = Literal["plain", "penalty"]  # of a training loop: whether it takes pulls and tilts
 Plain = bool | Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT)] | Finite | Word
 
 
@@ -50,8 +51,9 @@ class SaidInput:
 class Hello:
     """What a newcomer says of itself, within bounds: ``num_samples`` to train on, ``tests`` to test on,
     ``input_shape`` of a sample, ``num_classes`` (None: regression), ``text`` (samples are tokens with a label at every
-    position), plain values in ``profile``, the ``order`` in which ids are given, and how several ``inputs`` lie in a
-    sample, if it has several.
+    position), plain values in ``profile``, the ``order`` in which ids are given, which kind of training ``loop`` of
+    its own it has (None: it trains as the experiment says), and how several ``inputs`` lie in a sample, if it has
+    several.
     """
 
     num_samples: Count
@@ -63,6 +65,7 @@ class Hello:
     profile: Annotated[Mapping[Word, Plain], Field(max_length=100)] = field(default_factory=dict)
     order: Count = 1 << 30
     inputs: Annotated[tuple[SaidInput, ...], Field(max_length=100)] = ()
+    loop: Kind | None = None
 
     @staticmethod
     def of(said: object) -> Hello:
@@ -75,7 +78,7 @@ class Hello:
 @dataclass(frozen=True)
 class Member:
     """A registered participant. ``expelled`` says why it may no longer take part; ``text``: its samples are tokens with
-    a label at every position.
+    a label at every position; ``loop``: the kind of its own training loop.
     """
 
     id: int
@@ -89,6 +92,7 @@ class Member:
     expelled: str | None = None
     text: bool = False
     inputs: tuple[SaidInput, ...] = ()
+    loop: str | None = None
 
     @property
     def info(self) -> ClientInfo:
@@ -177,7 +181,9 @@ class Members:
 
 _HELLO = Declared[Hello](Hello)
 _REGISTER = Declared[list[Member]](list[Member])
-SAMPLES = ("num_samples", "input_shape", "num_classes", "tests", "profile", "text", "inputs")  # what is kept of a hello
+SAMPLES = (  # what is kept of a hello
+    "num_samples", "input_shape", "num_classes", "tests", "profile", "text", "loop", "inputs",
+)  # fmt: skip
 
 
 def _sound(member: Member) -> bool:

@@ -6,7 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from flwr.app import Context
@@ -15,6 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from hanse.base.errors import MachineError, UserError
 from hanse.base.files import write_whole
 from hanse.base.lock import Hold
+from hanse.core.part import Mechanism
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Input, Inputs, Samples
 from hanse.deployment.link import FlowerFederation
@@ -24,9 +25,11 @@ from hanse.deployment.narrator import Narrator, speak
 from hanse.deployment.newcomers import LOG
 from hanse.deployment.receipts import Letters, Teller
 from hanse.federation.node import Assignment
+from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, run_remote
+from hanse.runs.setup import loop_lacks
 
 OTHERS_S = 5.0  # more nodes than are expected have so long to introduce themselves before round 0
 
@@ -98,13 +101,20 @@ def play(
         register = Members.read(out / "members.json" if remember else None)
         validation, test = (None, None) if load_server_data is None else load_server_data()
 
+        @cache
+        def frozen_of(shape: tuple[int, ...], classes: int | None) -> str:
+            section = experiment.model
+            return build_problem(section.name, shape, classes, experiment.run.seed, **section.options)[0].unsent
+
         def job(member: Member, num_clients: int) -> Assignment:
             model = {"name": experiment.model.name, **experiment.model.options}
             train = experiment.train.model_dump()
-            return Assignment(run, member.id, num_clients, experiment.run.seed, model, train, half=half)
+            unsent = frozen_of(member.input_shape, member.num_classes) if experiment.model.send != "all" else ""
+            return Assignment(run, member.id, num_clients, experiment.run.seed, model, train, half=half, unsent=unsent)
 
         letters = Letters.read(out / "letters.json")
-        check = _alike([samples for samples in (validation, test) if samples is not None])
+        own = [samples for samples in (validation, test) if samples is not None]
+        check = _fits(own, experiment.mechanism.built)
         federation = FlowerFederation(
             grid, register, job, deadline_s=experiment.federation.deadline_s or 3600.0, capacity=room, largest=largest,
             half=half, orders=partial(Orders.read, out), letters=letters, check=check,
@@ -121,6 +131,19 @@ def play(
             data = RemoteData.of(sizes, one.input_shape, one.num_classes, validation, test, one.text, inputs)
             watching = [*observers, Teller(letters, federation.deliver, out), narrator]
             return run_remote(experiment, data, federation, hold=hold, observers=watching, other_data=other_data)
+
+
+def _fits(own: Sequence[Samples], mechanism: Mechanism) -> Check:
+    """Return what says why a participant cannot take part: its samples are not like the server's own, or its own
+    training loop does not do what the mechanism asks.
+    """
+    alike = _alike(own)
+
+    def check(said: Hello | Member) -> str | None:
+        lack = loop_lacks(mechanism, said.loop)
+        return alike(said) if lack is None else f"its training loop {lack}"
+
+    return check
 
 
 def _alike(own: Sequence[Samples]) -> Check:

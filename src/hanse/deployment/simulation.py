@@ -116,7 +116,8 @@ def _app(experiment: Experiment, folder: Path) -> ClientApp:
         mine = ClientData.of(held, i)
         return replace(mine, profile=found[i]) if found else mine
 
-    return client_app(load_data, policy=build_blueprint(experiment).policy, folder=folder)
+    policy = build_blueprint(experiment).policy
+    return client_app(load_data, policy=policy, folder=folder, train=experiment.train.loop)
 
 
 @functools.lru_cache(maxsize=1)

@@ -4,6 +4,7 @@ once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
@@ -21,7 +22,7 @@ from hanse.federation.behaviour import Behaviour, Me
 from hanse.federation.codec import Traffic
 from hanse.federation.policy import Loyal, answer
 from hanse.learning.halves import half_of, unsound
-from hanse.learning.job import Engine, Problem, SeatJob, batch_plan, smallest_batch
+from hanse.learning.job import Engine, Problem, SeatJob, TrainedRows, batch_plan, smallest_batch
 
 _Key = tuple[int, int | str]  # a client, and the number of a seat or the name of a question
 
@@ -138,10 +139,7 @@ class LocalFederation:
             ]
         if self.recipe.order == "by_class":
             index = [i[torch.argsort(pool.y[i.to(pool.y.device)], stable=True).to(i.device)] for i in index]
-        jobs = [
-            SeatJob(i, t.start, (self.seed, round, c, t.row), t.centre, t.mu, t.tilt, t.work, t.payload, t.before)
-            for (c, t), i in zip(seats, index, strict=True)
-        ]
+        jobs = [self._job(round, c, t, i) for (c, t), i in zip(seats, index, strict=True)]
         trained = unable
         lots = self._lots(round, pool, jobs)
         own = {s: (samples, job) for samples, some in lots for s, job in some.items()}
@@ -150,10 +148,27 @@ class LocalFederation:
                 done = self.engine.train(samples, [some[s] for s in equal], self.recipe, lr)
                 for k, s in enumerate(equal):
                     (client, task), (held, job) = seats[s], own[s]
-                    loss, steps, count = float(done.loss[k]), int(done.steps[k]), float(len(job.index))
-                    update = port.Trained(task.seat, done.rows[k], count, loss, steps, self._extras(held, job))
-                    trained[client, task.seat] = update
+                    trained[client, task.seat] = self._update(task.seat, done, k, held, job)
         return trained
+
+    def _job(self, round: int, client: int, task: port.Train, index: Tensor) -> SeatJob:
+        key, name = (self.seed, round, client, task.row), self._clients[client].name
+        return SeatJob(
+            index, task.start, key, task.centre, task.mu, task.tilt, task.work, task.payload, task.before, name=name
+        )
+
+    def _update(self, seat: int, done: TrainedRows, k: int, held: Samples, job: SeatJob) -> port.Trained | str:
+        """Return the update of a seat, the k-th of those that are ``done``, or why its own training loop has none."""
+        loss, steps, count = float(done.loss[k]), int(done.steps[k]), float(len(job.index))
+        if not done.said:
+            return port.Trained(seat, done.rows[k], count, loss, steps, self._extras(held, job))
+        said = done.said[k]
+        if said.refused is not None:
+            return said.refused
+        count = count if said.samples is None else float(said.samples)
+        return port.Trained(
+            seat, done.rows[k], count, None if math.isnan(loss) else loss, steps, metrics=dict(said.metrics)
+        )
 
     def _augmented(
         self, lots: Sequence[tuple[Samples, dict[int, SeatJob]]]

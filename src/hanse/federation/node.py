@@ -35,6 +35,8 @@ from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import Loyal
 from hanse.federation.private import PrivateRow, private_arrays
+from hanse.learning.job import Engine
+from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
@@ -113,7 +115,8 @@ class ClientData:
 class Assignment:
     """What a node must know of a run: sent with every message, since each may meet a fresh process.
 
-    ``model`` and ``train`` are the experiment's sections. With ``half`` models travel as 16-bit floats.
+    ``model`` and ``train`` are the experiment's sections. With ``half`` models travel as 16-bit floats. ``unsent`` is
+    the digest of the frozen parameters that are not sent (:attr:`hanse.learning.job.Problem.unsent`).
     """
 
     run: str
@@ -123,6 +126,7 @@ class Assignment:
     model: Mapping[str, Any]
     train: Mapping[str, Any]
     half: bool = False
+    unsent: str = ""
 
     def to_json(self) -> str:
         """Return the job as JSON."""
@@ -165,8 +169,10 @@ class _Own(FederatedData):
         )
 
 
-def hello(data: ClientData) -> dict[str, Any]:
-    """Return what a participant says of itself before it has an id: plain values, nothing of its samples."""
+def hello(data: ClientData, loop: Loop | None = None) -> dict[str, Any]:
+    """Return what a participant says of itself before it has an id: plain values, nothing of its samples. It also says
+    what training ``loop`` of its own it has, if it has one: "plain", or "penalty" if the loop takes pulls and tilts.
+    """
     return {
         "name": data.name,
         "num_samples": len(data.train),
@@ -176,11 +182,15 @@ def hello(data: ClientData) -> dict[str, Any]:
         "text": is_text(data.train),
         "tests": 0 if data.test is None else len(data.test),
         "profile": dict(data.profile),
+        "loop": None if loop is None else "penalty" if loop.takes_penalty else "plain",
     }
 
 
 class Node:
-    """Answers requests for one participant. ``folder`` is the participant's own; one below it is made for each run."""
+    """Answers requests for one participant. ``folder`` is the participant's own; one below it is made for each run.
+
+    ``loop`` is its own training loop; without one it trains by the experiment's, if that has one.
+    """
 
     def __init__(
         self,
@@ -189,14 +199,21 @@ class Node:
         folder: Path,
         policy: Any = None,
         behaviours: Sequence[Behaviour] = (),
+        loop: Loop | None = None,
     ) -> None:
         self.job, self.folder = job, private_folder(folder / _safe(job.run)) / f"client-{job.client}"
         private_folder(self.folder)
         own = _Own.of(data, job.client, job.num_clients)
         model = dict(job.model)
         problem, _ = build_problem(model.pop("name"), own.sample_shape, own.num_classes, job.seed, **model)
-        recipe = Recipe(**job.train)
-        engine = SequentialEngine(problem, threads=1)
+        if problem.unsent != job.unsent:
+            raise WireError("model.send: 'trainable': the frozen parameters here are not those that the server has")
+        train = dict(job.train)
+        if (named := train.pop("loop", None)) is not None and loop is None:
+            loop = Loop.of(named, "train.loop")
+        recipe = Recipe(**train)
+        plain = SequentialEngine(problem, threads=1)
+        engine: Engine = plain if loop is None else LoopEngine(plain, loop)
         self.problem, self.data = problem, data
         profiles = [data.profile if i == job.client else {} for i in range(job.num_clients)]
         self.federation = LocalFederation(

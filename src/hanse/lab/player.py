@@ -6,6 +6,7 @@ Each job has one thread. A worker that dies costs its job and nobody else's.
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -17,7 +18,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -25,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hanse.base.errors import UserError, library
 from hanse.base.files import write_whole
 from hanse.base.toml import flat
-from hanse.lab.job import Job, Step
+from hanse.lab.job import Job, Step, key_of
 
 Work = Callable[[Job, Step], dict[str, Any]]
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -149,7 +150,8 @@ class Store:
         return self.folder / f"{job.key}.json"
 
     def read(self, job: Job) -> dict[str, Any] | None:
-        """Return a job's finished result; None if there is none, or if it is of a different experiment.
+        """Return a job's finished result; None if there is none, if it is of a different experiment (whatever its file
+        is called), or if it is not what is written here: cut short, or changed by somebody.
 
         The key covers what the table says. Defaults that it does not mention are compared with those that the result
         was made with; keys that only one of the two knows are passed over, so that a new option with an old default
@@ -157,16 +159,16 @@ class Store:
         """
         try:
             found = json.loads(self.path(job).read_text())
-        except (OSError, ValueError):  # not there, or cut short by something that was not us
+        except (OSError, ValueError, RecursionError):  # not there, or cut short by something that was not us
             return None
-        if not isinstance(found, dict) or found.get("status") != "done" or "experiment" not in found:
+        if not _is_finished(found) or key_of(found["given"]) != job.key:
             return None
-        then = dict(flat(found.get("given", {}))) | dict(flat(found["experiment"]))
+        then = dict(flat(found["given"])) | dict(flat(found["experiment"]))
         now = dict(flat(json.loads(json.dumps(job.experiment.sections()))))
         if not all(then[name] == now[name] for name in then.keys() & now.keys()):
             return None
-        points = len(found.get("tested", ()))
-        curves = {name: [None] * (points - len(curve)) + curve for name, curve in found.get("curves", {}).items()}
+        points = len(found["tested"])
+        curves = {name: [None] * (points - len(curve)) + curve for name, curve in found["curves"].items()}
         return found | {"curves": curves}
 
     def write(self, job: Job, result: Mapping[str, Any]) -> None:
@@ -179,6 +181,34 @@ class Store:
         if "curves" in kept:
             kept["curves"] = {name: _begun(curve) for name, curve in kept["curves"].items()}
         write_whole(self.path(job), json.dumps(kept, separators=(",", ":"), allow_nan=False) + "\n")
+
+
+def _is_finished(found: Any) -> TypeGuard[dict[str, Any]]:
+    """Say whether this is the result of a finished run, with figures that can be read: JSON says no more than that it
+    is JSON.
+    """
+    if not isinstance(found, dict) or found.get("status") != "done":
+        return False
+    tested, curves = found.get("tested"), found.get("curves")
+    return (
+        isinstance(found.get("given"), dict)
+        and isinstance(found.get("experiment"), dict)
+        and _is_number(found.get("cpu_seconds"))
+        and isinstance(tested, list)
+        and all(type(rounds) is int for rounds in tested)
+        and tested == sorted(set(tested))
+        and isinstance(curves, dict)
+        and all(
+            isinstance(curve, list)
+            and len(curve) <= len(tested)
+            and all(value is None or _is_number(value) for value in curve)
+            for curve in curves.values()
+        )
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def _begun(curve: Sequence[Any]) -> list[Any]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import copy
 import math
-import random
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,20 +24,11 @@ from hanse.data.samples import Samples
 from hanse.learning.coalitions import Coalitions
 from hanse.learning.engines import EngineChoice, make_engine
 from hanse.learning.forward import read_convolutions
+from hanse.learning.generators import untouched
 from hanse.learning.job import Engine, Problem, SeatJob, batch_plan, smallest_batch
 from hanse.learning.local import Precision, in_channels_last, loss_of
 from hanse.learning.program import read_stack
 from hanse.learning.scoring import outcomes_of
-
-
-@contextmanager
-def untouched(device: torch.device) -> Iterator[None]:
-    """Give a block the generators that there are, and put them back: a user's module may draw from any of them."""
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
-    random.setstate(states[0])
-    np.random.set_state(states[1])  # noqa: NPY002
 
 
 @dataclass(frozen=True)

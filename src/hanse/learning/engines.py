@@ -31,6 +31,7 @@ _MOST = 4  # threads of one program: beyond these nothing has been measured
 _LARGE = 8_000_000  # multiplications of a seat's step from which its operators outweigh Python's part
 _FEW = 8  # seats from which batching by torch.func pays for what it costs
 _PAYLOAD = "it cannot add the loss of the payload that the mechanism sends beside its training tasks"
+_OWN_LOOP = "the training loop of train.loop runs the module itself"
 _SGD_ONLY = "its steps are SGD's, and train.optimizer asks for others"
 
 
@@ -93,18 +94,19 @@ def choose(
     device: torch.device | str = "cpu",
     precision: Precision = "float32",
     payload: bool = False,
+    own_loop: bool = False,
 ) -> EngineChoice:
     """Return the engine for rounds of ``seats`` and batches of ``batch``; what is given (``train``, ``threads``,
     ``workers``) is kept, and one of ``threads`` and ``workers`` means 1 of the other.
 
     ``initial [P]`` and a ``few`` samples tell whether torch.func can batch the model; seats with a ``payload`` beside
-    their task are not batched: it may add a loss of its own. Raises UserError if the engine asked for cannot train this
-    model.
+    their task are not batched: it may add a loss of its own; nor are those that an ``own_loop`` of the user's trains.
+    Raises UserError if the engine asked for cannot train this model.
     """
     if threads and workers and threads > 1 and workers > 1:
         raise UserError(f"engine.threads is {threads} and engine.workers {workers}; several workers use 1 thread each")
     device = torch.device(device).type
-    unfit = _PAYLOAD if payload else _SGD_ONLY if recipe.optimizer != "sgd" else None
+    unfit = _OWN_LOOP if own_loop else _PAYLOAD if payload else _SGD_ONLY if recipe.optimizer != "sgd" else None
     kind, unable = _kind(problem, initial, few, unfit, train)
     notes = [f"{engine}: {reason}" for engine, reason in unable.items()]
     if train in unable:

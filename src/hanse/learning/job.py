@@ -6,9 +6,10 @@ can be compared number by number.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal, Protocol
 
@@ -43,7 +44,8 @@ class Problem:
     ``judge`` scores samples in the place of that. With ``plain`` every engine and scorer runs the module as it is: no
     stacked layers, no other layout of images.
 
-    Parameters with ``requires_grad`` False are ``frozen``: they are columns of a row that training leaves as they are.
+    Parameters with ``requires_grad`` False are ``frozen``: they are columns of a row that training leaves as they are,
+    or, in a layout without them, the module's own for all rows.
     """
 
     module: nn.Module
@@ -58,14 +60,25 @@ class Problem:
         return tuple(name for name, p in self.module.named_parameters() if not p.requires_grad)
 
     @cached_property
+    def unsent(self) -> str:
+        """A digest of the frozen parameters that rows do not have (empty: none): they must be the same everywhere."""
+        digest, tensors = hashlib.blake2b(digest_size=16), dict(self.module.named_parameters())
+        left = [name for name in self.frozen if name not in self.layout.names]
+        for name in left:
+            tensor = tensors[name].detach().cpu().contiguous()
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest() if left else ""
+
+    @cached_property
     def frozen_columns(self) -> Tensor | None:
         """Which columns of a row belong to frozen parameters, bool ``[P]``, or None if all train."""
-        if not self.frozen:
-            return None
         columns = torch.zeros(self.layout.size, dtype=torch.bool)
-        for view in map(self.layout.unflatten(columns).__getitem__, self.frozen):
+        views = self.layout.unflatten(columns)
+        held = [views[name] for name in self.frozen if name in views]
+        for view in held:
             view.fill_(True)
-        return columns
+        return columns if held else None
 
 
 @dataclass(frozen=True)
@@ -87,6 +100,7 @@ class SeatJob:
     client, start row)`` of its stream. ``payload`` adds a term to the loss of each batch, not to the one reported.
     ``drawn`` are its batches where they are not drawn from that stream.
     ``before``: the steps that its client took in earlier rounds; batches that are not shuffled go on there.
+    ``name`` is its client's, for display.
     """
 
     index: Tensor
@@ -99,15 +113,31 @@ class SeatJob:
     payload: Payload | None = None
     before: int = 0
     drawn: Drawn | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a training loop of the user's own said of a seat: ``metrics`` by name, on how many ``samples`` it trained
+    (None: all), and why the seat is ``refused``, if it is.
+    """
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    samples: int | None = None
+    refused: str | None = None
 
 
 @dataclass(frozen=True)
 class TrainedRows:
-    """``rows [S, P]`` float32, mean ``loss [S]`` of the last epoch's samples as met (NaN: diverged), ``steps [S]``."""
+    """``rows [S, P]`` float32, mean ``loss [S]`` of the last epoch's samples as met (NaN: diverged), ``steps [S]``.
+
+    Of a training loop of the user's own, what it ``said`` of each seat, and a loss is NaN where it does not say.
+    """
 
     rows: Tensor
     loss: NDArray[np.float64]
     steps: NDArray[np.int64]
+    said: Sequence[Said] = ()
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from hanse.learning.sequences import lstm
 Shape = tuple[int, ...]
 Factory = Callable[..., nn.Module]
 """Called as ``factory(input_shape, num_classes, **options)``."""
+Send = Literal["all", "trainable"]  # what of a model is in its row
 
 
 def logistic(input_shape: Shape, num_classes: int | None) -> nn.Module:
@@ -352,11 +353,13 @@ def build_problem(
     seed: int,
     *,
     number: int = 0,
+    send: Send = "all",
     **options: Any,
 ) -> tuple[Problem, Tensor]:
     """Return the model's problem and its first row ``[P]`` (float32, drawn under ``(seed, "model", number)``).
 
-    A table that starts with several different models draws one for each ``number``.
+    A table that starts with several different models draws one for each ``number``. With ``send = "trainable"`` rows
+    do not have the frozen parameters: they are neither sent nor mixed, and all rows share those of number 0.
 
     ``name`` is one of :data:`MODELS`, ``"package.module:factory"``, called as ``factory(input_shape, num_classes,
     **options)``, that function itself, or a module. ``num_classes`` None means regression: one output, mean squared
@@ -366,7 +369,7 @@ def build_problem(
     module = build_module(name, input_shape, num_classes, seed, number=number, **options)
     where = _called(name)
     try:
-        layout = Layout.of(module)
+        layout = Layout.of(module, frozen=send == "all" or all(not p.requires_grad for p in module.parameters()))
     except ValueError as error:
         raise UserError(f"{where}: {error}") from error
     if not any(p.requires_grad for p in module.parameters()):

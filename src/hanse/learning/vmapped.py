@@ -45,7 +45,7 @@ class VmappedEngine(ScoringEngine):
 
     def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return one seat's weighted loss and its samples' losses ``[B]``."""
-        placed = {place: parameters[name] for name, places in self.places.items() for place in places}
+        placed = {place: p for name, p in parameters.items() for place in self.places[name]}
         output: Tensor = functional_call(self.module, placed, (x,), tie_weights=False)
         if self.problem.loss == "cross_entropy":
             losses = F.cross_entropy(output, y, reduction="none")

@@ -27,6 +27,7 @@ class Ditto(TrainPart):
 
     needs = frozenset({"clients"})
     gives = frozenset({"groups"})
+    pulls = True
     lam: Weight = 1.0
 
     def blocks(self) -> Sequence[Block]:

@@ -61,6 +61,7 @@ class TowardsCentres(TrainPart):
 
     needs = frozenset({"clients"})
     reads = frozenset({"centre"})
+    pulls = True
     mu: Weight = 0.01
     pull_from: Count = 0
 

@@ -46,6 +46,7 @@ class FedSoft(TrainPart, WeighPart):
     needs = frozenset({"clients"})
     reads = by_slot(train=CENTRES, weigh=CENTRES | {"model"})
     fills = by_slot(weigh=CENTRES)
+    pulls = True
     clusters: Clusters = 2
     lam: Weight = 0.1
     smoothing: Annotated[float, Field(gt=0, lt=1)] = 1e-4

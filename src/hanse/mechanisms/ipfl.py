@@ -168,6 +168,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     pricing: Pricing = "marginal"
     keep_best: bool = True
     adapters: Literal["factors", "products"] = "factors"
+    pulls = True
     mu: Weight | None = None
     stop: Stop = "skip"
     pull_alone: bool = False

@@ -62,6 +62,7 @@ class FromCentres(TrainPart):
 
     needs = frozenset({"clients"})
     reads = frozenset({"centre"})
+    pulls = True
     cosine: Weight = 0.01
     sign: Sign = "attract"
     term_from: Count = 0

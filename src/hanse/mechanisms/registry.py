@@ -135,6 +135,7 @@ REASONS = {
     "client_validation": "a validation share at each client (data.client_validation > 0)",
     "trade": "a market of models (mechanism.weigh = 'ipfl')",
     "pooled": "all data at one client (data.partition = 'pooled')",
+    "losses": "each client's training loss, which a loop of one's own (train.loop) need not tell",
 }
 
 

@@ -48,6 +48,8 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
     gives = by_slot(train={"groups"})
     reads = by_slot(train=VARIATES)
     fills = by_slot(train=VARIATES)
+    pulls = True
+    reads_steps = True
     global_lr: Rate = 1.0
 
     def blocks(self) -> Sequence[Block]:

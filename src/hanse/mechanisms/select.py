@@ -386,7 +386,7 @@ class Oort(SelectPart):
     reported, not a root mean square.
     """
 
-    needs = CLIENTS
+    needs = CLIENTS | {"losses"}
     clients_per_round: Positive = 10
     exploration: Share = 0.9
     cutoff: Annotated[float, Field(gt=0, le=1)] = 0.95
@@ -432,5 +432,5 @@ class Oort(SelectPart):
             sat[outcome.choice.clients] += 1
             last[outcome.choice.clients] = outcome.round
             utility[outcome.choice.clients] = 0.0
-        utility[updates.seats.client] = updates.num_samples * updates.loss
+        utility[updates.seats.client] = updates.num_samples * np.nan_to_num(updates.loss)  # who does not say: none
         return {"utility": utility, "last": last, "sat": sat}

@@ -52,6 +52,7 @@ class SharedModel(TrainPart):
 class Proximal(SharedModel):
     """FedProx: as FedAvg, with the pull ``mu/2 |theta - start|^2`` (Li et al. 2020, eq. 2)."""
 
+    pulls = True
     mu: Annotated[float, Field(ge=0)] = 0.1
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:

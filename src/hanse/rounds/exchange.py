@@ -129,9 +129,10 @@ def accepted(seats: Seats, view: View) -> Updates:
         seats=seats.take(np.array([s for s, _ in found], dtype=np.int64)),
         rows=rows,
         num_samples=np.array([t.num_samples for _, t in found], dtype=np.float64),
-        loss=np.array([t.loss for _, t in found], dtype=np.float64),
+        loss=np.array([np.nan if t.loss is None else t.loss for _, t in found], dtype=np.float64),
         steps=np.array([t.steps for _, t in found], dtype=np.int64),
         extras={name: torch.stack([t.extras[name] for _, t in found]) for name in common},
+        metrics=[t.metrics for _, t in found] if any(t.metrics for _, t in found) else (),
     )
 
 

@@ -8,14 +8,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from hanse.base import toml
-from hanse.base.errors import UserError, import_path, nearest
+from hanse.base.errors import UserError, import_path, nearest, path_of
 from hanse.base.factories import Count, Positive, Rate, Weight, defaults
 from hanse.core.part import Mechanism
 from hanse.core.recipe import Optimizer, Recipe
 from hanse.data.spec import OBJECT, DataSpec
+from hanse.learning.models import Send
 from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, current_names
 
 
@@ -26,7 +36,9 @@ class Section(BaseModel):
 
 
 class ModelSection(BaseModel):
-    """``[model]``: the model's name or import path; every other key is an option of that model.
+    """``[model]``: the model's name or import path; every other key is an option of that model. ``send`` says which of
+    its parameters are sent and mixed: "all", or those that are "trainable" (``requires_grad``); the others are then the
+    same everywhere, as each participant's own copy of the model has them.
 
     A run whose model was given as an object has "object" as its name, and records its class as ``object`` and the
     digest of its structure as ``fingerprint``.
@@ -34,11 +46,12 @@ class ModelSection(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str = "mlp"
+    send: Send = "all"
 
     @property
     def options(self) -> dict[str, Any]:
-        """The keys beside ``name``, and beside what is recorded of an object."""
-        extra = dict(self.model_extra or {})
+        """The keys beside ``name``, and beside what is recorded of an object; ``send`` if it is not "all"."""
+        extra = dict(self.model_extra or {}) | ({} if self.send == "all" else {"send": self.send})
         return {k: v for k, v in extra.items() if self.name != OBJECT or k not in ("object", "fingerprint")}
 
 
@@ -64,13 +77,34 @@ class MechanismSection(BaseModel):
         return build_mechanism(self.table)
 
 
+def _function(given: Any) -> Any:
+    if given is not None and not isinstance(given, str) and not callable(given):
+        raise ValueError("must be a function, or its import path 'package.module:name'")
+    return given
+
+
+def _path(given: Any) -> str:
+    return given if isinstance(given, str) else path_of(given)
+
+
+# a function of the user's own, or its import path, which is what is written down
+Function = Annotated[
+    Any,
+    BeforeValidator(_function),
+    PlainSerializer(_path, return_type=str, when_used="unless-none"),
+    WithJsonSchema({"type": "string"}),
+]
+
+
 class TrainSection(Section):
     """``[train]``: local SGD; ``batch_size`` (32 if nothing is said), ``batches_per_epoch``, or ``steps`` of batches,
     which may be fresh draws of a ``batch_share`` of the samples. ``lr_decay_by``, ``order`` and ``statistics`` make it
     depend on what a client did before (:class:`hanse.core.recipe.Recipe`); they are for clients of this process.
-    ``rho`` and ``eps`` are for ``optimizer = "adadelta"``.
+    ``rho`` and ``eps`` are for ``optimizer = "adadelta"``. ``loop`` is a training function of the user's own, as a
+    function or its import path, which is told all of these and does what it likes (:mod:`hanse.learning.loop`).
     """
 
+    loop: Function | None = None
     epochs: Positive = 1
     batch_size: Positive | None = None
     batches_per_epoch: Positive | None = None
@@ -113,7 +147,7 @@ class TrainSection(Section):
     @property
     def recipe(self) -> Recipe:
         """The same as the learning module's recipe."""
-        return Recipe(**self.model_dump())
+        return Recipe(**self.model_dump(exclude={"loop"}))
 
 
 class ClientsSection(Section):

@@ -109,7 +109,7 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
         "answered": len(updates),
         "refused": len(view.refusals),
         "samples": float(updates.num_samples.sum()),
-        "train/loss": float(updates.loss.mean()) if len(updates) else None,
+        "train/loss": _mean_loss(updates.loss),
         **tested,
         **recorded,
         "bytes/down": played.bytes_down,
@@ -118,6 +118,12 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
         **{f"time/{name}_s": spent for name, spent in {**played.seconds, **seconds}.items()},
         "memory/peak_mb": round(peak, 1),
     }
+
+
+def _mean_loss(loss: Floats) -> float | None:
+    """Return the mean of the seats' losses ``[S]``, of those that say theirs; None if nobody does."""
+    said = loss[~np.isnan(loss)]
+    return float(said.mean()) if len(said) else None
 
 
 def _seats_of(played: Played) -> list[dict[str, Any]]:
@@ -148,9 +154,11 @@ def _line_of(view: View, s: int) -> dict[str, Any]:
     line: dict[str, Any] = {
         "samples": float(updates.num_samples[s]),
         "steps": int(updates.steps[s]),
-        "loss": float(updates.loss[s]),
+        "loss": None if np.isnan(updates.loss[s]) else float(updates.loss[s]),
         "weight": float(view.mixed.W[row, s]),
     }
+    if updates.metrics:
+        line |= {f"fit/{name}": value for name, value in updates.metrics[s].items()}
     if view.values is not None:
         line["value"] = float(view.values.per_seat[s])
         if view.values.exact is not None:

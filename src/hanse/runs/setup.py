@@ -34,8 +34,10 @@ from hanse.learning.by_name import own_module
 from hanse.learning.engines import EngineChoice, choose, pick_device
 from hanse.learning.generator import why_no_head
 from hanse.learning.job import Engine, Problem
+from hanse.learning.loop import WITH_PENALTY, Loop, LoopEngine
 from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.sequences import is_text
+from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.registry import REASONS, unmet_needs
 from hanse.mechanisms.select import rounds_to_meet_all
@@ -51,7 +53,8 @@ REMOTE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"
 
 @dataclass(frozen=True, kw_only=True)
 class Blueprint:
-    """Everything but the engine: data, model with its ``initial`` row ``[P]``, mechanism, and what clients are like.
+    """Everything but the engine: data, model with its ``initial`` row ``[P]``, mechanism, what clients are like, and
+    the training ``loop`` of the user's own, if there is one.
 
     ``experiment`` is the one that was asked for, as own data and an own model settle it. ``another`` draws the k-th of
     several different models' first rows.
@@ -69,6 +72,7 @@ class Blueprint:
     refuse: Any
     device: torch.device
     about: About = field(default_factory=About)
+    loop: Loop | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,9 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     lines += [lack.line for lack in unmet_needs(mechanism, _given(experiment, data, problem, mechanism, bool(unfit)))]
     lines += [*_too_many(experiment.mechanism.table, mechanism, data.num_clients), *unfit]
     lines += _not_remembered(experiment, data, mechanism)
+    given = experiment.train.loop
+    loop = None if given is None else tried(lambda: Loop.of(given, "train.loop"))
+    lines += [] if loop is None else _not_for_loops(experiment, mechanism, loop)
     seats, least = getattr(mechanism.select, "clients_per_round", data.num_clients), experiment.federation.min_replies
     if least > min(seats, data.num_clients):
         lines.append(f"federation.min_replies: {least}: more than the {min(seats, data.num_clients)} seats of a round")
@@ -141,6 +148,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         refuse=refuse,
         device=device,
         about=said,
+        loop=loop,
     )
 
 
@@ -226,6 +234,31 @@ def _not_remembered(experiment: Experiment, data: FederatedData, mechanism: Mech
     return lines
 
 
+def _not_for_loops(experiment: Experiment, mechanism: Mechanism, loop: Loop) -> list[str]:
+    """Return a line for each thing that is asked of training and that the user's own ``loop`` does not do."""
+    lines, given = [], experiment.sections()["train"]["loop"]
+    if (why := loop_lacks(mechanism, "penalty" if loop.takes_penalty else "plain")) is not None:
+        lines.append(f"train.loop: '{given}': {why}")
+    if experiment.train.order != "shuffled":
+        lines.append(f"train.order: '{experiment.train.order}': a training loop of one's own has its own order")
+    if experiment.data.augment is not None:
+        lines.append(f"data.augment: '{experiment.data.augment}': a training loop of one's own changes images itself")
+    return lines
+
+
+def loop_lacks(mechanism: Mechanism, loop: str | None) -> str | None:
+    """Return what a mechanism asks of training that a loop of one's own does not do, or None. ``loop`` is "plain", or
+    "penalty" if it takes the pulls and tilts of seats; None: it is hanse's own training, which does everything.
+    """
+    train = mechanism.train
+    name = type(train).__name__
+    if loop is not None and train.payload is not None:
+        return f"does not add the loss that mechanism.train {name} adds to each batch; take hanse's own training"
+    if loop == "plain" and train.pulls:
+        return f"takes no penalty, and mechanism.train {name} pulls or tilts what clients train; must be {WITH_PENALTY}"
+    return None
+
+
 def _one_answer(experiment: Experiment, data: FederatedData) -> list[str]:
     """Return a line if the model gives one answer a sample, and the samples' targets are a row each (texts)."""
     name, tested = experiment.model.name, data.server_test or data.server_validation
@@ -261,7 +294,7 @@ def _given(
     experiment: Experiment, data: FederatedData, problem: Problem, mechanism: Mechanism, unfit: bool
 ) -> frozenset[str]:
     """Return the needs that the experiment meets by itself; the head of a model that is ``unfit`` is not looked for."""
-    given = set()
+    given = set() if experiment.train.loop is not None else {"losses"}
     if data.server_validation is not None and len(data.server_validation):
         given.add("validation")
     given.add("pooled" if experiment.data.partition == "pooled" else "clients")
@@ -302,6 +335,8 @@ def settle_engine(
     )
     experiment = experiment.model_copy(update={"engine": section})
     mechanism = blueprint.mechanism
+    if blueprint.loop is not None and isinstance(engine, SequentialEngine):
+        engine = LoopEngine(engine, blueprint.loop)
     said = [
         *experiment.mechanism.notes,
         *choice.why,
@@ -309,6 +344,7 @@ def settle_engine(
         *_too_short(experiment, blueprint),
         *_not_held(mechanism),
         *_never_asked(experiment, mechanism),
+        *_not_by_steps(mechanism, blueprint.loop),
     ]
     return experiment, _setup(experiment, blueprint, engine, federation), said
 
@@ -362,6 +398,17 @@ def _never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
     return [f"warning: mechanism.weigh: {part} is never asked: with {train} every client trains a row of its own"]
 
 
+def _not_by_steps(mechanism: Mechanism, loop: Loop | None) -> list[str]:
+    """Return a warning if a part reads gradients off the steps of SGD, and the user's own loop may step otherwise."""
+    part = mechanism.train
+    if loop is None or not part.reads_steps:
+        return []
+    return [
+        f"warning: train.loop: {type(part).__name__} takes its steps for SGD's at train.lr and train.momentum: with "
+        "another optimiser, a schedule or clipping its variates are not mean gradients"
+    ]
+
+
 def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
     section, data, recipe = experiment.engine, blueprint.data, experiment.train.recipe
     pool, index = data.pool([0])
@@ -380,6 +427,7 @@ def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
         device=blueprint.device,
         precision=section.precision,
         payload=blueprint.mechanism.train.payload is not None,
+        own_loop=blueprint.loop is not None,
     )
 
 

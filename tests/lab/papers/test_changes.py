@@ -12,7 +12,7 @@ import pytest
 from hanse.base.toml import flat
 from hanse.data.sources import split_note
 from hanse.lab.papers.catalogue import PAPERS, find_table
-from hanse.lab.papers.changes import changed
+from hanse.lab.papers.changes import changed, differing
 from hanse.lab.papers.tables import RECIPES, SCALES, Cell, PaperTable, Variant
 from hanse.runs.config import Experiment
 
@@ -33,7 +33,8 @@ def test_every_setting_that_differs_is_named_with_both_values(paper: str, recipe
         theirs = {(*c.place, v.name): v for c in full.cells for v in c.variants}
         for scale in SCALES:
             table = find_table(paper, name, scale, recipe)
-            said = "; ".join(changed(table, full))
+            lines = changed(table, full)
+            said = "; ".join(lines)
             for cell in table.cells:
                 for variant in cell.variants:
                     if (old := theirs.get((*cell.place, variant.name))) is None:
@@ -47,6 +48,11 @@ def test_every_setting_that_differs_is_named_with_both_values(paper: str, recipe
                             assert f"{key} {new} instead of {was}" in said
             gone = {c.place[0] for c in full.cells} - {c.place[0] for c in table.cells}
             assert all(group in said for group in gone)
+            here = {c.place for c in table.cells}
+            axes = [{place[axis] for place in here} for axis in range(3)]
+            for place in {c.place for c in full.cells if c.variants} - here:
+                named = [word for axis, word in enumerate(place) if word not in axes[axis]] or list(place)
+                assert any(all(word in line for word in named) for line in lines if "without" in line), place
     assert compared > 100 or paper == "greedyfed"
 
 
@@ -84,11 +90,28 @@ def test_it_says_where_a_setting_differs() -> None:
     assert changed(replace(ours, changes=("in words",)), FULL) == [
         "in words",
         "with the group C, not in the full table",
+        "B: without two in x",
         "one without mu=2",
         "A, x, one, mu=1: train.lr 0.2 instead of 0.1",
         "A: run.rounds 9 instead of 100",
         "B: train.momentum 0.9 instead of 0",
     ]
+
+
+def test_cells_that_are_missing_between_others_are_named_together() -> None:
+    rows = ("one", "two", "three")
+    full = table(*(cell(group, row, 9) for group in "ABC" for row in rows))
+    ours = replace(full, cells=tuple(c for c in full.cells if c.group == "A" or c.algorithm == "one"))
+    assert changed(ours, full) == ["B, C: without two; three in x"]
+
+
+def test_a_variant_of_another_name_and_a_split_that_is_fixed_are_compared() -> None:
+    plain, tried = table(cell("A", "one", 9)), table(cell("A", "one", 9, ("mu=1", "mu=2"), lr=0.5))
+    assert differing(tried, plain) == {"train.lr"}
+    sections = {**plain.cells[0].variants[0].sections, "data": {"source": "digits", "seed": 42}}
+    fixed = table(replace(plain.cells[0], variants=(Variant("", sections),)))
+    assert differing(fixed, plain) == {"data.seed"}
+    assert changed(fixed, plain) == ["data.seed 42 instead of none"]
 
 
 def test_what_concerns_every_run_needs_no_place() -> None:

@@ -19,7 +19,7 @@ from hanse.lab.papers.tables import Variant
 from .paper_cases import cell, made_up, sections, table
 
 
-def row(algorithm: str, published: float, mean: float, sd: float = 1.0, **more: bool) -> Row:
+def row(algorithm: str, published: float, mean: float, sd: float | None = 1.0, **more: bool) -> Row:
     score = VariantScore("", mean, sd, 3)
     return Row(cell(algorithm, published=published, **more), score, (score,))
 
@@ -43,6 +43,8 @@ def test_swaps() -> None:
     (order,) = orders([row("a", 80, 70.5), row("b", 80.5, 70), row("c", 80, 70.5)])
     assert [(s.above, s.below, s.clear) for s in order.swaps] == [("b", "a", False), ("b", "c", False)]
     assert orders([row("a", 80, 70.5)]) == []
+    (order,) = orders([row("a", 90, 70, None), row("b", 80, 85, None)])  # one seed: nothing is clear
+    assert [s.clear for s in order.swaps] == [False]
 
 
 def outcome(folder: Path, **more: bool) -> TableOutcome:

@@ -14,6 +14,8 @@ import pytest
 
 from hanse.lab.papers import figures, show
 from hanse.lab.papers.catalogue import PAPERS
+from hanse.lab.papers.compare import VariantScore
+from hanse.lab.papers.computed import fit
 from hanse.lab.papers.runner import TableOutcome, expand, run_table
 from hanse.lab.papers.tables import RECIPES, SCALES, Cell, Variant
 from hanse.reports.chart import Bars, Chart, Graph, Heat, Line, Lines, to_csv
@@ -175,6 +177,46 @@ def test_a_fit_goes_through_points_that_follow_the_law(tmp_path: Path) -> None:
 
 def trades(lr: float, seed: int) -> dict[str, Any]:
     return {"clients": [0, 1], "money": [[0, 2.0 + 2 * seed], [0, 0]], "imports": [[0, lr], [0, 0]]}
+
+
+def test_a_fit_of_two_points_is_not_drawn_and_one_of_equal_numbers_is_no_error(tmp_path: Path) -> None:
+    spec = {"kind": "fit", "x": "data.samples_per_client"}
+    cells = [cell("a", of(0.1 * n, 25 * n), column=f"{n}") for n in (1, 2, 3)]
+    flat = outcome(tmp_path, spec, lambda lr, seed: {"test/accuracy": [0.5] * 3}, *cells)
+    [chart] = figures.charts(flat, "x")
+    assert lines(chart)["ours, fitted"].y == pytest.approx(50)
+    assert fit({25: 50.0, 50: 50.0})["R2"] == 0
+    [chart] = figures.charts(replace(flat, table=replace(flat.table, cells=flat.table.cells[:2])), "x")
+    assert set(lines(chart)) == {"ours"}
+
+
+def test_lines_and_bars_of_fewer_seeds_say_so(tmp_path: Path) -> None:
+    def curves(lr: float, seed: int) -> dict[str, list[float]]:
+        return {"test/accuracy": [lr] * 3}
+
+    done = outcome(tmp_path, {"kind": "curves"}, curves, cell("a", of(0.1)), cell("b", of(0.2)))
+    gone = next(r.job.key for r in done.readings if r.cell.algorithm == "b" and r.seed == 0)
+    less = replace(done, results={key: found for key, found in done.results.items() if key != gone})
+    [chart] = figures.charts(less, "x")
+    assert set(lines(chart)) == {"a", "b (1 of 2 seeds)"}
+    [chart] = figures.charts(replace(less, table=replace(less.table, figures=({"kind": "bars"},))), "x")
+    assert isinstance(chart.marks, Bars)
+    assert chart.marks.labels == ("a", "b (1 of 2 seeds)")
+    assert "(1 of 2: 1)" in show.table_markdown(less, less.table)  # another seed than the first
+    assert [
+        score.few(2) for score in (VariantScore("", 1.0, None, 1, (0,)), VariantScore("", 1.0, 1.0, 2, (0, 1)))
+    ] == [
+        "1 of 2",
+        "",
+    ]
+
+
+def test_bars_of_one_column_among_several_are_called_after_it(tmp_path: Path) -> None:
+    spec = {"kind": "bars", "columns": ["accuracy", "local accuracy"], "x_name": "accuracy"}
+    cells = cell("a", of(0.1), column="accuracy", metric="nowhere"), cell("a", of(0.1), column="local accuracy")
+    done = outcome(tmp_path, spec, lambda lr, seed: {"test/accuracy": [lr] * 3}, *cells)
+    [chart] = figures.charts(done, "x")
+    assert chart.x == "local accuracy"
 
 
 def test_trades_are_the_mean_of_the_seeds_and_imports_stand_side_by_side() -> None:

@@ -19,6 +19,7 @@ from hanse.lab.papers.compare import curves, rows
 from hanse.lab.papers.runner import TableOutcome, expand, run_table
 from hanse.lab.papers.show import write_outcome
 from hanse.lab.papers.tables import (
+    RECIPES,
     SCALES,
     Measure,
     PaperTable,
@@ -336,3 +337,10 @@ def test_a_smoke_table_really_trains(tmp_path: Path) -> None:
     assert {r["given"]["mechanism"]["name"] for r in runs} == {"fedavg"}
     assert len(runs) == 6  # both forms of GTFLAT and their base, two seeds
     assert all(len(set(r["curves"]["test/loss"])) == 4 for r in runs)
+
+
+def test_notes_say_what_a_table_reads() -> None:
+    for recipe in RECIPES:
+        notes = find_table("gtflat", "table2-last", "paper", recipe).notes
+        assert any("the accuracy of the last round" in note for note in notes)
+        assert not any("the number is over all of them, the best of the rounds" in note for note in notes)

@@ -103,11 +103,27 @@ def test_a_verdict_against_the_printed_number_and_one_between_columns(
         printed = np.array([70.0, 72.0, 77.0]) - 60.434
         low, high = stats.ttest_1samp(printed, 0.0).confidence_interval(0.95)
         assert what == "CIFAR-10 Cluster, accuracy %: 10 iterations - printed"
-        assert said == f"{printed.mean():+.2f} [{low:+.2f}, {high:+.2f}], 3 seeds"
+        assert str(said) == f"{printed.mean():+.2f} [{low:+.2f}, {high:+.2f}], 3 seeds"
         between = {"between": "columns", "pairs": [["accuracy %", "utility"]], "rows": ["100 iterations"]}
-        assert pages.differences(between, kept) == [
-            ("CIFAR-10 Cluster, 100 iterations: accuracy % - utility", "+48.00, 1 seed: no interval")
-        ]
+        [(what, said)] = pages.differences(between, kept)
+        assert what == "CIFAR-10 Cluster, 100 iterations: accuracy % - utility"
+        assert str(said) == "+48.00, 1 seed: no interval"
+
+
+def test_a_verdict_confirmed_is_held_against_its_intervals(pages: ModuleType, ipfl_only: None, results: Path) -> None:
+    path = results / "ipfl" / "verdicts.toml"
+    confirmed = VERDICT.format(verdict="confirmed", other="50 iterations")  # ten are ahead in every seed
+    path.write_text(confirmed)
+    with pytest.raises(UserError, match="'confirmed' needs expects; allowed: above, below"):
+        made(pages, results)
+    path.write_text(confirmed + 'expects = "below"\n')
+    with pytest.raises(UserError, match="'confirmed' with expects = 'below', against CIFAR-10 Cluster"):
+        made(pages, results)
+    path.write_text(confirmed + 'expects = "above"\n')
+    assert "**Confirmed**" in made(pages, results)["ipfl.md"].text
+    path.write_text(VERDICT.format(verdict="confirmed", other="100 iterations") + 'expects = "above"\n')
+    with pytest.raises(UserError, match="1 seed: no interval"):  # one seed confirms nothing
+        made(pages, results)
 
 
 def test_a_verdict_without_numbers_and_one_of_unknown_words_are_refused(
@@ -118,11 +134,61 @@ def test_a_verdict_without_numbers_and_one_of_unknown_words_are_refused(
     with pytest.raises(UserError, match="the verdict 'confirmed' has no pair with finished runs"):
         made(pages, results)
     path.write_text(VERDICT.format(verdict="not run", other="800 iterations"))
-    assert "**Not run**" in made(pages, results)["ipfl.md"].text
+    assert "**Not decided**" in made(pages, results)["ipfl.md"].text
     path.write_text(VERDICT.format(verdict="confirmd", other="50 iterations") + 'tabel = "table9"\n')
     with pytest.raises(UserError, match="did you mean 'confirmed'") as wrong:
         made(pages, results)
     assert "tabel" in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('verdict = "{verdict}"', ""), "entry 1: 'verdict' is missing"),
+        (("10 iterations", "10 iteratoins"), "10 iteratoins: there is none of its rows called so; did you mean"),
+        (("accuracy %", "acuracy %"), "acuracy %: there is none of its columns called so; did you mean"),
+        (('[["10 iterations", "{other}"]]', '["10 iterations"]'), r"pairs: must be a list of \[A, B\]"),
+    ],
+)
+def test_a_verdict_that_compares_nothing_is_refused(
+    pages: ModuleType, ipfl_only: None, results: Path, change: tuple[str, str], said: str
+) -> None:
+    text = VERDICT.replace(*change).format(verdict="confirmed", other="50 iterations")
+    (results / "ipfl" / "verdicts.toml").write_text(text)
+    with pytest.raises(UserError, match=said):
+        made(pages, results)
+
+
+def test_results_that_no_table_reads_are_named_and_a_table_with_runs_is_not_called_not_run(
+    pages: ModuleType, ipfl_only: None, results: Path
+) -> None:
+    jobs = results / "ipfl" / "jobs"
+    (jobs / "00.json").write_text('{"label": "an old one, seed 3", "status": "failed", "error": "ValueError: x"}')
+    (jobs / "01.json").write_text("{")
+    (results / "ipfl" / "verdicts.toml").write_text(VERDICT.format(verdict="not run", other="50 iterations"))
+    found = made(pages, results)
+    assert "- 00: an old one, seed 3: failed, ValueError: x\n- 01: cannot be read\n" in found["ipfl.md"].text
+    assert "**Not decided**" in found["ipfl.md"].text
+    assert ": **not decided** |" in found["index.md"].text
+    assert "(at the cost a round of 7 runs by recipe paper)" in found["ipfl.md"].text
+
+
+def test_a_computed_table_is_read_from_its_own_file_alone(pages: ModuleType, tmp_path: Path) -> None:
+    table = find_table("gtflat", "example1", "paper")
+    lines = [{"setting": c.setting, "algorithm": c.algorithm, "mean": c.computed} for c in table.cells]
+    whole = {"paper": "gtflat", "table": "example1", "recipe": "paper", "scale": "paper", "rows": lines}
+    path = tmp_path / "example1-paper.json"
+    path.write_text(json.dumps(whole))
+    assert len(pages._computed(table, tmp_path).table.cells) == len(table.cells)
+    wrong = [
+        ("{", "cannot be read"),
+        (json.dumps(whole | {"scale": "smoke"}), "is not example1 by this recipe at this scale"),
+        (json.dumps(whole | {"rows": [lines[0] | {"mean": 9.0}]}), "9 is kept, and 0.5 is computed now"),
+    ]
+    for text, said in wrong:
+        path.write_text(text)
+        with pytest.raises(UserError, match=said):
+            pages._computed(table, tmp_path)
 
 
 def test_the_index_has_a_line_for_every_table_and_says_why_it_was_not_run(

@@ -81,6 +81,35 @@ def test_a_cut_file_and_a_changed_default_are_run_again(tmp_path: Path) -> None:
     assert store.read(changed) is None
 
 
+def test_a_result_of_another_run_under_a_jobs_name_does_not_count(tmp_path: Path) -> None:
+    outcome = run_table(table(cell("a"), cell("b", with_lr(0.2))), seeds=1, workers=1, folder=tmp_path, work=made_up)
+    store, (ours, other) = Store(tmp_path / "jobs"), outcome.jobs
+    store.path(ours).write_text(store.path(other).read_text())  # differs in what ours leaves at its default
+    assert store.read(ours) is None
+    foreign = json.loads(store.path(other).read_text()) | {"given": {}, "experiment": {}}
+    store.path(ours).write_text(json.dumps(foreign))
+    assert store.read(ours) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"experiment": None}, {"given": []}, {"tested": None}, {"tested": [3, 2, 1]}, {"curves": None},
+        {"curves": {"test/accuracy": None}}, {"curves": {"test/accuracy": [0.1] * 9}},
+        {"curves": {"test/accuracy": ["0.1", 0.2, 0.3]}}, {"curves": {"test/accuracy": [float("nan")] * 3}},
+        {"cpu_seconds": None}, {"cpu_seconds": float("inf")},
+    ],
+)  # fmt: skip
+def test_a_damaged_result_is_run_again(tmp_path: Path, wrong: dict[str, object]) -> None:
+    [job] = run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path, work=made_up).jobs
+    path = Store(tmp_path / "jobs").path(job)
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    again = run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path, work=made_up)
+    assert again.played == 1
+    path.write_text("[" * 100_000)
+    assert Store(tmp_path / "jobs").read(job) is None
+
+
 def test_a_result_is_kept_in_few_bytes_and_an_old_one_is_still_read(tmp_path: Path) -> None:
     outcome = run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path)
     store, [job] = Store(tmp_path / "jobs"), outcome.jobs

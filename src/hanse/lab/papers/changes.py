@@ -23,9 +23,9 @@ def changed(table: PaperTable, full: PaperTable) -> list[str]:
     """Return what a table changes against its recipe at full size, complete, a line for each set of runs it concerns.
 
     ``full`` is the same table at scale "paper". Every setting of an experiment is compared, with its default where
-    nothing is said, but for what no result depends on (threads, which engine, where files lie) and the seeds' numbers.
-    Cells that are not there are named, and so are data files whose split is not the official one. What only words can
-    say (``changes`` in the table's file) comes first.
+    nothing is said, but for what no result depends on (threads, which engine, where files lie) and the numbers of the
+    seeds that repeat it; a seed that the table fixes is a setting. Cells that are not there are named, and so are data
+    files whose split is not the official one. What only words can say (``changes`` in the table's file) comes first.
     """
     ours, theirs = _runs(table), _runs(full)
     both = [place for place in ours if place in theirs]
@@ -43,12 +43,15 @@ def changed(table: PaperTable, full: PaperTable) -> list[str]:
 def differing(table: PaperTable, other: PaperTable) -> set[str]:
     """Return the settings, dotted keys, in which the runs differ that stand at the same place in two tables.
 
-    Where another thing is named ("mechanism.name"), only that: its options are not those of the other one.
+    Where another thing is named ("mechanism.name"), only that: its options are not those of the other one. A variant
+    that the other table does not have is held against the first one that it has there.
     """
     ours, theirs = _runs(table), _runs(other)
+    first = {place[:3]: runs for place, runs in reversed(theirs.items())}
     found: set[str] = set()
-    for place in (place for place in ours if place in theirs):
-        names = {name for name, _, _ in _differences(*ours[place], *theirs[place])}
+    for place, run in ours.items():
+        its = theirs.get(place, first.get(place[:3]))
+        names = {name for name, _, _ in _differences(*run, *its)} if its is not None else set()
         renamed = tuple(name.removesuffix("name") for name in names if name.endswith(".name"))
         found |= {name for name in names if not name.startswith(renamed) or name.endswith(".name")}
     return found
@@ -76,7 +79,9 @@ def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
         whole: Mapping[str, Any] = Experiment(**sections).sections()
     except UserError:
         whole = sections
-    return {name: value for name, value in flat(whole) if name not in (*_SAME_RESULT, *_SEEDS)}
+    fixed = {name for name, _ in flat(sections)}  # a seed that the table itself says is no number of a repeat
+    drawn = [name for name in _SEEDS if name not in fixed]
+    return {name: value for name, value in flat(whole) if name not in (*_SAME_RESULT, *drawn)}
 
 
 def _value(settings: Mapping[str, Any], name: str) -> str:
@@ -109,11 +114,34 @@ def _left_out(ours: Collection[Place], theirs: Collection[Place]) -> list[str]:
         lines += (
             [f"with the {kind}{'s' if len(new) > 1 else ''} {', '.join(new)}, not in the full table"] if new else []
         )
+    lines += _holes(ours, theirs)
     tried = _by_row(ours), _by_row(theirs)
     for row, full in tried[1].items():
         missing = [name for name in full if name not in tried[0].get(row, full)]
         lines += [f"{row} without {', '.join(missing)}"] if missing else []
     return lines
+
+
+def _holes(ours: Collection[Place], theirs: Collection[Place]) -> list[str]:
+    """Name the cells that are not there although their group, column and row are, the groups and columns that lack the
+    same rows in one line.
+    """
+    here, there = (dict.fromkeys(place[:3] for place in places) for places in (ours, theirs))
+    known = [{place[axis] for place in here} for axis in range(3)]
+    gone: dict[tuple[str, str], list[str]] = {}
+    for place in there:
+        if place not in here and all(name in known[axis] for axis, name in enumerate(place)):
+            gone.setdefault((place[0], place[1]), []).append(place[2])
+    alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (group, column), names in gone.items():
+        alike.setdefault((group, tuple(names)), []).append(column)
+    same: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    for (group, rows), columns in alike.items():
+        same.setdefault((tuple(columns), rows), []).append(group)
+    return [
+        f"{', '.join(groups)}: without {'; '.join(rows)} in {', '.join(places)}"
+        for (places, rows), groups in same.items()
+    ]
 
 
 def _by_row(places: Collection[Place]) -> dict[str, list[str]]:

@@ -29,12 +29,24 @@ Pair = tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
 
 @dataclass(frozen=True)
 class VariantScore:
-    """A variant over its finished seeds: mean, sample standard deviation (None for one seed) and their number."""
+    """A variant over its finished seeds: mean, sample standard deviation (None for one seed), their number, and which
+    they are.
+    """
 
     variant: str
     mean: float | None
     sd: float | None
     n: int
+    seeds: tuple[int, ...] = ()
+
+    def few(self, asked: int) -> str:
+        """Say how many of the seeds that were asked for are finished, and which if they are not the first ones;
+        nothing if all are.
+        """
+        if self.n == asked:
+            return ""
+        first = not self.seeds or self.seeds == tuple(range(self.n))
+        return f"{self.n} of {asked}" + ("" if first else f": {', '.join(map(str, self.seeds))}")
 
 
 @dataclass(frozen=True)
@@ -50,7 +62,8 @@ class Row:
 class Swap:
     """Two algorithms that the paper has in the order ``above``, ``below`` and we in the other one.
 
-    ``clear``: both gaps are larger than the deviations, ``sqrt(sd_a^2 + sd_b^2)``.
+    ``clear``: both gaps are larger than the deviations, ``sqrt(sd_a^2 + sd_b^2)``; never if one of ours is not known,
+    as with one seed.
     """
 
     above: str
@@ -85,12 +98,12 @@ def rows(outcome: TableOutcome) -> list[Row]:
     test set, as the papers do.
     """
     table = outcome.table
-    runs: dict[tuple[str, str, str], list[Pair]] = {}
+    runs: dict[tuple[str, str, str], dict[int, Pair]] = {}
     for reading in outcome.readings:
         cell, base = reading.cell, reading.base
-        found = runs.setdefault((cell.setting, cell.algorithm, reading.variant.name), [])
+        found = runs.setdefault((cell.setting, cell.algorithm, reading.variant.name), {})
         against = None if base is None else outcome.results.get(base.key)
-        found.append((outcome.results.get(reading.job.key), against))
+        found[reading.seed] = outcome.results.get(reading.job.key), against
     result = []
     for cell in table.cells:
         if not cell.variants:
@@ -98,7 +111,7 @@ def rows(outcome: TableOutcome) -> list[Row]:
             result.append(Row(cell, exact, (exact,)))
             continue
         scores = tuple(
-            VariantScore(v.name, *_measured(cell, runs.get((cell.setting, cell.algorithm, v.name), []), table))
+            VariantScore(v.name, *_measured(cell, runs.get((cell.setting, cell.algorithm, v.name), {}), table))
             for v in cell.variants
         )
         best = max(scores, key=lambda s: (s.n, -math.inf if s.mean is None else s.mean))
@@ -106,8 +119,11 @@ def rows(outcome: TableOutcome) -> list[Row]:
     return result
 
 
-def _measured(cell: Cell, runs: Sequence[Pair], table: PaperTable) -> tuple[float | None, float | None, int]:
-    """Return the cell's number over its seeds: mean, sample standard deviation (None for one seed), how many seeds.
+def _measured(
+    cell: Cell, runs: Mapping[int, Pair], table: PaperTable
+) -> tuple[float | None, float | None, int, tuple[int, ...]]:
+    """Return the cell's number over its seeds: mean, sample standard deviation (None for one seed), how many seeds and
+    which.
 
     A seed whose run is not there does not count. An effective round that is never reached leaves no number, and its
     seed out of the deviation.
@@ -115,10 +131,13 @@ def _measured(cell: Cell, runs: Sequence[Pair], table: PaperTable) -> tuple[floa
     if cell.measure in ("rounds", "improvement"):
         return _against(cell, runs, table.metric)
     factor = table.factor if cell.factor is None else cell.factor
-    values = [v * factor for run, _ in runs if (v := _mean_of(cell, run, table.metric)) is not None]
-    if not values:
-        return None, None, 0
-    return float(np.mean(values)), _sd(values), len(values)
+    found = {
+        seed: v * factor for seed, (run, _) in runs.items() if (v := _mean_of(cell, run, table.metric)) is not None
+    }
+    if not found:
+        return None, None, 0, ()
+    values = list(found.values())
+    return float(np.mean(values)), _sd(values), len(values), tuple(found)
 
 
 def _sd(values: Sequence[float]) -> float | None:
@@ -164,14 +183,17 @@ def _read(cell: Cell, result: Mapping[str, Any] | None, metric: str) -> float | 
     return float(max(there)) if there else None
 
 
-def _against(cell: Cell, runs: Sequence[Pair], metric: str) -> tuple[float | None, float | None, int]:
-    curves = [pair for run, base in runs if (pair := _curves(cell, run, base, metric)) is not None]
-    if not curves:
-        return None, None, 0
+def _against(
+    cell: Cell, runs: Mapping[int, Pair], metric: str
+) -> tuple[float | None, float | None, int, tuple[int, ...]]:
+    found = {seed: both for seed, pair in runs.items() if (both := _curves(cell, *pair, metric)) is not None}
+    if not found:
+        return None, None, 0, ()
+    curves = list(found.values())
     tested, ours, theirs = curves[0][0], np.array([c[1] for c in curves]), np.array([c[2] for c in curves])
     each = [_one(cell, tested, a, b) for a, b in zip(ours, theirs, strict=True)]
     together = _one(cell, tested, ours.mean(axis=0), theirs.mean(axis=0))
-    return together, _sd([v for v in each if v is not None]), len(curves)
+    return together, _sd([v for v in each if v is not None]), len(curves), tuple(found)
 
 
 def _curves(
@@ -234,7 +256,8 @@ def _swap(a: Row, b: Row) -> Swap | None:
     gaps = [(side(a)[0] - side(b)[0], math.hypot(side(a)[1], side(b)[1])) for side in (_theirs, _ours)]
     if not (gaps[0][0] > 0 > gaps[1][0]):
         return None
-    return Swap(a.cell.algorithm, b.cell.algorithm, all(abs(gap) > spread for gap, spread in gaps))
+    measured = all(row.best.sd is not None or not row.cell.variants for row in (a, b))  # what is computed is exact
+    return Swap(a.cell.algorithm, b.cell.algorithm, measured and all(abs(gap) > spread for gap, spread in gaps))
 
 
 def curves(outcome: TableOutcome, found: Sequence[Row]) -> list[CellCurve]:

@@ -4,7 +4,6 @@ and of our runs of it where they are kept), its clients' data.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,19 +14,22 @@ import numpy as np
 
 from hanse.data.sources import is_here
 from hanse.games import replicator
+from hanse.lab.job import Job
 from hanse.lab.papers.runner import job_of
 from hanse.lab.papers.tables import Cell, Computed, build_table, read_table
+from hanse.lab.player import Store
 
 
 def fit(accuracies: Mapping[int, float]) -> dict[str, float]:
     """Return the least-squares fit ``acc = p1 / sqrt(N) + p2`` (iPFL eq. 17) with its R^2 and root mean square
-    error.
+    error. R^2 of accuracies that are all the same is 0: there is nothing to explain.
     """
     x = 1 / np.sqrt(np.array(list(accuracies), dtype=np.float64))
     y = np.array(list(accuracies.values()))
     p1, p2 = np.polyfit(x, y, 1)
     residual = y - (p1 * x + p2)
-    r2 = 1 - float(residual @ residual) / float(((y - y.mean()) ** 2).sum())
+    spread = float(((y - y.mean()) ** 2).sum())
+    r2 = 1 - float(residual @ residual) / spread if spread > 0 else 0.0
     return {"p1": float(p1), "p2": float(p2), "R2": r2, "RMSE": math.sqrt(float((residual**2).mean()))}
 
 
@@ -70,7 +72,7 @@ def kept_table7(folders: Sequence[Path], scale: Any, recipe: Any) -> dict[int, f
     found: dict[int, float] = {}
     for cell in table.cells:
         [variant] = cell.variants
-        each = [_kept(folders, job_of(cell, variant, seed).key) for seed in range(table.seeds)]
+        each = [_kept(folders, job_of(cell, variant, seed)) for seed in range(table.seeds)]
         numbers = [value for value in each if value is not None]
         if len(numbers) < len(each):
             return None
@@ -78,13 +80,13 @@ def kept_table7(folders: Sequence[Path], scale: Any, recipe: Any) -> dict[int, f
     return found
 
 
-def _kept(folders: Sequence[Path], key: str) -> float | None:
+def _kept(folders: Sequence[Path], job: Job) -> float | None:
     """Return the last test accuracy of a finished job; None if there is none."""
-    for file in (folder / "jobs" / f"{key}.json" for folder in folders):
-        if file.is_file():
-            result = json.loads(file.read_text())
-            if result.get("status") == "done":
-                return float(result["curves"]["test/accuracy"][-1])
+    for folder in folders:
+        result = Store(folder / "jobs").read(job)
+        curve = [] if result is None else result["curves"].get("test/accuracy", [])
+        if curve and curve[-1] is not None:
+            return float(curve[-1])
     return None
 
 

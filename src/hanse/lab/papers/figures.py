@@ -33,6 +33,7 @@ from hanse.lab.papers.runner import TableOutcome
 from hanse.reports.chart import Bars, Chart, Floats, Graph, Heat, Line, Lines, Series, slug
 
 HOLLOW = "hollow: the paper's"
+FITTED = 2  # numbers of a fit's curve, which therefore meets any two points
 Spec = Mapping[str, Any]
 Here = Mapping[tuple[str, str], Row]
 """A group's rows by column and algorithm."""
@@ -68,6 +69,17 @@ def _algorithms(here: Here) -> list[str]:
     return list(dict.fromkeys(algorithm for _, algorithm in here))
 
 
+def _named(outcome: TableOutcome, here: Here, algorithm: str) -> str:
+    """Return an algorithm's name, with its number of finished seeds where these are not all: lines of a picture may
+    be means over different ones.
+    """
+    counts = sorted({row.best.n for (_, name), row in here.items() if name == algorithm and row.best.mean is not None})
+    if not counts or counts == [outcome.seeds]:
+        return algorithm
+    few = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    return f"{algorithm} ({few} of {outcome.seeds} seeds)"
+
+
 def _known(row: Row | None) -> tuple[float, float] | None:
     """Return a cell's mean and deviation (0 for one seed); None if it has no number."""
     if row is None or row.best.mean is None:
@@ -101,7 +113,7 @@ def _lines(lines: Sequence[Line], *, hollow: str = HOLLOW, whole: bool = False, 
 
 def _curves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     drawn = curves(outcome, list(here.values()))
-    lines = [_curve(outcome, look, curve) for look, curve in enumerate(drawn)]
+    lines = [_curve(outcome, here, look, curve) for look, curve in enumerate(drawn)]
     for look, curve in enumerate(drawn):
         for row in here.values():
             printed = row.cell.published
@@ -113,8 +125,8 @@ def _curves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
         yield _chart(outcome, here, spec, _lines(lines, whole=True), x="rounds played", y=y)
 
 
-def _curve(outcome: TableOutcome, look: int, curve: CellCurve) -> Line:
-    name = f"{curve.row.cell.algorithm} {curve.row.best.variant}".strip()
+def _curve(outcome: TableOutcome, here: Here, look: int, curve: CellCurve) -> Line:
+    name = f"{_named(outcome, here, curve.row.cell.algorithm)} {curve.row.best.variant}".strip()
     x, mean, sd = np.array(curve.rounds, np.float64), np.array(curve.mean), np.array(curve.sd)
     return Line(name, x, mean, *_around(outcome, mean, sd), look)
 
@@ -132,7 +144,8 @@ def _cdf(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
         if found is not None:
             mean, sd, share = found
             left, right = _around(outcome, mean, sd) if sd.any() else (None, None)
-            lines.append(Line(algorithm, mean, share, look=look, left=left, right=right))
+            name = _named(outcome, here, algorithm)
+            lines.append(Line(name, mean, share, look=look, left=left, right=right))
         row = here.get(("mean", algorithm))
         if found is not None and row is not None and row.cell.published is not None:
             lines.append(_dot(f"{algorithm}, printed mean", row.cell.published.mean, 0.0, look, hollow=True))
@@ -196,7 +209,7 @@ def _strip(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
         Line("one client in one run", np.concatenate(places), np.concatenate(values), look=6, dots=True),
         Line("mean over clients", at, y, y - band, y + band, 0, dots=True),
     )
-    marks = _lines(lines, zero=True, places=tuple(algorithms))
+    marks = _lines(lines, zero=True, places=tuple(_named(outcome, here, name) for name in algorithms))
     yield _chart(outcome, here, spec, marks, y=_unit(outcome, spec, "y", spec["column"]))
 
 
@@ -210,7 +223,7 @@ def _scatter(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
         x, y = (_known(cell) for cell in cells)
         y = (float(spec["missing"]), 0.0) if y is None and cells[1] is None and "missing" in spec else y
         if x is not None and y is not None:
-            lines.append(_dot(algorithm, x[0], y[0], look, (x[1], y[1])))
+            lines.append(_dot(_named(outcome, here, algorithm), x[0], y[0], look, (x[1], y[1])))
         printed = [None if cell is None else cell.cell.published for cell in cells]
         if printed[0] is not None and printed[1] is not None:
             lines.append(_dot(f"{algorithm}, printed", printed[0].mean, printed[1].mean, look, hollow=True))
@@ -233,16 +246,15 @@ def _moves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
                 (x, dx), (y, dy), (to_x, to_dx), (to_y, to_dy) = ends
                 way = Line(f"{algorithm}, the way", np.array([x, to_x]), np.array([y, to_y]), look=look, hollow=True)
                 begun = _dot(f"{algorithm}, {spec['start']}", x, y, look, (dx, dy), hollow=True)
-                lines += [way, begun, _dot(algorithm, to_x, to_y, look, (to_dx, to_dy))]
+                lines += [way, begun, _dot(_named(outcome, here, algorithm), to_x, to_y, look, (to_dx, to_dy))]
         if lines:
             marks = _lines(lines, hollow=f"hollow: {spec['start']}")
             yield _chart(outcome, here, spec, marks, x=spec["x"], y=spec["y"], also=setting)
 
 
 def _bars(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
-    columns = [
-        c for c in spec.get("columns", dict.fromkeys(c for c, _ in here)) if any(c == column for column, _ in here)
-    ]
+    asked = list(spec.get("columns", dict.fromkeys(c for c, _ in here)))
+    columns = [c for c in asked if any(_known(row) for (column, _), row in here.items() if column == c)]
     labels = [a for a in _algorithms(here) if any(_known(here.get((c, a))) for c in columns)]
     nothing = (np.nan, np.nan)
     series = []
@@ -256,7 +268,10 @@ def _bars(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
             series.append(Series(f"{column}, the paper's", printed, look=look))
     if labels:
         x = _unit(outcome, spec, "x", columns[0] if len(columns) == 1 else "")
-        marks = Bars(tuple(labels), tuple(series), stacked=spec.get("stacked", False))
+        if len(columns) == 1 < len(asked):  # bars of one kind have no legend, and the axis is called after all of them
+            x = columns[0]
+        names = tuple(_named(outcome, here, algorithm) for algorithm in labels)
+        marks = Bars(names, tuple(series), stacked=spec.get("stacked", False))
         yield _chart(outcome, here, spec, marks, x=x, also=str(spec.get("also", "")))
 
 
@@ -271,8 +286,9 @@ def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
         return
     x, mean, sd = np.array(sorted(points)).T
     low, high = (mean - sd, mean + sd) if sd.any() else (None, None)
-    lines = [Line("ours", x, mean, low, high, 0, dots=True)]
-    if len(np.unique(x)) > 1:
+    ours = _named(outcome, {(column, "ours"): row for (column, _), row in here.items()}, "ours")
+    lines = [Line(ours, x, mean, low, high, 0, dots=True)]
+    if len(np.unique(x)) > FITTED:
         p = fit(dict(zip(x, mean, strict=True)))
         lines.append(_root("ours, fitted", p["p1"], p["p2"], x, 0))
     if printed:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from hanse.lab.papers.changes import differing
-from hanse.lab.papers.tables import Paper, authors_parts, differences
+from hanse.lab.papers.tables import Paper, differences
 
 HEADINGS = ("setting", "paper", "authors", "source")
 
@@ -21,28 +20,12 @@ def undocumented(paper: Paper) -> list[str]:
 
 
 def without_effect(paper: Paper) -> list[str]:
-    """Return the settings that ``authors.toml`` names as built, in which no experiments differ and which no file's
-    authors' part sets. (Groups whose data are not here are no experiments.)
+    """Return the settings that ``authors.toml`` names as built, in which no experiments differ. (Groups whose data are
+    not here are no experiments.)
     """
     found = set(_different(paper))
-    words = {word for document in authors_parts(paper) for word in _keys(document)}
     built = [line["setting"] for line in differences(paper.name) if line["setting"] and "missing" not in line]
-    return sorted(
-        setting
-        for setting in built
-        if setting.rpartition(".")[2] not in words and not any(_covers(setting, name) for name in found)
-    )
-
-
-def _keys(value: Any) -> Iterator[str]:
-    """Yield the keys of nested tables, and the dotted ones that ``without`` takes away by their last word."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield key
-            yield from (name.rpartition(".")[2] for name in item) if key == "without" else _keys(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _keys(item)
+    return sorted(setting for setting in built if not any(_covers(setting, name) for name in found))
 
 
 def _covers(setting: str, name: str) -> bool:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MOST_SEEDS = 10
 """Seeds that kept results are looked for."""
+LARGEST = 1000
+"""Seeds that a table is run with; laying out a million takes longer than anybody waits for a mistyped number."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,8 @@ def run_table(
     """
     if seeds < 1:
         raise UserError(f"--seeds {seeds}: must be at least 1")
+    if seeds > LARGEST:
+        raise UserError(f"--seeds {seeds}: must be at most {LARGEST}")
     jobs, readings = expand(table, seeds)
     done = play_all(jobs, folder, work, workers=workers, label=f"{table.paper} {table.name}", console=console)
     failures = {job.label: done.failures[job.key] for job in jobs if job.key in done.failures}

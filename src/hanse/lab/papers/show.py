@@ -132,7 +132,10 @@ def _said(order: Order) -> str:
     return f"{order.setting}: rank correlation {correlation}; {pairs}"
 
 
-CLEAR = "'clear': both gaps, the paper's and ours, are larger than the deviations sqrt(sd_a^2 + sd_b^2)"
+CLEAR = (
+    "'clear': both gaps, the paper's and ours, are larger than the deviations sqrt(sd_a^2 + sd_b^2), "
+    "0 where none is printed; never with one seed"
+)
 
 
 def _tail(outcome: TableOutcome, full: PaperTable) -> list[str]:
@@ -182,7 +185,7 @@ def _both(row: Row | None, seeds: int) -> str:
         return ""
     ours, theirs = (_figures(score).replace(" ", "") for score in (row.best, row.cell.published))
     name = f"\n[dim italic]{row.best.variant}[/]" if row.best.variant else ""
-    few = "" if row.best.n == seeds else f" ({row.best.n} of {seeds})"
+    few = f" ({said})" if (said := row.best.few(seeds)) else ""
     return f"[bold]{ours}[/]{few}\n[dim]{theirs}[/]{name}"
 
 
@@ -199,9 +202,8 @@ def table_markdown(outcome: TableOutcome, full: PaperTable) -> str:
             for column in columns:
                 row = here.get((column, algorithm))
                 variant = f" ({row.best.variant})" if row is not None and row.best.variant else ""
-                few = (
-                    f" ({row.best.n} of {outcome.seeds})" if row is not None and 0 < row.best.n < outcome.seeds else ""
-                )
+                few = row.best.few(outcome.seeds) if row is not None and row.best.n > 0 else ""
+                few = f" ({few})" if few else ""
                 ours = "" if row is None else f"{_figures(row.best)}{variant}{few} / {_figures(row.cell.published)}"
                 cells.append(ours)
             lines.append(f"| {algorithm} | {' | '.join(cells)} |")

