@@ -238,11 +238,12 @@ def test_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
     module.good = lambda **options: made  # type: ignore[attr-defined]
     module.none = lambda **options: None  # type: ignore[attr-defined]
     module.bare = lambda: made  # type: ignore[attr-defined]
+    module.more = lambda wanted: made  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "hanse_test_source", module)
-    assert load("hanse_test_source:good") is made
+    assert load("hanse_test_source:good") is load("hanse_test_source:bare") is made
     for name, words in (
         ("hanse_test_source:none", "returned NoneType"),
-        ("hanse_test_source:bare", "cannot be called with root="),
+        ("hanse_test_source:more", "cannot be called with root="),
         ("hanse_test_source:nothing", "has no 'nothing'"),
         ("no_such_module_here:f", "there is no module 'no_such_module_here'"),
         ("mnits", "did you mean 'mnist'"),

@@ -1,5 +1,7 @@
 """The port on Flower's records and apps, in one process: the local engine's numbers; wrong replies are refused."""
 
+import sys
+import types
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +21,11 @@ from inprocess import InProcessGrid
 import hanse
 import hanse.runs.setup
 from hanse.base.errors import UserError
-from hanse.data import build
+from hanse.data import Dataset, Samples, build, from_arrays
 from hanse.deployment.members import Hello, Members
 from hanse.deployment.server import play
 from hanse.flower import ClientData, client_app
+from hanse.runs.record import load_run
 
 N = 5
 MECHANISMS: dict[str, dict[str, Any]] = {
@@ -254,3 +257,54 @@ def test_an_expelled_member_and_one_that_is_away_are_not_present_and_keep_their_
     assert [m["present"] for m in run.metrics] == [5, 4, 5, 5]
     grants = -run.book.balance("mint")
     assert grants == N * 100 * 1_000_000  # one each, although one came back
+
+
+class TwoInputs(torch.nn.Module):
+    """A model of the user's own that takes two inputs by name."""
+
+    def __init__(self, input_shape: dict[str, tuple[int, ...]], num_classes: int | None) -> None:
+        super().__init__()
+        self.codes = torch.nn.Embedding(5, 3)
+        self.last = torch.nn.Linear(input_shape["vitals"][0] + 3, num_classes or 1)
+
+    def forward(self, vitals: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(torch.cat([vitals, self.codes(codes).mean(1)], 1))
+        return out
+
+
+def two_inputs() -> Dataset:
+    """Samples of two inputs, of five clients with names."""
+    draw = np.random.default_rng(2)
+    x = {"vitals": draw.normal(size=(200, 2)), "codes": draw.integers(0, 5, (200, 4))}
+    who = np.array(["A", "B", "C", "D", "E"])[np.arange(200) % N]
+    return from_arrays(x, (x["vitals"][:, 0] > 0).astype(int), who)
+
+
+def test_samples_of_several_inputs_train_on_a_network_as_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("hanse_test_two")
+    vars(module).update(TwoInputs=TwoInputs, two_inputs=two_inputs)
+    monkeypatch.setitem(sys.modules, "hanse_test_two", module)
+    exp = hanse.Experiment(
+        data={"source": "hanse_test_two:two_inputs", "clients": N, "client_test": 0.2},
+        model={"name": "hanse_test_two:TwoInputs"},
+        mechanism={"name": "fedavg", "clients_per_round": 3},
+        train={"lr": 0.1},
+        engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
+        run={"rounds": 2},
+    )
+    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
+    assert torch.equal(local.table.rows, flower.table.rows)
+    assert local.metrics[-1]["client/test_accuracy"] == flower.metrics[-1]["client/test_accuracy"]
+    assert [load_run(tmp_path / "run").client_label(c) for c in range(N)] == ["A", "B", "C", "D", "E"]
+    [member, *_] = Members.read(tmp_path / "run" / "members.json").by_id().values()
+    assert [(part.name, part.shape, part.whole) for part in member.inputs] == [
+        ("vitals", (2,), False),
+        ("codes", (4,), True),
+    ]
+
+
+def test_a_participants_data_with_gaps_are_refused_before_they_are_asked_for() -> None:
+    x = torch.zeros(4, 2)
+    x[2, 1] = float("nan")
+    with pytest.raises(UserError, match="load_data: train: features must be finite numbers: row 2, column 1 is nan"):
+        ClientData(Samples(x, torch.zeros(4, dtype=torch.int64)), num_classes=2)

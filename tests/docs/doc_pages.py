@@ -39,6 +39,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SECTIONS = frozenset(Experiment.model_fields)
 HERE = ("digits", "synthetic", "fedsoft_linear")  # sources that need no file
+OWN_MODELS = ("own-data.md",)  # pages whose models are no stacks of known layers
 LONG = (["hanse", "demo"], ["hanse", "reproduce"], ["hanse", "report"])  # a report draws for seconds
 FENCE = re.compile(r"^(?P<indent> *)(?P<mark>`{3,}|~{3,})[ ]*(?P<language>[\w+-]*)[ ]*(?P<options>.*)$")
 OPTION = re.compile(r'([\w-]+)="([^"]*)"')
@@ -98,6 +99,7 @@ class Session:
     slow: bool = False
     module: types.ModuleType = field(default_factory=lambda: types.ModuleType("the_page"))
     printed: str = ""
+    engine: str = "stacked"  # quick tests take it where a block names none
     cut: bool = False
 
     def run(self, page: Path) -> None:
@@ -108,6 +110,8 @@ class Session:
             "bash": self.bash,
             "text": self.output,
         }
+        if page.name in OWN_MODELS:
+            self.engine = "auto"
         sys.modules["the_page"] = self.module  # dataclasses look up the module that they are made in
         with contextlib.chdir(self.folder), self.short():
             for block in blocks(page):
@@ -142,7 +146,7 @@ class Session:
         if "engine" not in sections and isinstance(mechanism, dict):
             alone = "fedgen" in str(mechanism.get("name")) or "loop" in sections.get("train", {})
             alone = alone or ":" in str(sections.get("model", {}).get("name"))
-            engine = "sequential" if alone else "stacked"
+            engine = "sequential" if alone else self.engine
             sections = sections | {"engine": {"train": engine, "threads": 1}}
         return sections
 

@@ -16,7 +16,7 @@ from hanse.cli import app
 from hanse.core.entry import TOKEN, Transaction, client, escrow, pool
 from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Ledger
-from hanse.reports.statement import Fit, Models, client_of, contributed, models_of, money_of, statement, verdict_of
+from hanse.reports.statement import Fit, Models, contributed, models_of, money_of, statement, verdict_of
 from hanse.reports.statement_page import POLICY, STYLE, render
 from hanse.runs.record import load_run
 
@@ -310,7 +310,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
         assert not {"script", "img"} & set(page.tags)
         assert page.handlers == []
     assert statement(path, 0).models.names == ((f"2{HOSTILE}", 1),)
-    assert client_of(load_run(path), HOSTILE) == 0
+    assert load_run(path).client_of(HOSTILE) == 0
 
 
 def test_others_are_named_only_where_the_run_allows_it(auction: Path, tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 from hanse.cli.options import LedgerUrl, RunFolder, Trust, err, out, say, trusting
@@ -16,6 +16,7 @@ from hanse.cli.options import LedgerUrl, RunFolder, Trust, err, out, say, trusti
 if TYPE_CHECKING:
     from hanse.reports.audit import Audit
     from hanse.reports.lies import Counterfactual, Fared
+    from hanse.runs.record import RunRecord
 
 EPILOG = "Examples:\n\nhanse audit runs/market\n\nhanse audit runs/market --client 3 --story 'cost x0.5' --story alone"
 
@@ -23,7 +24,8 @@ EPILOG = "Examples:\n\nhanse audit runs/market\n\nhanse audit runs/market --clie
 def audit(
     folder: RunFolder,
     client: Annotated[
-        int | None, typer.Option("--client", help="Also: would this client have gained by lying? Plays the run again.")
+        str | None,
+        typer.Option("--client", help="Also: would this client (number or name) have gained by lying? Plays it again."),
     ] = None,
     story: Annotated[
         list[str] | None, typer.Option("--story", help="Only this lie, such as 'size x2', 'cost x0.5' or 'alone'.")
@@ -39,43 +41,46 @@ def audit(
     from hanse.base.errors import UserError
     from hanse.reports.audit import audit_run
     from hanse.reports.lies import counterfactuals, verdict
+    from hanse.runs.record import load_run
 
     if story and client is None:
         raise UserError("--story: needs --client, the one whose lies are tried")
     found = audit_run(folder, ledger_url)
     data, said = found.as_json(), list[str]()
-    if client is not None:
+    run = load_run(folder)
+    number = None if client is None else run.client_of(client)
+    if number is not None:
         with trusting(trust):
-            honest, lies = counterfactuals(folder, client, story or (), lambda name: say(f"playing: {name}", err))
-        said = verdict(client, honest, lies)
+            honest, lies = counterfactuals(folder, number, story or (), lambda name: say(f"playing: {name}", err))
+        said = verdict(number, honest, lies)
         stories = [asdict(lie) for lie in lies]
-        data["counterfactuals"] = {"client": client, "honest": asdict(honest), "stories": stories, "verdict": said}
+        data["counterfactuals"] = {"client": number, "honest": asdict(honest), "stories": stories, "verdict": said}
     if as_json:
         print(json.dumps(data, indent=1, allow_nan=False))
     else:
-        _print(found, folder)
-        if client is not None:
-            out.print(_lies(client, honest, lies))
+        _print(found, run)
+        if number is not None:
+            out.print(_lies(run.client_label(number), honest, lies))
         for line in said:
             say(line)
     if not found.holds:
         raise typer.Exit(1)
 
 
-def _print(found: Audit, folder: Path) -> None:
-    table = RichTable("", "check", "", title=f"{found.markets} markets of {folder.name}", title_justify="left")
+def _print(found: Audit, run: RunRecord) -> None:
+    table = RichTable("", "check", "", title=f"{found.markets} markets of {run.name}", title_justify="left")
     for check in found.checks:
         table.add_row("[green]holds[/green]" if check.holds else "[red]FAILS[/red]", check.name, check.said)
     out.print(table)
     sums = RichTable("client", "utility", "bought", "sold", "rounds traded", "rounds withheld")
     for c in found.clients:
         tokens = (f"{amount:.3f}" for amount in (c.utility, c.bought, c.sold))
-        sums.add_row(str(c.client), *tokens, str(c.rounds_traded), str(c.rounds_withheld))
+        sums.add_row(escape(run.client_label(c.client)), *tokens, str(c.rounds_traded), str(c.rounds_withheld))
     out.print(sums)
 
 
-def _lies(client: int, honest: Fared, lies: Sequence[Counterfactual]) -> RichTable:
-    table = RichTable(f"client {client}", "utility", "gain", "accuracy %", "gain, critical prices")
+def _lies(client: str, honest: Fared, lies: Sequence[Counterfactual]) -> RichTable:
+    table = RichTable(f"client {escape(client)}", "utility", "gain", "accuracy %", "gain, critical prices")
 
     def percent(accuracy: float | None) -> str:
         return "-" if accuracy is None else f"{100 * accuracy:.1f}"

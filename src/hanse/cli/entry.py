@@ -153,7 +153,7 @@ def _finish(result: object) -> None:
     names = [f"{who}{what}" for who in ("test/", "client/test_") for what in dict.fromkeys((*main, *_FINAL))]
     figures = [f"{k} {last[k]:.4f}" for k in names if last.get(k) is not None]
     out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)
-    for line in (*mostly_refused(result.clients), *valued_otherwise(result.metrics)):
+    for line in (*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics)):
         say(f"warning: {line}", style="yellow")
     say(f"in {result.path}; a picture of it: hanse report {result.path}")
 

@@ -27,7 +27,8 @@ app = typer.Typer(
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table; amounts are units.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
 Account = Annotated[
-    str | None, typer.Option("--account", "-a", help="Only this account: client/3, escrow/3, pool/NAME, mint.")
+    str | None,
+    typer.Option("--account", "-a", help="Only this account: client/3, escrow/3, pool/NAME, mint, or a client's name."),
 ]
 
 
@@ -45,7 +46,8 @@ def balances(folder: RunFolder, ledger_url: LedgerUrl = None, as_json: AsJson = 
     elif as_csv:
         _csv(["account", "units", "tokens"], [[name, units, tokens(units)] for name, units in held.items()])
     else:
-        _table(["account", "tokens"], [[name, tokens(units)] for name, units in held.items()])
+        rows = [[name, tokens(units)] for name, units in held.items()]
+        _table(*_with_names(["account", "tokens"], rows, folder))
 
 
 @app.command(epilog="Examples:\n\nhanse ledger history runs/exp\n\nhanse ledger history runs/exp -a client/3 --csv")
@@ -62,6 +64,7 @@ def history(
     from hanse.ledger.place import reading
 
     with reading(folder, ledger_url) as ledger:
+        account = _account_named(account, folder)
         if account is not None and not ledger.has(account):
             raise UserError(
                 f"--account: '{account}': the book has no such account{nearest(account, ledger.balances())}"
@@ -79,7 +82,8 @@ def history(
                 for name, units in t.postings
                 if account in (None, name)
             ]
-            _table(["number", "round", "step", "kind", "account", "tokens", "memo"], rows)
+            columns = ["number", "round", "step", "kind", "account", "tokens", "memo"]
+            _table(*_with_names(columns, rows, folder))
 
 
 @app.command(epilog="Example:\n\nhanse ledger verify runs/exp --receipts receipts")
@@ -229,6 +233,33 @@ def _table(columns: list[str], rows: list[list[str]]) -> None:
     for row, amount in zip(rows, _points_aligned([row[at] for row in rows]), strict=True):
         table.add_row(*row[:at], amount, *row[at + 1 :])
     say(table, wrap=True)
+
+
+def _with_names(columns: list[str], rows: list[list[str]], folder: Path) -> tuple[list[str], list[list[str]]]:
+    """Return a table with whose each account is after it, if the run's clients have names."""
+    from hanse.runs.names import client_names
+
+    names = {str(client): name for client, name in client_names(folder).items()}
+    if not names:
+        return columns, rows
+    at = columns.index("account") + 1
+    whose = [row[at - 1].partition("/") for row in rows]
+    called = [names.get(number, "") if kind in ("client", "escrow") else "" for kind, _, number in whose]
+    named = [[*row[:at], name, *row[at:]] for row, name in zip(rows, called, strict=True)]
+    return [*columns[:at], "name", *columns[at:]], named
+
+
+def _account_named(account: str | None, folder: Path) -> str | None:
+    """Return the account that a person means: its name in the book, or a client's name alone or after "client/" or
+    "escrow/".
+    """
+    from hanse.runs.names import client_names
+
+    kind, slash, name = (account or "").rpartition("/")
+    if account is None or name.isdecimal() or (slash and kind not in ("client", "escrow")):
+        return account
+    called = [client for client, label in client_names(folder).items() if label == name]
+    return f"{kind or 'client'}/{called[0]}" if len(called) == 1 else account
 
 
 def _points_aligned(amounts: list[str]) -> list[str]:

@@ -158,13 +158,16 @@ def go_on(folder: RunDir, reason: Reason) -> None:
 @app.command(epilog="Example:\n\nhanse network expel run --client 3 --reason 'sends noise'")
 def expel(
     folder: RunDir,
-    client: Annotated[int, typer.Option("--client", "-c", min=0, help="Its number.", show_default=False)],
+    client: Annotated[str, typer.Option("--client", "-c", help="Its number, or its name.", show_default=False)],
     reason: Reason,
 ) -> None:
     """Keep a participant out from the next exchange on; its account stays."""
     from hanse.deployment.members import give
+    from hanse.runs.names import client_names, client_of
 
-    give(folder, "expel", reason, client)
+    names = client_names(folder)
+    labels = [names.get(c, str(c)) for c in range(max(names, default=-1) + 1)]
+    give(folder, "expel", reason, client_of(client, labels))
 
 
 @app.command(epilog="Example:\n\nhanse network orders run")

@@ -86,11 +86,10 @@ def statement(
 def _made(
     folder: Path, client: str, alone: Path | None, train_alone: bool, ledger_url: str | None
 ) -> tuple[int, Statement]:
-    from hanse.reports.statement import client_of
     from hanse.reports.statement import statement as make
     from hanse.runs.record import load_run
 
-    number = client_of(load_run(folder), client)
+    number = load_run(folder).client_of(client)
     # first of all, so that a mistake is told before anything is trained
     found = make(folder, number, alone=alone, ledger_url=ledger_url)
     if train_alone:
@@ -168,9 +167,7 @@ def _before(file: Path, client: str, as_json: bool) -> None:
 
     if file.is_dir():
         raise UserError(f"{file}: is a folder; --dry-run takes an experiment (TOML)")
-    if not client.isdecimal():
-        raise UserError(f"--client {client}: must be a number: before the run nobody has a name")
-    found = prospect(Experiment.read(file), int(client))
+    found = prospect(Experiment.read(file), int(client) if client.isdecimal() else client)
     if as_json:
         print(json.dumps(found.as_json(), indent=1, allow_nan=False))
         return
@@ -198,11 +195,10 @@ def _told(found: Prospect) -> Sequence[str]:
 
 def _check(folder: Path, client: str, receipts: Path, as_json: bool, ledger_url: str | None) -> None:
     from hanse.reports.disputes import replay
-    from hanse.reports.statement import client_of
     from hanse.runs.record import load_run
 
     run = load_run(folder)
-    number = client_of(run, client)
+    number = run.client_of(client)
     if number >= run.num_clients:
         raise UserError(f"--client {number}: no such client; this run has clients 0 to {run.num_clients - 1}")
     found = replay(folder, number, receipts, ledger_url)

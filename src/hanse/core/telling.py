@@ -211,12 +211,13 @@ class Role:
 @dataclass(frozen=True)
 class About:
     """What a run's parts say, in the order of a round, what its behaviours and policy do, and the roles of its
-    profiles. ``roles`` is None where they are not known.
+    profiles. ``roles`` is None where they are not known. ``names``: what the data call each client, or nothing.
     """
 
     parts: Annotated[tuple[Said, ...], Field(max_length=20)] = ()
     conducts: Annotated[tuple[Conduct, ...], Field(max_length=100)] = ()
     roles: Annotated[tuple[Role, ...], Field(max_length=1000)] | None = None
+    names: Annotated[tuple[Label, ...], Field(max_length=MOST_CLIENTS)] = ()
 
     @property
     def kinds(self) -> Mapping[str, str]:

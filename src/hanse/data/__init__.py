@@ -6,6 +6,7 @@
 from hanse.data.build import build, split
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, Share
+from hanse.data.own import from_arrays, from_frame, from_hugging_face, from_torch
 from hanse.data.partitions import PARTITIONS, Partition
 from hanse.data.picture import counts_figure, counts_table
 from hanse.data.samples import Samples
@@ -24,6 +25,10 @@ __all__ = [
     "build",
     "counts_figure",
     "counts_table",
+    "from_arrays",
+    "from_frame",
+    "from_hugging_face",
+    "from_torch",
     "load",
     "parse_spec",
     "split",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,8 +18,10 @@ from hanse.base.errors import UserError
 from hanse.data.augment import Augment
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, SplitData, unfinite
+from hanse.data.fingerprint import of_samples
 from hanse.data.mixtures import inverse, mixes, mixture, with_distributions
 from hanse.data.natural import TextOptions
+from hanse.data.own import as_dataset
 from hanse.data.partitions import (
     Partition,
     cluster,
@@ -33,17 +36,63 @@ from hanse.data.partitions import (
     skew,
 )
 from hanse.data.samples import Samples
-from hanse.data.sources import GENERATED, load
-from hanse.data.spec import DataSpec
+from hanse.data.sources import GENERATED, imported, load
+from hanse.data.spec import OBJECT, DataSpec
 from hanse.data.synthetic import GeneratedData, Synthetic
 
 
-def build(spec: DataSpec) -> FederatedData:
+def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | None]:
+    """Return own data, ``given`` as an object or by the spec's import path, and the spec as they settle it; of a source
+    with a name, the spec and None.
+
+    Where nothing is said, clients that the data name are the clients, all of them. The name and the digest of an object
+    are written into the spec. Raises UserError.
+    """
+    if given is not None:
+        spec = spec.model_copy(update={"source": OBJECT})
+    elif spec.source == OBJECT:
+        what = f" (of this run '{spec.object}', fingerprint {spec.fingerprint})" if spec.fingerprint else ""
+        raise UserError(
+            f"data.source: 'object': the data are given as an object{what}: hanse.run(..., data=...) and "
+            "hanse.resume(run_dir, data=...) need it; an import path 'module:function' is found by every command"
+        )
+    elif not spec.own:
+        return spec, None
+    else:
+        root = Path(spec.path).expanduser() if spec.path else None
+        given = imported(spec.source, root=root, seed=spec.seed, download=spec.download)
+    dataset = as_dataset(
+        given,
+        target=spec.target,
+        client=spec.client_column,
+        features=spec.features,
+        test=spec.test,
+        min_samples=spec.min_samples,
+        seed=spec.seed,
+        name=spec.source if spec.source != OBJECT else spec.object or "",
+    )
+    changed: dict[str, Any] = {}
+    if spec.source == OBJECT:
+        both = of_samples(dataset.train) + of_samples(dataset.test)
+        digest = hashlib.blake2b(both.encode(), digest_size=8).hexdigest()
+        changed = {"object": dataset.name[:200], "fingerprint": digest}
+    said, owners = spec.model_fields_set, dataset.client_of
+    if owners is not None and "partition" not in said:
+        changed["partition"] = "natural"
+    by_owner = changed.get("partition", spec.partition) == "natural" and spec.ids is None
+    if owners is not None and by_owner and "clients" not in said:
+        changed["clients"] = len(np.unique(owners)) * spec.per_owner
+    return spec.model_copy(update=changed), dataset
+
+
+def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
     """Load (or register, if generated) the source, split it over the clients and cut the server's sets.
 
-    The same spec gives the same data, bit for bit. Raises UserError with one line that names what cannot be
-    done.
+    The same spec gives the same data, bit for bit. A ``dataset`` that is given is that of the spec, loaded. Raises
+    UserError with one line that names what cannot be done.
     """
+    if dataset is None:
+        spec, dataset = with_own(spec)
     if spec.source in GENERATED:
         source = Synthetic(spec.alpha, spec.beta, spec.seed, spec.samples_per_client)
         return GeneratedData.of(
@@ -53,9 +102,10 @@ def build(spec: DataSpec) -> FederatedData:
             client_validation=spec.client_validation,
             validation=spec.validation,
         )
-    root = Path(spec.path).expanduser() if spec.path else None
-    text = TextOptions(spec.tokenizer, spec.length)
-    dataset = load(spec.source, root=root, seed=spec.seed, download=spec.download, scale=spec.scale, text=text)
+    if dataset is None:
+        root = Path(spec.path).expanduser() if spec.path else None
+        text = TextOptions(spec.tokenizer, spec.length)
+        dataset = load(spec.source, root=root, seed=spec.seed, download=spec.download, scale=spec.scale, text=text)
     dataset = prepared(dataset, spec)
     data = SplitData.of(
         dataset,
@@ -118,7 +168,7 @@ def with_next_owners(dataset: Dataset, spec: DataSpec) -> Dataset:
             for samples, of in zip((dataset.train, dataset.test), both, strict=True)
             if len(of)
         ]
-        return Samples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+        return Samples.joined(parts)
 
     kept = np.concatenate([of[np.isin(of, owners)] for of in both])
     return replace(

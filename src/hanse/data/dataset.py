@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
-from hanse.data.samples import Samples, as_tensors
+from hanse.data.samples import Inputs, Samples, as_tensors
 
 IGNORED = -100
 """The label of a text's positions that do not count; PyTorch's own mark."""
@@ -32,7 +32,8 @@ class Dataset:
 
     ``num_classes``: labels are int64 0..num_classes-1; ``None`` for regression (float32 targets). Samples may be given
     as numpy arrays (see :func:`hanse.data.samples.as_tensors`).
-    ``input_shape``: the shape of one input, without the sample axis.
+    ``input_shape``: the shape of one input, without the sample axis. Of samples of several inputs (``Samples`` made
+    with a dictionary) it becomes the width of a row that holds them all, whatever is given.
     ``note``: what a reader of the results must know, such as "the split is not the official one".
     ``client_of [n_train]``: the client of each train sample, int64, if the source comes with clients.
     ``test_client_of [n_test]``: the same of each test sample; ``client_names``: what the clients are called.
@@ -57,6 +58,8 @@ class Dataset:
     black: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.inputs:
+            object.__setattr__(self, "input_shape", (self.train.x.shape[1],))
         for share in ("train", "test"):
             where = f"source '{self.name}': {share}"
             samples = as_tensors(getattr(self, share), where, classes=self.num_classes is not None)
@@ -80,6 +83,11 @@ class Dataset:
                 f"there are {len(self.train)} and {len(self.test)}"
             )
 
+    @property
+    def inputs(self) -> Inputs:
+        """How several inputs lie in a sample's row; nothing if samples have one input."""
+        return self.train.inputs
+
     def keep_test(self, kept: NDArray[np.int64]) -> Dataset:
         """Return the data set with these test samples only; itself if they are all."""
         if len(kept) == len(self.test):
@@ -97,6 +105,10 @@ class Dataset:
             raise UserError(f"{where} inputs have shape {tuple(samples.x.shape)}; the first axis must count samples")
         if samples.x.shape[0] != samples.y.shape[0]:
             raise UserError(f"{where} has {samples.x.shape[0]} inputs and {samples.y.shape[0]} targets")
+        if samples.inputs != self.inputs:
+            raise UserError(
+                f"{where} inputs are {samples.inputs.shapes}; those of the train samples {self.inputs.shapes}"
+            )
         if tuple(samples.x.shape[1:]) != self.input_shape:
             raise UserError(f"{where} inputs have shape {tuple(samples.x.shape[1:])}; {self.input_shape} was announced")
         if self.num_classes is None:

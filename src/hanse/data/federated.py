@@ -19,7 +19,7 @@ from hanse.base.errors import UserError
 from hanse.data.augment import Augment
 from hanse.data.dataset import Dataset
 from hanse.data.partitions import Partition
-from hanse.data.samples import Samples, first_gap
+from hanse.data.samples import Inputs, Samples, first_gap
 from hanse.data.shares import borrowed, client_shares, server_cut, taken
 
 Share = Literal["train", "validation", "test"]
@@ -37,6 +37,7 @@ class FederatedData(ABC):
     ``test_weights [num_clients]``: the weight of each sample of a client's test share, float64 ``[n]`` that sum to 1,
     or None where all count alike: a client's test is the weighted mean.
     ``augment`` changes images each time that a client trains on them, or None.
+    ``inputs``: how several inputs lie in a sample's row, if samples have several.
     ``names [num_clients]``: what the source calls them, or empty.
     ``groups [num_clients]``: the cluster of each client, or the distribution that it trains on most; ``None`` where
     there is neither. ``distribution_names``: the distributions that samples come from, if there are several, and
@@ -57,6 +58,16 @@ class FederatedData(ABC):
     distribution_names: tuple[str, ...] = field(default=(), kw_only=True)
     server_tests: tuple[Samples, ...] = field(default=(), kw_only=True)
     warnings: tuple[str, ...] = field(default=(), kw_only=True)
+    inputs: Inputs = field(default=Inputs(), kw_only=True)
+
+    @property
+    def sample_shape(self) -> tuple[int, ...] | Inputs:
+        """What a model must know of a sample: its shape, or the inputs that it has."""
+        return self.inputs or self.input_shape
+
+    def called(self, client: int) -> str:
+        """Return what to call a client in a line: its number, and its name if it has one."""
+        return f"client {client} ({self.names[client]})" if self.names else f"client {client}"
 
     @property
     def num_clients(self) -> int:
@@ -162,6 +173,7 @@ class SplitData(FederatedData):
             server_test=server_test,
             groups=partition.groups,
             names=_names(dataset, partition),
+            inputs=dataset.inputs,
             train=dataset.train,
             order=torch.from_numpy(np.concatenate([part for own in shares for part in own])),
             bounds=np.concatenate([starts[:, None], starts[:, None] + ends], axis=1),
@@ -214,16 +226,18 @@ def unfinite(data: SplitData, test: Samples) -> str | None:
             if found is not None:
                 (place, *rest), value = found
                 row = int(own[place])
-                return _gap("train", row, rest, what, value) + f", held by {_holder(data, row)}"
+                return _gap("train", row, rest, what, value, data.inputs) + f", held by {_holder(data, row)}"
         found = first_gap(getattr(test, what))
         if found is not None:
-            return _gap("test", found[0][0], found[0][1:], what, found[1])
+            return _gap("test", found[0][0], found[0][1:], what, found[1], data.inputs)
     return None
 
 
-def _gap(share: str, row: int, rest: Sequence[int], what: str, value: str) -> str:
+def _gap(share: str, row: int, rest: Sequence[int], what: str, value: str, inputs: Inputs) -> str:
     """Say what stands where a finite number should."""
     column = f", column {rest[0]}" if len(rest) == 1 else f", position {list(rest)}" if rest else ""
+    if inputs and what == "x":
+        column = f", {inputs.place(rest[0])}"
     kind = "features" if what == "x" else "targets"
     return f"{kind} must be finite numbers: row {row}{column} of the {share} samples is {value}"
 
@@ -231,7 +245,7 @@ def _gap(share: str, row: int, rest: Sequence[int], what: str, value: str) -> st
 def _holder(data: SplitData, row: int) -> str:
     place = int(torch.nonzero(data.order == row)[0, 0])
     client = int(np.searchsorted(data.bounds[:, -1], place, side="right"))
-    return f"client {client}" + (f" ({data.names[client]})" if data.names else "")
+    return data.called(client)
 
 
 def unheld_classes(data: FederatedData) -> list[str]:
@@ -267,10 +281,11 @@ class RemoteData(FederatedData):
         validation: Samples | None = None,
         test: Samples | None = None,
         text: bool = False,
+        inputs: Inputs = Inputs(),  # noqa: B008
     ) -> RemoteData:
         """Return what the server knows of clients with these reported ``sizes``."""
         numbers = np.array(sizes, dtype=np.int64)
-        return RemoteData("remote", num_classes, input_shape, "", numbers, validation, test, text=text)
+        return RemoteData("remote", num_classes, input_shape, "", numbers, validation, test, text=text, inputs=inputs)
 
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
         """Return no samples: they are elsewhere."""

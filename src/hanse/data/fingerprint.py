@@ -55,8 +55,10 @@ def of_samples(samples: Samples) -> str:
     return _digest(_Sums(samples), torch.arange(len(samples)))
 
 
-def differences(before: Mapping[str, Any], now: Fingerprint) -> list[str]:
-    """Return what differs between two fingerprints, a line for each share, with the clients; empty if nothing does."""
+def differences(before: Mapping[str, Any], now: Fingerprint, names: Sequence[str] = ()) -> list[str]:
+    """Return what differs between two fingerprints, a line for each share, with the clients and their ``names``; empty
+    if nothing does.
+    """
     found = []
     for name, ours in now.items():
         theirs = list(before.get(name, []))
@@ -69,7 +71,8 @@ def differences(before: Mapping[str, Any], now: Fingerprint) -> list[str]:
         elif len(theirs) != len(ours):
             found.append(f"the {name} shares: of {len(ours)} clients, not {len(theirs)}")
         else:
-            clients = [str(i) for i, (a, b) in enumerate(zip(theirs, ours, strict=True)) if a != b]
+            changed = [i for i, (a, b) in enumerate(zip(theirs, ours, strict=True)) if a != b]
+            clients = [f"{i} ({names[i]})" if i < len(names) else str(i) for i in changed]
             more = f" and {len(clients) - SHOWN} more" if len(clients) > SHOWN else ""
             who = f"client{'s' if len(clients) > 1 else ''} {', '.join(clients[:SHOWN])}{more}"
             found.append(f"the {name} share{'s' if len(clients) > 1 else ''} of {who}")
@@ -86,6 +89,8 @@ class _Sums:
             rows = pool.x.detach().cpu().contiguous().reshape(len(pool), -1)
             self.bytes = rows.view(torch.uint8).numpy()
         self.kind = f"{pool.x.dtype}|{tuple(pool.x.shape[1:])}|{pool.y.dtype}|{tuple(pool.y.shape[1:])}|"
+        if pool.inputs:
+            self.kind += f"{pool.inputs}|"
         self.labels = pool.y.detach().cpu().contiguous()
         self.sum: NDArray[np.uint32] = np.zeros(len(pool), np.uint32)
         self.known: NDArray[np.bool_] = np.zeros(len(pool), np.bool_)
@@ -129,7 +134,7 @@ def write_data(folder: Path, round: int, data: Fingerprint, note: str = "") -> N
     write_whole(folder / DATA, json.dumps([*_entries(folder), entry]) + "\n", private=True)
 
 
-def compare_data(folder: Path, data: Fingerprint, *, allowed: bool) -> str | None:
+def compare_data(folder: Path, data: Fingerprint, *, allowed: bool, names: Sequence[str] = ()) -> str | None:
     """Return None if these are the data of the run, and else a note for its record.
 
     Raises UserError that says what differs, unless other data are ``allowed``. A run without a fingerprint (an older
@@ -138,14 +143,14 @@ def compare_data(folder: Path, data: Fingerprint, *, allowed: bool) -> str | Non
     entries = _entries(folder)
     if not entries:
         return f"{DATA}: there is no fingerprint of the data that this run began with; one is taken now"
-    found = differences(entries[-1]["data"], data)
+    found = differences(entries[-1]["data"], data, names)
     if not found:
         return None
     what = "; ".join(found)
     if not allowed:
         raise UserError(
             f"{folder}: was played with other data; not the same now: {what}; give it the data that it had, or allow "
-            f"others with 'hanse resume {folder} --other-data'"
+            f"others with 'hanse resume {folder} --other-data' (other_data=True)"
         )
     return f"other data from here on, as allowed: {what}"
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -124,10 +124,32 @@ def load(
         return _rescaled(dataset, scale) if source in ("femnist", "pacs") else dataset
     if source in GENERATED:
         raise UserError(f"source '{source}' is generated client by client: use hanse.data.build, not load")
-    dataset = _import(source)(root=root, seed=seed, download=download)
+    dataset = imported(source, root=root, seed=seed, download=download)
     if not isinstance(dataset, Dataset):
         raise UserError(f"source = '{source}': it returned {type(dataset).__name__}; a hanse.data.Dataset is needed")
     return dataset
+
+
+def imported(source: str, *, root: Path | None, seed: int, download: bool) -> Any:
+    """Return what the function at an import path returns: called with those of ``root``, ``seed`` and ``download`` that
+    it takes.
+    """
+    loader = import_path(source, "source", (*SOURCES, *GENERATED))
+    known = {"root": root, "seed": seed, "download": download}
+    try:
+        parameters = inspect.signature(loader).parameters.values()
+    except (TypeError, ValueError):  # a built-in without a signature takes what it takes
+        return loader(**known)
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        takes = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
+        known = {name: value for name, value in known.items() if name in takes}
+    try:
+        inspect.signature(loader).bind(**known)
+    except TypeError as error:
+        raise UserError(
+            f"source = '{source}': cannot be called with root=, seed=, download=, or without arguments ({error})"
+        ) from error
+    return loader(**known)
 
 
 def cache_dir() -> Path:
@@ -135,15 +157,6 @@ def cache_dir() -> Path:
     import pooch  # late: it brings requests along, and most runs ask for nothing
 
     return Path(pooch.os_cache("hanse"))
-
-
-def _import(source: str) -> Loader:
-    loader = import_path(source, "source", (*SOURCES, *GENERATED))
-    try:
-        inspect.signature(loader).bind(root=None, seed=0, download=True)
-    except TypeError as error:
-        raise UserError(f"source = '{source}': cannot be called with root=, seed=, download= ({error})") from error
-    return loader
 
 
 def _digits(*, root: Path | None, seed: int, download: bool) -> Dataset:

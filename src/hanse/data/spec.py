@@ -13,6 +13,10 @@ from hanse.data.mixtures import check_mix
 from hanse.data.partitions import Choose, Sampler, SizeLaw
 from hanse.data.sources import GENERATED, SOURCES, Scale
 
+OBJECT = "object"
+"""The source of data that are given as an object."""
+OWN = ("target", "client_column", "features", "object", "fingerprint")  # keys that own data alone have
+
 PartitionName = Literal["iid", "dirichlet", "niid", "mixture", "cluster", "skew", "pathological", "natural", "pooled"]
 
 
@@ -26,15 +30,19 @@ class DataSpec(BaseModel):
         description="digits, mnist, fashion_mnist, cifar10, emnist_byclass, emnist_balanced, emnist_letters, "
         "emnist_cased, synthetic, fedsoft_linear, shakespeare, shakespeare_next, femnist, pacs, loans, lending_club, "
         "schools, flights, instructions, "
-        "instruction_files, fiqa, tfns, nwgi, code_alpaca, mixed_finance, finance_code, or 'package.module:function'",
+        "instruction_files, fiqa, tfns, nwgi, code_alpaca, mixed_finance, finance_code, or 'package.module:function'; "
+        "'object': what hanse.run(..., data=) was given",
     )
     partition: PartitionName = Field(
-        "dirichlet", description="how the train samples are split over the clients (synthetic: natural)"
+        "dirichlet",
+        description="how the train samples are split over the clients (synthetic, and own data that say whose each "
+        "sample is: natural)",
     )
     clients: int = Field(
         20,
         ge=1,
-        description="number of registered clients; natural: this many are chosen; pooled: not used, always 1",
+        description="number of registered clients; natural: this many are chosen (own data: all, if nothing is said); "
+        "pooled: not used, always 1",
     )
     seed: int = Field(0, ge=0, description="seed of the split and of generated data; run.seed is for the rest")
     alpha: float = Field(
@@ -51,7 +59,8 @@ class DataSpec(BaseModel):
     min_samples: int = Field(
         10,
         ge=1,
-        description="iid, dirichlet, niid, mixture, cluster: least samples of a client, before its shares are cut",
+        description="iid, dirichlet, niid, mixture, cluster, and own data that are no hanse.data.Dataset: least "
+        "samples of a client, before its shares are cut",
     )
     classes_per_client: int | None = Field(
         None, ge=1, description="pathological (default 2), skew (default 5): number of classes of each client"
@@ -161,8 +170,32 @@ class DataSpec(BaseModel):
         "bytes", description="instructions: 'bytes', or a language model's tokenizer by its hub name or folder"
     )
     length: int = Field(512, ge=2, description="instructions: tokens of the window; what is longer is cut and counted")
+    target: str | None = Field(None, description="own data, tables: the column to be predicted")
+    client_column: str | None = Field(None, description="own data, tables: the column that says whose a row is")
+    features: list[str] | dict[str, list[str]] | None = Field(
+        None,
+        description="own data, tables: the columns of features (default: all others), or lists of them by the name of "
+        "an input, for a model that takes several",
+    )
+    test: float = Field(
+        0.2,
+        ge=0,
+        lt=1,
+        description="own data without a test set: the share of each client's rows that becomes the source's test set",
+    )
+    object: str | None = Field(
+        None, description="what own data that were given as an object are called, for the record"
+    )
+    fingerprint: str | None = Field(
+        None, description="the digest of data that were given as an object: the same data are needed to go on"
+    )
     path: str | None = Field(None, description="folder to look for the source's file in, before HANSE_DATA")
     download: bool = Field(True, description="whether a source that is not found may be downloaded")
+
+    @property
+    def own(self) -> bool:
+        """Whether the data are the user's own: an object, or what an import path returns."""
+        return self.source == OBJECT or ":" in self.source
 
     @property
     def tested_by_clients(self) -> bool:
@@ -172,7 +205,7 @@ class DataSpec(BaseModel):
     @field_validator("source")
     @classmethod
     def _known_source(cls, value: str) -> str:
-        if value not in SOURCES and value not in GENERATED and ":" not in value:
+        if value not in SOURCES and value not in GENERATED and value != OBJECT and ":" not in value:
             raise ValueError(f"no such source{nearest(value, (*SOURCES, *GENERATED))}")
         return value
 
@@ -198,6 +231,8 @@ class DataSpec(BaseModel):
         # a generated source has its own clients, so that "natural" is the only partition it can have
         if isinstance(values, Mapping) and values.get("source") in GENERATED:
             return {"partition": "natural", **values}
+        if isinstance(values, Mapping) and "source" not in values and any(values.get(key) for key in OWN):
+            return {"source": OBJECT, **values}  # what hanse.run is given as data
         return values
 
     @model_validator(mode="after")
@@ -217,7 +252,7 @@ class DataSpec(BaseModel):
             )
         if self.augment is not None and self.source in GENERATED:
             raise ValueError(f"augment = '{self.augment}' with source = '{self.source}', which has no images")
-        lines = [*self._mixture_lines(), *self._lending_lines()]
+        lines = [*self._mixture_lines(), *self._lending_lines(), *self._own_lines()]
         if lines:
             raise ValueError(lines[0])
         return self
@@ -231,6 +266,13 @@ class DataSpec(BaseModel):
             yield f"class_groups with distributions = '{self.distributions}'; allowed with: 'classes'"
         if self.test_mix == "inverse" and self.client_test + self.client_validation == 0:
             yield "test_mix = 'inverse' needs client_test or client_validation above 0: there is nothing to mix"
+
+    def _own_lines(self) -> Iterator[str]:
+        if self.own:
+            return
+        for key in OWN:
+            if getattr(self, key) is not None:
+                yield f"{key} = {getattr(self, key)!r}: is for own data, and source = '{self.source}' has its own form"
 
     def _lending_lines(self) -> Iterator[str]:
         taken = self.client_test_from

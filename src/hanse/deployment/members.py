@@ -39,11 +39,21 @@ Plain = bool | Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT)] | Fini
 
 
 @dataclass(frozen=True)
+class SaidInput:
+    """One of several inputs of a participant's samples, as :class:`hanse.data.samples.Input` has it."""
+
+    name: Word
+    shape: Annotated[tuple[Size, ...], Field(max_length=8)]
+    whole: bool = False
+
+
+@dataclass(frozen=True)
 class Hello:
     """What a newcomer says of itself, within bounds: ``num_samples`` to train on, ``tests`` to test on,
     ``input_shape`` of a sample, ``num_classes`` (None: regression), ``text`` (samples are tokens with a label at every
-    position), plain values in ``profile``, the ``order`` in which ids are given, and which kind of training ``loop`` of
-    its own it has (None: it trains as the experiment says).
+    position), plain values in ``profile``, the ``order`` in which ids are given, which kind of training ``loop`` of
+    its own it has (None: it trains as the experiment says), and how several ``inputs`` lie in a sample, if it has
+    several.
     """
 
     num_samples: Count
@@ -54,6 +64,7 @@ class Hello:
     tests: Count = 0
     profile: Annotated[Mapping[Word, Plain], Field(max_length=100)] = field(default_factory=dict)
     order: Count = 1 << 30
+    inputs: Annotated[tuple[SaidInput, ...], Field(max_length=100)] = ()
     loop: Kind | None = None
 
     @staticmethod
@@ -80,6 +91,7 @@ class Member:
     profile: Mapping[str, Any] = field(default_factory=dict)
     expelled: str | None = None
     text: bool = False
+    inputs: tuple[SaidInput, ...] = ()
     loop: str | None = None
 
     @property
@@ -96,6 +108,9 @@ def kind(said: Hello | Member) -> str:
     if said.text:
         return f"as texts of {said.num_classes} tokens"
     labels = "targets that are numbers" if said.num_classes is None else f"{said.num_classes} classes"
+    if said.inputs:
+        parts = (f"{part.name} {'whole ' if part.whole else ''}{list(part.shape)}" for part in said.inputs)
+        return f"of the inputs {', '.join(parts)} with {labels}"
     return f"of shape {list(said.input_shape)} with {labels}"
 
 
@@ -166,7 +181,9 @@ class Members:
 
 _HELLO = Declared[Hello](Hello)
 _REGISTER = Declared[list[Member]](list[Member])
-SAMPLES = ("num_samples", "input_shape", "num_classes", "tests", "profile", "text", "loop")  # what is kept of a hello
+SAMPLES = (  # what is kept of a hello
+    "num_samples", "input_shape", "num_classes", "tests", "profile", "text", "loop", "inputs",
+)  # fmt: skip
 
 
 def _sound(member: Member) -> bool:

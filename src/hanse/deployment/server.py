@@ -17,9 +17,9 @@ from hanse.base.files import write_whole
 from hanse.base.lock import Hold
 from hanse.core.part import Mechanism
 from hanse.data.federated import RemoteData
-from hanse.data.samples import Samples
+from hanse.data.samples import Input, Inputs, Samples
 from hanse.deployment.link import FlowerFederation
-from hanse.deployment.members import Check, Hello, Member, Members, Orders, kind
+from hanse.deployment.members import Check, Hello, Member, Members, Orders, SaidInput, kind
 from hanse.deployment.message import LARGEST
 from hanse.deployment.narrator import Narrator, speak
 from hanse.deployment.newcomers import LOG
@@ -140,7 +140,8 @@ def play(
             for member in found:
                 sizes[member.id] = member.num_samples
             one = found[0]
-            data = RemoteData.of(sizes, one.input_shape, one.num_classes, validation, test, one.text)
+            inputs = Inputs(tuple(Input(part.name, part.shape, part.whole) for part in one.inputs))
+            data = RemoteData.of(sizes, one.input_shape, one.num_classes, validation, test, one.text, inputs)
             watching = [*observers, Teller(letters, federation.deliver, out), narrator]
             return run_remote(experiment, data, federation, hold=hold, observers=watching, other_data=other_data)
 
@@ -167,8 +168,10 @@ def _alike(own: Sequence[Samples]) -> Check:
             if said.text != is_text(samples):
                 return f"its samples are {kind(said)}; the server's own are {'' if is_text(samples) else 'no '}texts"
             shape = tuple(samples.x.shape[1:])
-            if not said.text and shape != said.input_shape:
-                return f"its samples are {kind(said)}; the server's own are of shape {list(shape)}"
+            named = tuple(SaidInput(part.name, part.shape, part.whole) for part in samples.inputs.parts)
+            if not said.text and (shape != said.input_shape or named != said.inputs):
+                ours = f"of the inputs {', '.join(samples.inputs.shapes)}" if named else f"of shape {list(shape)}"
+                return f"its samples are {kind(said)}; the server's own are {ours}"
         for largest in labels:
             if (largest is None) != (said.num_classes is None):
                 return f"its samples are {kind(said)}; the server's have {'numbers' if largest is None else 'classes'}"

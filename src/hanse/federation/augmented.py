@@ -56,4 +56,4 @@ def _copies(
 
 
 def _joined(parts: list[Samples]) -> Samples:
-    return parts[0] if len(parts) == 1 else Samples(*(torch.cat([getattr(p, what) for p in parts]) for what in "xy"))
+    return parts[0] if len(parts) == 1 else Samples.joined(parts)

@@ -47,7 +47,8 @@ class LocalFederation:
     def __post_init__(self) -> None:
         sizes = enumerate(self.data.sizes)
         profiles = self.profiles or [{}] * self.data.num_clients
-        clients = port.Roster(port.ClientInfo(i, f"client {i}", f"local-{i}", int(n), profiles[i]) for i, n in sizes)
+        names = self.data.names or [f"client {i}" for i in range(self.data.num_clients)]
+        clients = port.Roster(port.ClientInfo(i, names[i], f"local-{i}", int(n), profiles[i]) for i, n in sizes)
         object.__setattr__(self, "_clients", clients)
 
     def present(self, round: int) -> port.Roster:

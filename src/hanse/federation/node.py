@@ -28,7 +28,7 @@ from hanse.core.port import Reply, Request, Result, Score, Scored, Task, Test, T
 from hanse.core.recipe import Recipe
 from hanse.data.federated import SHARES, FederatedData
 from hanse.data.fingerprint import Fingerprint, note_own_data, of_samples
-from hanse.data.samples import Samples
+from hanse.data.samples import Samples, first_gap
 from hanse.federation.answers import mixed
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, WireError, pack, unpack
@@ -53,7 +53,8 @@ KEPT = 16  # models by content hash that a node keeps: the last that it was sent
 class ClientData:
     """What one participant holds: its shares, and how many classes there are (None: regression).
 
-    ``profile`` are plain values that the server may know (its costs, its eagerness), ``name`` is for display.
+    Samples of several inputs are made with a dictionary (:class:`hanse.data.Samples`). ``profile`` are plain values
+    that the server may know (its costs, its eagerness), ``name`` is for display.
     """
 
     train: Samples
@@ -66,8 +67,18 @@ class ClientData:
     def __post_init__(self) -> None:
         for share in SHARES:
             samples = getattr(self, share)
-            if samples is not None and len(samples.x) != len(samples.y):
+            if samples is None:
+                continue
+            if len(samples.x) != len(samples.y):
                 raise UserError(f"load_data: {share}: {len(samples.x)} inputs and {len(samples.y)} targets")
+            if samples.inputs != self.train.inputs:
+                other = f"{list(samples.inputs.shapes)}, those of the train samples {list(self.train.inputs.shapes)}"
+                raise UserError(f"load_data: {share}: samples have the inputs {other}")
+            for values, what in ((samples.x, "features"), (samples.y, "targets")):
+                if (gap := first_gap(values)) is not None:
+                    (row, *rest), value = gap
+                    column = f", {samples.inputs.place(rest[0])}" if len(rest) == 1 and what == "features" else ""
+                    raise UserError(f"load_data: {share}: {what} must be finite numbers: row {row}{column} is {value}")
         if len(self.train) == 0:
             raise UserError("load_data: train: no samples to train on")
 
@@ -93,7 +104,13 @@ class ClientData:
                 "data.client_test_from = 'classes': a participant on a network has no weights for its test samples; "
                 "allowed: 'own', 'server'"
             )
-        return ClientData(train, share("test"), share("validation"), data.num_classes, f"client {client}")
+        return ClientData(
+            train,
+            share("test"),
+            share("validation"),
+            data.num_classes,
+            data.names[client] if data.names else f"client {client}",
+        )
 
 
 @dataclass(frozen=True)
@@ -150,7 +167,10 @@ class _Own(FederatedData):
         sizes = np.zeros(num_clients, np.int64)
         sizes[client] = len(shares.train)
         shape = tuple(shares.train.x.shape[1:])
-        return _Own("own", shares.num_classes, shape, "", sizes, None, None, client=client, shares=shares)
+        inputs = shares.train.inputs
+        return _Own(
+            "own", shares.num_classes, shape, "", sizes, None, None, client=client, shares=shares, inputs=inputs
+        )
 
 
 def hello(data: ClientData, loop: Loop | None = None) -> dict[str, Any]:
@@ -161,6 +181,7 @@ def hello(data: ClientData, loop: Loop | None = None) -> dict[str, Any]:
         "name": data.name,
         "num_samples": len(data.train),
         "input_shape": list(data.train.x.shape[1:]),
+        **({"inputs": [dataclasses.asdict(part) for part in data.train.inputs.parts]} if data.train.inputs else {}),
         "num_classes": data.num_classes,
         "text": is_text(data.train),
         "tests": 0 if data.test is None else len(data.test),
@@ -190,7 +211,7 @@ class Node:
         model, train, text = dict(job.model), dict(job.train), is_text(data.train)
         objective = build_objective(train.pop("loss", None), own.num_classes, text=text)
         problem, _ = build_problem(
-            model.pop("name"), own.input_shape, own.num_classes, job.seed, objective=objective, **model
+            model.pop("name"), own.sample_shape, own.num_classes, job.seed, objective=objective, **model
         )
         if problem.unsent != job.unsent:
             raise WireError("model.send: 'trainable': the frozen parameters here are not those that the server has")

@@ -124,9 +124,9 @@ def why_unfit(
     target).
     """
     device = torch.device(device)
-    few = Samples(samples.x[:_FITTED], samples.y[:_FITTED])
+    few = Samples(samples.x[:_FITTED], samples.y[:_FITTED], samples.inputs)
     plain = Plain.of(problem, device, "float32")
-    shape = list(few.x.shape[1:])
+    shape = few.inputs.shapes if few.inputs else list(few.x.shape[1:])
     with untouched(device):
         try:
             with torch.no_grad():

@@ -6,6 +6,8 @@ comes before ReLU: max-pooling and ReLU commute, and the ReLU then works on a qu
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -17,6 +19,8 @@ from torch import Tensor, nn
 from hanse.base.errors import UserError, import_path, nearest
 from hanse.base.streams import torch_seed
 from hanse.core.table import Layout
+from hanse.data.samples import Inputs
+from hanse.learning.by_name import ByName
 from hanse.learning.job import Problem
 from hanse.learning.llm.adapter import lora
 from hanse.learning.losses import Objective
@@ -24,6 +28,8 @@ from hanse.learning.resnet import resnet20
 from hanse.learning.sequences import lstm
 
 Shape = tuple[int, ...]
+Factory = Callable[..., nn.Module]
+"""Called as ``factory(input_shape, num_classes, **options)``."""
 Send = Literal["all", "trainable"]  # what of a model is in its row
 
 
@@ -209,7 +215,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
 }
 
 
-def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
+def _check_options(where: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Refuse options that the factory does not take, each with the nearest one that it does."""
     try:
         parameters = inspect.signature(factory).parameters.values()
@@ -220,31 +226,94 @@ def _check_options(name: str, factory: Callable[..., Any], options: Mapping[str,
     allowed = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL][2:]
     wrong = [key for key in options if key not in allowed]
     if wrong:
-        none = "; it has no options"
-        lines = (f"model.{k}: {name!r} has no such option{nearest(k, allowed) if allowed else none}" for k in wrong)
+        none, name = "; it has no options", where.partition(": ")[2]
+        lines = (f"model.{k}: {name} has no such option{nearest(k, allowed) if allowed else none}" for k in wrong)
         raise UserError(*lines)
 
 
 def build_module(
-    name: str, input_shape: Shape, num_classes: int | None, seed: int, *, number: int = 0, **options: Any
+    name: str | nn.Module | Factory,
+    input_shape: Shape | Inputs,
+    num_classes: int | None,
+    seed: int,
+    *,
+    number: int = 0,
+    **options: Any,
 ) -> nn.Module:
     """Return the named model, its weights drawn under ``(seed, "model", number)``; global generators stay as they were.
 
+    ``name`` is one of :data:`MODELS`, an import path or the factory itself; or a module, of which a copy is returned:
+    with its own weights, or, for a ``number`` above 0, with weights that it draws anew. Samples of several
+    ``Inputs`` give a factory their shapes by name, and the module gets them by name.
+
     Raises UserError for an unknown name or option, or for a factory that does not return a module.
     """
-    factory = MODELS.get(name) or import_path(name, "model.name", MODELS)
-    _check_options(name, factory, options)
+    where = _called(name)
+    inputs = input_shape if isinstance(input_shape, Inputs) else Inputs()
+    if isinstance(name, str) and name in MODELS and inputs:
+        several = f"{len(inputs.parts)} ({', '.join(inputs.shapes)})"
+        raise UserError(f"{where}: takes one input; samples have {several}: give a model of your own")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(torch_seed(seed, "model", start=number))
-        try:
-            module = factory(tuple(input_shape), num_classes, **options)
-        except UserError:
-            raise
-        except TypeError as error:
-            raise UserError(f"model.name: {name!r}: could not be made: {error}") from error
+        if isinstance(name, nn.Module):
+            module = _copied(name, number, options)
+        else:
+            factory = name if not isinstance(name, str) else MODELS.get(name) or import_path(name, "model.name", MODELS)
+            _check_options(where, factory, options)
+            shape = inputs.shapes if isinstance(input_shape, Inputs) else tuple(input_shape)
+            try:
+                module = factory(shape, num_classes, **options)
+            except UserError:
+                raise
+            except TypeError as error:
+                raise UserError(f"{where}: could not be made: {error}{_no_arguments(factory)}") from error
     if not isinstance(module, nn.Module):
-        raise UserError(f"model.name: {name!r}: returned a {type(module).__name__}, not a torch.nn.Module")
-    return module
+        raise UserError(f"{where}: returned a {type(module).__name__}, not a torch.nn.Module")
+    return ByName(module, inputs) if inputs else module
+
+
+def _called(name: str | nn.Module | Factory) -> str:
+    """Return what lines call a model: the key and its value, or the object that was given."""
+    if isinstance(name, str):
+        return f"model.name: {name!r}"
+    return f"model: {type(name).__name__ if isinstance(name, nn.Module) else getattr(name, '__name__', repr(name))}"
+
+
+def _no_arguments(factory: Factory) -> str:
+    """Return a hint if what was given as a factory takes no arguments."""
+    try:
+        inspect.signature(factory).bind()
+    except (TypeError, ValueError):
+        return ""
+    return "; it is called as a function (input_shape, num_classes, **options): give one, or the module itself"
+
+
+def _copied(module: nn.Module, number: int, options: Mapping[str, Any]) -> nn.Module:
+    """Return a copy of a module that was given as an object; with weights of its own for a ``number`` above 0."""
+    if options:
+        raise UserError(f"model.{next(iter(options))}: a module that is given as an object has no options")
+    made = copy.deepcopy(module)
+    if number:
+        for part in made.modules():
+            own = [name for name, p in part.named_parameters(recurse=False) if p.requires_grad]
+            if own and not callable(getattr(part, "reset_parameters", None)):
+                raise UserError(
+                    f"model: {type(module).__name__}: the mechanism starts with several different models, and "
+                    f"{type(part).__name__} cannot draw its '{own[0]}' anew (it has no reset_parameters): give a "
+                    "factory (input_shape, num_classes) instead of the module"
+                )
+            if own:
+                part.reset_parameters()  # type: ignore[operator]
+    return made
+
+
+def structure(module: nn.Module) -> str:
+    """Return a digest (16 hexadecimal digits) of a module's classes, settings, and tensors' names and shapes; not of
+    its weights.
+    """
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    shapes = [f"{name} {tuple(t.shape)} {t.dtype} {t.requires_grad}" for name, t in tensors]
+    return hashlib.blake2b("\n".join([str(module), *shapes]).encode(), digest_size=8).hexdigest()
 
 
 def _overlapping(module: nn.Module) -> tuple[str, str] | None:
@@ -284,8 +353,8 @@ def layout_of(module: nn.Module, send: Send = "all") -> Layout:
 
 
 def build_problem(
-    name: str,
-    input_shape: Shape,
+    name: str | nn.Module | Factory,
+    input_shape: Shape | Inputs,
     num_classes: int | None,
     seed: int,
     *,
@@ -299,27 +368,28 @@ def build_problem(
     A table that starts with several different models draws one for each ``number``. With ``send = "trainable"`` rows
     do not have the frozen parameters: they are neither sent nor mixed, and all rows share those of number 0.
 
-    ``name`` is one of :data:`MODELS` or ``"package.module:factory"``, called as ``factory(input_shape, num_classes,
-    **options)``. ``num_classes`` None means regression: one output, mean squared error. An ``objective`` is minimised
-    in the place of that or of cross-entropy; one that takes one output for two classes makes ``num_classes`` 1 here.
-    Raises UserError as :func:`build_module` does, and for a model without parameters that train, or with two in the
-    same memory.
+    ``name`` is one of :data:`MODELS`, ``"package.module:factory"``, called as ``factory(input_shape, num_classes,
+    **options)``, that function itself, or a module. ``num_classes`` None means regression: one output, mean squared
+    error. An ``objective`` is minimised in the place of that or of cross-entropy; one that takes one output for two
+    classes makes ``num_classes`` 1 here. Raises UserError as :func:`build_module` does, and for a model without
+    parameters that train, or with two in the same memory.
     """
     outputs = 1 if objective is not None and objective.one_output else num_classes
     module = build_module(name, input_shape, outputs, seed, number=number, **options)
+    where = _called(name)
     try:
         layout = layout_of(module, send)
     except ValueError as error:
-        raise UserError(f"model.name: {name!r}: {error}") from error
+        raise UserError(f"{where}: {error}") from error
     if not any(p.requires_grad for p in module.parameters()):
-        raise UserError(f"model.name: {name!r}: every parameter is frozen (requires_grad is False): nothing can train")
+        raise UserError(f"{where}: every parameter is frozen (requires_grad is False): nothing can train")
     if (pair := _overlapping(module)) is not None:
         raise UserError(
-            f"model.name: {name!r}: {pair[0]!r} and {pair[1]!r} are two parameters in the same memory; to tie them, "
+            f"{where}: {pair[0]!r} and {pair[1]!r} are two parameters in the same memory; to tie them, "
             "make them one object, as in b.weight = a.weight"
         )
     if (why := _unlike_parameters(module)) is not None:
-        raise UserError(f"model.name: {name!r}: {why}")
+        raise UserError(f"{where}: {why}")
     loss: Literal["cross_entropy", "mse"] = "mse" if num_classes is None else "cross_entropy"
     problem = Problem(module, layout, loss, getattr(module, "judge", None), objective=objective)
     return problem, layout.flatten(module)

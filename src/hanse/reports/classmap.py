@@ -23,7 +23,8 @@ MOST_BUILT = 10_000  # clients of a run that is only looked at
 @dataclass(frozen=True)
 class DataFacts:
     """What a report says of one split: ``runs`` that use it, ``counts [clients, classes]`` or None, the data's own
-    ``note``, and why there is no map (``skipped``), if there is none.
+    ``note``, and why there is no map (``skipped``), if there is none; ``names`` of clients, if they
+    have any.
     """
 
     name: str
@@ -31,6 +32,7 @@ class DataFacts:
     counts: NDArray[np.int64] | None = None
     note: str = ""
     skipped: str = ""
+    names: tuple[str, ...] = ()
 
 
 def data_facts(groups: Sequence[SeedGroup]) -> list[DataFacts]:
@@ -69,13 +71,13 @@ def _facts(run: RunRecord, groups: tuple[str, ...], *, build: bool) -> DataFacts
         )
     try:
         data = build_data(parse_spec(table | {"download": False}))
-        counts = data.class_counts()
+        counts, names = data.class_counts(), data.names
     except UserError as wrong:
         return DataFacts(name, groups, skipped=wrong.lines[0] if wrong.lines else "it cannot be loaded")
     except Exception as wrong:  # the user's own source may raise anything, and a report must not end by it
         return DataFacts(name, groups, skipped=f"it cannot be loaded ({type(wrong).__name__}: {wrong})")
     skipped = "" if counts is not None else "it has no classes, or too many clients to count"
-    return DataFacts(name, groups, counts, data.note, skipped)
+    return DataFacts(name, groups, counts, data.note, skipped, names)
 
 
 def class_chart(facts: DataFacts) -> Chart | None:
@@ -96,7 +98,7 @@ def class_chart(facts: DataFacts) -> Chart | None:
     if len(kept) < len(facts.counts):
         caption += f" {len(kept)} evenly spaced clients are shown."
     rows = tuple(str(c) for c in range(len(shown)))
-    columns = tuple(str(k) for k in kept.tolist())
+    columns = tuple(facts.names[k] if facts.names else str(k) for k in kept.tolist())
     marks = Heat(rows, columns, z, "samples", _marks(int(shown.max())), floor=0.0, root=True)
     title = f"Who has which classes: {facts.name}"
     return Chart(f"classes-{slug(facts.name)}", "The data", title, caption, marks, x="client", y="class")

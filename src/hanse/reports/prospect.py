@@ -20,6 +20,7 @@ from hanse.federation.behaviour import Me
 from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import at_round, build_profiles
 from hanse.runs.config import Experiment
+from hanse.runs.names import client_of
 from hanse.runs.setup import build_model
 
 
@@ -49,14 +50,19 @@ class Prospect:
         return asdict(self)
 
 
-def prospect(experiment: Experiment, client: int) -> Prospect:
-    """Return what ``experiment`` may cost and bring a client. Nothing is trained, and nothing downloaded.
+def prospect(experiment: Experiment, client: int | str) -> Prospect:
+    """Return what ``experiment`` may cost and bring a client: its number, or its name if the data are here and have
+    names. Nothing is trained, and nothing downloaded.
 
     Raises UserError for a mechanism that cannot be built, or no such client.
     """
     mechanism = experiment.mechanism.built
     data, why = _data(experiment)
     clients = _number_of_clients(experiment, data)
+    if isinstance(client, str):
+        if data is None or not data.names:
+            raise UserError(f"--client {client}: must be a number: before the run nobody has a name")
+        client = client_of(client, data.names)
     if not 0 <= client < clients:
         raise UserError(f"--client {client}: no such client; this experiment has clients 0 to {clients - 1}")
     grant, debt = round(experiment.clients.grant * TOKEN), -round(experiment.ledger.floor * TOKEN)

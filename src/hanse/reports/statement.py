@@ -30,6 +30,7 @@ from hanse.ledger.store import Record
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.contributions import SURE, Errors, Standings, errors_of, in_words, standings
 from hanse.runs.config import Experiment
+from hanse.runs.names import client_names
 from hanse.runs.record import RunRecord, load_run
 
 if TYPE_CHECKING:
@@ -101,17 +102,6 @@ def statement(
         models=models,
         told=run.about.told_to(client),
     )
-
-
-def client_of(run: RunRecord, name: str) -> int:
-    """Return the number of the client that a person means: a number, or the name of exactly one. Raises UserError."""
-    if name.isdecimal():
-        return int(name)
-    called = [c for c in range(run.num_clients) if run.client_label(c) == name]
-    if len(called) != 1:
-        what = "no client has this name" if not called else f"{len(called)} clients have this name"
-        raise UserError(f"--client {name}: {what}; give its number, 0 to {run.num_clients - 1}")
-    return called[0]
 
 
 # ---- how good its model is, and how good one would be that it trains alone
@@ -717,7 +707,8 @@ def money_of(
         # the rest is read of one moment: a run may be writing
         book = ledger.as_book()
         records = {r.number: r for name in (mine, kept) for r in ledger.history(name) if r.number <= book.count}
-    lines = _own_lines([records[n] for n in sorted(records)], client, names=names)
+    called = client_names(folder) if names else None
+    lines = _own_lines([records[n] for n in sorted(records)], client, called)
     figures = _figures(lines, kinds or {})
     outside = [f for f in figures if not f.within and f.kind != "grant"]
     return Money(
@@ -735,8 +726,16 @@ def money_of(
     )
 
 
-def _own_lines(records: Iterable[Record], client: int, *, names: bool = False) -> tuple[Posting, ...]:
-    """Return the postings of a client's two accounts among ``records`` (in order of their numbers)."""
+def _own_lines(records: Iterable[Record], client: int, called: Mapping[int, str] | None = None) -> tuple[Posting, ...]:
+    """Return the postings of a client's two accounts among ``records`` (in order of their numbers); with the others of
+    each transaction, and what they are ``called``, unless that is None.
+    """
+
+    def named(account: str) -> str:
+        kind, _, number = account.partition("/")
+        name = (called or {}).get(int(number)) if kind in ("client", "escrow") and number.isdecimal() else None
+        return account if name is None else f"{account} ({name})"
+
     own = (account_of(client), escrow(client))
     found = [(r, name, units) for r in records for name, units in r.transaction.postings if name in own]
     holds = accumulate(units for _, _, units in found)
@@ -750,7 +749,9 @@ def _own_lines(records: Iterable[Record], client: int, *, names: bool = False) -
             account=name,
             units=units,
             holds=held,
-            others=tuple(dict.fromkeys(n for n, _ in r.transaction.postings if n not in own)) if names else (),
+            others=tuple(dict.fromkeys(named(n) for n, _ in r.transaction.postings if n not in own))
+            if called is not None
+            else (),
         )
         for (r, name, units), held in zip(found, holds, strict=True)
     )

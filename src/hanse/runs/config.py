@@ -25,7 +25,7 @@ from hanse.base.errors import UserError, import_path, nearest, path_of
 from hanse.base.factories import Count, Positive, Rate, Weight, defaults
 from hanse.core.part import Mechanism
 from hanse.core.recipe import Optimizer, Recipe
-from hanse.data.spec import DataSpec
+from hanse.data.spec import OBJECT, DataSpec
 from hanse.learning.models import Send
 from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, current_names
 from hanse.mechanisms.written import table_of
@@ -42,6 +42,9 @@ class ModelSection(BaseModel):
     """``[model]``: the model's name or import path; every other key is an option of that model. ``send`` says which of
     its parameters are sent and mixed: "all", or those that are "trainable" (``requires_grad``); the others are then the
     same everywhere, as each participant's own copy of the model has them.
+
+    A run whose model was given as an object has "object" as its name, and records its class as ``object`` and the
+    digest of its structure as ``fingerprint``.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -50,8 +53,9 @@ class ModelSection(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The keys beside ``name``; ``send`` if it is not "all"."""
-        return dict(self.model_extra or {}) | ({} if self.send == "all" else {"send": self.send})
+        """The keys beside ``name``, and beside what is recorded of an object; ``send`` if it is not "all"."""
+        extra = dict(self.model_extra or {}) | ({} if self.send == "all" else {"send": self.send})
+        return {k: v for k, v in extra.items() if self.name != OBJECT or k not in ("object", "fingerprint")}
 
 
 class MechanismSection(BaseModel):

@@ -23,14 +23,18 @@ from hanse.core.port import Federation
 from hanse.core.table import Table, mix
 from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import fingerprint
+from hanse.data.spec import OBJECT
+from hanse.learning.by_name import own_module
 from hanse.learning.job import Problem
+from hanse.learning.models import Factory
 from hanse.learning.threads import intra_op
 from hanse.rounds.round import LoopState, Played, Setup, finish, first_state
 from hanse.runs.attempt import MOST_FAILED, attempt, tell_owners, telling
 from hanse.runs.config import Experiment, RunSection
+from hanse.runs.names import client_of
 from hanse.runs.record import METRICS, SEATS, played_lines
 from hanse.runs.rundir import RunDir, claim
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.setup import Own, build, settle_engine
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,8 +78,9 @@ class Run:
     client's row, ``personal [N, K]`` the weights of personal models if there are any, ``book`` the balances,
     ``tested`` the last test of clients on their own shares (arrays by name), ``tests`` that of each round that was
     tested, of a run without a directory. ``path`` is the run directory, if there
-    is one; ``over`` says why a run ended before its last round. A run that was read (:func:`hanse.load`) may have
-    no ``problem``, the template of its models: ``why_no_model`` says why.
+    is one; ``over`` says why a run ended before its last round. ``names [N]``: what the data call the clients, or
+    nothing. A run that was read (:func:`hanse.load`) may have no ``problem``, the template of its models:
+    ``why_no_model`` says why.
     """
 
     experiment: Experiment
@@ -91,10 +96,15 @@ class Run:
     path: Path | None = None
     interrupted: bool = False
     over: str | None = None
+    names: tuple[str, ...] = ()
     why_no_model: str = ""
 
-    def model(self, client: int = 0) -> nn.Module:
-        """Return the model that a client holds at the end, as a new module. Raises UserError if there is none."""
+    def model(self, client: int | str = 0) -> nn.Module:
+        """Return the model that a client (its number or its name) holds at the end, as a new module. Raises UserError
+        if there is none.
+        """
+        if isinstance(client, str):
+            client = client_of(client, self.names, "client")
         if not self.why_no_model and not 0 <= client < len(self.home):
             raise UserError(f"client {client}: no such client; this run has clients 0 to {len(self.home) - 1}")
         if self.why_no_model:
@@ -109,15 +119,18 @@ class Run:
             raise UserError(self.why_no_model)
         module = copy.deepcopy(self.problem.module)
         self.problem.layout.load(module, row.cpu())
-        return module
+        return own_module(module)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the metrics as a pandas frame, indexed by round. Raises UserError if pandas is not installed."""
         return _frame(self.metrics).set_index("round")
 
     def clients_to_pandas(self) -> pd.DataFrame:
-        """Return the seats as a pandas frame, a row a seat."""
-        return _frame(self.clients)
+        """Return the seats as a pandas frame, a row a seat; with a column "name" where clients have names."""
+        frame = _frame(self.clients)
+        if self.names and "client" in frame:
+            frame.insert(2, "name", [self.names[client] for client in frame["client"]])
+        return frame
 
 
 def _frame(lines: list[dict[str, Any]]) -> pd.DataFrame:
@@ -166,12 +179,19 @@ class Budget:
 def run(
     experiment: Experiment | str | Path,
     *,
+    data: Any = None,
+    model: nn.Module | Factory | None = None,
     out: str | Path | None = None,
     observers: Sequence[Any] = (),
     overwrite: bool = False,
     progress: bool = False,
 ) -> Run:
     """Run an experiment (an :class:`Experiment`, or the path of a TOML file) and return the :class:`Run`.
+
+    ``data`` takes the place of ``data.source``: a :class:`hanse.data.Dataset`, a pandas DataFrame, arrays ``(x, y)`` or
+    ``(x, y, clients)``, a PyTorch or Hugging Face data set, or a dictionary of these by client (:mod:`hanse.data.own`).
+    ``model`` takes the place of ``model.name``: a module, whose weights are where training starts, or a function
+    ``(input_shape, num_classes, **options)`` that returns one.
 
     With ``out`` it leaves a run directory and can be resumed; without, nothing is written. With ``progress`` a bar
     shows the round, the accuracy and the time left. ``observers`` see every round (:class:`Observer`). Raises
@@ -182,25 +202,31 @@ def run(
     if not isinstance(experiment, Experiment):
         experiment = Experiment.read(experiment)
     observers = _watching(observers, progress, experiment.mechanism.name)
+    own = Own(data, model)
     if experiment.federation.engine != "local":
+        _refuse_objects(experiment, own)
         return _engine(experiment)(experiment, out=out, observers=observers, overwrite=overwrite)
     if out is None:
-        return _from_the_start(*settle_engine(experiment, build(experiment)), observers)
+        return _from_the_start(*settle_engine(experiment, build(experiment, own=own)), observers)
     with Hold(Path(out)) as hold:
         claim(hold, overwrite=overwrite)
-        ready = settle_engine(experiment, build(experiment))
+        ready = settle_engine(experiment, build(experiment, own=own))
         return _from_the_start(*ready, observers, hold, overwrite)
 
 
 def resume(
     path: str | Path,
     *,
+    data: Any = None,
+    model: nn.Module | Factory | None = None,
     observers: Sequence[Any] = (),
     other_data: bool = False,
     rounds: int | None = None,
     progress: bool = False,
 ) -> Run:
     """Go on with the run in a directory from its last sound checkpoint; with ``progress`` a bar shows how far it is.
+
+    A run whose ``data`` or ``model`` were given as objects needs them again; the model's weights are the checkpoint's.
 
     With ``rounds`` it goes on to so many rounds in all, which ``config.toml`` says from then on. It is then the run
     that would have been played if they had been asked for at the start, bit for bit, but for a test that only a last
@@ -216,11 +242,16 @@ def resume(
     experiment = Experiment.read(path / "config.toml")
     if rounds is not None:
         experiment = _longer(path, experiment, rounds)
+    own = Own(data, model)
     if experiment.federation.engine != "local":
+        _refuse_objects(experiment, own)
         return _engine(experiment)(experiment, out=path, observers=observers, again=True, other_data=other_data)
     with Hold(path) as hold:
         hold.take()
-        ready = settle_engine(experiment, build(experiment))
+        _same_objects(path, experiment, own)
+        blueprint = build(experiment, own=own)
+        _same_model(path, experiment, blueprint.experiment)
+        ready = settle_engine(experiment, blueprint)
         return _from_a_checkpoint(*ready, observers, hold, other_data)
 
 
@@ -265,6 +296,36 @@ def _watching(observers: Sequence[Any], progress: bool, label: str) -> Sequence[
     from hanse.runs.observers import ProgressBar
 
     return [ProgressBar(Console(stderr=True), label), *observers]
+
+
+def _refuse_objects(experiment: Experiment, own: Own) -> None:
+    """Raise UserError for objects of this process where clients are in others."""
+    for key, given in (("data", own.data), ("model", own.model)):
+        if given is not None:
+            raise UserError(
+                f"{key}: an object of this process, and federation.engine = '{experiment.federation.engine}' plays in "
+                f"others: name an import path as {'data.source' if key == 'data' else 'model.name'}, or take 'local'"
+            )
+
+
+def _same_objects(path: Path, experiment: Experiment, own: Own) -> None:
+    """Raise UserError for an object that a run, which is to go on, was not given."""
+    for key, given, name in (
+        ("data.source", own.data, experiment.data.source),
+        ("model.name", own.model, experiment.model.name),
+    ):
+        if given is not None and name != OBJECT:
+            raise UserError(f"{path}: was played with {key} = '{name}', not with an object; leave the object out")
+
+
+def _same_model(path: Path, experiment: Experiment, now: Experiment) -> None:
+    """Raise UserError if the model that was given as an object is built otherwise than that of the run."""
+    before, given = (e.model.model_extra or {} for e in (experiment, now))
+    if experiment.model.name == OBJECT and before.get("fingerprint") != given.get("fingerprint"):
+        raise UserError(
+            f"{path}: was played with another model: {before.get('object')}, fingerprint {before.get('fingerprint')}; "
+            f"model is {given.get('object')}, fingerprint {given.get('fingerprint')}"
+        )
 
 
 def _engine(experiment: Experiment) -> Callable[..., Run]:
@@ -341,8 +402,9 @@ def _from_a_checkpoint(
     hold.take()
     with closing(setup.engine):
         folder, snapshot, warnings = RunDir.reopen(
-            hold.folder, experiment, setup.device, data=fingerprint(setup.data), other_data=other_data
-        )
+            hold.folder, experiment, setup.device,
+            data=fingerprint(setup.data), names=setup.data.names, other_data=other_data,
+        )  # fmt: skip
         with closing(folder):
             said = [*said, *_written_longer(hold.folder, experiment)]
             state = first_state(setup)
@@ -373,7 +435,7 @@ def _play(
     said: Sequence[str],
 ) -> Run:
     """Play the rounds that are left."""
-    result = Run(experiment, setup.problem, table=state.table, home=state.home)
+    result = Run(experiment, setup.problem, table=state.table, home=state.home, names=setup.data.names)
     if folder is not None:
         result.path = folder.path
         result.metrics, result.clients = (played_lines(folder.path, name) for name in (METRICS, SEATS))

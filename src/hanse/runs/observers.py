@@ -28,9 +28,9 @@ from hanse.runs.record import figure_of
 _NAMED = 5  # clients that are named; of the others it is said how many there are
 
 
-def mostly_refused(seats: Sequence[Mapping[str, Any]]) -> list[str]:
+def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> list[str]:
     """Return a line for each client from which most of the rounds that it sat in got no update, the worst first, with
-    the reason met most often. ``seats``: the lines of ``clients.jsonl``.
+    the reason met most often. ``seats``: the lines of ``clients.jsonl``; ``names``: what clients are called.
     """
     sat: defaultdict[int, set[int]] = defaultdict(set)
     got: defaultdict[int, set[int]] = defaultdict(set)
@@ -44,8 +44,9 @@ def mostly_refused(seats: Sequence[Mapping[str, Any]]) -> list[str]:
             got[client].add(round)
     lost = {client: len(rounds - got[client]) for client, rounds in sat.items()}
     worst = sorted((c for c in lost if 2 * lost[c] > len(sat[c])), key=lambda c: (-lost[c], c))
+    called = dict(enumerate(f" ({name})" for name in names))
     lines = [
-        f"client {c}: no update in {lost[c]} of the {len(sat[c])} rounds that it sat in; "
+        f"client {c}{called.get(c, '')}: no update in {lost[c]} of the {len(sat[c])} rounds that it sat in; "
         f"most often: {reasons[c].most_common(1)[0][0]}"
         for c in worst[:_NAMED]
     ]

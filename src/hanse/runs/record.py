@@ -29,12 +29,10 @@ from hanse.base.errors import MachineError, UserError
 from hanse.base.files import (
     CLIENTS,
     LONGEST,
-    is_count,
     json_lines,
     opened,
     parse_line,
     read_arrays,
-    read_json,
     read_toml,
     run_folder,
     table,
@@ -44,6 +42,7 @@ from hanse.core.telling import About, read_about
 from hanse.games.market import Market, Stop
 from hanse.learning.metrics import ACCURACY, Reading, readings_of
 from hanse.runs.config import ClientsSection
+from hanse.runs.names import MEMBERS, client_names, client_of, read_members
 
 if TYPE_CHECKING:
     from hanse.core.part import View
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 METRICS, SEATS, ROUNDS = "metrics.jsonl", "clients.jsonl", "rounds"
 SHAPE = "shape.json"  # of a sample, and the number of classes: what a model is made for
 LINES = (METRICS, SEATS)
-MEMBERS = "members.json"  # who takes part in a federation on a network
 SEEDS = (("run", "seed"), ("data", "seed"))  # of the run, and of the split
 OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error")
 CHUNK = 1 << 20  # bytes of a growing file that are read at a time
@@ -499,8 +497,11 @@ class RunRecord:
 
     @cached_property
     def _names(self) -> dict[int, str]:
-        given = {seat.client: seat.name for seat in self.clients if seat.name}
-        return given | {i: str(member["name"]) for i, member in self.members.items() if member.get("name")}
+        return client_names(self.path) | {seat.client: seat.name for seat in self.clients if seat.name}
+
+    def client_of(self, name: str) -> int:
+        """Return the number of the client that a person means. Raises UserError; see :func:`client_of`."""
+        return client_of(name, [self.client_label(c) for c in range(self.num_clients)])
 
     def arrays(self, round: int, only: Collection[str] = ()) -> dict[str, NDArray[Any]]:
         """Read the arrays of one round (0-based), all or ``only`` those named of them; empty if its file is not there.
@@ -631,15 +632,6 @@ def load_runs(paths: Sequence[str | Path], ledger_url: str | None = None) -> lis
         raise UserError("no run directory was given")
     once = {Path(path).resolve(): Path(path) for path in reversed(paths)}
     return [load_run(path, ledger_url) for path in reversed(once.values())]
-
-
-def read_members(file: Path) -> dict[int, Mapping[str, Any]]:
-    """Return the register of a federation on a network, by client. Raises UserError."""
-    listed = read_json(file)
-    whole = isinstance(listed, list) and all(isinstance(m, dict) and is_count(m.get("id"), "client") for m in listed)
-    if not whole:
-        raise UserError(f"{file}: cannot be read: must be a list of members, each with its number as 'id'")
-    return {member["id"]: member for member in listed}
 
 
 def played_lines(folder: Path, name: str) -> list[dict[str, Any]]:

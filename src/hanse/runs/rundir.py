@@ -34,7 +34,8 @@ from hanse.rounds.round import LoopState
 from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.config import Experiment
-from hanse.runs.record import LINES, MEMBERS, METRICS, ROUNDS, SEATS, SHAPE, RoundRecord
+from hanse.runs.names import MEMBERS
+from hanse.runs.record import LINES, METRICS, ROUNDS, SEATS, SHAPE, RoundRecord
 
 if TYPE_CHECKING:
     from hanse.runs.runbooks import RunBooks
@@ -146,14 +147,16 @@ class RunDir:
         device: torch.device,
         *,
         data: Fingerprint,
+        names: Sequence[str] = (),
         other_data: bool = False,
     ) -> tuple[RunDir, Snapshot | None, list[str]]:
         """Open a run directory to go on: return it, the last sound checkpoint, and what was passed over or mended.
 
         Whatever lies after that checkpoint is cut off, and its transactions are in the ledger. Raises UserError if
-        ``data`` are not those that the run was played with, unless ``other_data`` allows it.
+        ``data``, of clients with these ``names``, are not those that the run was played with, unless ``other_data``
+        allows it.
         """
-        note = compare_data(path, data, allowed=other_data)
+        note = compare_data(path, data, allowed=other_data, names=names)
         said = [] if note is None else [note]
         folder = RunDir(path)
         with folder._storing():

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hanse.base.errors import UserError, import_path, named
 from hanse.base.factories import call, misspelt
@@ -18,16 +18,19 @@ from hanse.base.streams import stream
 from hanse.core.entry import TOKEN
 from hanse.core.part import Context, Mechanism, in_slots
 from hanse.core.port import Federation
-from hanse.core.telling import About, describe
+from hanse.core.telling import MOST_CLIENTS, About, describe
 from hanse.data import FederatedData, Samples
 from hanse.data import build as build_data
+from hanse.data.build import with_own
 from hanse.data.federated import RemoteData
+from hanse.data.spec import OBJECT
 from hanse.federation.behaviour import BEHAVIOURS, Behaviour
 from hanse.federation.local import LocalFederation
 from hanse.federation.norm_bound import Bounded, build_refusal
 from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import Profile, build_profiles
 from hanse.learning.agreement import settle, why_unfit
+from hanse.learning.by_name import own_module
 from hanse.learning.coalitions import metric_of
 from hanse.learning.engines import EngineChoice, choose, pick_device
 from hanse.learning.generator import why_no_head
@@ -35,7 +38,7 @@ from hanse.learning.job import Engine, Problem
 from hanse.learning.loop import WITH_PENALTY, Loop, LoopEngine
 from hanse.learning.losses import balanced, build_objective
 from hanse.learning.metrics import build_metrics
-from hanse.learning.models import build_problem
+from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
@@ -43,7 +46,7 @@ from hanse.mechanisms.registry import REASONS, unmet_needs
 from hanse.mechanisms.select import rounds_to_meet_all
 from hanse.rounds.judge import Judge
 from hanse.rounds.round import Setup
-from hanse.runs.config import Experiment
+from hanse.runs.config import Experiment, ModelSection
 from hanse.runs.metrics import missing_metrics, refused_metrics
 
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
@@ -56,11 +59,16 @@ REMOTE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"
 class Blueprint:
     """Everything but the engine: data, model with its ``initial`` row ``[P]``, mechanism, what clients are like, and
     the training ``loop`` of the user's own, if there is one.
+
+    ``experiment`` is the one that was asked for, as own data and an own model settle it. ``another`` draws the k-th of
+    several different models' first rows.
     """
 
+    experiment: Experiment
     data: FederatedData
     problem: Problem
     initial: Tensor
+    another: Callable[[int], Tensor]
     mechanism: Mechanism
     behaviours: tuple[Behaviour, ...]
     policy: Any
@@ -71,13 +79,27 @@ class Blueprint:
     loop: Loop | None = None
 
 
-def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprint:
+@dataclass(frozen=True)
+class Own:
+    """What a run was given as objects: ``data`` in any form that :mod:`hanse.data.own` reads, and a ``model``: a
+    module, or a function ``(input_shape, num_classes, **options)`` that returns one; None: what the experiment names.
+    """
+
+    data: Any = None
+    model: nn.Module | Factory | None = None
+
+
+def build(experiment: Experiment, data: FederatedData | None = None, own: Own = Own()) -> Blueprint:
     """Build data (unless it is given: clients on a network have their own), model, mechanism and behaviours.
 
     Raises UserError that lists everything that does not fit.
     """
-    data = build_data(experiment.data) if data is None else data
-    problem, initial = build_model(experiment, data)
+    if data is None:
+        spec, dataset = with_own(experiment.data, own.data)
+        experiment = experiment.model_copy(update={"data": spec})
+        data = build_data(spec, dataset)
+    experiment, another = _modelled(experiment, data, own.model)
+    problem, initial = another(0)
     mechanism = experiment.mechanism.built
     lines: list[str] = []
     clients, seed = experiment.clients, experiment.run.seed
@@ -116,10 +138,14 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
         raise UserError(*lines)
     acting = dict(zip(experiment.behaviour, behaviours, strict=True))
     said = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
+    if len(data.names) <= MOST_CLIENTS:
+        said = replace(said, names=tuple(name[:80] or "?" for name in data.names))
     return Blueprint(
+        experiment=experiment,
         data=data,
         problem=problem,
         initial=initial,
+        another=lambda number: another(number)[1],
         mechanism=mechanism,
         behaviours=tuple(behaviours),
         policy=policy,
@@ -131,21 +157,62 @@ def build(experiment: Experiment, data: FederatedData | None = None) -> Blueprin
     )
 
 
-def build_model(experiment: Experiment, data: FederatedData) -> tuple[Problem, Tensor]:
-    """Return the model with its loss and metrics, and its first row ``[P]``. Raises UserError for a model, a loss or a
-    metric that does not exist or does not go with the data.
+def build_model(
+    experiment: Experiment, data: FederatedData, given: nn.Module | Factory | None = None, number: int = 0
+) -> tuple[Problem, Tensor]:
+    """Return the model (the one that is ``given``, or the section's) with its loss and metrics, and the first row
+    ``[P]`` of the ``number``-th such model. Raises UserError for a model, a loss or a metric that does not exist or
+    does not go with the data.
     """
     section, classes = experiment.model, data.num_classes
     text = is_text(data.pool([0])[0])
     loss: str | Mapping[str, Any] | None = experiment.train.loss
     if isinstance(loss, dict) and loss.get("weights") == "balanced":
         loss = balanced(loss, classes, data.class_counts())
-    objective = build_objective(loss, classes, text=text)
+    objective, name = build_objective(loss, classes, text=text), section.name if given is None else given
     problem, row = build_problem(
-        section.name, data.input_shape, classes, experiment.run.seed, objective=objective, **section.options
+        name,
+        data.sample_shape,
+        classes,
+        experiment.run.seed,
+        number=number,
+        objective=objective,
+        **section.options,
     )
     text = text or problem.judge is not None
     return replace(problem, metrics=build_metrics(experiment.eval.metrics, classes, text=text)), row
+
+
+def _modelled(
+    experiment: Experiment, data: FederatedData, given: nn.Module | Factory | None
+) -> tuple[Experiment, Callable[[int], tuple[Problem, Tensor]]]:
+    """Return the experiment with what is recorded of a model that was given as an object, and what makes the k-th model
+    and its first row. Raises UserError for an experiment that needs an object and has none, or for another one than the
+    experiment, of a run that goes on, has.
+    """
+    section = experiment.model
+    if given is None and section.name == OBJECT:
+        what = (section.model_extra or {}).get("object", "?")
+        raise UserError(
+            f"model.name: 'object': the model is given as an object ({what}): hanse.run(..., model=...) and "
+            "hanse.resume(run_dir, model=...) need it; an import path 'module:function' is found by every command"
+        )
+
+    if given is not None and not isinstance(given, nn.Module) and not callable(given):
+        raise UserError(
+            f"model: {given!r}: must be a torch.nn.Module, or a function (input_shape, num_classes, **options) that "
+            "returns one"
+        )
+
+    made = partial(build_model, experiment, data, given)
+    if given is not None:
+        kept = section.options
+        section = ModelSection(name=OBJECT, **kept)
+        module = own_module(made(0)[0].module)
+        record = {"object": type(module).__name__, "fingerprint": structure(module)}
+        section = ModelSection(name=OBJECT, **record, **kept)
+        experiment = experiment.model_copy(update={"model": section})
+    return experiment, made
 
 
 HOOKS = ("present", "holds", "sees", "on_request", "on_reply", "tells")
@@ -249,7 +316,10 @@ def _unfit(experiment: Experiment, data: FederatedData, problem: Problem, device
     """Return a line if the model cannot take the samples, or its outputs are not what their labels need."""
     few = _some(data)
     reason = why_unfit(problem, few, data.num_classes, device) if len(few) else None
-    return [] if reason is None else [f"model.name: {experiment.model.name!r}: the model {reason}"]
+    where = f"model.name: {experiment.model.name!r}"
+    if experiment.model.name == OBJECT:
+        where = f"model: {(experiment.model.model_extra or {}).get('object')}"
+    return [] if reason is None else [f"{where}: the model {reason}"]
 
 
 def _some(data: FederatedData) -> Samples:
@@ -258,7 +328,7 @@ def _some(data: FederatedData) -> Samples:
     if not tested:
         pool, [index] = data.pool([int(data.sizes.argmax())])
         tested = pool.take(index[:_COMPARED])
-    return Samples(tested.x[:_COMPARED], tested.y[:_COMPARED])
+    return Samples(tested.x[:_COMPARED], tested.y[:_COMPARED], tested.inputs)
 
 
 def _given(
@@ -289,6 +359,8 @@ def settle_engine(
 
     With a ``federation`` the clients train elsewhere: the engine here only scores, one thread.
     """
+    settled = blueprint.experiment
+    experiment = experiment.model_copy(update={"data": settled.data, "model": settled.model})
     if federation is not None:
         refuse_on_a_network(experiment)
     choice = _choose(experiment, blueprint) if federation is None else REMOTE
@@ -404,14 +476,9 @@ def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
 
 def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote: Federation | None) -> Setup:
     data, problem, seed = blueprint.data, blueprint.problem, experiment.run.seed
-    section = experiment.model
 
     def initial(k: int) -> Tensor:
-        if k == 0:
-            return blueprint.initial.to(blueprint.device)
-        options: dict[str, Any] = {"number": k, "objective": problem.objective, **section.options}
-        _, row = build_problem(section.name, data.input_shape, data.num_classes, seed, **options)
-        return row.to(blueprint.device)
+        return (blueprint.initial if k == 0 else blueprint.another(k)).to(blueprint.device)
 
     recipe = experiment.train.recipe
     mechanism = blueprint.mechanism

@@ -23,7 +23,8 @@ from hanse.learning.metrics import ACCURACY, readings_of
 from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.ledger.totals import Totals
-from hanse.runs.record import MEMBERS, METRICS, SEATS, LineTail, Seat, is_number, read_members
+from hanse.runs.names import MEMBERS, read_members
+from hanse.runs.record import METRICS, SEATS, LineTail, Seat, is_number
 
 MOST_POINTS = 1024  # points; more than a screen can show
 
@@ -345,7 +346,7 @@ class LiveRun:
             "series": {key: series.as_json() for key, series in read.series.items()},
             "clients": [found.row(c) for c, found in sorted(read.seats.clients.items())],
             "utility": list(read.utility.items()),
-            "names": list((self._members[1] | read.seats.names).items()),
+            "names": list((dict(enumerate(self._about.names)) | self._members[1] | read.seats.names).items()),
             "books": self._account(whole=True) if self._books.totals.count or self._books.trouble else None,
             **self._recent(),
         }

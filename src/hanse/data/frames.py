@@ -1,0 +1,157 @@
+"""A pandas DataFrame read as samples of its clients, or refused in words of the table. pandas itself is not imported:
+who has a frame has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.base.errors import UserError, nearest
+
+Features = Sequence[str] | Mapping[str, Sequence[str]]
+"""Columns of features; with names, each a list of columns, the inputs of a model that takes several."""
+
+LISTED = 3  # clients that a line names
+NAME = 80  # characters of a client's name
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Samples as they were given: ``x`` an array ``[n, ...]`` or several by name, ``y [n, ...]`` numbers or labels of
+    any kind, and the name of each row's client. ``num_classes``: known beforehand, or None.
+    """
+
+    x: Any
+    y: Any
+    owner: NDArray[Any] | None = None
+    num_classes: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+def is_frame(given: Any) -> bool:
+    """Say whether this is a pandas DataFrame."""
+    return type(given).__module__.startswith("pandas") and hasattr(given, "columns")
+
+
+def of_frame(frame: Any, target: str, client: str | None, features: Features | None, name: str) -> Rows:
+    """Return the rows of a frame; see :func:`hanse.data.own.from_frame`. Raises UserError, a line for each mistake."""
+    where = f"data: {name}"
+    if not is_frame(frame):
+        raise UserError(f"{where}: is a {type(frame).__name__}; a pandas DataFrame is needed")
+    wanted = _columns(list(frame.columns), target, client, features, name)
+    owner = None if client is None else owners_in(frame[client], client, where)
+    lines = [line for group in wanted.values() for c in group if (line := _no_numbers(frame[c], owner, where))]
+    y, wrong = target_column(frame[target], owner, where)
+    if lines or wrong:
+        raise UserError(*lines, *wrong)
+    numbers = {part: np.array(frame[group], dtype=np.float32) for part, group in wanted.items()}
+    return Rows(numbers if isinstance(features, Mapping) else numbers[""], y, owner)
+
+
+def _columns(
+    columns: list[Any], target: str, client: str | None, features: Features | None, name: str
+) -> dict[str, list[Any]]:
+    """Return the columns of features, by the name of an input ("" if there is one). Raises UserError for those that are
+    not there, or that are something else.
+    """
+    twice = sorted({str(c) for c in columns if columns.count(c) > 1})
+    if twice:
+        raise UserError(f"data: {name}: two columns are called {twice[0]!r}")
+    others = {"target": target} | ({} if client is None else {"client_column": client})
+    rest = [c for c in columns if c not in others.values()]
+    groups: Mapping[str, Any] = (
+        features if isinstance(features, Mapping) else {"": rest if features is None else features}
+    )
+    wanted = {part: list(group) for part, group in groups.items()}
+    asked = [*others.items(), *(("features", c) for group in wanted.values() for c in group)]
+    lines = [
+        f"data.{key}: {c!r}: {name} has no such column{nearest(str(c), map(str, columns))}"
+        for key, c in asked
+        if c not in columns
+    ]
+    flat = [c for group in wanted.values() for c in group]
+    lines += [f"data.features: {c!r}: is the {key}, not a feature" for key, c in others.items() if c in flat]
+    if not lines and not all(wanted.values()):
+        lines = [f"data: {name}: no column is left for features: it has {', '.join(map(str, columns))}"]
+    if lines:
+        raise UserError(*lines)
+    return wanted
+
+
+def owners_in(column: Any, client: str, where: str) -> NDArray[Any]:
+    """Return the client of each row, in words; a number is called by its column, such as "hospital 3"."""
+    missing = int(column.isna().sum())
+    if missing:
+        rows = np.flatnonzero(column.isna().to_numpy())
+        raise UserError(
+            f"{where}: column '{client}': no client in {rows_of(rows, None)}; fill them, or drop these rows"
+        )
+    values = column.to_list()
+    return np.array([name_of(f"{client} {v}" if isinstance(v, int | float) else v) for v in values], dtype=object)
+
+
+def name_of(value: Any) -> str:
+    """Return a client's name as it can be shown: one line of characters that can be printed."""
+    return "".join(c for c in " ".join(str(value).split()) if c.isprintable())[:NAME] or "?"
+
+
+def _no_numbers(column: Any, owner: NDArray[Any] | None, where: str) -> str | None:
+    """Return a line if a column of features holds anything but finite numbers."""
+    kind = getattr(column.dtype, "kind", "O")
+    if kind not in "biuf":
+        example = next((v for v in column.dropna().to_list()), None)
+        says = f" such as {example!r}" if example is not None else ""
+        return (
+            f"{where}: column '{column.name}': holds {column.dtype} values{says}; features are numbers: "
+            f"pandas.get_dummies(frame, columns=['{column.name}']) makes some, or leave it out of the features"
+        )
+    return _gaps(column, owner, where)
+
+
+def _gaps(column: Any, owner: NDArray[Any] | None, where: str) -> str | None:
+    """Return a line if a column of numbers has gaps or infinite ones: how many rows, and of which clients."""
+    values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    rows = np.flatnonzero(~np.isfinite(values))
+    if not len(rows):
+        return None
+    what = "no number (NaN)" if np.isnan(values[rows]).all() else "no finite number"
+    return f"{where}: column '{column.name}': {what} in {rows_of(rows, owner)}; fill them, or drop these rows"
+
+
+def rows_of(rows: NDArray[np.int64], owner: NDArray[Any] | None) -> str:
+    """Return how many rows these are, the first one, and whose, those with most first."""
+    told = f"{len(rows)} row{'s' if len(rows) > 1 else ''} (the first is row {rows[0]})"
+    if owner is None:
+        return told
+    names, counts = np.unique(owner[rows].astype(str), return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    listed = [f"{counts[i]} of client '{names[i]}'" for i in order[:LISTED]]
+    more = len(names) - LISTED
+    return f"{told}: {', '.join(listed)}{f' and of {more} more clients' if more > 0 else ''}"
+
+
+def target_column(column: Any, owner: NDArray[Any] | None, where: str) -> tuple[NDArray[Any], list[str]]:
+    """Return a target column as numbers or labels, and what is wrong with it."""
+    kind = getattr(column.dtype, "kind", "O")
+    if kind in "biuf" and (line := _gaps(column, owner, where)):
+        return np.zeros(0), [line]
+    if column.isna().any():
+        rows = np.flatnonzero(column.isna().to_numpy())
+        return np.zeros(0), [f"{where}: column '{column.name}': no target in {rows_of(rows, owner)}"]
+    if kind != "f":
+        return np.array(column, dtype={"b": bool, "i": np.int64, "u": np.int64}.get(kind, object)), []
+    y = np.array(column, dtype=np.float32)
+    if set(np.unique(y).tolist()) <= {0.0, 1.0}:
+        line = (
+            f"{where}: column '{column.name}': the target is {column.dtype}, a number to be predicted, and it "
+            f"holds only 0 and 1: for classes, frame['{column.name}'].astype(int)"
+        )
+        return y, [line]
+    return y, []

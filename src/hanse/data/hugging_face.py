@@ -1,0 +1,63 @@
+"""A Hugging Face data set read as samples of its clients. The library ``datasets`` is not imported: who has such a
+data set has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.base.errors import UserError
+from hanse.data.frames import Features, Rows, name_of, of_frame, owners_in, target_column
+
+
+def is_hugging_face(given: Any) -> bool:
+    """Say whether this is a data set (or several splits) of Hugging Face's ``datasets``."""
+    return type(given).__module__.split(".")[0] == "datasets"
+
+
+def of_hugging_face(dataset: Any, target: str, client: str | None, features: Features | None, name: str) -> Rows:
+    """Return the rows of a ``datasets.Dataset``; see :func:`hanse.data.own.from_hugging_face`. Raises UserError."""
+    known = dataset.features
+    wanted = [c for c in dataset.column_names if c not in (target, client)] if features is None else features
+    flat = list(wanted) if not isinstance(wanted, Mapping) else [c for group in wanted.values() for c in group]
+    plain = all(type(known[c]).__name__ in ("Value", "ClassLabel") for c in flat if c in known)
+    if plain or target not in known or (client is not None and client not in known):  # the frame's lines say what lacks
+        rows = of_frame(dataset.to_pandas(), target, client, features, name)
+    else:
+        columns = dataset.with_format("numpy")[:]
+        frame = dataset.select_columns([c for c in (target, client) if c is not None]).to_pandas()
+        owner = None if client is None else owners_in(frame[client], client, f"data: {name}")
+        y, wrong = target_column(frame[target], owner, f"data: {name}")
+        if wrong:
+            raise UserError(*wrong)
+        arrays = {c: _images(columns[c], f"data: {name}: column '{c}'") for c in flat}
+        rows = Rows(arrays if len(arrays) > 1 else next(iter(arrays.values())), y, owner)
+    owner, classes = rows.owner, rows.num_classes
+    if client is not None and hasattr(known[client], "names"):
+        labels = dataset.with_format("numpy")[:][client]
+        owner = np.array([name_of(known[client].names[int(i)]) for i in labels], dtype=object)
+    if hasattr(known[target], "names"):
+        classes = len(known[target].names)
+    return Rows(rows.x, rows.y, owner, classes)
+
+
+def _images(values: Any, where: str) -> NDArray[Any]:
+    """Return a column of arrays of one size; images of bytes as float32 [n, channels, height, width] in 0 to 1."""
+    array = np.asarray(values)
+    if array.dtype == object:
+        raise UserError(f"{where}: its rows are arrays of several sizes: pad or cut them, so that all are alike")
+    if array.dtype == np.uint8 and array.ndim in (3, 4):
+        array = array[:, None] if array.ndim == 3 else array.transpose(0, 3, 1, 2)
+        return np.ascontiguousarray(array, dtype=np.float32) / np.float32(255)
+    return np.asarray(array_of(array))
+
+
+def array_of(x: Any) -> Any:
+    """Return features as they are, or whole numbers of any length as tokens; lists become arrays."""
+    x = np.asarray(x) if isinstance(x, list | tuple) else x
+    x = x if not isinstance(x, np.ndarray) or x.flags.writeable else x.copy()  # tensors would share what is not ours
+    return x.astype(np.int64) if isinstance(x, np.ndarray) and x.dtype.kind in "iu" and x.dtype != np.uint8 else x

@@ -1,0 +1,421 @@
+"""Data of the user's own, in the forms in which people have them: a pandas DataFrame, arrays, a PyTorch or Hugging
+Face data set, and any of these for each client. Each becomes a :class:`hanse.data.dataset.Dataset`.
+
+A table has a column to be predicted and, if it is of several clients, a column that says whose each row is. What cannot
+be trained on is refused here, in words of the table: the column, the client, how many rows. pandas and Hugging Face's
+``datasets`` are not imported: who has such an object has the library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import Dataset as TorchDataset
+
+from hanse.base.errors import UserError
+from hanse.base.streams import stream
+from hanse.data.dataset import Dataset, stratified_split
+from hanse.data.frames import LISTED, Features, Rows, is_frame, name_of, of_frame, rows_of
+from hanse.data.hugging_face import array_of, is_hugging_face, of_hugging_face
+from hanse.data.samples import Samples, as_tensors, first_gap
+
+FORMS = (
+    "a hanse.data.Dataset, a pandas DataFrame, arrays (x, y) or (x, y, clients), a torch.utils.data.Dataset, a Hugging "
+    "Face data set, or a dictionary with one of these for each client"
+)
+
+
+def from_frame(
+    frame: Any,
+    target: str,
+    client: str | None = None,
+    features: Features | None = None,
+    *,
+    test: float | Any = 0.2,
+    min_samples: int = 10,
+    seed: int = 0,
+    name: str = "frame",
+) -> Dataset:
+    """Return the data set of a pandas DataFrame, a sample a row.
+
+    ``target`` is the column to be predicted: floats for regression, anything else (whole numbers, strings, true or
+    false) are classes, numbered in their order. ``client`` is the column that says whose a row is, a client for each
+    of its values, in their order; None: nobody's, so that ``[data] partition`` deals the rows out. ``features`` are
+    columns of numbers, or lists of them by the name of an input; None: all the other columns.
+
+    ``test`` is another frame of the same columns, or the share of each client's rows (of each class alike) that becomes
+    the test set, drawn by ``seed``. ``min_samples``: the fewest rows that a client may have.
+
+    Raises UserError, a line for each mistake: a column that is not there, that holds no numbers or has gaps, a client
+    with too few rows.
+    """
+    given = of_frame(frame, target, client, features, name)
+    tested = test if isinstance(test, int | float) else of_frame(test, target, client, features, f"{name}, test")
+    return _dataset(given, tested, min_samples, seed, name)
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    clients: Any = None,
+    *,
+    test: float | Any = 0.2,
+    min_samples: int = 10,
+    seed: int = 0,
+    name: str = "arrays",
+) -> Dataset:
+    """Return the data set of arrays: ``x [n, ...]`` (numpy or tensors; several by name for a model that takes several
+    inputs), ``y [n]``, and the client of each sample ``clients [n]`` (names or numbers).
+
+    ``test`` is a share as in :func:`from_frame`, or ``(x, y)`` or ``(x, y, clients)``. Targets and errors as there.
+    """
+    tested = test if isinstance(test, int | float) else _of_arrays(test, f"{name}, test")
+    return _dataset(_of_arrays((x, y, clients), name), tested, min_samples, seed, name)
+
+
+def from_torch(
+    dataset: Any,
+    target: str | None = None,
+    *,
+    test: float | Any = 0.2,
+    min_samples: int = 10,
+    seed: int = 0,
+    name: str = "torch",
+) -> Dataset:
+    """Return the data set of a ``torch.utils.data.Dataset``, or of one for each client (a dictionary by their names).
+
+    Its items are ``(x, y)``, where x may be a dictionary of tensors by name; or dictionaries with the ``target`` among
+    them. All are read at once. ``test`` is a share, or another such data set; the rest is as in :func:`from_frame`.
+    """
+    tested = test if isinstance(test, int | float) else _any(test, target, None, None, f"{name}, test")
+    return _dataset(_any(dataset, target, None, None, name), tested, min_samples, seed, name)
+
+
+def from_hugging_face(
+    dataset: Any,
+    target: str,
+    client: str | None = None,
+    features: Features | None = None,
+    *,
+    test: float | Any = 0.2,
+    min_samples: int = 10,
+    seed: int = 0,
+    name: str = "hugging_face",
+) -> Dataset:
+    """Return the data set of a Hugging Face ``datasets.Dataset``, or of a ``DatasetDict`` with "train" and "test".
+
+    Columns of numbers are features as in :func:`from_frame`. A column of lists or images is an input by itself: images
+    become [channels, height, width] in 0 to 1; of several such columns each is an input by its name.
+    """
+    if isinstance(dataset, Mapping):
+        if "train" not in dataset:
+            raise UserError(f"data: {name}: has the splits {', '.join(dataset)}; 'train' is needed")
+        test = dataset.get("test", test) if isinstance(test, int | float) else test
+        dataset = dataset["train"]
+    tested = test if isinstance(test, int | float) else of_hugging_face(test, target, client, features, f"{name}, test")
+    return _dataset(of_hugging_face(dataset, target, client, features, name), tested, min_samples, seed, name)
+
+
+def as_dataset(
+    given: Any,
+    *,
+    target: str | None = None,
+    client: str | None = None,
+    features: Features | None = None,
+    test: float = 0.2,
+    min_samples: int = 10,
+    seed: int = 0,
+    name: str = "",
+) -> Dataset:
+    """Return the data set of whatever was given as data: any form that this module knows; see :func:`from_frame`.
+
+    Raises UserError for another form, and for columns that are named where there is no table.
+    """
+    called = name or type(given).__name__
+    if isinstance(given, Dataset):
+        return given
+    if is_hugging_face(given):
+        wanted = _needed(target, called)
+        return from_hugging_face(
+            given, wanted, client, features, test=test, min_samples=min_samples, seed=seed, name=called
+        )
+    return _dataset(_any(given, target, client, features, called), test, min_samples, seed, called)
+
+
+# ---- what was given, read
+
+
+def _any(given: Any, target: str | None, client: str | None, features: Features | None, name: str) -> Rows:
+    """Return the samples of any form but a Hugging Face ``DatasetDict``; of a dictionary, those of all its clients."""
+    if is_frame(given):
+        return of_frame(given, _needed(target, name), client, features, name)
+    if is_hugging_face(given):
+        return of_hugging_face(given, _needed(target, name), client, features, name)
+    if isinstance(given, Mapping):
+        if client is not None:
+            raise UserError(f"data.client_column: '{client}': a dictionary already has a key for each client")
+        return _of_clients(given, target, features, name)
+    if client is not None or features is not None:
+        key = "client_column" if client is not None else "features"
+        raise UserError(f"data.{key}: is for tables; {name} is a {type(given).__name__}, which has no columns")
+    if isinstance(given, Samples):
+        return Rows(given.inputs.split(given.x) if given.inputs else given.x, given.y)
+    if isinstance(given, tuple | list) and len(given) in (2, 3):
+        return _of_arrays(given, name)
+    if isinstance(given, TorchDataset):
+        return _of_torch(given, target, name)
+    raise UserError(f"data: a {type(given).__name__}: must be {FORMS}")
+
+
+def _needed(target: str | None, name: str) -> str:
+    if target is None:
+        raise UserError(f"data.target: is needed for a table ({name}): the column to be predicted")
+    return target
+
+
+def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | None, int | None]:
+    """Return samples with targets that are numbers, and the number of classes (None: regression).
+
+    Floats are targets of a regression. Whole numbers from 0 on are classes as they stand; any other labels are numbered
+    in their order, those of the test samples with the others.
+    """
+    ys = [rows.y] if tested is None else [rows.y, tested.y]
+    given = [y.numpy() if isinstance(y, Tensor) else np.asarray(y) for y in ys]
+    if all(y.dtype.kind == "f" for y in given):
+        return rows, tested, None
+    values = np.concatenate([y.reshape(-1) for y in given]) if all(len(y) for y in given) else given[0].reshape(-1)
+    if values.dtype.kind in "iu" and len(values) and values.min() in (0, -100) and values.max() < 10 * len(values):
+        classes = max(2, int(values.max()) + 1, rows.num_classes or 0)
+        return rows, tested, classes
+    try:
+        found = np.unique(values)
+    except TypeError:
+        kinds = ", ".join(sorted({type(v).__name__ for v in values.tolist()}))
+        raise UserError(f"{where}: labels of several kinds ({kinds}): make them all numbers or all strings") from None
+    if len(found) > max(2, len(values) // 2):
+        raise UserError(
+            f"{where}: {len(found)} different labels in {len(values)} rows; numbers to be predicted must be floats"
+        )
+    numbered = [np.searchsorted(found, y).astype(np.int64) for y in given]
+    after = None if tested is None else replace(tested, y=numbered[-1])
+    return replace(rows, y=numbered[0]), after, max(2, len(found))
+
+
+def _of_arrays(given: Sequence[Any], name: str) -> Rows:
+    x, y, clients = (*given, None) if len(given) == 2 else given
+    y = np.asarray(y) if isinstance(y, list | tuple) else y
+    x = {part: array_of(one) for part, one in x.items()} if isinstance(x, Mapping) else array_of(x)
+    owner = None if clients is None else _owners_of(clients, name)
+    return Rows(x, y, owner)
+
+
+def _owners_of(clients: Any, name: str) -> NDArray[Any]:
+    values = clients.tolist() if isinstance(clients, np.ndarray | Tensor) else list(clients)
+    missing = [i for i, v in enumerate(values) if v is None or v != v]
+    if missing:
+        raise UserError(f"data: {name}: {len(missing)} samples have no client (the first is sample {missing[0]})")
+    counted = all(isinstance(v, int) for v in values) and set(values) == set(range(len(set(values))))
+    named = values if counted else [f"client {v}" if isinstance(v, int | float) else v for v in values]
+    return np.array([name_of(v) for v in named], dtype=object)
+
+
+def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
+    """Read a data set to its end."""
+    if not isinstance(dataset, IterableDataset) and len(dataset) == 0:
+        raise UserError(f"data: {name}: has no items")
+    found: list[tuple[Any, Tensor]] = []
+    try:
+        for batch in DataLoader(dataset, batch_size=1024):
+            if isinstance(batch, Mapping):
+                rest = dict(batch)
+                y = rest.pop(_needed(target, name), None)
+                batch = (rest if len(rest) > 1 else next(iter(rest.values()), None), y)
+            if not isinstance(batch, list | tuple) or len(batch) != 2 or not isinstance(batch[1], Tensor):
+                raise UserError(
+                    f"data: {name}: its items must be (x, y), x a tensor or a dictionary of tensors, or dictionaries "
+                    "with data.target among their keys"
+                )
+            found.append((batch[0], batch[1]))
+    except (RuntimeError, TypeError) as wrong:
+        raise UserError(
+            f"data: {name}: its items cannot be put together: {str(wrong).splitlines()[0][:160]}"
+        ) from wrong
+    if isinstance(found[0][0], Mapping):
+        x: Any = {part: torch.cat([one[part] for one, _ in found]) for part in found[0][0]}
+    else:
+        x = torch.cat([one for one, _ in found])
+    return Rows(x, torch.cat([y for _, y in found]))
+
+
+def _of_clients(given: Mapping[Any, Any], target: str | None, features: Features | None, name: str) -> Rows:
+    """Return the samples of all clients, one after another, in the dictionary's order."""
+    if not given:
+        raise UserError(f"data: {name}: has no clients")
+    parts: list[Rows] = []
+    names = [name_of(f"client {key}" if isinstance(key, int) else key) for key in given]
+    if len(set(names)) < len(names):
+        raise UserError(f"data: {name}: two clients have the same name: {max(names, key=names.count)!r}")
+    frames = all(map(is_frame, given.values()))
+    if frames:  # one table, so that classes are numbered alike and lines say whose a row is
+        return _of_frames(list(given.values()), names, _needed(target, name), features, name)
+    for client, own in zip(names, given.values(), strict=True):
+        rows = _any(own, target, None, features, f"client '{client}'")
+        parts.append(Rows(rows.x, rows.y, np.array([client] * len(rows), dtype=object), rows.num_classes))
+    kinds = {tuple(p.x) if isinstance(p.x, Mapping) else () for p in parts}
+    if len(kinds) > 1:
+        raise UserError(f"data: {name}: clients' samples have other inputs: {', '.join(map(str, sorted(kinds)))}")
+    x = (
+        {k: _stacked([p.x[k] for p in parts], names, name) for k in parts[0].x}
+        if isinstance(parts[0].x, Mapping)
+        else _stacked([p.x for p in parts], names, name)
+    )
+    known = [p.num_classes for p in parts if p.num_classes is not None]
+    owner = np.concatenate([p.owner for p in parts if p.owner is not None])
+    return Rows(x, _stacked([p.y for p in parts], names, name), owner, max(known, default=None))
+
+
+def _of_frames(frames: Sequence[Any], names: Sequence[str], target: str, features: Features | None, name: str) -> Rows:
+    import pandas  # somebody has made frames with it
+
+    for client, frame in zip(names, frames, strict=True):
+        if list(frame.columns) != list(frames[0].columns):
+            other = sorted(set(map(str, frame.columns)) ^ set(map(str, frames[0].columns)))
+            what = ", ".join(other) or "another order"
+            raise UserError(f"data: {name}: client '{client}': other columns than '{names[0]}' has: {what}")
+    column = "client"
+    while column in frames[0].columns:
+        column = f"_{column}"
+    whole = pandas.concat(
+        [f.assign(**{column: client}) for client, f in zip(names, frames, strict=True)], ignore_index=True
+    )
+    return of_frame(whole, target, column, features, name)
+
+
+def _stacked(arrays: Sequence[Any], names: Sequence[str], name: str) -> Any:
+    shapes = {tuple(a.shape[1:]) for a in arrays}
+    if len(shapes) > 1:
+        odd = next(i for i, a in enumerate(arrays) if a.shape[1:] != arrays[0].shape[1:])
+        raise UserError(
+            f"data: {name}: client '{names[odd]}': samples of shape {list(arrays[odd].shape[1:])}, those of "
+            f"'{names[0]}' are {list(arrays[0].shape[1:])}"
+        )
+    if all(isinstance(a, Tensor) for a in arrays):
+        return torch.cat(list(arrays))
+    return np.concatenate([np.asarray(a) for a in arrays])
+
+
+# ---- a data set of it
+
+
+def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: str) -> Dataset:
+    """Check the samples and clients, number the clients in the order of their names, cut off the test set."""
+    where = f"data: {name}"
+    rows, given, classes = _encoded(rows, test if isinstance(test, Rows) else None, where)
+    samples = _samples(rows, where, classes)
+    if len(samples) == 0:
+        raise UserError(f"{where}: has no rows")
+    names, ids = _numbered(rows.owner)
+    _refuse_small(ids, names, min_samples, where)
+    shape, called = tuple(samples.x.shape[1:]), names
+    if names == tuple(map(str, range(len(names)))):
+        called = ()  # numbers are no names
+    if given is not None:
+        tested = _samples(given, f"{where}, test", classes)
+        owned = None if given.owner is None or not names else _ids(given.owner, names)
+        return Dataset(name, samples, tested, classes, shape, client_of=ids, test_client_of=owned, client_names=called)
+    assert not isinstance(test, Rows)
+    if not 0 <= test < 1:
+        raise UserError(f"data.test: {test!r}: must be a share of the rows, 0 or more and below 1")
+    labels = samples.y.numpy() if classes is not None and samples.y.ndim == 1 else None
+    kept, cut = _held_out(ids, labels, len(samples), test, seed)
+    own, tested = (samples.take(torch.from_numpy(index)) for index in (kept, cut))
+    mine, theirs = (None, None) if ids is None else (ids[kept], ids[cut])
+    return Dataset(name, own, tested, classes, shape, client_of=mine, test_client_of=theirs, client_names=called)
+
+
+def _samples(rows: Rows, where: str, classes: int | None) -> Samples:
+    """Return the samples as tensors. Raises UserError for other lengths, and for numbers that are not finite."""
+    x, y = rows.x, rows.y
+    lengths = {len(one) for one in (x.values() if isinstance(x, Mapping) else (x,))}
+    if lengths != {len(y)}:
+        inputs = " and ".join(map(str, sorted(lengths)))
+        raise UserError(f"{where}: {inputs} inputs and {len(y)} targets; one for each sample is needed")
+    if rows.owner is not None and len(rows.owner) != len(y):
+        raise UserError(f"{where}: {len(y)} samples and the clients of {len(rows.owner)}; one for each is needed")
+    samples = as_tensors(Samples(x, y), where, classes=classes is not None)
+    _refuse_gaps(samples, rows.owner, where)
+    return samples
+
+
+def _numbered(owner: NDArray[Any] | None) -> tuple[tuple[str, ...], NDArray[np.int64] | None]:
+    """Return the clients' names in order, numbers in them by size, and the number of each row's client."""
+    if owner is None:
+        return (), None
+    names = tuple(sorted(set(owner.tolist()), key=_order))
+    return names, _ids(owner, names)
+
+
+def _order(name: str) -> list[tuple[int, int, str]]:
+    """Return a key by which "client 9" comes before "client 10"."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name)]
+
+
+def _ids(owner: NDArray[Any], names: Sequence[str]) -> NDArray[np.int64]:
+    """Return the number of each row's client; -1 for one that is not among the ``names``."""
+    place = {name: i for i, name in enumerate(names)}
+    return np.array([place.get(name, -1) for name in owner.tolist()], dtype=np.int64)
+
+
+def _refuse_small(ids: NDArray[np.int64] | None, names: Sequence[str], least: int, where: str) -> None:
+    if ids is None:
+        return
+    counts = np.bincount(ids, minlength=len(names))
+    few = np.flatnonzero(counts < least)
+    lines = [
+        f"{where}: client '{names[c]}' has {counts[c]} rows, fewer than data.min_samples = {least}"
+        for c in few.tolist()
+    ]
+    if lines:
+        more = [f"{where}: and {len(lines) - LISTED} more clients like that"] if len(lines) > LISTED else []
+        raise UserError(*(f"{line}; leave it out, or lower data.min_samples" for line in lines[:LISTED]), *more)
+
+
+def _refuse_gaps(samples: Samples, owner: NDArray[Any] | None, where: str) -> None:
+    for values, what in ((samples.x, "features"), (samples.y, "targets")):
+        if first_gap(values) is None:
+            continue
+        wrong = ~torch.isfinite(values).reshape(len(values), -1)
+        rows = torch.nonzero(wrong.any(1))[:, 0].numpy()
+        column = int(torch.nonzero(wrong[rows[0]])[0, 0])
+        if what == "targets":
+            place = ""
+        elif samples.inputs:
+            place = f" ({samples.inputs.place(column)})"
+        else:
+            place = f" (column {column})" if values.ndim == 2 else ""
+        raise UserError(f"{where}: {what}{place}: no finite number in {rows_of(rows, owner)}; fill them, or drop these")
+
+
+def _held_out(
+    ids: NDArray[np.int64] | None, labels: NDArray[np.int64] | None, n: int, share: float, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows that are trained on and those of the test set: a share of each client's, of each class alike.
+
+    Each client's are drawn by themselves, so that those of one do not hang on the others' rows.
+    """
+    spans = [np.arange(n)] if ids is None else [np.flatnonzero(ids == c) for c in range(int(ids.max()) + 1)]
+    kept, cut = [], []
+    for client, span in enumerate(spans):
+        own = None if labels is None else labels[span]
+        rest, taken = stratified_split(own, len(span), int(len(span) * share), stream(seed, "held-out", client=client))
+        kept.append(span[rest])
+        cut.append(span[taken])
+    return np.sort(np.concatenate(kept)), np.sort(np.concatenate(cut))

@@ -1,0 +1,54 @@
+"""What the clients of a run are called: by their data, or by themselves where they are participants on a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hanse.base.errors import UserError, nearest
+from hanse.base.files import is_count, read_json
+from hanse.core.telling import read_about
+
+MEMBERS = "members.json"  # who takes part in a federation on a network
+
+
+def client_names(path: Path) -> dict[int, str]:
+    """Return what the clients of a run directory are called, by number: as its data call them, or as participants on a
+    network call themselves; empty if they have no names. Raises UserError for a damaged register.
+    """
+    try:
+        said = read_about(path)
+    except UserError:  # numbers do instead; what reads more of it says what is wrong
+        said = None
+    told = () if said is None else said.names
+    named = {
+        i: "".join(c for c in name if c.isprintable()) for i, name in enumerate(told)
+    }  # it may be a stranger's run
+    members = read_members(path / MEMBERS) if (path / MEMBERS).is_file() else {}
+    return named | {i: str(member["name"]) for i, member in members.items() if member.get("name")}
+
+
+def client_of(name: str, names: Sequence[str], where: str = "--client") -> int:
+    """Return the number of the client that a person means by a number, or by the name of exactly one of ``names``.
+
+    A number may be one that there is not. Raises UserError.
+    """
+    if name.isdecimal():
+        return int(name)
+    called = [c for c, label in enumerate(names) if label == name]
+    if len(called) != 1:
+        close = [label for label in names if not label.isdecimal()]
+        what = f"no client has this name{nearest(name, close) if close else ''}"
+        what = what if not called else f"{len(called)} clients have this name"
+        raise UserError(f"{where} {name}: {what}; give its number, 0 to {len(names) - 1}")
+    return called[0]
+
+
+def read_members(file: Path) -> dict[int, Mapping[str, Any]]:
+    """Return the register of a federation on a network, by client. Raises UserError."""
+    listed = read_json(file)
+    whole = isinstance(listed, list) and all(isinstance(m, dict) and is_count(m.get("id"), "client") for m in listed)
+    if not whole:
+        raise UserError(f"{file}: cannot be read: must be a list of members, each with its number as 'id'")
+    return {member["id"]: member for member in listed}

@@ -1,0 +1,299 @@
+"""Data of the user's own become a data set: what comes out, and what is refused in which words."""
+
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import TensorDataset
+
+from hanse.base.errors import UserError
+from hanse.data import Dataset, DataSpec, Samples, build, from_arrays, from_frame, from_torch
+from hanse.data.own import as_dataset
+from hanse.data.samples import join
+
+HOSPITALS = ["St Mary"] * 50 + ["Hope"] * 30 + ["General"] * 20
+
+
+def frame() -> pd.DataFrame:
+    """A hundred patients; ``age`` is the row's number, so that a sample tells which row it was."""
+    return pd.DataFrame(
+        {
+            "hospital": HOSPITALS,
+            "age": np.arange(100.0),
+            "smoker": [True, False] * 50,
+            "ill": ["no", "yes", "no", "no"] * 25,
+        }
+    )
+
+
+def lines_of(call: Any, *given: Any, **options: Any) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        call(*given, **options)
+    return list(caught.value.lines)
+
+
+def test_a_frame_becomes_samples_of_its_clients() -> None:
+    found = from_frame(frame(), "ill", "hospital", name="patients")
+    assert found.client_names == ("General", "Hope", "St Mary")
+    assert (found.name, found.num_classes, found.input_shape) == ("patients", 2, (2,))
+    assert found.client_of is not None
+    assert found.test_client_of is not None
+    assert np.bincount(found.client_of).tolist() == [16, 24, 40]  # a fifth of each is held out
+    assert np.bincount(found.test_client_of).tolist() == [4, 6, 10]
+    rows = torch.cat([found.train.x, found.test.x])[:, 0].long()
+    assert sorted(rows.tolist()) == list(range(100))
+    both = torch.cat([found.train.y, found.test.y])
+    assert torch.equal(both, (rows % 4 == 1).long())
+    owner = np.concatenate([found.client_of, found.test_client_of])
+    assert [found.client_names[c] for c in owner] == [HOSPITALS[r] for r in rows.tolist()]
+    assert int((found.test.y == 1).sum()) == 5  # a quarter, as of all rows
+
+
+def test_what_one_client_has_does_not_change_what_others_hold_out() -> None:
+    changed = frame()
+    changed.loc[50:79, "ill"] = "yes"
+    one, other = (from_frame(f, "ill", "hospital") for f in (frame(), changed))
+    for client in (0, 2):
+        kept = [f.train.x[torch.from_numpy(f.client_of == client)] for f in (one, other)]
+        assert torch.equal(*kept)
+
+
+def test_a_frame_with_floats_to_be_predicted_and_a_test_frame() -> None:
+    given = frame().drop(columns="ill").assign(cost=np.arange(100.0) / 7)
+    found = from_frame(given[:80], "cost", "hospital", ["age"], test=given[80:])
+    assert found.num_classes is None
+    assert (len(found.train), len(found.test), found.input_shape) == (80, 20, (1,))
+    assert found.train.y.dtype == torch.float32
+    assert found.client_names == ("Hope", "St Mary")
+    assert found.test_client_of is not None
+    assert found.test_client_of.tolist() == [-1] * 20  # General has no rows to train on
+
+
+def test_labels_of_the_test_frame_are_numbered_with_the_others() -> None:
+    found = from_frame(frame()[frame().ill == "no"], "ill", "hospital", test=frame())
+    assert found.num_classes == 2
+    assert found.train.y.tolist() == [0] * 75
+    assert found.test.y.tolist() == [0, 1, 0, 0] * 25
+
+
+def test_numbers_are_called_by_their_column_and_in_order() -> None:
+    given = frame().assign(hospital=[2, 10] * 50)
+    assert from_frame(given, "ill", "hospital").client_names == ("hospital 2", "hospital 10")
+    x, y = np.zeros((60, 2)), np.arange(60) % 2
+    assert from_arrays(x, y, [7, 8, 9] * 20).client_names == ("client 7", "client 8", "client 9")
+    plain = from_arrays(x, y, np.arange(60) % 3)  # 0, 1, 2 are numbers, not names
+    assert plain.client_names == ()
+    assert plain.client_of is not None
+    assert np.bincount(plain.client_of).tolist() == [16, 16, 16]
+
+
+def test_several_inputs_of_a_frame_and_of_arrays() -> None:
+    found = from_frame(frame(), "ill", "hospital", {"vitals": ["age"], "habits": ["smoker", "age"]})
+    assert found.inputs.shapes == {"vitals": (1,), "habits": (2,)}
+    parts = found.inputs.split(found.train.x)
+    assert torch.equal(parts["vitals"][:, 0], parts["habits"][:, 1])
+    codes = np.arange(300).reshape(50, 3, 2)
+    found = from_arrays({"codes": codes, "size": np.ones((50, 1))}, np.arange(50) % 2, test=0.0)
+    parts = found.inputs.split(found.train.x)
+    assert parts["codes"].dtype == torch.int64
+    assert torch.equal(parts["codes"], torch.from_numpy(codes))
+    assert len(found.test) == 0
+
+
+def test_samples_of_several_inputs_that_cannot_be_are_refused() -> None:
+    x = torch.zeros(3, 2)
+    for given, words in (
+        ({"a": x, "b": torch.zeros(4, 2)}, "3 of 'a', 4 of 'b'"),
+        ({"a": torch.tensor([[2**24 + 1]])}, "whole numbers up to 16777217; allowed: 16777216"),
+        ({"a": np.array(["x"])}, "numbers are needed"),
+        ({"a b": x}, "a name for each"),
+        ({}, "a name for each"),
+    ):
+        with pytest.raises(UserError, match=words):
+            join(given)
+    both = Samples({"a": x}, torch.zeros(3))  # type: ignore[arg-type]
+    other = Samples({"b": x}, torch.zeros(3))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="those of the train samples"):
+        Dataset("odd", both, other, None, (2,))
+
+
+class Items(TorchDataset[Any]):
+    def __init__(self, item: Any) -> None:
+        self.item = item
+
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, i: int) -> Any:
+        return self.item(i)
+
+
+def test_data_sets_of_pytorch() -> None:
+    half = TensorDataset(torch.arange(40.0).view(20, 2), torch.arange(20) % 3)
+    found = from_torch({"north": half, "south": half}, test=0.0)
+    assert found.client_names == ("north", "south")
+    assert (found.num_classes, len(found.train)) == (3, 40)
+    assert torch.equal(found.train.x, torch.cat([half.tensors[0]] * 2))
+    named = from_torch(Items(lambda i: {"image": torch.full((1, 2), float(i)), "label": i % 2}), "label", test=0.0)
+    assert torch.equal(named.train.x[:, 0, 0], torch.arange(30.0))
+    several = from_torch(Items(lambda i: ({"a": torch.ones(2), "b": torch.tensor([i])}, float(i))), test=0.0)
+    assert several.inputs.shapes == {"a": (2,), "b": (1,)}
+    assert several.num_classes is None
+    for item, words in (
+        (lambda i: torch.ones(2), "its items must be"),
+        (lambda i: {"a": torch.ones(2)}, "data.target: is needed"),
+        (lambda i: (torch.ones(1 + i % 2), i), "cannot be put together"),
+    ):
+        with pytest.raises(UserError, match=words):
+            from_torch(Items(item))
+
+
+def test_data_sets_of_hugging_face() -> None:
+    datasets = pytest.importorskip("datasets", reason="needs the extra 'llm'")
+    from hanse.data import from_hugging_face
+
+    given = datasets.Dataset.from_pandas(frame())
+    ours, theirs = from_hugging_face(given, "ill", "hospital"), from_frame(frame(), "ill", "hospital")
+    assert torch.equal(ours.train.x, theirs.train.x)
+    assert ours.client_names == theirs.client_names
+    features = datasets.Features(
+        {
+            "tokens": datasets.List(datasets.Value("int64")),
+            "signal": datasets.List(datasets.Value("float32")),
+            "label": datasets.ClassLabel(names=["a", "b", "c"]),
+        }
+    )
+    columns = {"tokens": [[1, 2, 3]] * 30, "signal": [[0.5, 1.5]] * 30, "label": [0, 1] * 15}
+    lists = datasets.Dataset.from_dict(columns, features=features)
+    found = as_dataset(datasets.DatasetDict({"train": lists, "test": lists}), target="label")
+    assert found.inputs.shapes == {"tokens": (3,), "signal": (2,)}
+    assert (found.num_classes, len(found.test)) == (3, 30)
+
+
+def test_a_frame_for_each_client() -> None:
+    apart = {name: own.drop(columns="hospital") for name, own in frame().groupby("hospital", sort=False)}
+    ours, theirs = as_dataset(apart, target="ill"), from_frame(frame(), "ill", "hospital")
+    assert ours.client_names == theirs.client_names
+    assert torch.equal(ours.train.x, theirs.train.x)
+    apart["Hope"] = apart["Hope"].rename(columns={"age": "years"})
+    assert lines_of(as_dataset, apart, target="ill") == [
+        "data: dict: client 'Hope': other columns than 'St Mary' has: age, years"
+    ]
+
+
+def spoilt(rows: Any, column: str, value: Any) -> pd.DataFrame:
+    given = frame().astype({column: object}) if not isinstance(value, float) else frame()
+    given.loc[rows, column] = value
+    return given
+
+
+FILL = "; fill them, or drop these rows"
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "expected"),
+    [
+        (
+            spoilt([3, 4, 60], "age", float("nan")), {},
+            "data: frame: column 'age': no number (NaN) in 3 rows (the first is row 3): 2 of client 'St Mary', "
+            f"1 of client 'Hope'{FILL}",
+        ),
+        (
+            spoilt([60], "age", float("inf")), {},
+            "data: frame: column 'age': no finite number in 1 row (the first is row 60): 1 of client 'Hope'" + FILL,
+        ),
+        (
+            frame().assign(sex="F"), {},
+            "data: frame: column 'sex': holds str values such as 'F'; features are numbers: "
+            "pandas.get_dummies(frame, columns=['sex']) makes some, or leave it out of the features",
+        ),
+        (
+            spoilt([7], "hospital", None), {},
+            f"data: frame: column 'hospital': no client in 1 row (the first is row 7){FILL}",
+        ),
+        (
+            spoilt([7], "ill", None), {},
+            "data: frame: column 'ill': no target in 1 row (the first is row 7): 1 of client 'St Mary'",
+        ),
+        (
+            frame(), {"target": "sick"},
+            "data.target: 'sick': frame has no such column; allowed: age, hospital, ill, smoker",
+        ),
+        (
+            frame(), {"client": "hospitl"},
+            "data.client_column: 'hospitl': frame has no such column; did you mean 'hospital'?",
+        ),
+        (frame(), {"features": ["agee"]}, "data.features: 'agee': frame has no such column; did you mean 'age'?"),
+        (frame(), {"features": ["age", "ill"]}, "data.features: 'ill': is the target, not a feature"),
+        (
+            spoilt([1, 2], "hospital", "Tiny"), {},
+            "data: frame: client 'Tiny' has 2 rows, fewer than data.min_samples = 10; leave it out, or lower "
+            "data.min_samples",
+        ),
+        (
+            frame().assign(ill=[0.0, 1.0] * 50), {},
+            "data: frame: column 'ill': the target is float64, a number to be predicted, and it holds only 0 and 1: "
+            "for classes, frame['ill'].astype(int)",
+        ),
+        (
+            frame().assign(ill=[f"case {i}" for i in range(100)]), {},
+            "data: frame: 100 different labels in 100 rows; numbers to be predicted must be floats",
+        ),
+    ],
+)  # fmt: skip
+def test_wrong_frames_are_refused_in_one_line(given: pd.DataFrame, options: dict[str, Any], expected: str) -> None:
+    wanted = {"target": "ill", "client": "hospital", **options}
+    assert lines_of(from_frame, given, **wanted) == [expected]
+
+
+def test_wrong_arrays_are_refused_in_one_line() -> None:
+    x, y, who = np.zeros((40, 3)), np.arange(40) % 2, ["a", "b"] * 20
+    gap = x.copy()
+    gap[[3, 5], 1] = np.nan
+    for given, expected in (
+        ((x, y[:30]), "data: arrays: 40 inputs and 30 targets; one for each sample is needed"),
+        ((x, y, who[:30]), "data: arrays: 40 samples and the clients of 30; one for each is needed"),
+        (
+            (gap, y, who),
+            "data: arrays: features (column 1): no finite number in 2 rows (the first is row 3): 2 of client 'b'; fill "
+            "them, or drop these",
+        ),
+    ):
+        assert lines_of(from_arrays, *given) == [expected]
+    [line] = lines_of(as_dataset, {"a": (x, y), "b": (x[:, :2], y)})
+    assert line == "data: dict: client 'b': samples of shape [2], those of 'a' are [3]"
+    assert lines_of(as_dataset, (x, y), client="who")[0].startswith(
+        "data.client_column: is for tables; tuple is a tuple"
+    )
+    assert "must be a hanse.data.Dataset, a pandas DataFrame" in lines_of(as_dataset, 3)[0]
+    assert lines_of(as_dataset, frame()) == [
+        "data.target: is needed for a table (DataFrame): the column to be predicted"
+    ]
+
+
+def test_a_function_by_its_import_path_may_return_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("hanse_test_own")
+    module.patients = frame  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "hanse_test_own", module)
+    data = build(DataSpec(source="hanse_test_own:patients", target="ill", client_column="hospital"))
+    assert data.names == ("General", "Hope", "St Mary")
+    assert data.sizes.tolist() == [16, 24, 40]
+    few = build(DataSpec(source="hanse_test_own:patients", target="ill", client_column="hospital", clients=2))
+    assert few.num_clients == 2
+    dealt = build(
+        DataSpec(source="hanse_test_own:patients", target="ill", features=["age"], clients=4, partition="iid")
+    )
+    assert (dealt.sizes.tolist(), dealt.names) == ([20] * 4, ())
+
+
+def test_keys_of_own_data_are_refused_with_a_source_that_has_a_name() -> None:
+    from hanse.data import parse_spec
+
+    with pytest.raises(UserError, match="client_column = 'x': is for own data, and source = 'digits'"):
+        parse_spec({"source": "digits", "client_column": "x"})
+    assert parse_spec({"target": "y"}).source == "object"

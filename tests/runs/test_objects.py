@@ -1,0 +1,226 @@
+"""Data and models given as objects: recorded, asked for again, refused if they are others; names of clients shown."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.cli import entry
+from hanse.runs.record import load_run
+
+NAMES = ("General", "Hope", "St Mary")
+
+
+def frame() -> pd.DataFrame:
+    draw = np.random.default_rng(3)
+    table = pd.DataFrame({"hospital": list(NAMES) * 40, "age": draw.normal(size=120), "bmi": draw.normal(size=120)})
+    return table.assign(ill=np.where(table.age + 0.5 * draw.normal(size=120) > 0, "yes", "no"))
+
+
+def experiment(rounds: int = 2, mechanism: str = "fedavg", **more: Any) -> hanse.Experiment:
+    data = {"target": "ill", "client_column": "hospital", "client_test": 0.2}
+    sections = {"data": data, "train": {"lr": 0.1}, "run": {"rounds": rounds}, **more}
+    return hanse.Experiment(mechanism={"name": mechanism}, **sections)
+
+
+class Two(nn.Module):
+    """Takes two inputs by name."""
+
+    def __init__(self, codes: int = 5) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.codes, self.last = nn.Embedding(codes, 3), nn.Linear(5, 2)
+
+    def forward(self, vitals: Tensor, codes: Tensor) -> Tensor:
+        out: Tensor = self.last(torch.cat([vitals, self.codes(codes).mean(1)], 1))
+        return out
+
+
+class Packed(nn.Module):
+    """The same network, as a module of one tensor that takes its inputs apart by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Two()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x[:, :2], x[:, 2:].long())
+        return out
+
+
+def two_inputs() -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(4)
+    x = {"vitals": draw.normal(size=(120, 2)).astype(np.float32), "codes": draw.integers(0, 5, (120, 4))}
+    return x, (x["vitals"][:, 0] > 0).astype(int), np.arange(120) % 3
+
+
+def test_what_was_given_is_recorded_and_needed_again(tmp_path: Path) -> None:
+    path, net = tmp_path / "run", nn.Linear(2, 2)
+    whole = hanse.run(experiment(4), data=frame(), model=net)
+    hanse.run(experiment(2), data=frame(), model=net, out=path)
+    assert whole.names == NAMES
+    config = hanse.Experiment.read(path / "config.toml")
+    assert (config.data.source, config.data.partition, config.data.clients) == ("object", "natural", 3)
+    assert (config.data.object, config.model.name) == ("DataFrame", "object")
+    assert (config.model.model_extra or {})["object"] == "Linear"
+    assert len(config.data.fingerprint or "") == 16
+    text = (path / "config.toml").read_text()
+    (path / "config.toml").write_text(text.replace("rounds = 2", "rounds = 4"))
+    again = nn.Linear(2, 2)  # other weights: those of the checkpoint count
+    resumed = hanse.resume(path, data=frame(), model=again)
+    assert torch.equal(resumed.table.rows, whole.table.rows)
+    assert type(resumed.model("Hope")) is nn.Linear
+
+    flipped = frame()
+    hope = flipped.hospital == "Hope"
+    flipped.loc[hope, "ill"] = flipped.ill[hope].map({"yes": "no", "no": "yes"})
+    for options, words in (
+        ({"model": net}, "data.source: 'object': the data are given as an object"),
+        ({"data": frame()}, "model.name: 'object': the model is given as an object \\(Linear\\)"),
+        ({"data": frame(), "model": nn.Linear(2, 3)}, "was played with another model: Linear, fingerprint"),
+        ({"data": flipped, "model": net}, r"other data; not the same now: the train share of client 1 \(Hope\)"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=words) as caught:
+            hanse.resume(path, **options)  # type: ignore[arg-type]
+        assert len(caught.value.lines) == 1
+
+
+def test_an_object_for_a_run_that_had_none_is_refused(tmp_path: Path) -> None:
+    hanse.run(hanse.Experiment(mechanism={"name": "fedavg"}, run={"rounds": 1}), out=tmp_path / "run")
+    with pytest.raises(UserError, match=r"was played with data\.source = 'digits', not with an object"):
+        hanse.resume(tmp_path / "run", data=frame())
+
+
+def test_a_module_starts_from_its_own_weights_and_stays_as_it_is() -> None:
+    net = nn.Linear(2, 2)
+    before = [p.detach().clone() for p in net.parameters()]
+    run = hanse.run(experiment(0), data=frame(), model=net)
+    assert torch.equal(run.table.rows[0], torch.cat([p.flatten() for p in before]))
+    hanse.run(experiment(1), data=frame(), model=net)
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), before, strict=True))
+
+
+def test_several_first_models_are_drawn_anew_or_refused() -> None:
+    run = hanse.run(experiment(0, "ifca"), data=frame(), model=nn.Linear(2, 2))
+    assert not torch.equal(run.table.rows[0], run.table.rows[1])
+
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.weight
+
+    with pytest.raises(UserError, match="starts with several different models, and Bare cannot draw its 'weight' anew"):
+        hanse.run(experiment(0, "ifca"), data=frame(), model=Bare())
+
+
+def test_wrong_models_are_one_line_and_leave_nothing(tmp_path: Path) -> None:
+    class Nothing(nn.Module):
+        pass
+
+    for model, words in (
+        (nn.Linear(3, 2), "model: Linear: the model cannot take samples of shape \\[2\\]"),
+        (nn.Linear(2, 1), "model: Linear: the model gives outputs of shape \\[4, 1\\]"),
+        (Nothing, "model: Nothing: could not be made: .*; it is called as a function \\(input_shape, num_classes"),
+        (3, "model: 3: must be a"),
+        (lambda shape, classes: 3, "returned a int, not a"),
+    ):
+        with pytest.raises(UserError, match=words) as caught:
+            hanse.run(experiment(), data=frame(), model=model, out=tmp_path / "run")  # type: ignore[arg-type]
+        assert len(caught.value.lines) == 1
+        assert not (tmp_path / "run").exists()
+    options = hanse.Experiment(mechanism={"name": "fedavg"}, model={"name": "mlp", "hidden": [3]})
+    with pytest.raises(UserError, match=r"model\.hidden: a module that is given as an object has no options"):
+        hanse.run(options, model=nn.Linear(2, 2))
+
+
+def test_objects_stay_in_this_process() -> None:
+    with pytest.raises(UserError, match=r"data: an object of this process, and federation\.engine = 'ray'"):
+        hanse.run(experiment(federation={"engine": "ray"}), data=frame())
+
+
+@pytest.mark.parametrize("mechanism", ["fedavg", "greedyfed", "ditto"])
+def test_several_inputs_train_and_test_as_the_same_network_of_one(mechanism: str) -> None:
+    x, y, who = two_inputs()
+    packed = np.concatenate([x["vitals"], x["codes"].astype(np.float32)], axis=1)
+    given = hanse.Experiment(
+        mechanism={"name": mechanism}, data={"client_test": 0.2}, train={"lr": 0.2}, run={"rounds": 2},
+        engine={"train": "sequential", "threads": 1},
+    )  # fmt: skip
+    ours, theirs = (
+        hanse.run(given, data=(x, y, who), model=Two()),
+        hanse.run(given, data=(packed, y, who), model=Packed()),
+    )
+    assert torch.equal(ours.table.rows, theirs.table.rows)
+    assert ours.metrics[-1]["client/test_accuracy"] == theirs.metrics[-1]["client/test_accuracy"]
+    assert isinstance(ours.model(1), Two)
+    found = ours.model(1)(torch.from_numpy(x["vitals"]), torch.from_numpy(x["codes"]))
+    assert found.shape == (120, 2)
+
+
+def test_the_rule_picks_an_engine_that_can_train_several_inputs() -> None:
+    x, y, who = two_inputs()
+    run = hanse.run(hanse.Experiment(mechanism={"name": "fedavg"}, run={"rounds": 1}), data=(x, y, who), model=Two())
+    assert run.experiment.engine.train in ("sequential", "vmapped")
+    with pytest.raises(UserError, match=r"model\.name: 'mlp': takes one input; samples have 2 \(vitals, codes\)"):
+        hanse.run(hanse.Experiment(mechanism={"name": "fedavg"}), data=(x, y, who))
+    with pytest.raises(UserError, match=r"cannot take samples of shape \{'vitals': \(2,\), 'codes': \(4,\)\}"):
+        hanse.run(hanse.Experiment(mechanism={"name": "fedavg"}), data=(x, y, who), model=nn.Linear(6, 2))
+
+
+# ---- names
+
+
+@pytest.fixture(scope="module")
+def paid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with books, whose clients have names."""
+    path = tmp_path_factory.mktemp("named") / "run"
+    hanse.run(experiment(2, "ipfl", clients={"named": True}), data=frame(), model=nn.Linear(2, 2), out=path)
+    return path
+
+
+def command(*words: str) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["hanse", *words])
+        patch.setenv("COLUMNS", "160")
+        with pytest.raises(SystemExit) as ended:
+            entry.main()
+    return int(ended.value.code or 0)
+
+
+def test_run_and_record_know_the_names(paid: Path) -> None:
+    run = load_run(paid)
+    assert [run.client_label(c) for c in range(3)] == list(NAMES)
+    assert run.client_of("St Mary") == run.client_of("2") == 2
+    with pytest.raises(UserError, match="--client St Marie: no client has this name; did you mean 'St Mary'"):
+        run.client_of("St Marie")
+    table = hanse.run(experiment(1), data=frame()).clients_to_pandas()
+    assert table[["client", "name"]].to_numpy().tolist() == [[c, name] for c, name in enumerate(NAMES)]
+
+
+def test_commands_take_and_show_names(paid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("statement", str(paid), "--client", "St Mary") == 0
+    assert "St Mary" in (paid / "statements" / "client-2.html").read_text()
+    assert command("statement", str(paid), "--client", "St Mari") == 2
+    assert "did you mean 'St Mary'" in capsys.readouterr().err
+    assert command("ledger", "balances", str(paid)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("client/1" in line and "Hope" in line for line in lines)
+    assert command("ledger", "history", str(paid), "--account", "Hope") == 0
+    assert "client/1" in (said := capsys.readouterr().out)
+    assert "client/2" not in said
+
+
+def test_who_is_mostly_refused_is_named() -> None:
+    from hanse.runs.observers import mostly_refused
+
+    [line] = mostly_refused([{"client": 1, "round": 0, "refused": "loss is nan"}], NAMES)
+    assert line.startswith("client 1 (Hope): no update in 1 of the 1 rounds")
