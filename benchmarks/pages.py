@@ -319,13 +319,26 @@ def pages(results: Path, data: Mapping[str, str]) -> list[Page]:
         kept = {name: kept_tables(paper, name, results) for name in PAPERS[paper].tables}
         found.append(_paper_page(results, paper, judged, kept, data))
         lines += ["", f"## [{TITLES[paper]}]({paper}.md)", "", PAPERS[paper].citation, ""]
-        lines += ["| | recipe, scale | seeds | verdict | command |", "|---|---|---|---|---|"]
+        lines += [
+            "| table or figure | what was run: recipe, scale | seeds finished | the paper's claim: verdict | command |"
+        ]
+        lines += ["|---|---|---|---|---|"]
         lines += [_index_line(paper, name, judged, kept, data) for name in PAPERS[paper].tables]
     text = (
         "# The papers' tables and figures\n\nWhat was run of each, and what it says. A recipe is *paper* (what the text"
-        " says) or *authors* (what the authors' public code does); a scale is *paper* (everything) or *small*. Every "
-        "page is made of the kept results of single runs by `python benchmarks/pages.py`; the keys of these runs were "
-        "committed before they were run.\n"
+        " says) or *authors* (what the authors' public code does; [where they differ](../papers.md)); a scale is "
+        "*paper* (everything) or *small* (fewer rounds, clients or settings: each table says which). Every page is "
+        "made of the kept results of single runs by `python benchmarks/pages.py`; the keys of these runs were "
+        "committed before they were run.\n\n"
+        "A claim is the paper's, in our words. **Confirmed**: every difference that it is about has the sign that it "
+        "says, with a 95 % interval over seeds that does not reach 0, or numbers that are computed without chance are "
+        "the printed ones. **Partly**, **not confirmed**: as the reason beside it says. **Not decided**: some runs are "
+        "finished, too few to judge by. **Not run**: none is, or only earlier ones whose single results were not kept. "
+        "*2 of 12 runs*: a table is made of many runs (rows, settings, seeds), and of so many so few are finished. "
+        "Processor hours are for all of them at full size, one core each, on the machine of the finished runs. "
+        "*Data not here*: [what must be fetched by hand](../data.md).\n\n"
+        "A command runs a table, or goes on with one that was stopped: a finished run is kept and not run again. "
+        "`--only 'WORDS'` runs some rows or settings, `--seeds N` seeds 0 to N - 1.\n"
     )
     return [Page("index.md", HEAD + text + "\n".join(lines) + "\n"), *found]
 
@@ -364,13 +377,20 @@ def _partly(kept: Kept) -> str:
 def _not_run(
     paper: str, judged: Sequence[Verdict], kept: Mapping[str, Sequence[Kept]], data: Mapping[str, str]
 ) -> list[str]:
-    """Return a line for every table and recipe that is not whole at full size."""
-    lines = []
+    """Return every table and recipe that is not whole at full size, those with the same reason in one line."""
+    told: dict[str, dict[str, list[str]]] = {}  # by reason the tables and their recipes
     for name, here in kept.items():
         for recipe in RECIPES:
             of = next((k for k in here if (k.table.recipe, k.table.scale) == (recipe, "paper")), None)
             why = _why(paper, name, recipe, judged, kept, data) if of is None else _partly(of).strip(" ()")
-            lines += [f"- {name}, recipe {recipe}: {why}"] if why else []
+            if why:
+                told.setdefault(why, {}).setdefault(name, []).append(recipe)
+    lines = []
+    for why, names in told.items():
+        alike: dict[str, list[str]] = {}
+        for name, by in names.items():
+            alike.setdefault(" and ".join(by), []).append(name)
+        lines += [f"- {', '.join(same)} (recipe {by}): {why}" for by, same in alike.items()]
     return lines
 
 
@@ -410,8 +430,8 @@ def _hours(full: PaperTable, kept: Mapping[str, Sequence[Kept]]) -> str:
     more = "about " if all(outcome.table.scale == "paper" for outcome in measured) else "more than "
     by = sorted({outcome.table.recipe for outcome in measured})
     runs = f"{len(results)} run{'' if len(results) == 1 else 's'}"
-    unknown = f" without {', '.join(missing)}, of which nothing was measured" if missing else ""
-    told = f"{more}{hours:.1f} processor hours (at the cost a round of {runs} by recipe {' and '.join(by)})"
+    unknown = f", not counting {', '.join(missing)}, of which nothing was measured" if missing else ""
+    told = f"{more}{hours:.1f} processor hours (reckoned from a round's cost in {runs} by recipe {' and '.join(by)})"
     return f"{told}{unknown}" if hours else "hours not known"
 
 
@@ -489,13 +509,21 @@ def _decided(entry: Verdict, here: Sequence[Kept]) -> str:
 
 def _shown(found: Kept, drawn: Sequence[Chart]) -> list[str]:
     table = found.table
-    lines = [table_markdown(found.outcome, found.full).rstrip(), ""]
+    whole = find_table(table.paper, table.name, table.scale, table.recipe)
+    if found.outcome.jobs:
+        whole = with_seeds(whole, found.outcome.seeds, found.full.seeds)
+    lines = [table_markdown(found.outcome, found.full, whole).rstrip(), ""]
     command = _command(table.paper, table.name, table.recipe, table.scale)
     lines += [f"Finished seeds: {_seeds(found)}{_partly(found)}. {command}", ""]
     lines += _against_first(found)
     for chart in drawn:
         links = ", ".join(f"[{kind.upper()}](figures/{chart.key}.{kind})" for kind in ("svg", "csv"))
-        lines += [f"![{chart.title}](figures/{chart.key}.png)", "", f"{chart.title}: {links}", ""]
+        lines += [
+            f"![{chart.title}](figures/{chart.key}.png)",
+            "",
+            f"{chart.title}: {links}. {chart.caption}".rstrip(),
+            "",
+        ]
     return lines
 
 
@@ -506,9 +534,10 @@ def _against_first(found: Kept) -> list[str]:
     for setting in dict.fromkeys(row.cell.setting for row in here):
         first, *others = [row for row in here if row.cell.setting == setting]
         said = [(row.cell.algorithm, difference(found.outcome, first, row)) for row in others]
-        told = [f"{name} {text}" for name, text in said if text is not None and text.interval]
-        lines += [f"- {setting}: {first.cell.algorithm} less {'; less '.join(told)}"] if told else []
-    return ["Paired differences over seeds, with 95 % intervals:", "", *lines, ""] if lines else []
+        told = [f"{first.cell.algorithm} − {name}: {text}" for name, text in said if text is not None and text.interval]
+        lines += [f"- {setting}: {'; '.join(told)}"] if told else []
+    said = "The first row minus each other one, paired by seed, mean and 95 % interval (Student's t):"
+    return [said, "", *lines, ""] if lines else []
 
 
 # ---- writing and checking

@@ -47,7 +47,10 @@ def reproduce(
             "--recipe", help="paper (what the text says) or authors (what their public code does: docs/papers.md)."
         ),
     ] = "paper",
-    seeds: Annotated[int | None, typer.Option("--seeds", help="Number of seeds; default as the scale says.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", help="Seeds 0 to N - 1; default as the scale says. A larger N runs the new ones only."),
+    ] = None,
     workers: Workers = None,
     out_dir: Annotated[
         Path | None,
@@ -55,12 +58,19 @@ def reproduce(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="WORDS", help="Only cells with these words, such as 'mnist alpha=0.1 fedavg'."),
+        typer.Option(
+            "--only",
+            metavar="WORDS",
+            help="Only cells that have all these words of rows, columns and data: 'mnist alpha=0.1 fedavg'. "
+            "Given again: cells of either. The table's files are written with these cells alone.",
+        ),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Run a paper's experiments and put the published numbers beside ours. Finished runs are kept and not run again.
+    """Run a paper's experiments and put the published numbers beside ours.
+
+    A finished run is kept under --out and not run again: the same command goes on with a table that was stopped.
 
     Without a paper and a table it lists what there is.
     """

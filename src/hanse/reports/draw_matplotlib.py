@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from io import BytesIO
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from hanse.reports.chart import COLOURS, DASHES, HATCHES, MARKERS, Bars, Chart, 
 WIDTH = 7.2  # inches
 DPI = 150
 _LONGEST = 34
+_TITLE = 76  # letters of a title that a figure's width has room for
 
 
 def to_matplotlib(chart: Chart) -> Figure:
@@ -38,7 +40,8 @@ def to_matplotlib(chart: Chart) -> Figure:
         _heat(figure, axes, marks)
     axes.set_xlabel(_plain(chart.x))
     axes.set_ylabel(_plain(chart.y))
-    figure.suptitle(_plain(chart.title), x=0.012, ha="left", fontsize=11, fontweight="bold")
+    title = fill(chart.title, _TITLE, break_long_words=False, break_on_hyphens=False)
+    figure.suptitle(_plain(title), x=0.012, ha="left", fontsize=11, fontweight="bold")
     return figure
 
 

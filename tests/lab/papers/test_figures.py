@@ -129,7 +129,7 @@ def test_moves_go_from_the_start_to_each_setting(tmp_path: Path) -> None:
     ]
     [chart] = figures.charts(outcome(tmp_path, spec, two, *cells), "f")
     drawn = lines(chart)
-    assert chart.title == "A table (digits: flip)"
+    assert chart.title.startswith("A table (digits: flip); ")
     assert drawn["a, the way"].x == pytest.approx([55, 25])
     assert drawn["a, the way"].y == pytest.approx([4.5, 1.5])
     assert (drawn["a"].x[0], drawn["a"].y[0], drawn["a"].hollow) == (pytest.approx(25), pytest.approx(1.5), False)

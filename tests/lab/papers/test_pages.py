@@ -170,7 +170,7 @@ def test_results_that_no_table_reads_are_named_and_a_table_with_runs_is_not_call
     assert "- 00: an old one, seed 3: failed, ValueError: x\n- 01: cannot be read\n" in found["ipfl.md"].text
     assert "**Not decided**" in found["ipfl.md"].text
     assert ": **not decided** |" in found["index.md"].text
-    assert "(at the cost a round of 7 runs by recipe paper)" in found["ipfl.md"].text
+    assert "(reckoned from a round's cost in 7 runs by recipe paper)" in found["ipfl.md"].text
 
 
 def test_a_computed_table_is_read_from_its_own_file_alone(pages: ModuleType, tmp_path: Path) -> None:

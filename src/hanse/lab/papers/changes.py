@@ -40,6 +40,11 @@ def changed(table: PaperTable, full: PaperTable) -> list[str]:
     return [*table.changes, *_left_out(ours, theirs), *settings, *_files(table)]
 
 
+def unfinished(table: PaperTable, whole: PaperTable) -> list[str]:
+    """Return which groups, columns, rows and variants of a table at its own scale have no number yet."""
+    return _left_out(_runs(table), _runs(whole))
+
+
 def differing(table: PaperTable, other: PaperTable) -> set[str]:
     """Return the settings, dotted keys, in which the runs differ that stand at the same place in two tables.
 

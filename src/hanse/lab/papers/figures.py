@@ -32,6 +32,16 @@ from hanse.lab.papers.computed import fit
 from hanse.lab.papers.runner import TableOutcome
 from hanse.reports.chart import Bars, Chart, Floats, Graph, Heat, Line, Lines, Series, slug
 
+OVER_SEEDS = "Means over seeds; bands and whiskers are one standard deviation, and there are none with one seed."
+CAPTIONS = {
+    **dict.fromkeys(("curves", "scatter", "moves", "fit"), OVER_SEEDS),
+    "cdf": f"How many of the clients (0 to 1) have at most this number. {OVER_SEEDS}",
+    "strip": "A grey mark is one client in one run. " + OVER_SEEDS,
+    "trades": "An arrow goes from who paid to who was paid, the wider the more; beside a client, what it was paid less "
+    "what it paid, in tokens over the whole run (a table's balance is that of one round), mean over seeds.",
+    "imports": "The share of the markets in which a client imported the other's model, mean over seeds.",
+}
+"""How each kind of picture is read."""
 HOLLOW = "hollow: the paper's"
 FITTED = 2  # numbers of a fit's curve, which therefore meets any two points
 Spec = Mapping[str, Any]
@@ -57,7 +67,10 @@ def _chart(outcome: TableOutcome, here: Here, spec: Spec, marks: Lines | Bars | 
     name = f"{group}: {also}" if also else group
     kinds = [other["kind"] for other in outcome.table.figures]
     suffix = f"{spec['kind']}-{name}" if len(kinds) > 1 else name
-    return Chart(slug(suffix), "Reproduction", f"{spec.get('title', outcome.table.title)} ({name})", "", marks, **more)
+    title = f"{spec.get('title', outcome.table.title)} ({name})"
+    table = outcome.table
+    title += f"; {table.paper}, recipe {table.recipe}, scale {table.scale}"  # a picture is shown without its page, too
+    return Chart(slug(suffix), "Reproduction", title, CAPTIONS.get(spec["kind"], ""), marks, **more)
 
 
 def _unit(outcome: TableOutcome, spec: Spec, axis: str, otherwise: str = "") -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from hanse.base.files import write_whole
-from hanse.lab.papers.changes import changed
+from hanse.lab.papers.changes import changed, unfinished
 from hanse.lab.papers.compare import Order, Row, VariantScore, cpu_hours, orders, rows
 from hanse.lab.papers.figures import charts
 from hanse.lab.papers.runner import TableOutcome, audits
@@ -109,10 +109,32 @@ def _costs(outcome: TableOutcome) -> dict[str, float]:
     }
 
 
-def _figures(score: VariantScore | Printed | None) -> str:
+def _figures(score: VariantScore | Printed | None, *, whole: bool = False) -> str:
     if score is None or score.mean is None:
         return "–"
+    if whole:
+        return f"{score.mean:.0f}"
     return f"{score.mean:.2f}" + ("" if score.sd is None else f" ± {score.sd:.2f}")
+
+
+def _counts(found: Sequence[Row]) -> bool:
+    """Say whether a column's numbers, ours and the paper's, are whole and without deviations, so that decimals say
+    nothing: samples of a class.
+    """
+    scores = [score for row in found for score in (row.best, row.cell.published) if score is not None]
+    return all(s.mean is None or (s.sd is None and float(s.mean).is_integer()) for s in scores)
+
+
+def _read_as(outcome: TableOutcome, found: Sequence[Row]) -> str:
+    """Say how the cells of a table's Markdown are to be read."""
+    unit = "units as the columns say" if outcome.table.unit == "as named" else outcome.table.unit
+    said = [f"Ours / the paper's, {unit}; a cell without '/', or with '/ –': nothing is printed there."]
+    if any(row.best.sd is not None for row in found):
+        said.append("Mean ± standard deviation over seeds.")
+    few = min((row.best.n for row in found if row.best.n > 0), default=outcome.seeds)
+    if few < outcome.seeds:
+        said.append(f"'({few} of {outcome.seeds})': of so many seeds so few are finished; one seed has no deviation.")
+    return " ".join(said)
 
 
 def _blocks(found: Sequence[Row]) -> Iterator[tuple[str, list[str], list[str], dict[tuple[str, str], Row]]]:
@@ -143,30 +165,40 @@ def _tail(outcome: TableOutcome, full: PaperTable) -> list[str]:
     costs = [f"{name} {value:.1f}" for name, value in _costs(outcome).items()]
     hours, missing = cpu_hours(outcome, full)
     lines = [f"Milliseconds of processor time a round: {'; '.join(costs)}."] if costs else []
-    unknown = f" without {', '.join(missing)}, of which nothing was measured" if missing else ""
+    unknown = f", not counting {', '.join(missing)}, of which nothing was measured" if missing else ""
     if hours > 0:
         full_size = outcome.table.scale == "paper"
         rough = "" if full_size else f", measured on rounds of scale {outcome.table.scale}, which are cheaper"
         about = "about" if full_size else "more than"
-        lines.append(f"At paper scale this table takes {about} {hours:.1f} CPU hours here{unknown}{rough}.")
+        machine = "on the machine of these runs"
+        lines.append(f"At paper scale this table takes {about} {hours:.1f} processor hours {machine}{unknown}{rough}.")
     return [*(f"Audit: {line}." for line in audits(outcome)), *lines]
 
 
 def _made(table: PaperTable) -> str:
     """Say by which recipe and at which scale a table was made."""
     words = {"paper": "what the text says", "authors": "what the authors' code does"}[table.recipe]
-    return f"Recipe {table.recipe} ({words}), scale {table.scale}. Changed against the recipe at full size:"
+    return f"Recipe {table.recipe} ({words}), scale {table.scale}."
+
+
+CHANGED = "Otherwise than the paper, or than this recipe at full size:"
 
 
 def print_outcome(outcome: TableOutcome, full: PaperTable, console: Console) -> None:
     """Print the cells beside the paper's, the orders, what the scale changed, and the time."""
     table, found = outcome.table, rows(outcome)
-    console.print(f"[bold]{table.title}[/bold] ({table.paper}), {table.unit}: ours (seeds: {outcome.seeds}) / paper")
-    console.print(_made(table), markup=False, highlight=False)
+    unit = "units as the columns say" if table.unit == "as named" else table.unit
+    console.print(
+        f"[bold]{table.title}[/bold] ({table.paper} {table.name}), {unit}: ours (seeds: {outcome.seeds}), below it the "
+        "paper's"
+    )
+    console.print(f"{_made(table)} {CHANGED}", markup=False, highlight=False)
     for line in changed(table, full):
         console.print(f"- {line}", markup=False, highlight=False)
     for group, columns, algorithms, here in _blocks(found):
-        shown = RichTable("", *columns, title=group, title_justify="left")
+        shown = RichTable("", title=group, title_justify="left")
+        for column in columns:
+            shown.add_column(column, overflow="fold")  # a narrow terminal breaks a number, and does not cut it
         for algorithm in algorithms:
             cells = [here.get((column, algorithm)) for column in columns]
             shown.add_row(algorithm, *(_both(row, outcome.seeds) for row in cells))
@@ -189,14 +221,23 @@ def _both(row: Row | None, seeds: int) -> str:
     return f"[bold]{ours}[/]{few}\n[dim]{theirs}[/]{name}"
 
 
-def table_markdown(outcome: TableOutcome, full: PaperTable) -> str:
-    """Return the table as Markdown: a block a group, each cell ours and the paper's."""
+def table_markdown(outcome: TableOutcome, full: PaperTable, whole: PaperTable | None = None) -> str:
+    """Return the table as Markdown: a block a group, each cell ours and the paper's.
+
+    ``whole``: the table with the cells that have no number yet, where ``outcome`` has only those that do; what is
+    missing is said apart from what the scale changes.
+    """
     table, found = outcome.table, rows(outcome)
-    lines = [f"### {table.paper}: {table.title}", ""]
-    lines += [f"Ours ({table.unit}, seeds: {outcome.seeds}) / the paper's. {_made(table)}", ""]
-    lines += [*(f"- {line}" for line in changed(table, full)), ""]
+    lines = [f"### {table.name}: {table.title}", "", f"{_made(table)} {CHANGED}", ""]
+    lines += [*(f"- {line}" for line in changed(whole or table, full)), ""]
+    missing = unfinished(table, whole) if whole is not None else []
+    lines += ["Not run yet:", "", *(f"- {line}" for line in missing), ""] if missing else []
+    lines += [_read_as(outcome, found), ""]
     for group, columns, algorithms, here in _blocks(found):
         lines += [f"| {group} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+        of = {name: [row for (column, _), row in here.items() if column == name] for name in columns}
+        whole = {name: _counts(of[name]) for name in columns}
+        printed = {name: any(row.cell.published is not None for row in of[name]) for name in columns}
         for algorithm in algorithms:
             cells = []
             for column in columns:
@@ -204,8 +245,11 @@ def table_markdown(outcome: TableOutcome, full: PaperTable) -> str:
                 variant = f" ({row.best.variant})" if row is not None and row.best.variant else ""
                 few = row.best.few(outcome.seeds) if row is not None and row.best.n > 0 else ""
                 few = f" ({few})" if few else ""
-                ours = "" if row is None else f"{_figures(row.best)}{variant}{few} / {_figures(row.cell.published)}"
-                cells.append(ours)
+                if row is None:
+                    cells.append("")
+                    continue
+                theirs = f" / {_figures(row.cell.published, whole=whole[column])}" if printed[column] else ""
+                cells.append(f"{_figures(row.best, whole=whole[column])}{variant}{few}{theirs}")
             lines.append(f"| {algorithm} | {' | '.join(cells)} |")
         lines.append("")
     agreed = orders(found)
