@@ -47,6 +47,7 @@ def made_up(job: Job, step: Step) -> dict[str, Any]:
         "tested": [2, 3, 4],
         "curves": {"test/accuracy": [0.25, lr + seed / 8, 0.5], "client/3/test_accuracy": [None, None, 0.5]},
         "ms_per_round": 2.0,
+        "cpu_seconds": 0.008,
         "wall_seconds": 1.0,
         "bytes": {"down": 1e6, "up": 5e5},
     }
