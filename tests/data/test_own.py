@@ -297,3 +297,13 @@ def test_keys_of_own_data_are_refused_with_a_source_that_has_a_name() -> None:
     with pytest.raises(UserError, match="client_column = 'x': is for own data, and source = 'digits'"):
         parse_spec({"source": "digits", "client_column": "x"})
     assert parse_spec({"target": "y"}).source == "object"
+
+
+@pytest.mark.filterwarnings("error")
+def test_arrays_that_may_not_be_written_are_copied_without_a_warning() -> None:
+    x, y = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32), np.arange(40) % 2
+    x.flags.writeable = y.flags.writeable = False  # as columns of a frame are
+    found = from_arrays(x, y)
+    assert found.train.y.tolist() != []
+    found.train.x.zero_()
+    assert x.any()

@@ -16,7 +16,7 @@ from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.lab.job import Job, Step, folder_of, play, play_kept
 from hanse.lab.player import PlayedJobs
-from hanse.lab.sweep import GridPoint, means, rows_of, run_sweep
+from hanse.lab.sweep import GridPoint, means, means_table, printed_rows, rows_of, run_sweep
 
 
 def table(folder: Path) -> list[dict[str, str]]:
@@ -56,6 +56,28 @@ def test_means_by_hand(tmp_path: Path) -> None:
     one = PlayedJobs({points[0].job.key: done.results[points[0].job.key]}, {}, 1)
     assert means(points, rows_of(points, one))[0]["best test/accuracy sd"] is None
     assert [row["status"] for row in rows_of(points, one)] == ["done", *["waiting"] * 5]
+
+
+def test_what_is_printed_are_the_figures_that_are_asked_for(tmp_path: Path) -> None:
+    def work(job: Job, step: Step) -> dict[str, Any]:
+        found = made_up(job, step)
+        figures = ("test/auc", "test/auc_error", "client/test_auc", "client/test_accuracy", "client/test_fit_q25")
+        found["curves"] |= {figure: [0.5, 0.6, 0.7] for figure in figures}
+        return found
+
+    def printed(more: str) -> tuple[list[str], list[str]]:
+        points = points_of(tmp_path, "train.lr=0.5,0.25", seeds=2, more=more)
+        rows = rows_of(points, run_sweep(points, tmp_path / f"out{len(more)}", workers=1, work=work))
+        tables = printed_rows(points, rows), means_table(points, means(points, rows))
+        return tuple([str(column.header) for column in table.columns] for table in tables)  # type: ignore[return-value]
+
+    of_auc = ["test/auc", "client/test_auc"]
+    assert printed('[eval]\nmetrics = ["auc"]\n') == (
+        ["lr", "seed", "status", *of_auc, "ms_per_round"],
+        ["lr", "n", *of_auc],
+    )
+    plain = ["test/accuracy", "client/test_accuracy", "best test/accuracy"]
+    assert printed("") == (["lr", "seed", "status", *plain, "ms_per_round"], ["lr", "n", *plain])
 
 
 def test_a_dead_worker_costs_its_run_alone(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from hanse.data import Dataset, Samples
 from hanse.federation.check import room
 from hanse.federation.codec import pack, unpack_reply
 from hanse.federation.node import Assignment, ClientData, Node
+from hanse.learning.metrics import LOSS, reading_of
 from hanse.reports.accuracy import curve_charts
 from hanse.reports.compare import compare_runs, compare_tables
 from hanse.reports.groups import group_runs
 from hanse.reports.report import summary
-from hanse.reports.statement import statement, train_alone
+from hanse.reports.statement import MainFit, statement, train_alone
 from hanse.reports.statement_page import render
 from hanse.runs.record import load_run
 from hanse.runs.setup import build, settle_engine
@@ -107,7 +108,10 @@ def test_the_hospitals_statement_speaks_of_auc_and_does_not_say_it_lost(played: 
     assert joined[1] < alone[1]  # by accuracy, which the others' prevalence spoils, it lost
     assert found.verdict.answer in ("yes", "even")
     told = " ".join(found.verdict.reasons)
-    assert f"Its model's AUC on its own test data is {joined[0]:.3f}; alone it would be {alone[0]:.3f}" in told
+    ends = main.interval or (np.nan, np.nan)
+    assert ends[0] < joined[0] < ends[1] <= 1
+    sure = f"(95 % interval {ends[0]:.3f} to {ends[1]:.3f})"
+    assert f"Its model's AUC on its own test data is {joined[0]:.3f} {sure}; alone it would be {alone[0]:.3f}" in told
     assert "with 95 % confidence" in told
     assert "% of its own" not in told
     low, high = main.difference_interval or (np.nan, np.nan)
@@ -276,3 +280,32 @@ def test_a_participant_on_a_network_reports_the_metrics_of_its_job(tmp_path: Pat
     assert found.gaps == {"failing": "RuntimeError: no such luck"}
     assert found.without_block is not None
     assert found.without_block.shape == (20,)
+
+
+def cost(y: Any, p: Any, missed: float = 5.0) -> float:
+    """Return what the missed cases cost, a patient."""
+    return missed * float(((p[:, 1] < 0.5) & (y == 1)).mean())
+
+
+def doubled(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return twice the cross-entropy."""
+    return 2 * torch.nn.functional.cross_entropy(outputs, y, reduction="none")
+
+
+def test_functions_as_metric_and_loss_are_written_down_by_their_import_paths() -> None:
+    metrics = [cost, {"name": cost, "missed": 2.0}, "auc"]
+    given = experiment(eval={"metrics": metrics}, train={"loss": doubled})
+    assert given.eval.metrics == [HERE + "cost", {"name": HERE + "cost", "missed": 2.0}, "auc"]
+    assert given.train.loss == HERE + "doubled"
+    assert given == experiment(eval={"metrics": given.eval.metrics}, train={"loss": HERE + "doubled"})
+    for section, said in (("eval", {"metrics": [lambda y, p: 1.0]}), ("train", {"loss": lambda o, y: o})):
+        with pytest.raises(UserError, match="no module has it by a name: define it with 'def' at the top of a module"):
+            experiment(**{section: said})
+
+
+def test_an_interval_ends_where_the_metric_does() -> None:
+    fit = MainFit(reading=reading_of("auc") or LOSS, values=(0.96,), error=0.1, blocks=20)
+    low, high = fit.interval or (np.nan, np.nan)
+    assert low == pytest.approx(0.96 - 2.093 * 0.1, abs=1e-3)  # Student's t with 19 degrees of freedom
+    assert high == 1.0
+    assert (replace(fit, reading=LOSS).interval or (0, 0))[1] == pytest.approx(0.96 + 2.093 * 0.1, abs=1e-3)

@@ -145,3 +145,41 @@ def test_an_older_run_asks_its_data(played: hanse.Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="an older hanse wrote it"):
         hanse.load(folder).model()
     assert same(hanse.load(folder, trust=True).model(3), played.model(3))
+
+
+def two_towers(input_shape: Any, num_classes: int) -> nn.Module:
+    class Towers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.vitals = nn.Linear(*input_shape["vitals"], num_classes)
+            self.labs = nn.Linear(*input_shape["labs"], num_classes)
+
+        def forward(self, vitals: torch.Tensor, labs: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.vitals(vitals) + self.labs(labs)
+            return out
+
+    return Towers()
+
+
+def test_clients_have_the_names_of_their_data_and_a_model_of_several_inputs_is_made_anew(tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(0)
+    inputs = {"vitals": torch.randn(90, 3, generator=draw), "labs": torch.randn(90, 2, generator=draw)}
+    given = hanse.Experiment(mechanism={"name": "local"}, run={"rounds": 1})
+    data = (inputs, torch.arange(90) % 2, ["Hope", "St Mary", "Hope"] * 30)
+    played = hanse.run(given, data=data, model=two_towers, out=tmp_path / "run")
+    run = hanse.load(tmp_path / "run", model=two_towers)
+    assert run.names == played.names == ("Hope", "St Mary")
+    assert run.clients_to_pandas()["name"].tolist() == ["Hope", "St Mary"]
+    assert same(run.model("St Mary"), played.model(1))
+    assert same(hanse.load(tmp_path / "run", model=played.model(0)).model("St Mary"), played.model(1))
+    assert not same(run.model("Hope"), played.model(1))
+    with pytest.raises(UserError, match=r"its model was given as an object; give it again, as in hanse.load\("):
+        hanse.load(tmp_path / "run").model("Hope")
+
+
+def test_a_name_where_clients_have_none(played: hanse.Run) -> None:
+    assert played.path is not None
+    run = hanse.load(played.path)
+    assert run.names == ()
+    with pytest.raises(UserError, match="no client has this name; give its number: this run's clients have no names"):
+        run.model("Hope")

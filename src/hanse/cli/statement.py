@@ -17,7 +17,7 @@ from hanse.cli.options import LedgerUrl, Trust, err, out, say, trusting
 if TYPE_CHECKING:
     from hanse.reports.disputes import Replay
     from hanse.reports.prospect import Prospect
-    from hanse.reports.statement import Statement
+    from hanse.reports.statement import Fit, Statement
 
 EPILOG = (
     "Examples:\n\nhanse statement runs/market --client 3\n\nhanse statement runs/market --all\n\n"
@@ -121,12 +121,26 @@ def _all(folder: Path, alone: Path | None, train_alone: bool, as_json: bool, led
         return
     for found in made:
         _kept(folder / "statements" / f"client-{found.client}.html", render(found))
-    table = RichTable("client", "did joining pay?", "worth of its updates")
+    table = RichTable("client", "did joining pay?", f"its model's {run.main.title}", "alone", "worth of its updates")
     for found in made:
         worth = found.contributed.value
-        table.add_row(found.label, found.verdict.headline, "-" if worth is None else f"{worth:.3g}")
+        ours, theirs = _figures(found.fit)
+        table.add_row(found.label, found.verdict.headline, ours, theirs, "-" if worth is None else f"{worth:.3g}")
     say(table, wrap=True)
     say(f"wrote {len(made)} pages in {folder / 'statements'}")
+
+
+def _figures(fit: Fit) -> tuple[str, str]:
+    """Return the main metric of a client's model on its own test data, with its 95 % interval, and that of the model
+    that it trained alone; "-" where they are not known.
+    """
+    from hanse.learning.metrics import ACCURACY
+    from hanse.reports.statement import MainFit
+
+    main = fit.main or MainFit(reading=ACCURACY, values=(fit.last,), alone=fit.alone_accuracy)
+    ours, alone = ("-" if value is None else main.reading.show(value) for value in (main.last, main.alone))
+    between = "" if main.interval is None else f" ({' to '.join(map(main.reading.show, main.interval))})"
+    return ours + between, alone
 
 
 def _kept(page: Path, text: str) -> None:
@@ -143,7 +157,8 @@ def _write(found: Statement, page: Path | None) -> None:
         print(json.dumps(found.as_json(), indent=1, allow_nan=False))
         return
     _kept(page, render(found))
-    for line in filter(None, (found.verdict.headline + ".", *found.verdict.reasons, _worth(found))):
+    name = "" if found.label == str(found.client) else f"{found.label}: "
+    for line in filter(None, (f"{name}{found.verdict.headline}.", *found.verdict.reasons, _worth(found))):
         say(line, wrap=True)
     say(f"wrote {page}")
 

@@ -90,9 +90,9 @@ def sweep(
     if as_json:
         print(json.dumps({"rows": rows, "means": averages}, indent=1))
     else:
-        out.print(printed_rows(rows))
+        out.print(printed_rows(points, rows))
         if averages:
-            out.print(means_table(averages))
+            out.print(means_table(points, averages))
         say(f"{len(points)} runs, {done.played} of them now; {folder / table}")
     if done.failures:
         err.print(f"hanse: {len(done.failures)} of {len(points)} runs failed; the same command tries them again")

@@ -21,6 +21,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.lab.job import Job, play, play_kept, seeded
 from hanse.lab.player import PlayedJobs, Work, play_all
+from hanse.learning.metrics import readings_of
 from hanse.runs.config import read_file
 from hanse.runs.overrides import NAMED, changed_by, fitting, name_of, replaced
 
@@ -326,21 +327,37 @@ def _columns(rows: Sequence[Row]) -> list[str]:
     return [name for name in every if name not in ("error", "key")] + ["error", "key"]
 
 
-def printed_rows(rows: Sequence[Row]) -> RichTable:
-    """Return what a person wants of the rows: what varied, status, accuracies, time, and why a run failed."""
-    hidden = {"key", "folder", "best after rounds", "megabytes", "seconds"}
-    if _said(rows, "test/accuracy"):
-        hidden.add("test/loss")
-    return _rich(rows, [name for name in _columns(rows) if name not in hidden and _said(rows, name)])
+def printed_rows(points: Sequence[GridPoint], rows: Sequence[Row]) -> RichTable:
+    """Return what a person wants of the rows, as many columns as a terminal has room for: what varied, status, the
+    figures of :func:`_asked`, time, and why a run failed. The file has all.
+    """
+    hidden = {"key", "folder", "rounds", "best after rounds", "megabytes", "seconds"}
+    asked = _asked(points, rows)
+    columns = [name for name in _columns(rows) if ("/" not in name and name not in hidden) or name in asked]
+    return _rich(rows, [name for name in columns if _said(rows, name)])
 
 
-def means_table(found: Sequence[Row]) -> RichTable:
-    """Return the means with their deviations behind a plus-minus sign."""
-    lines = []
+def _asked(points: Sequence[GridPoint], rows: Sequence[Row]) -> set[str]:
+    """Return the figures that the experiments ask for, of the server's test and the mean over clients: of the metrics
+    that they name, or else the accuracy and its best, or else (there are no classes) the loss.
+    """
+    named = {r.key for p in points for r in readings_of(p.job.sections.get("eval", {}).get("metrics"))}
+    best = {"best test/accuracy"}
+    if not named:
+        of_classes = _said(rows, "test/accuracy") or _said(rows, "client/test_accuracy")
+        named, best = ({"accuracy"}, best) if of_classes else ({"loss"}, set())
+    elif "accuracy" not in named:
+        best = set()
+    return {figure for key in named for figure in (f"test/{key}", f"client/test_{key}")} | best
+
+
+def means_table(points: Sequence[GridPoint], found: Sequence[Row]) -> RichTable:
+    """Return the means of :func:`_asked` with their deviations behind a plus-minus sign."""
+    lines, asked = [], _asked(points, found)
     for row in found:
         line = {}
         for name, value in row.items():
-            if name.endswith(" sd"):
+            if name.endswith(" sd") or ("/" in name and name not in asked):
                 continue
             sd = row.get(f"{name} sd")
             line[name] = value if sd is None else f"{value:.4g} ± {sd:.2g}"

@@ -35,13 +35,14 @@ Given = str | Mapping[str, Any]
 @dataclass(frozen=True)
 class Reading:
     """How a metric is read: the ``key`` that its figures have, its ``title`` in a sentence, whether less is better, and
-    whether it is a share that is shown in percent.
+    whether it is a share that is shown in percent; ``within`` which bounds it lies.
     """
 
     key: str
     title: str
     less_is_better: bool = False
     percent: bool = False
+    within: tuple[float, float] = (-math.inf, math.inf)
 
     @property
     def factor(self) -> float:
@@ -62,16 +63,17 @@ class Reading:
         return f"{100 * value:+.1f} points" if self.percent else f"{value:+.3f}" if abs(value) < 10 else f"{value:+.4g}"
 
 
-ACCURACY = Reading("accuracy", "accuracy", percent=True)
+_SHARE = (0.0, 1.0)
+ACCURACY = Reading("accuracy", "accuracy", percent=True, within=_SHARE)
 LOSS = Reading("loss", "loss", less_is_better=True)
 _READINGS = {
     reading.key: reading
     for reading in (
         ACCURACY,
-        Reading("balanced_accuracy", "balanced accuracy", percent=True),
-        Reading("auc", "AUC"),
-        Reading("average_precision", "average precision"),
-        Reading("f1", "F1"),
+        Reading("balanced_accuracy", "balanced accuracy", percent=True, within=_SHARE),
+        Reading("auc", "AUC", within=_SHARE),
+        Reading("average_precision", "average precision", within=_SHARE),
+        Reading("f1", "F1", within=_SHARE),
         Reading("log_loss", "log loss", less_is_better=True),
         Reading("r2", "R2"),
         Reading("mae", "MAE", less_is_better=True),

@@ -141,8 +141,9 @@ class MainFit:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the value (Student's t); None if its error is not known."""
-        return self._around(self.last, self.error)
+        """The 95 % interval of the value (Student's t), within the metric's bounds; None if its error is not known."""
+        around, (least, most) = self._around(self.last, self.error), self.reading.within
+        return None if around is None else (max(around[0], least), min(around[1], most))
 
     @property
     def difference_interval(self) -> tuple[float, float] | None:
@@ -865,10 +866,10 @@ def _by_main(main: MainFit) -> tuple[int | None, str]:
     reading, last = main.reading, main.last
     if last is None:
         return None, f"Its model's {reading.title} on its own test data is not known: {main.gap}."
-    told = f"Its model's {reading.title} on its own test data is {reading.show(last)}"
+    sure = "" if main.interval is None else f" (95 % interval {' to '.join(map(reading.show, main.interval))})"
+    told = f"Its model's {reading.title} on its own test data is {reading.show(last)}{sure}"
     if main.difference is None or main.alone is None:
-        sure = "" if main.interval is None else f" (95 % interval {' to '.join(map(reading.show, main.interval))})"
-        return None, f"{told}{sure}; what alone is not known{f': {main.alone_gap}' if main.alone_gap else ''}."
+        return None, f"{told}; what alone is not known{f': {main.alone_gap}' if main.alone_gap else ''}."
     told += f"; alone it would be {reading.show(main.alone)}{' (less is better)' if reading.less_is_better else ''}"
     between = main.difference_interval
     if between is None:

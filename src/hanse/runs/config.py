@@ -109,6 +109,22 @@ Function = Annotated[
 ]
 
 
+def _named(given: Any) -> Any:
+    """Return a loss or metric as it is written down, with the import path of a function in the function's place."""
+    if isinstance(given, Mapping) and callable(given.get("name")):
+        return {**given, "name": _named(given["name"])}
+    if not callable(given):
+        return given
+    path = path_of(given)
+    if "<" in path:
+        raise ValueError("no module has it by a name: define it with 'def' at the top of a module or script")
+    return path
+
+
+# a name or an import path, or a table with either and options; a function is written down by its import path
+Named = Annotated[str | dict[str, Any], BeforeValidator(_named)]
+
+
 class TrainSection(Section):
     """``[train]``: local SGD; ``batch_size`` (32 if nothing is said), ``batches_per_epoch``, or ``steps`` of batches,
     which may be fresh draws of a ``batch_share`` of the samples. ``lr_decay_by``, ``order`` and ``statistics`` make it
@@ -135,7 +151,7 @@ class TrainSection(Section):
     lr_decay_by: Literal["round", "last"] = "round"
     order: Literal["shuffled", "by_class"] = "shuffled"
     statistics: Literal["averaged", "own"] = "averaged"
-    loss: str | dict[str, Any] | None = None
+    loss: Named | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -242,7 +258,7 @@ class EvalSection(Section):
     every: Positive = 1
     clients: Count | Literal["all"] = "all"
     model: Literal["deployed", "trained"] = "deployed"
-    metrics: Annotated[list[str | dict[str, Any]], Field(min_length=1)] | None = None
+    metrics: Annotated[list[Named], Field(min_length=1)] | None = None
 
 
 class RunSection(Section):

@@ -376,7 +376,10 @@ def _from_the_start(
         if hold is None:
             return _play(experiment, setup, state, None, observers, said)
         books, data = setup.mechanism.settle is not None, fingerprint(setup.data)
-        shape = {"input_shape": setup.data.input_shape, "num_classes": setup.data.num_classes}
+        shape = {
+            "input_shape": setup.data.inputs.shapes or setup.data.input_shape,
+            "num_classes": setup.data.num_classes,
+        }
         folder = RunDir.create(
             hold.folder, experiment, hold, data=data, about=setup.about, shape=shape, overwrite=overwrite, books=books
         )

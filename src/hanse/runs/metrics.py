@@ -49,7 +49,7 @@ def missing_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list
     own, lines = targets_of(data, tested) if problem.metrics else {}, []
     for metric in problem.metrics:
         if gaps := _gaps(metric, own):
-            names = [f"client {c}" for c in list(gaps)[:_NAMED]] + (["others"] if len(gaps) > _NAMED else [])
+            names = [data.called(c) for c in list(gaps)[:_NAMED]] + (["others"] if len(gaps) > _NAMED else [])
             told = f"{len(gaps)} of {len(own)} clients have no {metric.reading.title} of their own"
             first = next(iter(gaps))
             lines.append(

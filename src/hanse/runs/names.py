@@ -41,7 +41,8 @@ def client_of(name: str, names: Sequence[str], where: str = "--client") -> int:
         close = [label for label in names if not label.isdecimal()]
         what = f"no client has this name{nearest(name, close) if close else ''}"
         what = what if not called else f"{len(called)} clients have this name"
-        raise UserError(f"{where} {name}: {what}; give its number, 0 to {len(names) - 1}")
+        said = f", 0 to {len(names) - 1}" if names else ": this run's clients have no names"
+        raise UserError(f"{where} {name}: {what}; give its number{said}")
     return called[0]
 
 

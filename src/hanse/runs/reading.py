@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from hanse.base.errors import UserError, first_line
 from hanse.base.files import read_json
 from hanse.base.looking import is_looking, looking
 from hanse.data import build as build_data
+from hanse.data.samples import Input, Inputs
+from hanse.data.spec import OBJECT
 from hanse.learning.job import Problem
 from hanse.learning.models import MODELS, build_module, layout_of
 from hanse.rounds.round import LoopState
@@ -25,7 +27,7 @@ from hanse.runs.record import METRICS, OWN_TESTS, SEATS, SHAPE, RunRecord, load_
 _WEIGHED = frozenset({"lora"})  # models that come with weights of their own, which cannot be counted before
 
 
-def load(path: str | Path, *, model: nn.Module | None = None, trust: bool = False) -> Run:
+def load(path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None = None, trust: bool = False) -> Run:
     """Read the run in a directory and return it as :func:`hanse.run` did: metrics, seats, models, balances.
 
     Nothing is trained, written or locked, and the data need not be here; a run that goes on is read as far as it is.
@@ -35,7 +37,8 @@ def load(path: str | Path, *, model: nn.Module | None = None, trust: bool = Fals
 
     Import paths in the run's files are refused unless you ``trust`` them, since they name code that would run: the
     mechanism's at once, the model's when a model is asked for. ``model`` is a module to take in its place, of the same
-    architecture; it is copied. Raises UserError: no run directory, no finished round, damaged, or not trusted.
+    architecture, which is copied, or the function that makes one, as :func:`hanse.run` takes it. Raises UserError: no
+    run directory, no finished round, damaged, or not trusted.
     """
     record = load_run(path)
     with looking(trust=trust):
@@ -45,7 +48,16 @@ def load(path: str | Path, *, model: nn.Module | None = None, trust: bool = Fals
         except UserError as wrong:
             raise UserError(*map(_in_python, wrong.lines)) from None
     metrics, seats = (played_lines(record.path, name) for name in (METRICS, SEATS))
-    run = Run(experiment, problem, metrics, seats, path=record.path, why_no_model=why, tested=_tests(record))
+    run = Run(
+        experiment,
+        problem,
+        metrics,
+        seats,
+        path=record.path,
+        why_no_model=why,
+        tested=_tests(record),
+        names=record.names,
+    )
     state = _last(record.path)
     if state is None:
         run.why_no_model = run.why_no_model or f"{record.path}: has no checkpoint that can be read, so no models"
@@ -71,10 +83,16 @@ def _in_python(line: str) -> str:
     return line.replace("--trust allows it", "hanse.load(..., trust=True) allows it")
 
 
-def _problem(path: Path, experiment: Experiment, model: nn.Module | None) -> tuple[Problem | None, str]:
+def _problem(
+    path: Path, experiment: Experiment, model: nn.Module | Callable[..., nn.Module] | None
+) -> tuple[Problem | None, str]:
     """Return the template of the run's models, or None and why there is none."""
+    if model is not None and not isinstance(model, nn.Module):
+        model = build_module(model, *_shape(path, experiment), experiment.run.seed, **_options(experiment))
     if model is not None:
         return Problem(model, layout_of(model, experiment.model.send)), ""
+    if experiment.model.name == OBJECT:
+        return None, f"{path}: its model was given as an object; give it again, as in hanse.load(..., model=Net())"
     try:
         module = _module(path, experiment)
         return Problem(module, layout_of(module, experiment.model.send)), ""
@@ -86,19 +104,23 @@ def _module(path: Path, experiment: Experiment) -> nn.Module:
     """Return a module of the run's architecture, first without memory: how large it is may be a stranger's word."""
     shape, classes = _shape(path, experiment)
     name, send = experiment.model.name, experiment.model.send
-    options = {key: value for key, value in experiment.model.options.items() if key != "send"}
     if name in _WEIGHED and is_looking():
         raise UserError(f"model.name: {name!r}: loads a base model that this run's files name; --trust allows it")
     if name in MODELS and name not in _WEIGHED:
         try:
             with torch.device("meta"):
-                size = layout_of(build_module(name, shape, classes, 0, **options), send).size
+                size = layout_of(build_module(name, shape, classes, 0, **_options(experiment)), send).size
         except (RuntimeError, OverflowError) as wrong:
             raise UserError(f"{path}: the model {name!r} cannot be made: {first_line(wrong)}") from None
         state = _last(path)
         if state is not None and size != state.table.rows.shape[1]:
             raise UserError(f"{path}: its models have {state.table.rows.shape[1]:,} numbers, and {name!r} {size:,}")
-    return build_module(name, shape, classes, experiment.run.seed, **options)
+    return build_module(name, shape, classes, experiment.run.seed, **_options(experiment))
+
+
+def _options(experiment: Experiment) -> dict[str, Any]:
+    """Return the options that the run's model was made with."""
+    return {key: value for key, value in experiment.model.options.items() if key != "send"}
 
 
 def _shape(path: Path, experiment: Experiment) -> tuple[Any, int | None]:
@@ -119,10 +141,12 @@ def _shape(path: Path, experiment: Experiment) -> tuple[Any, int | None]:
 
 
 def _tupled(shape: Any) -> Any:
-    """Return a shape as it was before it was written as JSON: a tuple, or one by name; None if it is no shape."""
+    """Return a shape as it was before it was written as JSON: a tuple, or inputs by name; None if it is no shape."""
     if isinstance(shape, Mapping):
         found = {name: _tupled(below) for name, below in shape.items()}
-        return None if None in found.values() else found
+        if not all(isinstance(below, tuple) for below in found.values()):
+            return None
+        return Inputs(tuple(Input(name, below) for name, below in found.items()))
     whole = isinstance(shape, list) and all(map(_is_size, shape))
     return tuple(shape) if whole else None
 

@@ -495,6 +495,11 @@ class RunRecord:
         """Return what to call a client: its name if the run gives it one, else its number."""
         return self._names.get(client, str(client))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the clients are called, by number; empty if they have no names."""
+        return tuple(map(self.client_label, range(self.num_clients))) if self._names else ()
+
     @cached_property
     def _names(self) -> dict[int, str]:
         return client_names(self.path) | {seat.client: seat.name for seat in self.clients if seat.name}
