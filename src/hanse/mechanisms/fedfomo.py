@@ -26,7 +26,8 @@ def gains(loss_old: Floats, loss_received: Floats, distance: Floats) -> Floats:
 
     ``loss_old [m]``, ``loss_received [m, n]``, ``distance [m, n]``; a loss that is not finite gains nothing.
     """
-    fall = np.asarray(loss_old, np.float64)[:, None] - np.asarray(loss_received, np.float64)
+    with np.errstate(invalid="ignore"):  # both infinite: not a number, which gains nothing
+        fall = np.asarray(loss_old, np.float64)[:, None] - np.asarray(loss_received, np.float64)
     known = np.isfinite(fall) & (np.asarray(distance) > 0)
     return np.divide(fall, distance, out=np.zeros(fall.shape), where=known)
 

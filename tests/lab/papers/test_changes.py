@@ -51,9 +51,7 @@ def test_every_setting_that_differs_is_named_with_both_values(paper: str, recipe
             here = {c.place for c in table.cells}
             axes = [{place[axis] for place in here} for axis in range(3)]
             for place in {c.place for c in full.cells if c.variants} - here:
-                whole = [
-                    word for axis, word in enumerate(place) if word not in axes[axis]
-                ]  # a group or row that is out
+                whole = [word for axis, word in enumerate(place) if word not in axes[axis]]  # groups, rows that are out
                 without = [line for line in lines if "without" in line]
                 assert any(word in line for word in whole for line in without) or (
                     not whole and any(all(word in line for word in place) for line in without)

@@ -236,7 +236,7 @@ def table_markdown(outcome: TableOutcome, full: PaperTable, whole: PaperTable | 
     for group, columns, algorithms, here in _blocks(found):
         lines += [f"| {group} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
         of = {name: [row for (column, _), row in here.items() if column == name] for name in columns}
-        whole = {name: _counts(of[name]) for name in columns}
+        counts = {name: _counts(of[name]) for name in columns}
         printed = {name: any(row.cell.published is not None for row in of[name]) for name in columns}
         for algorithm in algorithms:
             cells = []
@@ -248,8 +248,8 @@ def table_markdown(outcome: TableOutcome, full: PaperTable, whole: PaperTable | 
                 if row is None:
                     cells.append("")
                     continue
-                theirs = f" / {_figures(row.cell.published, whole=whole[column])}" if printed[column] else ""
-                cells.append(f"{_figures(row.best, whole=whole[column])}{variant}{few}{theirs}")
+                theirs = f" / {_figures(row.cell.published, whole=counts[column])}" if printed[column] else ""
+                cells.append(f"{_figures(row.best, whole=counts[column])}{variant}{few}{theirs}")
             lines.append(f"| {algorithm} | {' | '.join(cells)} |")
         lines.append("")
     agreed = orders(found)
