@@ -155,7 +155,8 @@ def _tensor(given: Any, what: str) -> Tensor:
         if given.dtype.kind == "u" and given.dtype.itemsize > 1:
             kind = "int64"
         with np.errstate(over="ignore"):  # what is too large for float32 is found as infinite
-            return torch.from_numpy(np.ascontiguousarray(given.astype(kind, copy=False)))
+            found = np.ascontiguousarray(given.astype(kind, copy=False))
+            return torch.from_numpy(found if found.flags.writeable else found.copy())
     if isinstance(given, np.ndarray):
         example = f", such as {given.flat[0]!r}" if given.size else ""
         hint = "; numpy.unique(..., return_inverse=True) numbers them" if what.endswith("labels") else ""

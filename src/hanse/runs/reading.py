@@ -10,17 +10,22 @@ import torch
 from torch import nn
 
 from hanse.base.errors import UserError, first_line
-from hanse.base.files import read_json
 from hanse.base.looking import is_looking, looking
 from hanse.data import build as build_data
+from hanse.data.samples import Inputs
+from hanse.data.spec import OBJECT
+from hanse.learning.by_name import ByName
 from hanse.learning.job import Problem
+from hanse.learning.losses import takes_one_output
 from hanse.learning.models import MODELS, build_module, layout_of
 from hanse.rounds.round import LoopState
 from hanse.runs.checkpoint import CorruptCheckpointError
 from hanse.runs.checkpoint import load as load_checkpoint
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Budget, Run
+from hanse.runs.names import client_names
 from hanse.runs.record import METRICS, OWN_TESTS, SEATS, SHAPE, RunRecord, load_run, played_lines
+from hanse.runs.shape import read_shape, same_frozen
 
 _WEIGHED = frozenset({"lora"})  # models that come with weights of their own, which cannot be counted before
 
@@ -50,7 +55,10 @@ def load(path: str | Path, *, model: nn.Module | None = None, trust: bool = Fals
     if state is None:
         run.why_no_model = run.why_no_model or f"{record.path}: has no checkpoint that can be read, so no models"
     else:
-        run.table, run.home, run.personal, run.book = state.table, state.home, state.personal, state.book
+        run.table, run.home, run.held = state.table, state.home, state.held
+        run.personal, run.book = state.personal, state.book
+    names = client_names(record.path)
+    run.names = tuple(names.get(c, str(c)) for c in range(len(run.home) or len(names))) if names else ()
     budget = Budget(experiment.run)
     try:
         budget.spend(metrics)
@@ -73,19 +81,30 @@ def _in_python(line: str) -> str:
 
 def _problem(path: Path, experiment: Experiment, model: nn.Module | None) -> tuple[Problem | None, str]:
     """Return the template of the run's models, or None and why there is none."""
+
+    def made(module: nn.Module) -> Problem:
+        problem = Problem(module, layout_of(module, experiment.model.send))
+        same_frozen(path, problem)
+        return problem
+
     if model is not None:
-        return Problem(model, layout_of(model, experiment.model.send)), ""
+        shape = read_shape(path / SHAPE)[0] if (path / SHAPE).exists() else ()
+        return made(ByName(model, shape) if isinstance(shape, Inputs) else model), ""
     try:
-        module = _module(path, experiment)
-        return Problem(module, layout_of(module, experiment.model.send)), ""
+        return made(_module(path, experiment)), ""
     except UserError as wrong:
         return None, f"{_in_python(wrong.lines[0])}; or give the module, as in hanse.load(..., model=Net())"
 
 
 def _module(path: Path, experiment: Experiment) -> nn.Module:
     """Return a module of the run's architecture, first without memory: how large it is may be a stranger's word."""
-    shape, classes = _shape(path, experiment)
     name, send = experiment.model.name, experiment.model.send
+    if name == OBJECT:
+        what = (experiment.model.model_extra or {}).get("object", "?")
+        raise UserError(f"{path}: its model was given as an object ({what}), which no file can name")
+    shape, classes = _shape(path, experiment)
+    if classes is not None and takes_one_output(experiment.train.loss):
+        classes = 1
     options = {key: value for key, value in experiment.model.options.items() if key != "send"}
     if name in _WEIGHED and is_looking():
         raise UserError(f"model.name: {name!r}: loads a base model that this run's files name; --trust allows it")
@@ -103,32 +122,12 @@ def _module(path: Path, experiment: Experiment) -> nn.Module:
 
 def _shape(path: Path, experiment: Experiment) -> tuple[Any, int | None]:
     """Return the shape of a sample and the number of classes; of runs that do not say them from the data."""
-    if not (path / SHAPE).exists():
-        if is_looking():
-            raise UserError(
-                f"{path}: an older hanse wrote it, so its data are needed for its models; --trust allows it"
-            )
-        data = build_data(experiment.data)
-        return data.input_shape, data.num_classes
-    said = read_json(path / SHAPE)
-    classes = said.get("num_classes") if isinstance(said, Mapping) else 0
-    shape = _tupled(said.get("input_shape")) if isinstance(said, Mapping) else None
-    if shape is None or not (classes is None or _is_size(classes)):
-        raise UserError(f'{path / SHAPE}: must be {{"input_shape": [numbers], "num_classes": number}}')
-    return shape, classes
-
-
-def _tupled(shape: Any) -> Any:
-    """Return a shape as it was before it was written as JSON: a tuple, or one by name; None if it is no shape."""
-    if isinstance(shape, Mapping):
-        found = {name: _tupled(below) for name, below in shape.items()}
-        return None if None in found.values() else found
-    whole = isinstance(shape, list) and all(map(_is_size, shape))
-    return tuple(shape) if whole else None
-
-
-def _is_size(size: object) -> bool:
-    return isinstance(size, int) and 0 < size < 2**50
+    if (path / SHAPE).exists():
+        return read_shape(path / SHAPE)
+    if is_looking():
+        raise UserError(f"{path}: an older hanse wrote it, so its data are needed for its models; --trust allows it")
+    data = build_data(experiment.data)
+    return data.sample_shape, data.num_classes
 
 
 def _last(path: Path) -> LoopState | None:
