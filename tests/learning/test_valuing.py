@@ -185,3 +185,25 @@ def test_what_evaluate_raises_is_seen_as_it_is() -> None:
     with pytest.raises(ValueError, match=r"^my own mistake$") as wrong:
         hanse.value(ROWS, broken)
     assert not isinstance(wrong.value, UserError)
+
+
+def test_what_is_no_number_or_function_is_refused_and_what_is_given_stays() -> None:
+    for wrong, words in (
+        ({"evaluate": 0.5}, "evaluate: 0.5: must be a function"),
+        ({"method": ["exact"]}, "no such name"),
+        ({"method": "monte_carlo", "permutations": 1.5}, "permutations: 1.5: must be a whole number"),
+    ):
+        with pytest.raises(UserError, match=words):
+            hanse.value(**{"updates": ROWS, "evaluate": loss, **wrong})  # type: ignore[arg-type]
+    weighed = hanse.value(ROWS, loss, torch.tensor(WEIGHTS, requires_grad=True), "exact", start=np.float32(0.0))  # type: ignore[arg-type]
+    np.testing.assert_allclose(weighed.values, hanse.value(ROWS, loss, WEIGHTS, "exact").values)
+
+    states = [nn.BatchNorm1d(2).state_dict() for _ in range(2)]
+
+    def counts(state: Any) -> float:
+        state["num_batches_tracked"].add_(1)
+        return 1.0
+
+    turned = dict(reversed(states[1].items()))  # the same entries in another order
+    assert hanse.value([states[0], turned], counts, method="exact").values.tolist() == [0.5, 0.5]
+    assert int(states[0]["num_batches_tracked"]) == 0

@@ -93,8 +93,27 @@ def owners_in(column: Any, client: str, where: str) -> NDArray[Any]:
         raise UserError(
             f"{where}: column '{client}': no client in {rows_of(rows, None)}; fill them, or drop these rows"
         )
-    values = column.to_list()
-    return np.array([name_of(f"{client} {v}" if isinstance(v, int | float) else v) for v in values], dtype=object)
+    return names_of(column.to_list(), f"{where}: column '{client}'", client)
+
+
+def names_of(values: Sequence[Any], where: str, kind: str = "client") -> NDArray[Any]:
+    """Return the name of the client that each of these values stands for; a number is called by its ``kind``.
+
+    Raises UserError for two clients whose names would be shown alike: they would become one.
+    """
+    names: dict[Any, str] = {}
+    for value in values:
+        if value not in names:
+            names[value] = name_of(f"{kind} {value}" if isinstance(value, int | float) else value)
+    if len(set(names.values())) < len(names):
+        shown = list(names.values())
+        alike = next(name for name in shown if shown.count(name) > 1)
+        first, second = [value for value, name in names.items() if name == alike][:2]
+        raise UserError(
+            f"{where}: {str(first)[:200]!r} and {str(second)[:200]!r} are two clients whose names are shown alike, "
+            f"{alike!r} (one line, {NAME} characters): give them other names, or the same one"
+        )
+    return np.array([names[value] for value in values], dtype=object)
 
 
 def name_of(value: Any) -> str:

@@ -9,7 +9,7 @@ be trained on is refused here, in words of the table: the column, the client, ho
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch.utils.data import Dataset as TorchDataset
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
-from hanse.data.frames import LISTED, Features, Rows, is_frame, name_of, of_frame, rows_of
+from hanse.data.frames import LISTED, Features, Rows, is_frame, name_of, names_of, of_frame, rows_of
 from hanse.data.hugging_face import array_of, is_hugging_face, of_hugging_face
 from hanse.data.samples import Samples, as_tensors, first_gap
 
@@ -212,7 +212,12 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | 
 def _of_arrays(given: Sequence[Any], name: str) -> Rows:
     x, y, clients = (*given, None) if len(given) == 2 else given
     y = np.asarray(y) if isinstance(y, list | tuple) else y
-    x = {part: array_of(one) for part, one in x.items()} if isinstance(x, Mapping) else array_of(x)
+    try:
+        x = {part: array_of(one) for part, one in x.items()} if isinstance(x, Mapping) else array_of(x)
+    except ValueError:  # lists of several lengths
+        raise UserError(
+            f"data: {name}: its samples are of several lengths: pad or cut them, so that all are alike"
+        ) from None
     owner = None if clients is None else _owners_of(clients, name)
     return Rows(x, y, owner)
 
@@ -222,9 +227,10 @@ def _owners_of(clients: Any, name: str) -> NDArray[Any]:
     missing = [i for i, v in enumerate(values) if v is None or v != v]
     if missing:
         raise UserError(f"data: {name}: {len(missing)} samples have no client (the first is sample {missing[0]})")
-    counted = all(isinstance(v, int) for v in values) and set(values) == set(range(len(set(values))))
-    named = values if counted else [f"client {v}" if isinstance(v, int | float) else v for v in values]
-    return np.array([name_of(v) for v in named], dtype=object)
+    values = [v if isinstance(v, Hashable) else str(v) for v in values]
+    if all(isinstance(v, int) for v in values) and set(values) == set(range(len(set(values)))):
+        return np.array([str(int(v)) for v in values], dtype=object)
+    return names_of(values, f"data: {name}")
 
 
 def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
@@ -277,6 +283,13 @@ def _of_clients(given: Mapping[Any, Any], target: str | None, features: Features
         if isinstance(parts[0].x, Mapping)
         else _stacked([p.x for p in parts], names, name)
     )
+    labels = [isinstance(p.y, np.ndarray) and p.y.dtype.kind in "OUST" for p in parts]
+    if any(labels) and not all(labels):
+        odd = next(i for i, own in enumerate(labels) if own != labels[0])
+        raise UserError(
+            f"data: {name}: client '{names[odd]}': its labels are {'words' if labels[odd] else 'numbers'}, those of "
+            f"'{names[0]}' are {'words' if labels[0] else 'numbers'}: make them all alike"
+        )
     known = [p.num_classes for p in parts if p.num_classes is not None]
     owner = np.concatenate([p.owner for p in parts if p.owner is not None])
     return Rows(x, _stacked([p.y for p in parts], names, name), owner, max(known, default=None))

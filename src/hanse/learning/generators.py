@@ -15,10 +15,12 @@ import torch
 def untouched(device: torch.device) -> Iterator[None]:
     """Give a block the generators that there are, and put them back: a user's code may draw from any of them."""
     states = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
-    random.setstate(states[0])
-    np.random.set_state(states[1])  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
 
 
 def seed_all(seed: int, device: torch.device) -> None:

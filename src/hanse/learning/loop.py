@@ -284,10 +284,12 @@ class LoopEngine(ScoringEngine):
         self._draws: bool | None = None
         self._logged: set[str] = set()
         self._counts = threading.local()
+        self._process = _settings()
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
         """Train every job; what each seat said, or why it is refused, comes with the rows."""
         done: dict[int, _Seat] = {}
+        self._process = _settings()
 
         def one(worker: int, seat: int) -> None:
             done[seat] = self._train_seat(pool, jobs[seat], recipe, lr)
@@ -344,13 +346,13 @@ class LoopEngine(ScoringEngine):
         problem.layout.load(module, job.start.to(device))
         self._counts.steps = 0
         try:
-            with torch.enable_grad():  # whatever mode a loop leaves is its own
+            with torch.enable_grad(), _restored(self._process):  # whatever mode a loop leaves is its own
                 found = self.loop(module.train(), data, round, Penalty.of(job, problem, device))
             row = _row_of(module, problem, job.start)
             return _seat_of(row, found, self._counts.steps, len(data))
         except LoopError as wrong:
             return _refused(f"its training loop {wrong}")
-        except Exception as wrong:  # whatever a user's code raises is a reason
+        except (Exception, SystemExit, GeneratorExit) as wrong:  # whatever a user's code raises is a reason
             said = last_line(wrong)
             if said not in self._logged:  # the traceback once, not in every round
                 self._logged.add(said)
@@ -371,9 +373,32 @@ class LoopEngine(ScoringEngine):
             handle.remove()
 
 
-def last_line(error: Exception) -> str:
+def _settings() -> tuple[torch.dtype, bool, bool]:
+    """Return what a loop may set for the whole process: the type of new tensors, and exact repeats."""
+    exact, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    return torch.get_default_dtype(), exact, warn
+
+
+@contextmanager
+def _restored(settings: tuple[torch.dtype, bool, bool]) -> Iterator[None]:
+    """Run a loop, and put back what it set for the process: these settings, and this thread's threads of PyTorch."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        if _settings() != settings:
+            torch.set_default_dtype(settings[0])
+            torch.use_deterministic_algorithms(settings[1], warn_only=settings[2])
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+
+
+def last_line(error: BaseException) -> str:
     """Return the last line of an error's traceback, as in ``ValueError: what was wrong``."""
-    said = [line.strip() for line in str(error).splitlines() if line.strip()]
+    try:
+        said = [line.strip() for line in str(error).splitlines() if line.strip()]
+    except Exception:  # an error of the user's own that cannot be said
+        said = []
     return f"{type(error).__name__}: {said[-1][:160]}" if said else type(error).__name__
 
 

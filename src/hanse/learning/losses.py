@@ -140,6 +140,15 @@ def _tensor(weights: Weights) -> Tensor:
     return torch.tensor(list(weights), dtype=torch.float64)
 
 
+def takes_one_output(given: str | Mapping[str, Any] | None) -> bool:
+    """Say whether a ``[train] loss`` tells two classes apart by one output, without importing what it names."""
+    table = {"name": given} if isinstance(given, str) else given
+    if not isinstance(table, Mapping):
+        return False
+    name = table.get("name")
+    return name == "bce" or (name not in LOSSES and table.get("outputs") == 1)
+
+
 def loss_told(given: str | Mapping[str, Any] | None) -> str | None:
     """Return in words what an experiment says under ``[train] loss``; None: nothing, or what its data imply anyway."""
     if isinstance(given, str):

@@ -94,11 +94,15 @@ def value(
     UserError with one line for updates that do not fit each other or are not finite, wrong weights, an option of
     another method, and a worth that is no finite number.
     """
-    if method not in _SOLVED:
+    if not isinstance(method, str) or method not in _SOLVED:
         raise UserError(f"method: {method!r}: no such name{nearest(str(method), _SOLVED)}")
     for name, given in (("budget", budget), ("permutations", permutations)):
         if given is not None and method != _OPTION[name]:
             raise UserError(f"{name}: {given}: has no effect: it is for method = '{_OPTION[name]}', not '{method}'")
+        if given is not None and (isinstance(given, bool) or not isinstance(given, int | np.integer)):
+            raise UserError(f"{name}: {given!r}: must be a whole number, at least 1")
+    if not callable(evaluate):
+        raise UserError(f"evaluate: {evaluate!r}: must be a function that takes a model and returns its worth")
     form, rows = _rows(updates)
     game = _Averages(form, rows, _weights(weights, len(rows)), evaluate, _start(start, form))
     memo = shapley.Memo(game)
@@ -126,7 +130,7 @@ class _Form:
         """Return an update as a row ``[P]`` float64. Raises UserError if it is not of this form, or not finite."""
         parts = _parts(update, where)
         mine = _parts(self.first, where)
-        if list(parts) != list(mine):
+        if parts.keys() != mine.keys():
             odd = sorted(map(str, parts.keys() ^ mine.keys()))[:3]
             raise UserError(
                 f"{where}: has other entries than updates[0] ({', '.join(odd)}): must be of one architecture"
@@ -148,7 +152,7 @@ class _Form:
         parts, found, at = _parts(like, ""), {}, 0
         for name, part in parts.items():
             if name not in self.names:
-                found[name] = part
+                found[name] = part.clone()  # evaluate may change it
                 continue
             kind = part.dtype if part.is_floating_point() else torch.float64  # an average of whole numbers is none
             found[name] = row[at : at + part.numel()].reshape(part.shape).to(part.device, kind)
@@ -210,7 +214,8 @@ def _weights(weights: Sequence[float] | None, n: int) -> Floats:
     if weights is None:
         return np.ones(n)
     try:
-        found = np.asarray(weights, dtype=np.float64)
+        given: Any = weights.detach().cpu() if isinstance(weights, Tensor) else weights
+        found = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
         raise UserError(f"weights: {weights!r}: must be {n} numbers, one for each update") from None
     if found.shape != (n,):
@@ -224,7 +229,7 @@ def _start(start: Any, form: tuple[_Form, Sequence[Any]]) -> Tensor | float:
     """Return the row ``[P]`` of the model before, or the worth of no update."""
     if start is None:
         return 0.0
-    if isinstance(start, int | float) and not isinstance(start, bool):
+    if isinstance(start, int | float | np.number) and not isinstance(start, bool):
         if not math.isfinite(start):
             raise UserError(f"start: {start}: must be a finite number, or a model in the form of one update")
         return float(start)

@@ -70,7 +70,8 @@ class LoopState:
     """What changes over a run, and all that a checkpoint holds: the next round, the table, homes, the parts' states,
     the books, the weights ``[N, K]`` of the clients' personal models if there are any, whether the run is finished, and
     the round in which each private row ``moved [K]``, taking its owner's last accepted update (NEVER: none).
-    ``history``: what clients did before, where the recipe depends on it.
+    ``history``: what clients did before, where the recipe depends on it. ``held [N]``: the row that each client holds,
+    where that is not its home, from which it starts (None: it is).
     """
 
     round: int
@@ -82,6 +83,7 @@ class LoopState:
     finished: bool = False
     moved: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # no entry: never
     history: History | None = None
+    held: Ints | None = None
 
 
 @dataclass(frozen=True)
@@ -155,9 +157,17 @@ def play_round(setup: Setup, state: LoopState) -> Played:
     moved = _moved(state, view, table)
     history = None if state.history is None else state.history.after(state.round, view.trained)
     after = LoopState(
-        state.round + 1, table, view.mixed.home, learned, view.book, personal, moved=moved, history=history
-    )
+        state.round + 1, table, view.mixed.home, learned, view.book, personal, moved=moved, history=history,
+        held=_held(view),
+    )  # fmt: skip
     return Played(after, view, now.port.seconds, now.port.down, now.port.up, _figures(setup, learned))
+
+
+def _held(view: View) -> Ints | None:
+    """Return the row that each client holds, ``[N]``, if any client's is not its home."""
+    if view.deployment is None or np.array_equal(view.deployment.rows, view.mixed.home):
+        return None
+    return view.deployment.rows
 
 
 def _learned(setup: Setup, now: _Now) -> dict[str, State]:

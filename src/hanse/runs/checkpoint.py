@@ -81,6 +81,8 @@ def store(path: Path, snapshot: Snapshot) -> None:
     tensors["table/block"] = torch.tensor(state.table.block)
     tensors["table/home"] = torch.tensor(state.home)
     tensors["table/moved"] = torch.tensor(state.moved)
+    if state.held is not None:
+        tensors["table/held"] = torch.tensor(state.held)
     if state.personal is not None:
         tensors["personal"] = torch.tensor(state.personal)
     if state.history is not None:
@@ -146,6 +148,7 @@ def load(path: Path, device: torch.device) -> Snapshot:
     state = LoopState(
         known["round"], table, home, states, book,
         personal=personal, finished=known["finished"], moved=moved, history=history,
+        held=tensors["table/held"].numpy() if "table/held" in tensors else None,
     )  # fmt: skip
     pending = tuple(
         (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))

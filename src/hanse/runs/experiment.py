@@ -20,7 +20,7 @@ from hanse.base.lock import Hold
 from hanse.base.stopping import interruptible
 from hanse.core.book import Book
 from hanse.core.port import Federation
-from hanse.core.table import Table, mix
+from hanse.core.table import SERVER, Table, mix
 from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import fingerprint
 from hanse.data.spec import OBJECT
@@ -31,10 +31,11 @@ from hanse.learning.threads import intra_op
 from hanse.rounds.round import LoopState, Played, Setup, finish, first_state
 from hanse.runs.attempt import MOST_FAILED, attempt, tell_owners, telling
 from hanse.runs.config import Experiment, RunSection
-from hanse.runs.names import client_of
+from hanse.runs.names import MEMBERS, client_of
 from hanse.runs.record import METRICS, SEATS, played_lines
 from hanse.runs.rundir import RunDir, claim
 from hanse.runs.setup import Own, build, settle_engine
+from hanse.runs.shape import model_made_for, same_frozen
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,8 +75,9 @@ def _check(observers: Sequence[Observer]) -> None:
 class Run:
     """A finished (or interrupted) run.
 
-    ``metrics`` has a dictionary a round, ``clients`` one a seat, ``table`` the final models and ``home [N]`` each
-    client's row, ``personal [N, K]`` the weights of personal models if there are any, ``book`` the balances,
+    ``metrics`` has a dictionary a round, ``clients`` one a seat, ``table`` the final models and ``home [N]`` the row
+    that each client starts from, ``held [N]`` the row that it holds where that is another (None: nowhere), ``personal
+    [N, K]`` the weights of personal models if there are any, ``book`` the balances,
     ``tested`` the last test of clients on their own shares (arrays by name), ``tests`` that of each round that was
     tested, of a run without a directory. ``path`` is the run directory, if there
     is one; ``over`` says why a run ended before its last round. ``names [N]``: what the data call the clients, or
@@ -98,6 +100,7 @@ class Run:
     over: str | None = None
     names: tuple[str, ...] = ()
     why_no_model: str = ""
+    held: np.ndarray | None = None
 
     def model(self, client: int | str = 0) -> nn.Module:
         """Return the model that a client (its number or its name) holds at the end, as a new module. Raises UserError
@@ -109,9 +112,18 @@ class Run:
             raise UserError(f"client {client}: no such client; this run has clients 0 to {len(self.home) - 1}")
         if self.why_no_model:
             raise UserError(self.why_no_model)
-        if self.personal is not None and self.personal[client].any():
+        if self.personal is not None and client < len(self.personal) and self.personal[client].any():
             return self.model_of(mix(self.personal[[client]], self.table.rows[:0], self.table.rows)[0])
-        return self.model_of(self.table.rows[int(self.home[client])])
+        row = int((self.home if self.held is None else self.held)[client])
+        if self.table.owner[row] != SERVER and self._remote:
+            raise UserError(f"client {client}: its model is its own and was never sent: it is with the participant")
+        return self.model_of(self.table.rows[row])
+
+    @property
+    def _remote(self) -> bool:
+        """Whether the clients were in other processes, which keep private rows."""
+        here = self.experiment.federation.engine == "local"
+        return not here or (self.path is not None and (self.path / MEMBERS).is_file())
 
     def model_of(self, row: Tensor) -> nn.Module:
         """Return a row ``[P]`` as a new module."""
@@ -376,10 +388,7 @@ def _from_the_start(
         if hold is None:
             return _play(experiment, setup, state, None, observers, said)
         books, data = setup.mechanism.settle is not None, fingerprint(setup.data)
-        shape = {
-            "input_shape": setup.data.inputs.shapes or setup.data.input_shape,
-            "num_classes": setup.data.num_classes,
-        }
+        shape = model_made_for(setup.data, setup.problem)
         folder = RunDir.create(
             hold.folder, experiment, hold, data=data, about=setup.about, shape=shape, overwrite=overwrite, books=books
         )
@@ -403,6 +412,7 @@ def _from_a_checkpoint(
     other_data: bool,
 ) -> Run:
     hold.take()
+    same_frozen(hold.folder, setup.problem)
     with closing(setup.engine):
         folder, snapshot, warnings = RunDir.reopen(
             hold.folder, experiment, setup.device,
@@ -485,6 +495,7 @@ def _play(
             tell_owners(setup, state)
     if folder is not None:
         folder.close()
-    result.table, result.home, result.personal, result.book = state.table, state.home, state.personal, state.book
+    result.table, result.home, result.held = state.table, state.home, state.held
+    result.personal, result.book = state.personal, state.book
     _tell(observers, "on_end", result)
     return result

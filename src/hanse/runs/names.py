@@ -32,11 +32,18 @@ def client_names(path: Path) -> dict[int, str]:
 def client_of(name: str, names: Sequence[str], where: str = "--client") -> int:
     """Return the number of the client that a person means by a number, or by the name of exactly one of ``names``.
 
-    A number may be one that there is not. Raises UserError.
+    A number may be one that there is not. Raises UserError, also if it is one client's number and another's name.
     """
-    if name.isdecimal():
-        return int(name)
     called = [c for c, label in enumerate(names) if label == name]
+    if name.isdecimal():
+        number = int(name)
+        if called in ([], [number]):
+            return number
+        if number < len(names):
+            raise UserError(
+                f"{where} {name}: is the name of client {called[0]} and the number of client {number} "
+                f"({names[number]}): give the number or name of that one that is no other's"
+            )
     if len(called) != 1:
         close = [label for label in names if not label.isdecimal()]
         what = f"no client has this name{nearest(name, close) if close else ''}"

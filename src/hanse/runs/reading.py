@@ -10,19 +10,22 @@ import torch
 from torch import nn
 
 from hanse.base.errors import UserError, first_line
-from hanse.base.files import read_json
 from hanse.base.looking import is_looking, looking
 from hanse.data import build as build_data
-from hanse.data.samples import Input, Inputs
+from hanse.data.samples import Inputs
 from hanse.data.spec import OBJECT
+from hanse.learning.by_name import ByName
 from hanse.learning.job import Problem
+from hanse.learning.losses import takes_one_output
 from hanse.learning.models import MODELS, build_module, layout_of
 from hanse.rounds.round import LoopState
 from hanse.runs.checkpoint import CorruptCheckpointError
 from hanse.runs.checkpoint import load as load_checkpoint
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Budget, Run
+from hanse.runs.names import client_names
 from hanse.runs.record import METRICS, OWN_TESTS, SEATS, SHAPE, RunRecord, load_run, played_lines
+from hanse.runs.shape import read_shape, same_frozen
 
 _WEIGHED = frozenset({"lora"})  # models that come with weights of their own, which cannot be counted before
 
@@ -62,7 +65,10 @@ def load(path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None
     if state is None:
         run.why_no_model = run.why_no_model or f"{record.path}: has no checkpoint that can be read, so no models"
     else:
-        run.table, run.home, run.personal, run.book = state.table, state.home, state.personal, state.book
+        run.table, run.home, run.held = state.table, state.home, state.held
+        run.personal, run.book = state.personal, state.book
+    names = client_names(record.path)
+    run.names = tuple(names.get(c, str(c)) for c in range(len(run.home) or len(names))) if names else ()
     budget = Budget(experiment.run)
     try:
         budget.spend(metrics)
@@ -87,23 +93,32 @@ def _problem(
     path: Path, experiment: Experiment, model: nn.Module | Callable[..., nn.Module] | None
 ) -> tuple[Problem | None, str]:
     """Return the template of the run's models, or None and why there is none."""
-    if model is not None and not isinstance(model, nn.Module):
-        model = build_module(model, *_shape(path, experiment), experiment.run.seed, **_options(experiment))
+
+    def made(module: nn.Module) -> Problem:
+        problem = Problem(module, layout_of(module, experiment.model.send))
+        same_frozen(path, problem)
+        return problem
+
+    if isinstance(model, nn.Module):
+        shape = read_shape(path / SHAPE)[0] if (path / SHAPE).exists() else ()
+        return made(ByName(model, shape) if isinstance(shape, Inputs) else model), ""
     if model is not None:
-        return Problem(model, layout_of(model, experiment.model.send)), ""
+        return made(build_module(model, *_made_for(path, experiment), experiment.run.seed, **_options(experiment))), ""
     if experiment.model.name == OBJECT:
-        return None, f"{path}: its model was given as an object; give it again, as in hanse.load(..., model=Net())"
+        what = (experiment.model.model_extra or {}).get("object", "?")
+        return None, (
+            f"{path}: its model was given as an object ({what}); give it again, as in hanse.load(..., model=Net())"
+        )
     try:
-        module = _module(path, experiment)
-        return Problem(module, layout_of(module, experiment.model.send)), ""
+        return made(_module(path, experiment)), ""
     except UserError as wrong:
         return None, f"{_in_python(wrong.lines[0])}; or give the module, as in hanse.load(..., model=Net())"
 
 
 def _module(path: Path, experiment: Experiment) -> nn.Module:
     """Return a module of the run's architecture, first without memory: how large it is may be a stranger's word."""
-    shape, classes = _shape(path, experiment)
     name, send = experiment.model.name, experiment.model.send
+    shape, classes = _made_for(path, experiment)
     if name in _WEIGHED and is_looking():
         raise UserError(f"model.name: {name!r}: loads a base model that this run's files name; --trust allows it")
     if name in MODELS and name not in _WEIGHED:
@@ -123,36 +138,20 @@ def _options(experiment: Experiment) -> dict[str, Any]:
     return {key: value for key, value in experiment.model.options.items() if key != "send"}
 
 
+def _made_for(path: Path, experiment: Experiment) -> tuple[Any, int | None]:
+    """Return the shape of a sample, and for how many classes the model has outputs: 1 if its loss takes one output."""
+    shape, classes = _shape(path, experiment)
+    return shape, 1 if classes is not None and takes_one_output(experiment.train.loss) else classes
+
+
 def _shape(path: Path, experiment: Experiment) -> tuple[Any, int | None]:
     """Return the shape of a sample and the number of classes; of runs that do not say them from the data."""
-    if not (path / SHAPE).exists():
-        if is_looking():
-            raise UserError(
-                f"{path}: an older hanse wrote it, so its data are needed for its models; --trust allows it"
-            )
-        data = build_data(experiment.data)
-        return data.input_shape, data.num_classes
-    said = read_json(path / SHAPE)
-    classes = said.get("num_classes") if isinstance(said, Mapping) else 0
-    shape = _tupled(said.get("input_shape")) if isinstance(said, Mapping) else None
-    if shape is None or not (classes is None or _is_size(classes)):
-        raise UserError(f'{path / SHAPE}: must be {{"input_shape": [numbers], "num_classes": number}}')
-    return shape, classes
-
-
-def _tupled(shape: Any) -> Any:
-    """Return a shape as it was before it was written as JSON: a tuple, or inputs by name; None if it is no shape."""
-    if isinstance(shape, Mapping):
-        found = {name: _tupled(below) for name, below in shape.items()}
-        if not all(isinstance(below, tuple) for below in found.values()):
-            return None
-        return Inputs(tuple(Input(name, below) for name, below in found.items()))
-    whole = isinstance(shape, list) and all(map(_is_size, shape))
-    return tuple(shape) if whole else None
-
-
-def _is_size(size: object) -> bool:
-    return isinstance(size, int) and 0 < size < 2**50
+    if (path / SHAPE).exists():
+        return read_shape(path / SHAPE)
+    if is_looking():
+        raise UserError(f"{path}: an older hanse wrote it, so its data are needed for its models; --trust allows it")
+    data = build_data(experiment.data)
+    return data.sample_shape, data.num_classes
 
 
 def _last(path: Path) -> LoopState | None:
