@@ -876,6 +876,8 @@ def _by_main(main: MainFit) -> tuple[int | None, str]:
         return 0, f"{told}. How much of that is chance is not known, so that it decides nothing."
     low, high = map(reading.show_difference, between)
     said = f"with 95 % confidence the difference is between {low} and {high}"
+    if low == high:  # nothing is left of it in the digits shown: as good as the same model
+        return 0, f"{told}: the same, to the digits that are shown."
     if not main.sign:
         return 0, f"{told}. The two cannot be told apart: {said}."
     return main.sign, f"{told}: {reading.show_difference(main.difference)}, and {said}."
