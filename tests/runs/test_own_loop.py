@@ -423,3 +423,16 @@ def test_every_mechanism_trains_by_a_loop_or_says_why_not() -> None:
         assert all(m["answered"] > 0 for m in run.metrics), run.clients
         assert not any("penalty" in line.get("refused", "") for line in run.clients)
     assert refused == {"fedgen", "gtfedgen", "oort"}
+
+
+def test_a_loop_that_fails_at_every_client_ends_the_run_in_its_first_round(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^train\.loop: raised .*; no client of the first round was trained$"):
+        hanse.run(experiment(raising), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+    def at_one(model: nn.Module, data: TrainingData, round: TrainingRound) -> None:
+        if round.client == 0:
+            raise ValueError("only here")
+
+    run = hanse.run(experiment(at_one, rounds=1))
+    assert run.metrics[0]["refused"] == 1  # the others' round goes on

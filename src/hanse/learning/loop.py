@@ -43,6 +43,8 @@ log = logging.getLogger("hanse.training")
 
 WITH_PENALTY = "fit(model, data, round, penalty)"
 FORMS = f"fit(model, data, round) or {WITH_PENALTY}"
+LOOP = "its training loop"
+"""What the reason of a seat that was refused for its loop begins with."""
 Batch = tuple[Tensor, Tensor]
 
 
@@ -338,7 +340,7 @@ class LoopEngine(ScoringEngine):
         if job.payload is not None:
             return _refused(f"a training loop of one's own does not add the loss of the payload {job.payload.name!r}")
         if not self.loop.takes_penalty and (job.tilt is not None or (job.centre is not None and job.mu)):
-            return _refused(f"its training loop takes no penalty for the seat's pull: must be {WITH_PENALTY}")
+            return _refused(f"{LOOP} takes no penalty for the seat's pull: must be {WITH_PENALTY}")
         round = TrainingRound.of(job, recipe, lr, device)
         data = TrainingData(pool, job.index, round, smallest_batch(problem))
         module = copy.deepcopy(problem.module)
@@ -351,13 +353,13 @@ class LoopEngine(ScoringEngine):
             row = _row_of(module, problem, job.start)
             return _seat_of(row, found, self._counts.steps, len(data))
         except LoopError as wrong:
-            return _refused(f"its training loop {wrong}")
+            return _refused(f"{LOOP} {wrong}")
         except (Exception, SystemExit, GeneratorExit) as wrong:  # whatever a user's code raises is a reason
             said = last_line(wrong)
             if said not in self._logged:  # the traceback once, not in every round
                 self._logged.add(said)
                 log.warning("round %d: the training loop of %s raised", round.number, round.name, exc_info=wrong)
-            return _refused(f"its training loop raised {said}")
+            return _refused(f"{LOOP} raised {said}")
 
     @contextmanager
     def _counting(self) -> Iterator[None]:

@@ -20,6 +20,7 @@ from hanse.core.part import Deployment
 from hanse.core.port import Federation, Reply, Request, Roster, Train
 from hanse.core.table import Seats
 from hanse.federation.private import TellsOwners
+from hanse.learning.loop import LOOP
 from hanse.rounds.round import LoopState, Played, Setup, failed_round, play_round
 from hanse.runs.config import Experiment
 from hanse.runs.record import RoundRecord
@@ -62,11 +63,23 @@ def _round(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRo
     """Play a round and test what clients hold then."""
     begun = time.perf_counter()
     played = play_round(telling(setup, state), state)
+    if state.round == 0 and not setup.remote:
+        _check_loop(played)
     seconds = {"play": time.perf_counter() - begun}
     tested = _test(setup, experiment, played)
     after = played.state if tested.personal is None else replace(played.state, personal=tested.personal)
     seconds["test"] = time.perf_counter() - begun - seconds["play"]
     return RecordedRound(after, RoundRecord.of(played, tested, seconds | {"round": time.perf_counter() - begun}))
+
+
+def _check_loop(played: Played) -> None:
+    """Raise UserError if the user's training loop failed at every client of the first round: a slip in it, and nothing
+    would be trained. On a network loops are the participants' own.
+    """
+    reasons, seated = dict(played.view.refusals), set(played.view.seats.client.tolist())
+    if reasons and reasons.keys() >= seated and all(reason.startswith(LOOP) for reason in reasons.values()):
+        why = next(iter(reasons.values())).removeprefix(f"{LOOP} ")
+        raise UserError(f"train.loop: {why}; no client of the first round was trained")
 
 
 def _test(setup: Setup, experiment: Experiment, played: Played) -> Figures:
