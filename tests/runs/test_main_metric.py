@@ -26,7 +26,7 @@ from hanse.reports.statement_page import render
 from hanse.runs.record import load_run
 from hanse.runs.setup import build, settle_engine
 
-HERE = "tests.runs.test_main_metric:"
+HERE = f"{__name__}:"
 SIZES = (400, 900, 900, 900)
 
 

@@ -173,7 +173,9 @@ def test_clients_have_the_names_of_their_data_and_a_model_of_several_inputs_is_m
     assert same(run.model("St Mary"), played.model(1))
     assert same(hanse.load(tmp_path / "run", model=played.model(0)).model("St Mary"), played.model(1))
     assert not same(run.model("Hope"), played.model(1))
-    with pytest.raises(UserError, match=r"its model was given as an object; give it again, as in hanse.load\("):
+    with pytest.raises(
+        UserError, match=r"its model was given as an object \(Towers\); give it again, as in hanse.load\("
+    ):
         hanse.load(tmp_path / "run").model("Hope")
 
 

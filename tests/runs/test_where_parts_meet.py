@@ -94,7 +94,7 @@ def test_other_frozen_parameters_are_refused_where_rows_do_not_have_them(tmp_pat
     with pytest.raises(UserError, match="have other frozen parameters than this model"):
         hanse.resume(tmp_path / "run", data=frame(), model=net(), rounds=3)
     assert len(hanse.resume(tmp_path / "run", data=frame(), model=model, rounds=3).metrics) == 3
-    with pytest.raises(UserError, match=r"given as an object \(Sequential\), which no file can name; or give"):
+    with pytest.raises(UserError, match=r"given as an object \(Sequential\); give it again"):
         hanse.load(tmp_path / "run").model()
 
 

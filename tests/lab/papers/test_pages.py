@@ -204,7 +204,7 @@ def test_the_index_has_a_line_for_every_table_and_says_why_it_was_not_run(
     table = found["ipfl.md"].text
     assert "| 10 iterations | 73.00 ± 3.61 / 60.43 |" in table
     assert "without the rows 200 iterations, 400 iterations, 800 iterations" in table
-    assert "- figure2, recipe authors: not run" in table
+    assert "- figure2 (recipe paper and authors): not run" in table
 
 
 def test_pages_that_are_not_what_the_results_give_are_found(
