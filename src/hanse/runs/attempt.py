@@ -76,7 +76,8 @@ def _check_loop(played: Played) -> None:
     """Raise UserError if the user's training loop failed at every client of the first round: a slip in it, and nothing
     would be trained. On a network loops are the participants' own.
     """
-    reasons, seated = dict(played.view.refusals), set(played.view.seats.client.tolist())
+    seats, reasons = played.view.seats, dict(played.view.refusals)
+    seated = set() if seats is None else set(seats.client.tolist())
     if reasons and reasons.keys() >= seated and all(reason.startswith(LOOP) for reason in reasons.values()):
         why = next(iter(reasons.values())).removeprefix(f"{LOOP} ")
         raise UserError(f"train.loop: {why}; no client of the first round was trained")
