@@ -54,12 +54,7 @@ def sweep(
     from hanse.lab.player import cores
     from hanse.lab.sweep import TABLE, SweepPart, grid_of, means, means_table, printed_rows, rows_of, run_sweep
 
-    if not grid and seeds is None:
-        raise UserError("--grid: give at least one, as in --grid train.lr=0.1,0.01, or --seeds")
-    if ray is not None and workers is not None:
-        raise UserError(f"--workers {workers}: goes without --ray, whose cluster has its own cores")
-    if gpus is not None and (ray is None or gpus < 0):
-        raise UserError(f"--gpus-per-job {gpus:g}: " + ("goes with --ray" if ray is None else "must be 0 or more"))
+    _check(bool(grid) or seeds is not None, ray, workers, gpus)
     share = None if part is None else SweepPart.read(part)
     points = grid_of(file, set_ or [], grid or [], seeds)
     for line in dict.fromkeys(line for point in points for line in point.notes):
@@ -97,3 +92,13 @@ def sweep(
     if done.failures:
         err.print(f"hanse: {len(done.failures)} of {len(points)} runs failed; the same command tries them again")
         raise typer.Exit(1)
+
+
+def _check(varied: bool, ray: str | None, workers: int | None, gpus: float | None) -> None:
+    """Raise UserError for options that do not go together."""
+    if not varied:
+        raise UserError("--grid: give at least one, as in --grid train.lr=0.1,0.01, or --seeds")
+    if ray is not None and workers is not None:
+        raise UserError(f"--workers {workers}: goes without --ray, whose cluster has its own cores")
+    if gpus is not None and (ray is None or gpus < 0):
+        raise UserError(f"--gpus-per-job {gpus:g}: " + ("goes with --ray" if ray is None else "must be 0 or more"))

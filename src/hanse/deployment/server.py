@@ -99,31 +99,9 @@ def play(
         hold.take(REPLACED_S)
         run = _name_of(out / "federation.json")
         room, half = experiment.data.clients, experiment.federation.half_precision
+        job = _assignments(experiment, run)
         register = Members.read(out / "members.json" if remember else None)
         validation, test = (None, None) if load_server_data is None else load_server_data()
-
-        @cache
-        def frozen_of(shape: tuple[int, ...], classes: int | None) -> str:
-            section, seed = experiment.model, experiment.run.seed
-            objective = build_objective(experiment.train.loss, classes)
-            return build_problem(section.name, shape, classes, seed, objective=objective, **section.options)[0].unsent
-
-        def job(member: Member, num_clients: int) -> Assignment:
-            model = {"name": experiment.model.name, **experiment.model.options}
-            train = experiment.train.model_dump()
-            unsent = frozen_of(member.input_shape, member.num_classes) if experiment.model.send != "all" else ""
-            metrics = experiment.eval.metrics or ()
-            return Assignment(
-                run,
-                member.id,
-                num_clients,
-                experiment.run.seed,
-                model,
-                train,
-                half=half,
-                unsent=unsent,
-                metrics=metrics,
-            )
 
         letters = Letters.read(out / "letters.json")
         own = [samples for samples in (validation, test) if samples is not None]
@@ -144,6 +122,31 @@ def play(
             data = RemoteData.of(sizes, one.input_shape, one.num_classes, validation, test, one.text, inputs)
             watching = [*observers, Teller(letters, federation.deliver, out), narrator]
             return run_remote(experiment, data, federation, hold=hold, observers=watching, other_data=other_data)
+
+
+def _assignments(experiment: Experiment, run: str) -> Callable[[Member, int], Assignment]:
+    """Return what makes a member's assignment, from its number of clients."""
+    seed, model = experiment.run.seed, experiment.model
+
+    @cache
+    def frozen_of(shape: tuple[int, ...], classes: int | None) -> str:
+        objective = build_objective(experiment.train.loss, classes)
+        return build_problem(model.name, shape, classes, seed, objective=objective, **model.options)[0].unsent
+
+    def job(member: Member, num_clients: int) -> Assignment:
+        return Assignment(
+            run,
+            member.id,
+            num_clients,
+            seed,
+            {"name": model.name, **model.options},
+            experiment.train.model_dump(),
+            half=experiment.federation.half_precision,
+            unsent=frozen_of(member.input_shape, member.num_classes) if model.send != "all" else "",
+            metrics=experiment.eval.metrics or (),
+        )
+
+    return job
 
 
 def _fits(own: Sequence[Samples], mechanism: Mechanism) -> Check:

@@ -119,16 +119,9 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     loop = None if given is None else tried(lambda: Loop.of(given, "train.loop"))
     lines += [] if loop is None else _not_for_loops(experiment, mechanism, loop)
     lines += [*refused_metrics(problem, data, _tested(experiment, data, False)), *_no_utility(data, problem, mechanism)]
-    seats, least = getattr(mechanism.select, "clients_per_round", data.num_clients), experiment.federation.min_replies
-    if least > min(seats, data.num_clients):
-        lines.append(f"federation.min_replies: {least}: more than the {min(seats, data.num_clients)} seats of a round")
+    lines += _too_few(experiment, mechanism, data.num_clients)
     behaviours = [tried(partial(_behaviour, *item)) for item in experiment.behaviour.items()]
-    lines += [
-        f"behaviour.{name}.clients: {c}: there is no such client; allowed: 0 to {data.num_clients - 1}"
-        for name, behaviour in zip(experiment.behaviour, behaviours, strict=True)
-        for c in getattr(behaviour, "clients", ())
-        if isinstance(c, int) and not 0 <= c < data.num_clients
-    ]
+    lines += _no_such_clients(dict(zip(experiment.behaviour, behaviours, strict=True)), data.num_clients)
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))
@@ -155,6 +148,23 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         about=said,
         loop=loop,
     )
+
+
+def _too_few(experiment: Experiment, mechanism: Mechanism, num_clients: int) -> list[str]:
+    """Return a line if a round has fewer seats than replies are needed."""
+    seats = min(getattr(mechanism.select, "clients_per_round", num_clients), num_clients)
+    least = experiment.federation.min_replies
+    return [f"federation.min_replies: {least}: more than the {seats} seats of a round"] if least > seats else []
+
+
+def _no_such_clients(behaviours: Mapping[str, Behaviour | None], num_clients: int) -> list[str]:
+    """Return a line for each client that a behaviour names and that is not there."""
+    return [
+        f"behaviour.{name}.clients: {c}: there is no such client; allowed: 0 to {num_clients - 1}"
+        for name, behaviour in behaviours.items()
+        for c in getattr(behaviour, "clients", ())
+        if isinstance(c, int) and not 0 <= c < num_clients
+    ]
 
 
 def build_model(
