@@ -119,7 +119,7 @@ def distinct(here: Sequence[Kept]) -> list[Kept]:
 
 def _computed(table: PaperTable, folder: Path) -> TableOutcome:
     """Return a table whose numbers ``reproduce`` has computed and written; its cells without one are left out."""
-    path = folder / f"{stem_of(table)}.json"
+    path = folder / f"{stem_of(replace(table, only=()))}.json"
     numbers = _written(table, path) if path.exists() else {}
     cells = tuple(
         replace(cell, computed=numbers[place], variants=(), at=0)

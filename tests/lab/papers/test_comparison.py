@@ -114,6 +114,7 @@ def test_smoke_run_of_table1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (found["table"], found["scale"], found["seeds"], len(found["rows"])) == ("table1", "smoke", 2, 7)
     assert all(r["n"] == 2 and 0 < r["mean"] <= 100 and r["sd"] is not None for r in found["rows"])
     assert found["rows"][0]["published"] == 94.06
+    assert [path.name for path in tmp_path.glob("*.json")] == ["table1-smoke-only-clamped.json"]  # not the whole's name
     shown = CliRunner().invoke(app, [*given, "--only", "clamped"])
     assert shown.exit_code == 0
     assert "digits stands in for MNIST" in " ".join(shown.stdout.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -264,8 +265,12 @@ def table_markdown(outcome: TableOutcome, full: PaperTable, whole: PaperTable | 
 
 
 def stem_of(table: PaperTable) -> str:
-    """Return what the names of a table's files begin with: its name, the authors' recipe if it is that, the scale."""
-    return "-".join((table.name, *(("authors",) if table.recipe == "authors" else ()), table.scale))
+    """Return what the names of a table's files begin with: its name, the authors' recipe if it is that, the scale, and
+    what it was cut down to, so that a part of a table does not overwrite the whole.
+    """
+    recipe = ("authors",) if table.recipe == "authors" else ()
+    part = (f"only-{re.sub(r'[^a-z0-9.=]+', '-', '-or-'.join(table.only).lower()).strip('-')}",) if table.only else ()
+    return "-".join((table.name, *recipe, table.scale, *part))
 
 
 def write_outcome(outcome: TableOutcome, full: PaperTable, folder: Path) -> list[Path]:

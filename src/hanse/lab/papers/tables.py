@@ -112,7 +112,8 @@ class PaperTable:
     ``seeds``: how many by default; ``changes``: what it changes against its recipe beside the settings that
     :func:`hanse.lab.papers.changes.changed` finds by comparing; ``notes``: how the numbers are to be read; ``metric``
     and ``factor``: which recorded figure the cells are, and what it is multiplied with; ``figures``: what is drawn of
-    it (see ``figures.py``); ``absent``: words that ``--only`` could have, and why their cells are not there.
+    it (see ``figures.py``); ``absent``: words that ``--only`` could have, and why their cells are not there; ``only``:
+    the filters that it was cut down by.
     """
 
     paper: str
@@ -129,6 +130,7 @@ class PaperTable:
     unit: str = "test accuracy %"
     figures: tuple[Mapping[str, Any], ...] = ()
     absent: Mapping[str, str] = field(default_factory=dict)
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -160,8 +162,9 @@ def filtered(table: PaperTable, only: Sequence[str]) -> PaperTable:
     cells = tuple(cell for cell in table.cells if any(words <= cell.tags for words in filters))
     if not cells:
         raise UserError(f"--only {' '.join(only)}: {table.name} has each of these words, but no cell with all of them")
-    said = f"only the cells of {' or '.join(' '.join(text.split()) for text in only)}"
-    return replace(table, cells=cells, changes=(*table.changes, said))
+    words = tuple(" ".join(text.replace(",", " ").split()) for text in only)
+    said = f"only the cells of {' or '.join(words)}"
+    return replace(table, cells=cells, changes=(*table.changes, said), only=words)
 
 
 def on_device(table: PaperTable, device: str) -> PaperTable:
