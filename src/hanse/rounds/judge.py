@@ -14,7 +14,7 @@ from hanse.core.table import Floats
 from hanse.data import Samples
 from hanse.federation.answers import Share, confusion, gradient
 from hanse.learning.blocks import sample_blocks
-from hanse.learning.coalitions import Coalitions
+from hanse.learning.coalitions import Coalitions, Rule
 from hanse.learning.job import Engine, Problem, Scores
 
 
@@ -72,11 +72,23 @@ class Judge:
         classes = by_class(self.problem, self._samples())
         return torch.cat([self._gradient(row[None], index[:most]) for index in classes])
 
-    def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str) -> Coalitions:
-        """Return the utility of coalitions of ``updates [S, P]`` with ``weights [S]``; the empty one is ``base
-        [P]``.
+    def coalitions(
+        self,
+        updates: Tensor,
+        base: Tensor,
+        weights: Floats,
+        utility: str,
+        *,
+        affine: tuple[float, float] = (1.0, 0.0),
+        again: Rule | None = None,
+    ) -> Coalitions:
+        """Return the utility of coalitions of ``updates [S, P]`` with ``weights [S]``; the empty one is ``base [P]``.
+        ``affine`` and ``again`` say what is made of members otherwise (see :class:`Coalitions`).
         """
-        return Coalitions(self.problem, updates, base, weights, self._samples(), utility=utility, workers=self.workers)
+        samples, workers = self._samples(), self.workers
+        return Coalitions(
+            self.problem, updates, base, weights, samples, utility=utility, workers=workers, affine=affine, again=again
+        )
 
     def _gradient(self, rows: Tensor, index: Tensor) -> Tensor:
         """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on these samples; zero for buffers."""
