@@ -110,9 +110,9 @@ def _own_updates(view: View) -> list[Replace]:
 def _aggregates(
     mechanism: Mechanism, view: View, states: States, groups: Sequence[Group]
 ) -> tuple[list[Replace], dict[int, Made], Aggregated | None, dict[str, float]]:
-    """Return what the groups' rows become by the weigh part's ``aggregate``: those that are sums of rows, and those that
-    are made otherwise; what it said (None: it has no aggregate, or there is no group); and its metrics: means over the
-    groups.
+    """Return what the groups' rows become by the weigh part's ``aggregate``: those that are sums of rows, and those
+    that are made otherwise; what it said (None: it has no aggregate, or there is no group); and its metrics: means over
+    the groups.
     """
     aggregate = method_of(mechanism.weigh, "aggregate")
     if aggregate is None or not groups:
@@ -146,6 +146,9 @@ def _means(said: Sequence[Aggregate]) -> dict[str, float]:
     if not recorded:
         return {}
     names = list(recorded[0])
+    if any(list(one) != names for one in recorded):
+        every = dict.fromkeys(name for one in recorded for name in one)
+        return {name: float(np.mean([one[name] for one in recorded if name in one])) for name in every}
     means = np.mean([[one[name] for name in names] for one in recorded], axis=0).tolist()
     return dict(zip(names, means, strict=True))
 

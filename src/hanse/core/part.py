@@ -88,8 +88,8 @@ class Group:
         return self.view.context.layout.num_parameters
 
     def columns(self, begin: int, end: int) -> Tensor:
-        """Return columns ``begin`` to ``end`` of the updates, ``[m, end - begin]``: no copy where the group is the whole
-        round, and nothing is shrunk.
+        """Return columns ``begin`` to ``end`` of the updates, ``[m, end - begin]``: no copy where the group is the
+        whole round, and nothing is shrunk.
         """
         rows = self.view.trained.rows[:, begin:end]
         rows = rows if len(self.at) == len(rows) else rows[self.at]
@@ -102,6 +102,10 @@ class Group:
     def among(self, members: Ints) -> Group:
         """Return the group of some members, by their positions ``[n]`` in this one: a coalition."""
         return replace(self, at=self.at[members], shrunk=None if self.shrunk is None else self.shrunk[members])
+
+    def shrinking(self, shares: Floats) -> Group:
+        """Return the group whose updates go only these ``shares [m]`` of their ways from the old row."""
+        return replace(self, shrunk=shares if self.shrunk is None else self.shrunk * shares)
 
     def made(self, said: Aggregate) -> Tensor:
         """Return the row ``[P]`` that an aggregate of this group says, float32."""
@@ -138,8 +142,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What a group's server row becomes: ``weights [m]`` on its updates, and ``old`` on the row as it was; or, of a rule
-    of the kind "again", a ``row [P]`` float32 that is no such sum.
+    """What a group's server row becomes: ``weights [m]`` on its updates, and ``old`` on the row as it was; or, of a
+    rule of the kind "again", a ``row [P]`` float32 that is no such sum.
 
     ``metrics`` are recorded as means over the groups that have them. ``keeps`` is what the part's ``learn`` may take
     into its state if the row stands, by name; a row that is made for a coalition keeps nothing.
@@ -154,8 +158,8 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """What the weigh part has made of the groups, by the server row that they train: ``said``, and of a rule of the kind
-    "again" also ``again``: what it makes of some members, by their positions ``[n]`` in the group.
+    """What the weigh part has made of the groups, by the server row that they train: ``said``, and of a rule of the
+    kind "again" also ``again``: what it makes of some members, by their positions ``[n]`` in the group.
     """
 
     said: Mapping[int, Aggregate]

@@ -215,8 +215,8 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
 
 def made_arrays(made: Mapping[int, Made]) -> dict[str, NDArray[Any]]:
     """Return what is recorded of rows that are no row of W: their numbers ``made_row [a]``, the hash of each
-    ``made_hash [a]``, and the positions of the updates that they are made of, ``made_of [n]``, with the place of the row
-    that each belongs to, ``made_at [n]``. Nothing if there are none.
+    ``made_hash [a]``, and the positions of the updates that they are made of, ``made_of [n]``, with the place of the
+    row that each belongs to, ``made_at [n]``. Nothing if there are none.
     """
     if not made:
         return {}

@@ -44,7 +44,7 @@ from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.registry import REASONS, unmet_needs
 from hanse.mechanisms.select import rounds_to_meet_all
-from hanse.rounds.judge import Judge
+from hanse.rounds.judge import Judge, Root
 from hanse.rounds.round import Setup
 from hanse.runs.config import Experiment, ModelSection
 from hanse.runs.metrics import missing_metrics, refused_metrics
@@ -122,6 +122,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     seats, least = getattr(mechanism.select, "clients_per_round", data.num_clients), experiment.federation.min_replies
     if least > min(seats, data.num_clients):
         lines.append(f"federation.min_replies: {least}: more than the {min(seats, data.num_clients)} seats of a round")
+    lines += _too_few(mechanism, min(seats, data.num_clients))
     behaviours = [tried(partial(_behaviour, *item)) for item in experiment.behaviour.items()]
     lines += [
         f"behaviour.{name}.clients: {c}: there is no such client; allowed: 0 to {data.num_clients - 1}"
@@ -261,6 +262,16 @@ def _no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> 
     return []
 
 
+def _too_few(mechanism: Mechanism, seats: int) -> list[str]:
+    """Return a line if the weigh part's rule needs more updates than a round has seats."""
+    least, rule = getattr(mechanism.weigh, "least", 0), type(mechanism.weigh).__name__
+    if seats >= least:
+        return []
+    withstands = getattr(mechanism.weigh, "f", None)
+    asked = "" if withstands is None else f" with f = {withstands}"
+    return [f"mechanism.weigh: {rule}{asked} needs {least} updates a round, 2f + 3, and a round has {seats} seats"]
+
+
 def _not_remembered(experiment: Experiment, data: FederatedData, mechanism: Mechanism) -> list[str]:
     """Return a line for each setting of the recipe that depends on clients' earlier training and cannot be met."""
     recipe, lines = experiment.train.recipe, []
@@ -338,6 +349,8 @@ def _given(
     given = set() if experiment.train.loop is not None else {"losses"}
     if data.server_validation is not None and len(data.server_validation):
         given.add("validation")
+    if data.server_root is not None:
+        given.add("root")
     given.add("pooled" if experiment.data.partition == "pooled" else "clients")
     if experiment.data.client_validation > 0:
         given.add("client_validation")
@@ -491,11 +504,12 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
+    root = None if data.server_root is None else Root(data.server_root, engine, recipe, seed)
     return Setup(
         blueprint.mechanism,
         federation,
         context,
-        Judge(problem, engine, data.server_validation, workers, data.num_classes),
+        Judge(problem, engine, data.server_validation, workers, data.num_classes, root),
         data,
         problem,
         engine,
