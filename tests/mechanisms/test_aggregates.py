@@ -237,7 +237,7 @@ def test_rows_and_values_are_those_of_the_formula(name: str) -> None:
 
 def test_estimates_and_errors_are_of_the_same_game() -> None:
     setup = world("median", value={"name": "gtg", "eps": 0.0, "max_permutations": 400})
-    first, second = two_rounds(setup)
+    _, second = two_rounds(setup)
     exact, _ = build_mechanism({"name": "fedavg", "value": "exact"}).value.value(second.view, {})  # type: ignore[union-attr]
     found = second.view.values
     assert found is not None
@@ -328,7 +328,7 @@ def test_what_is_no_row_of_w_is_recorded_and_a_killed_run_goes_on_to_the_same_bi
             if metrics["round"] == 1:
                 raise Killed
 
-        on_start = on_end = lambda *_: None  # noqa: E731
+        on_start = on_end = lambda *_: None
 
     whole = hanse.run(experiment(4), out=tmp_path / "whole")
     with pytest.raises(Killed):
@@ -399,7 +399,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         "mechanism.weigh.of: FedAvgM has a memory or rows of its own: must be a rule such as",
     ),
     "no rule": ({"weigh": {"name": "clipped", "of": "fedamp"}}, "mechanism.weigh.of: FedAMP makes no aggregate"),
-    "no name": ({"weigh": {"name": "clipped", "of": "medain"}}, "mechanism.weigh.of.*medain.*median"),
+    "no name": ({"weigh": {"name": "clipped", "of": "medain"}}, r"mechanism.weigh.of.*medain.*median"),
     "no option": (
         {"weigh": {"name": "clipped", "of": {"name": "gtflat", "strenth": 1.0}, "norm": -1.0}},
         "mechanism.weigh.norm: -1.0.*\n.*mechanism.weigh.of.strenth: no such key.*strength",

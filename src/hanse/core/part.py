@@ -95,9 +95,12 @@ class Group:
         rows = rows if len(self.at) == len(rows) else rows[self.at]
         if self.shrunk is None:
             return rows
+        found = rows.clone() if len(self.at) == len(self.view.trained.rows) else rows
         old = self.old[begin:end]
-        share = torch.as_tensor(self.shrunk, dtype=rows.dtype, device=rows.device)[:, None]
-        return torch.where(share == 1.0, rows, old + share * (rows - old))
+        for row, share in zip(found, self.shrunk.tolist(), strict=True):  # one at a time: no second table beside
+            if share != 1.0:
+                row.sub_(old).mul_(share).add_(old)
+        return found
 
     def among(self, members: Ints) -> Group:
         """Return the group of some members, by their positions ``[n]`` in this one: a coalition."""
