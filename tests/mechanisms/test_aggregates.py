@@ -435,5 +435,5 @@ def test_the_root_set_is_nobody_elses() -> None:
     assert len(rooted.server_root) + len(rooted.server_test) == len(plain.server_test)  # type: ignore[arg-type]
     both = torch.cat([rooted.server_root.x, rooted.server_test.x])  # type: ignore[union-attr]
     assert torch.equal(both.flatten(1).sum(1).sort().values, plain.server_test.x.flatten(1).sum(1).sort().values)  # type: ignore[union-attr]
-    with pytest.raises(UserError, match="validation \\+ root = 1.1"):
+    with pytest.raises(UserError, match=r"validation \+ root = 1.1"):
         hanse.Experiment(data={"validation": 0.6, "root": 0.5}, mechanism={"name": "fedavg"})

@@ -61,7 +61,7 @@ class ServerStep(AggregatePart):
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the stepped row, with the moments after it to keep."""
         said, width = self.of.aggregate(group, {}), group.num_parameters
-        row = group.made(said).clone()
+        row = group.made(said) if said.row is None else said.row.clone()
         old = group.old[:width]
         at = np.flatnonzero(state["rows"] == group.row)
         fresh = self.first(width)
