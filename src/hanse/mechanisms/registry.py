@@ -269,10 +269,10 @@ def _want(
 
 
 def _made(make: Callable[..., Any], options: Mapping[str, Any], where: str, slot: str) -> Any:
-    """Return a part with checked options; its option ``of`` is another part of the slot, by name or as a table. Raises
-    UserError.
+    """Return a part with checked options; where it is made ``of`` another rule, that is a part of the slot, by name or
+    as a table. Raises UserError.
     """
-    if "of" not in options or "of" not in defaults(make):
+    if "of" not in options or not is_rule(defaults(make).get("of")):
         return call(make, options, where)
     of, lines = options["of"], list[str]()
     part: Any = None
@@ -280,7 +280,7 @@ def _made(make: Callable[..., Any], options: Mapping[str, Any], where: str, slot
         part = call(make, {key: option for key, option in options.items() if key != "of"}, where)
     except UserError as wrong:
         lines += wrong.lines
-    if not hasattr(of, "aggregate"):
+    if not is_rule(of):
         try:
             factory, changes = named(of, f"{where}.of", PARTS[slot])
             of = _made(factory, changes, f"{where}.of", slot)
@@ -294,6 +294,11 @@ def _made(make: Callable[..., Any], options: Mapping[str, Any], where: str, slot
         raise UserError(*(f"{where}.{line}" for line in wrong.lines)) from None
 
 
+def is_rule(option: Any) -> bool:
+    """Say whether an option of a part is another part, that makes aggregates; iPFL's ``of`` is a word."""
+    return hasattr(option, "aggregate")
+
+
 def described(part: Any, slot: str) -> str | dict[str, Any]:
     """Return what an experiment's file says of a part that is an option of another: its name (or import path), and its
     options.
@@ -301,7 +306,7 @@ def described(part: Any, slot: str) -> str | dict[str, Any]:
     kind = type(part)
     name = next((name for name, make in PARTS[slot].items() if make is kind), f"{kind.__module__}:{kind.__qualname__}")
     options = {key: getattr(part, key) for key in defaults(kind)}
-    known = {key: described(one, slot) if key == "of" else one for key, one in options.items() if one is not None}
+    known = {key: described(one, slot) if is_rule(one) else one for key, one in options.items() if one is not None}
     return {"name": name, **known} if known else name
 
 
