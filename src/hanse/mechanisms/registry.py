@@ -299,17 +299,6 @@ def is_rule(option: Any) -> bool:
     return hasattr(option, "aggregate")
 
 
-def described(part: Any, slot: str) -> str | dict[str, Any]:
-    """Return what an experiment's file says of a part that is an option of another: its name (or import path), and its
-    options.
-    """
-    kind = type(part)
-    name = next((name for name, make in PARTS[slot].items() if make is kind), f"{kind.__module__}:{kind.__qualname__}")
-    options = {key: getattr(part, key) for key in defaults(kind)}
-    known = {key: described(one, slot) if is_rule(one) else one for key, one in options.items() if one is not None}
-    return {"name": name, **known} if known else name
-
-
 METHODS = {
     "select": ("select",),
     "train": ("blocks", "seats"),
