@@ -18,9 +18,10 @@ import hanse
 from hanse.base.errors import PartError, UserError
 from hanse.core.part import Aggregate, Aggregated, AggregatePart, Group, Settlement, State, View
 from hanse.core.table import Add, Mix
-from hanse.mechanisms.registry import build_mechanism
+from hanse.mechanisms.registry import PARTS, build_mechanism
 from hanse.mechanisms.robust import Krum, krum_scores, sorted_columns, tolerated
 from hanse.mechanisms.server_steps import FedAvgM
+from hanse.reports.audit import audit_run
 from hanse.rounds.round import Played, Setup, first_state, play_round
 from hanse.runs.record import row_hash
 from hanse.runs.setup import build, settle_engine
@@ -342,6 +343,15 @@ def test_what_is_no_row_of_w_is_recorded_and_a_killed_run_goes_on_to_the_same_bi
         assert ours["made_at"].tolist() == [0, 0, 0]
         assert not (ours["W_row"] == 0).any()
     assert ours["made_hash"].tolist() == [row_hash(whole.table.rows[0])]
+    [check] = audit_run(tmp_path / "killed").checks
+    assert check.holds
+    assert check.said == "4 were recorded by their hashes, and the last checkpoint has those of round 3"
+    last = tmp_path / "killed" / "rounds" / "00003.npz"
+    arrays = dict(np.load(last))
+    np.savez(last, **{**arrays, "made_hash": np.array(["0" * 40])})  # type: ignore[arg-type]
+    [check] = audit_run(tmp_path / "killed").checks
+    assert not check.holds
+    assert f"row 0 of the table is {arrays['made_hash'][0]}, and was recorded as 000" in check.said
     seats = [json.loads(line) for line in (tmp_path / "whole" / "clients.jsonl").read_text().splitlines()]
     assert all(line["weight"] is None for line in seats)
 
@@ -437,3 +447,11 @@ def test_the_root_set_is_nobody_elses() -> None:
     assert torch.equal(both.flatten(1).sum(1).sort().values, plain.server_test.x.flatten(1).sum(1).sort().values)  # type: ignore[union-attr]
     with pytest.raises(UserError, match=r"validation \+ root = 1.1"):
         hanse.Experiment(data={"validation": 0.6, "root": 0.5}, mechanism={"name": "fedavg"})
+
+
+def test_the_docs_say_of_each_rule_what_kind_it_is() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "mechanisms" / "aggregates.md").read_text()
+    rows = {cells[1].strip(" *"): cells[3] for line in page.splitlines() if len(cells := line.split("|")) == 7}
+    for name, make in PARTS["weigh"].items():
+        if hasattr(make, "aggregate"):
+            assert f"`{name}`" in rows[make.kind], name  # type: ignore[attr-defined]

@@ -46,7 +46,7 @@ def load(path: str | Path, *, model: nn.Module | None = None, trust: bool = Fals
             raise UserError(*map(_in_python, wrong.lines)) from None
     metrics, seats = (played_lines(record.path, name) for name in (METRICS, SEATS))
     run = Run(experiment, problem, metrics, seats, path=record.path, why_no_model=why, tested=_tests(record))
-    state = _last(record.path)
+    state = last_state(record.path)
     if state is None:
         run.why_no_model = run.why_no_model or f"{record.path}: has no checkpoint that can be read, so no models"
     else:
@@ -95,7 +95,7 @@ def _module(path: Path, experiment: Experiment) -> nn.Module:
                 size = layout_of(build_module(name, shape, classes, 0, **options), send).size
         except (RuntimeError, OverflowError) as wrong:
             raise UserError(f"{path}: the model {name!r} cannot be made: {first_line(wrong)}") from None
-        state = _last(path)
+        state = last_state(path)
         if state is not None and size != state.table.rows.shape[1]:
             raise UserError(f"{path}: its models have {state.table.rows.shape[1]:,} numbers, and {name!r} {size:,}")
     return build_module(name, shape, classes, experiment.run.seed, **options)
@@ -131,7 +131,7 @@ def _is_size(size: object) -> bool:
     return isinstance(size, int) and 0 < size < 2**50
 
 
-def _last(path: Path) -> LoopState | None:
+def last_state(path: Path) -> LoopState | None:
     """Return the state of the last checkpoint that is whole."""
     for file in sorted((path / "checkpoints").glob("*.safetensors"), reverse=True):
         try:
