@@ -460,6 +460,7 @@ class AggregatePart(Part, Protocol):
     """
 
     kind: ClassVar[Kind] = "affine"
+    reads_steps: ClassVar[bool] = False  # whether it takes the reported steps, or train.lr, for those of SGD
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights, or a row. A pure function of the group and of the state from before the round."""

@@ -186,6 +186,7 @@ class FedNova(AggregatePart):
     """
 
     needs = GROUPS
+    reads_steps = True
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights; ``weigh/steps`` is the effective number of steps."""
@@ -207,6 +208,7 @@ class QFedAvg(AggregatePart):
     """
 
     needs = GROUPS
+    reads_steps = True
     q: Weight = 1.0
     lipschitz: Rate | None = None
 

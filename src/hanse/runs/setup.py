@@ -455,13 +455,18 @@ def _never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
 
 
 def _not_by_steps(mechanism: Mechanism, loop: Loop | None) -> list[str]:
-    """Return a warning if a part reads gradients off the steps of SGD, and the user's own loop may step otherwise."""
-    part = mechanism.train
-    if loop is None or not part.reads_steps:
-        return []
+    """Return a warning for each part that reads something off the steps of SGD, as the user's own loop may step
+    otherwise.
+    """
+    wrong = {"train": "its variates are not mean gradients", "weigh": "its weights are not those of its paper"}
     return [
         f"warning: train.loop: {type(part).__name__} takes its steps for SGD's at train.lr and train.momentum: with "
-        "another optimiser, a schedule or clipping its variates are not mean gradients"
+        f"another optimiser, a schedule or clipping {wrong[slot]}"
+        for slot, part in mechanism.parts().items()
+        if loop is not None
+        and slot in wrong
+        and getattr(part, "reads_steps", False)
+        and (slot == "train" or not hasattr(part, "seats"))  # SCAFFOLD that only averages reads none
     ]
 
 
