@@ -307,10 +307,19 @@ class Add:
 
 
 @dataclass(frozen=True)
+class Made:
+    """A new row that is no sum of rows: ``row [P]``, a function of the updates at these positions, ``of [m]``."""
+
+    row: Tensor
+    of: Ints
+
+
+@dataclass(frozen=True)
 class Mix:
     """The proposed table ``M' = W [U; M]``: ``W [K', S + K]`` float64, its rows' ``owner`` and ``block [K']``, and
     ``home [N]``, the row that each client starts from next. Keeping row k is the unit column ``S + k``; K' may differ
-    from K. ``metrics`` are recorded with the round, and so is who was ``refused``: (client, reason).
+    from K. ``metrics`` are recorded with the round, and so is who was ``refused``: (client, reason). Rows that are
+    ``made`` otherwise, by number, are zeros in ``W``.
     """
 
     W: Floats
@@ -319,6 +328,7 @@ class Mix:
     home: Ints
     metrics: Mapping[str, float] = field(default_factory=dict)
     refused: tuple[tuple[int, str], ...] = ()
+    made: Mapping[int, Made] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _close(self.W, self.owner, self.block, self.home)
@@ -330,18 +340,20 @@ class Mix:
 
     def changed(self, table: Table, replaced: Sequence[Replace], added: Sequence[Add] = ()) -> Mix:
         """Return the mix with these rows of ``table`` replaced, and with rows more at its end."""
-        count, W = self.W.shape[1] - table.size, self.W.copy()
+        count, W, made = self.W.shape[1] - table.size, self.W.copy(), dict(self.made)
         for part in replaced:
             W[part.rows] = 0.0
             W[part.rows, :count] = part.updates
             if part.models is not None:
                 W[part.rows, count:] = part.models
+            made = {row: one for row, one in made.items() if row not in part.rows}
         if not added:
-            return replace(self, W=W)
+            return replace(self, W=W, made=made)
         new = np.stack([np.concatenate([one.updates, one.models]) for one in added])
         return replace(
             self,
             W=np.concatenate([W, new]),
+            made=made,
             owner=np.append(self.owner, np.full(len(added), SERVER, np.int64)),
             block=np.append(self.block, np.array([table.number(one.block) for one in added], np.int64)),
         )
@@ -359,11 +371,31 @@ class Mix:
             return Mix.keeping(table, count, home)
         W = self.W.copy()
         W[list(rows)] = np.eye(table.size, count + table.size, count)[list(rows)]
-        return replace(self, W=W)
+        return replace(self, W=W, made={row: one for row, one in self.made.items() if row not in rows})
+
+    def with_made(self, made: Mapping[int, Made]) -> Mix:
+        """Return the mix in which these rows, by number, are made otherwise than by ``W``."""
+        W = self.W.copy()
+        W[list(made)] = 0.0
+        return replace(self, W=W, made={**self.made, **made})
+
+    def made_of(self, num_updates: int) -> NDArray[np.bool_]:
+        """Return which of the updates each new row is made of, ``[K', S]``."""
+        found = np.asarray(self.W[:, :num_updates] != 0)
+        for row, one in self.made.items():
+            found[row, one.of] = True
+        return found
+
+    def rows(self, updates: Tensor, table: Tensor) -> Tensor:
+        """Return the new rows ``[K', P]`` float32 of ``updates [S, P]`` and ``table [K, P]``."""
+        found = mix(self.W, updates, table)
+        for row, one in self.made.items():
+            found[row] = one.row
+        return found
 
     def makers(self, table: Table, rows: Sequence[int]) -> NDArray[np.bool_]:
         """Return which updates these new rows are made of, ``[S]``."""
-        return np.asarray((self.W[list(rows), : self.W.shape[1] - table.size] != 0).any(axis=0))
+        return np.asarray(self.made_of(self.W.shape[1] - table.size)[list(rows)].any(axis=0))
 
 
 def copies(W: Floats) -> NDArray[np.bool_]:

@@ -17,7 +17,7 @@ from hanse.core.history import NEVER, History
 from hanse.core.mixing import proposed_mix
 from hanse.core.part import Context, Mechanism, Part, Settlement, Stage, State, View
 from hanse.core.port import Federation, Request, Roster
-from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies, mix
+from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies
 from hanse.core.telling import About
 from hanse.data.federated import FederatedData
 from hanse.learning.job import Engine, Problem
@@ -382,7 +382,7 @@ def _mixed(view: View) -> tuple[Table, Sequence[int]]:
     proposed, settlement = view.mixed, view.settlement
     if settlement is not None and settlement.withheld:
         proposed = proposed.without(view.table, sorted(settlement.withheld), view.home)
-    rows = mix(proposed.W, view.trained.rows, view.table.rows)
+    rows = proposed.rows(view.trained.rows, view.table.rows)
     table = Table(rows, proposed.owner, proposed.block, view.table.blocks)
     mixed = np.flatnonzero(~copies(proposed.W)).tolist()  # a copy is of what is sound already
     if not mixed:

@@ -27,8 +27,8 @@ from hanse.core.part import Mechanism
 from hanse.core.recipe import Optimizer, Recipe
 from hanse.data.spec import OBJECT, DataSpec
 from hanse.learning.models import Send
-from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, current_names
-from hanse.mechanisms.written import table_of
+from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, current_names, is_rule
+from hanse.mechanisms.written import part_table, table_of
 from hanse.runs.overrides import apply
 
 
@@ -347,6 +347,7 @@ class Experiment(BaseModel):
                 continue
             again = any(slots[other] is part for other in found if other != slot and other in slots)
             options = {key: getattr(part, key) for key in defaults(PARTS[slot][name])}
+            options |= {key: part_table(slot, option) for key, option in options.items() if is_rule(option)}
             asked = "clients_per_round" in given or "clients_per_round" in given[slot]
             if isinstance(options.get("clients_per_round"), int) and not asked:  # a default adapts by itself
                 options["clients_per_round"] = min(options["clients_per_round"], self.data.clients)

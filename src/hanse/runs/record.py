@@ -11,6 +11,7 @@ is followed, and what is wrong becomes one line that names the file (:mod:`hanse
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hanse.base.errors import MachineError, UserError
 from hanse.base.files import (
@@ -37,7 +39,7 @@ from hanse.base.files import (
     run_folder,
     table,
 )
-from hanse.core.table import Floats, Ints
+from hanse.core.table import Floats, Ints, Made
 from hanse.core.telling import About, read_about
 from hanse.games.market import Market, Stop
 from hanse.learning.metrics import ACCURACY, Reading, readings_of
@@ -157,7 +159,7 @@ def _line_of(view: View, s: int) -> dict[str, Any]:
         "samples": float(updates.num_samples[s]),
         "steps": int(updates.steps[s]),
         "loss": None if np.isnan(updates.loss[s]) else float(updates.loss[s]),
-        "weight": float(view.mixed.W[row, s]),
+        "weight": None if row in view.mixed.made else float(view.mixed.W[row, s]),
     }
     if updates.metrics:
         line |= {f"fit/{name}": value for name, value in updates.metrics[s].items()}
@@ -190,6 +192,7 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
         "W_shape": np.array(mixed.W.shape),
         "refused": np.array([c for c, _ in view.refusals], np.int64),
         "reason": np.array([r for _, r in view.refusals], np.str_),
+        **made_arrays(mixed.made),
     }
     if view.values is not None:
         arrays["value"] = view.values.per_seat
@@ -208,6 +211,28 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
     if not np.array_equal(mixed.home, view.home) or view.round == 0:
         arrays["home"] = mixed.home
     return arrays
+
+
+def made_arrays(made: Mapping[int, Made]) -> dict[str, NDArray[Any]]:
+    """Return what is recorded of rows that are no row of W: their numbers ``made_row [a]``, the hash of each
+    ``made_hash [a]``, and the positions of the updates that they are made of, ``made_of [n]``, with the place of the
+    row that each belongs to, ``made_at [n]``. Nothing if there are none.
+    """
+    if not made:
+        return {}
+    rows = sorted(made)
+    return {
+        "made_row": np.array(rows, np.int64),
+        "made_hash": np.array([row_hash(made[row].row) for row in rows], np.str_),
+        "made_of": np.concatenate([made[row].of for row in rows]),
+        "made_at": np.repeat(np.arange(len(rows)), [len(made[row].of) for row in rows]),
+    }
+
+
+def row_hash(row: Tensor) -> str:
+    """Return the hash of a model ``[P]``: of its numbers as float32, little-endian."""
+    numbers = np.ascontiguousarray(row.detach().cpu().numpy(), dtype="<f4")
+    return hashlib.blake2b(numbers.data, digest_size=20).hexdigest()
 
 
 def figure_of(metrics: Mapping[str, Any], main: Reading = ACCURACY) -> str:

@@ -44,7 +44,7 @@ from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.registry import REASONS, unmet_needs
 from hanse.mechanisms.select import rounds_to_meet_all
-from hanse.rounds.judge import Judge
+from hanse.rounds.judge import Judge, Root
 from hanse.rounds.round import Setup
 from hanse.runs.config import Experiment, ModelSection
 from hanse.runs.metrics import missing_metrics, refused_metrics
@@ -119,7 +119,8 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     loop = None if given is None else tried(lambda: Loop.of(given, "train.loop"))
     lines += [] if loop is None else _not_for_loops(experiment, mechanism, loop)
     lines += [*refused_metrics(problem, data, _tested(experiment, data, False)), *_no_utility(data, problem, mechanism)]
-    lines += _too_few(experiment, mechanism, data.num_clients)
+    seats = _seats(mechanism, data)
+    lines += _too_few(experiment, seats) + _too_few_for(mechanism, seats)
     behaviours = [tried(partial(_behaviour, *item)) for item in experiment.behaviour.items()]
     lines += _no_such_clients(dict(zip(experiment.behaviour, behaviours, strict=True)), data.num_clients)
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
@@ -150,9 +151,13 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     )
 
 
-def _too_few(experiment: Experiment, mechanism: Mechanism, num_clients: int) -> list[str]:
+def _seats(mechanism: Mechanism, data: FederatedData) -> int:
+    """Return how many clients sit in a round, at most."""
+    return min(getattr(mechanism.select, "clients_per_round", data.num_clients), data.num_clients)
+
+
+def _too_few(experiment: Experiment, seats: int) -> list[str]:
     """Return a line if a round has fewer seats than replies are needed."""
-    seats = min(getattr(mechanism.select, "clients_per_round", num_clients), num_clients)
     least = experiment.federation.min_replies
     return [f"federation.min_replies: {least}: more than the {seats} seats of a round"] if least > seats else []
 
@@ -271,6 +276,16 @@ def _no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> 
     return []
 
 
+def _too_few_for(mechanism: Mechanism, seats: int) -> list[str]:
+    """Return a line if the weigh part's rule needs more updates than a round has seats."""
+    least, rule = getattr(mechanism.weigh, "least", 0), type(mechanism.weigh).__name__
+    if seats >= least:
+        return []
+    withstands = getattr(mechanism.weigh, "f", None)
+    asked = "" if withstands is None else f" with f = {withstands}"
+    return [f"mechanism.weigh: {rule}{asked} needs {least} updates a round, 2f + 3, and a round has {seats} seats"]
+
+
 def _not_remembered(experiment: Experiment, data: FederatedData, mechanism: Mechanism) -> list[str]:
     """Return a line for each setting of the recipe that depends on clients' earlier training and cannot be met."""
     recipe, lines = experiment.train.recipe, []
@@ -348,6 +363,8 @@ def _given(
     given = set() if experiment.train.loop is not None else {"losses"}
     if data.server_validation is not None and len(data.server_validation):
         given.add("validation")
+    if data.server_root is not None:
+        given.add("root")
     given.add("pooled" if experiment.data.partition == "pooled" else "clients")
     if experiment.data.client_validation > 0:
         given.add("client_validation")
@@ -452,13 +469,18 @@ def _never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
 
 
 def _not_by_steps(mechanism: Mechanism, loop: Loop | None) -> list[str]:
-    """Return a warning if a part reads gradients off the steps of SGD, and the user's own loop may step otherwise."""
-    part = mechanism.train
-    if loop is None or not part.reads_steps:
-        return []
+    """Return a warning for each part that reads something off the steps of SGD, as the user's own loop may step
+    otherwise.
+    """
+    wrong = {"train": "its variates are not mean gradients", "weigh": "its weights are not those of its paper"}
     return [
         f"warning: train.loop: {type(part).__name__} takes its steps for SGD's at train.lr and train.momentum: with "
-        "another optimiser, a schedule or clipping its variates are not mean gradients"
+        f"another optimiser, a schedule or clipping {wrong[slot]}"
+        for slot, part in mechanism.parts().items()
+        if loop is not None
+        and slot in wrong
+        and getattr(part, "reads_steps", False)
+        and (slot == "train" or not hasattr(part, "seats"))  # SCAFFOLD that only averages reads none
     ]
 
 
@@ -501,11 +523,12 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
+    root = None if data.server_root is None else Root(data.server_root, engine, recipe, seed)
     return Setup(
         blueprint.mechanism,
         federation,
         context,
-        Judge(problem, engine, data.server_validation, workers, data.num_classes),
+        Judge(problem, engine, data.server_validation, workers, data.num_classes, root),
         data,
         problem,
         engine,
