@@ -100,6 +100,11 @@ class Group:
         """The mean training losses ``[m]``."""
         return self.view.trained.loss[self.at]
 
+    @property
+    def staleness(self) -> Ints:
+        """For how many rounds each update was under way, ``[m]``: 0 for this round's."""
+        return self.view.trained.staleness[self.at]
+
 
 @dataclass(frozen=True)
 class Aggregate:
@@ -319,13 +324,14 @@ class Part(Protocol):
     ``needs`` names what must be there ("validation", "values", "groups", ...): unmet needs are refused before round 0.
     ``gives`` names what this part brings to the others. ``reads`` and ``fills`` name blocks of rows, by slot: those
     that its seats or its mix are made from, and those that its ``weigh`` makes. A part that fills several slots may say
-    all four by slot.
+    all of these by slot. ``takes`` names what the part can live with: "late", updates of earlier rounds.
     """
 
     needs: ClassVar[Named] = frozenset()
     gives: ClassVar[Named] = frozenset()
     reads: ClassVar[Named] = frozenset()
     fills: ClassVar[Named] = frozenset()
+    takes: ClassVar[Named] = frozenset()
 
     def init(self, context: Context) -> State:
         """Return the state before round 0."""

@@ -10,7 +10,7 @@ from hanse.base.errors import UserError, import_path, named, nearest
 from hanse.base.factories import call, defaults, misspelt
 from hanse.core.calling import method_of
 from hanse.core.mixing import writers
-from hanse.core.part import GROUPS, Mechanism, Part, in_slots
+from hanse.core.part import GROUPS, Mechanism, Part, SettlePart, in_slots
 from hanse.mechanisms import baselines, deploy, select, train, value, weigh
 from hanse.mechanisms.cfl import CFL, cfl
 from hanse.mechanisms.ditto import Ditto, ditto
@@ -26,6 +26,7 @@ from hanse.mechanisms.pfedgraph import FromCentres, PFedGraph, pfedgraph
 from hanse.mechanisms.pifl import OneShot, PretrainedTiers, ServerTokens, TierModels, Tiers, Tokens, pifl, tiff
 from hanse.mechanisms.scaffold import Scaffold, scaffold
 from hanse.mechanisms.set_aware import SetAware
+from hanse.mechanisms.staleness import ByStaleness
 
 PUBLISHED: Sequence[Callable[..., Mechanism]] = (
     baselines.fedavg, baselines.fedprox, gtfedavg, gtfedprox, fedgen, gtfedgen, greedyfed, baselines.ucb,
@@ -72,6 +73,7 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "gtflat": GTFLAT,
         "gtflat_validation": ValidationGTFLAT,
         "inverse_distance": weigh.InverseDistance,
+        "by_staleness": ByStaleness,
         "scaffold": Scaffold,
         "fedamp": FedAMP,
         "heur_fedamp": HeurFedAMP,
@@ -283,7 +285,7 @@ def _no_part(mechanism: Mechanism) -> list[str]:
 
 def _misdeclared(slot: str, part: Part) -> Iterator[str]:
     """Yield what is wrong with a part's declarations: their types, slots that there are not, methods misspelt."""
-    for name in ("needs", "gives", "reads", "fills"):
+    for name in ("needs", "gives", "reads", "fills", "takes"):
         said: Any = getattr(part, name, frozenset())
         by_slot = said if isinstance(said, Mapping) else {slot: said}
         for where, names in by_slot.items():
@@ -344,6 +346,21 @@ def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
         reason = f"rows '{name}' that are made anew ({_parts_with('weigh', name)})"
         found.append(Unmet("train", type(mechanism.train).__name__, reason))
     return list({(lack.part, lack.reason): lack for lack in reversed(found)}.values())[::-1]
+
+
+def refuse_late(mechanism: Mechanism) -> list[str]:
+    """Return a line for each part that refuses late updates: what pays for updates, and systems that make rows of their
+    own from what they sent in the same round, unless such a part says that it ``takes`` "late".
+    """
+    found = []
+    for slot, part in mechanism.parts().items():
+        standing = mechanism.standing(part)
+        pays = "settle" in standing or SettlePart in type(part).__mro__
+        makes = "train" in standing and in_slots(part.fills, standing)
+        if (pays or makes) and "late" not in in_slots(getattr(part, "takes", frozenset()), standing):
+            why = "pays for updates in the round in which they were ordered" if pays else "makes rows from this round's"
+            found.append(f"mechanism.{slot}: {type(part).__name__} {why}, and does not say that it takes late ones")
+    return found
 
 
 GIVEN_BY = {"values": "value", "bids": "settle", "trade": "weigh", "groups": "train"}

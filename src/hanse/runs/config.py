@@ -185,9 +185,14 @@ class ClientsSection(Section):
 class FederationSection(Section):
     """``[federation]``: where the clients are, and how long a round waits for how many of them.
 
-    A round with fewer than ``min_replies`` sound updates is empty: the models stay. ``deadline_s`` is for engines on a
-    network; the local one waits for everybody. So is ``half_precision``, which sends models as 16-bit numbers.
-    ``refuse`` names what refuses sound updates that stand out ("norm_bound"; see :mod:`hanse.federation.norm_bound`).
+    A round with fewer than ``min_replies`` sound updates is empty: the models stay. Training ends once ``enough`` sound
+    replies are in (a number, or a share of the round's seats), or after ``deadline_s``. Without a behaviour that takes
+    time on the virtual clock (``speed``) a simulation has all replies at once, and waits for everybody.
+
+    What comes ``late`` is dropped, or joins the "next" round if it is at most ``max_staleness`` rounds late. ``replay``
+    is a run directory whose order of arrival a simulation repeats. ``half_precision`` sends models as 16-bit numbers on
+    a network. ``refuse`` names what refuses sound updates that stand out ("norm_bound"; see
+    :mod:`hanse.federation.norm_bound`).
     """
 
     engine: Literal["local", "ray"] = "local"
@@ -195,6 +200,16 @@ class FederationSection(Section):
     min_replies: Count = 0
     half_precision: bool = False
     refuse: str | dict[str, Any] | None = None
+    enough: Positive | Annotated[float, Field(gt=0, lt=1)] | None = None
+    late: Literal["drop", "next"] = "drop"
+    max_staleness: Positive | None = None
+    replay: str | None = None
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        if self.max_staleness is not None and self.late == "drop":
+            raise ValueError("give max_staleness with late = 'next': with 'drop' no late update is mixed")
+        return self
 
 
 class LedgerSection(Section):
