@@ -160,7 +160,7 @@ class FlowerFederation:
     # ---- the exchange
 
     def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | int | None
     ) -> Sequence[Reply]:
         """Send each request to its node and return the replies that came in time; a second message only to nodes that
         have lost models which they should hold.
@@ -168,6 +168,7 @@ class FlowerFederation:
         With ``closing`` it ends once enough sound replies are in, those to earlier rounds' training counted as it says.
         Who has not answered then is said to be open, and a later exchange returns its answer.
         """
+        closing = closing if isinstance(closing, Closing) else None  # a number was given here before, and not used
         seconds = deadline_s or self.deadline_s
         due = [Open(round, r.client, pack(r, half=self.half), r) for r in requests if r.client in self._nodes]
         return self._collect(self._ask(due, seconds, closing), seconds, closing)
