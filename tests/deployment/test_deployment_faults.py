@@ -19,6 +19,7 @@ from hanse.deployment.certificates import make_node_key
 from hanse.deployment.loopback import Loopback
 from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import read_receipts
+from hanse.rounds.arrivals import STILL
 
 pytestmark = pytest.mark.slow
 
@@ -131,6 +132,36 @@ def test_nodes_and_the_server_die_and_the_run_goes_on(net: Loopback, tmp_path: P
             found = list(read_receipts(kept))
             assert ledger.verify(found).ok
             assert found[-1].head == book.head
+
+
+def test_no_round_waits_for_a_node_that_died_and_it_comes_back(net: Loopback, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    waits = {"enough": 3, "late": "next", "deadline_s": 3600.0}  # who waited for the deadline would not come to an end
+    exp = experiment("fedavg", nodes=4, rounds=1000, mechanism={"clients_per_round": 4}, federation=waits)
+    net.up(only=[0, 1, 3])
+    net.start_node(2, {"FAULT": "dies", "FAULT_PID": str(net.folder / "logs" / "node2.pid")})
+    played = threading.Thread(target=_ignoring_its_end, args=(net, {"plan": str(plan(tmp_path, {"run": exp}))}))
+    played.start()
+    until("the node to die in round 1", lambda: net.processes.pid("node2") is None)
+    until("round 3 to end without it", lambda: len(metrics(run)) >= 4)
+    revive(net, 2)
+    until(
+        "it to be back", lambda: any(s["client"] == 2 and s["round"] > 1 and "refused" not in s for s in clients(run))
+    )
+    net.processes.stop("superlink", kill=True)
+    played.join()
+
+    lines = metrics(run)
+    mine = {line["round"]: line.get("refused") for line in clients(run) if line["client"] == 2}
+    assert mine[0] is None
+    assert mine[1] == STILL
+    back = min(r for r in mine if r > 1)
+    assert mine[back] is None
+    assert [m["answered"] for m in lines[1:back]] == [3] * (back - 1)
+    assert [m["present"] for m in lines[2:back]] == [3] * (back - 2)
+    assert sum(m["refused"] for m in lines[:back]) == 2  # in its round, and when it was given up
+    took = [m["time/round_s"] for m in lines]
+    print(f"rounds of {np.median(took):.1f} s (median); the one in which it died took {took[1]:.1f} s, back in {back}")
 
 
 def test_nodes_that_cannot_take_part_are_named_and_the_others_play(net: Loopback, tmp_path: Path) -> None:
