@@ -20,6 +20,7 @@ from hanse.mechanisms.staleness import ByStaleness
 from hanse.rounds.arrivals import STILL, Flight, Training, Underway, Waiting, rebased
 from hanse.rounds.round import Played
 from hanse.runs.checkpoint import Snapshot, load, store
+from hanse.runs.observers import mostly_refused
 
 BUFFERED = {"enough": 2, "late": "next"}
 P = 4
@@ -67,6 +68,7 @@ def test_an_update_of_staleness_3_is_mixed_with_its_exact_weight() -> None:
     assert [m["present"] for m in run.metrics] == [3, 2, 2, 2, 3]  # who still trains is not chosen again
     assert said(run, 2, "refused") == {0: STILL, 3: None, 4: STILL}
     assert said(run, 2, "staleness") == {0: None, 3: 3, 4: None}
+    assert mostly_refused([line for line in run.clients if line["round"] < 4]) == []  # what came late came
 
     played = watch.rounds[3]
     updates, before, after = played.view.trained, played.view.table.rows[0].double(), played.state.table.rows[0]
@@ -252,6 +254,10 @@ def test_wrong_settings_are_refused_before_round_0(tmp_path: Path) -> None:
     assert lines(mechanism=few, federation={"enough": 0.5, "min_replies": 3}) == [
         "federation.enough: 0.5 (2 of 3 seats): must be at least federation.min_replies, 3"
     ]
+    for enough in (0, 1.5, -0.5):
+        assert lines(federation={"enough": enough}) == [
+            f"federation.enough: {enough}: must be a whole number from 1 on, or a share between 0 and 1"
+        ]
     assert lines(federation={"max_staleness": 3}) == [
         "federation: give max_staleness with late = 'next': with 'drop' no late update is mixed"
     ]

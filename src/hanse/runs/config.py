@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -182,6 +183,13 @@ class ClientsSection(Section):
     named: bool = False
 
 
+def _replies(enough: int | float) -> int | float:
+    """Return a number of replies, or a share of them. Raises ValueError for what is neither."""
+    if enough < 1 if isinstance(enough, int) else not 0 < enough < 1:
+        raise ValueError("must be a whole number from 1 on, or a share between 0 and 1")
+    return enough
+
+
 class FederationSection(Section):
     """``[federation]``: where the clients are, and how long a round waits for how many of them.
 
@@ -200,7 +208,7 @@ class FederationSection(Section):
     min_replies: Count = 0
     half_precision: bool = False
     refuse: str | dict[str, Any] | None = None
-    enough: Positive | Annotated[float, Field(gt=0, lt=1)] | None = None
+    enough: Annotated[int | float, AfterValidator(_replies)] | None = None
     late: Literal["drop", "next"] = "drop"
     max_staleness: Positive | None = None
     replay: str | None = None
