@@ -76,7 +76,7 @@ NEEDS: dict[tuple[str, str], set[str]] = {
     **{("train", t): {"clients"} for t in ROWS if t not in ("shared", "proximal", "fedgen")},
     **{
         ("weigh", w): {"clients", "groups"}
-        for w in ("uniform", "gtflat", "gtflat_validation", "inverse_distance", "cfl", "scaffold")
+        for w in ("uniform", "gtflat", "gtflat_validation", "inverse_distance", "by_staleness", "cfl", "scaffold")
     },
     **{("weigh", w): {"clients", "groups"} for w in (*AGAIN, "fednova", "q_fedavg")},
     ("weigh", "samples_over_probability"): {"probabilities"},

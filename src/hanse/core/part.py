@@ -141,6 +141,11 @@ class Group:
         """The optimiser steps ``[m]`` that the seats took."""
         return self.view.trained.steps[self.at]
 
+    @property
+    def staleness(self) -> Ints:
+        """For how many rounds each update was under way, ``[m]``: 0 for this round's."""
+        return self.view.trained.staleness[self.at]
+
 
 @dataclass(frozen=True)
 class Aggregate:
@@ -374,8 +379,8 @@ class Part(Protocol):
     ``needs`` names what must be there ("validation", "values", "groups", ...): unmet needs are refused before round 0.
     ``gives`` names what this part brings to the others. ``reads`` and ``fills`` name blocks of rows, by slot: those
     that its seats or its mix are made from, and those that its ``weigh`` makes. ``takes`` names what it can live with
-    that not every part can ("again": aggregates that are functions of a group's rows). A part that fills several slots
-    may say all of them by slot.
+    that not every part can: "again", aggregates that are functions of a group's rows; "late", updates of earlier
+    rounds. A part that fills several slots may say all of these by slot.
     """
 
     needs: ClassVar[Named] = frozenset()

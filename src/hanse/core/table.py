@@ -260,6 +260,25 @@ class Seats:
         R, mu, L = (None if a is None else a[keep] for a in (self.R, self.mu, self.L))
         return Seats(self.client[keep], self.start[keep], self.target[keep], R, mu, L)
 
+    def plain(self) -> Seats:
+        """Return where the seats start and what they train, without pull and tilt."""
+        return Seats(self.client, self.start, self.target)
+
+    def with_more(self, others: Sequence[Seats]) -> Seats:
+        """Return these seats and then ``others``, which have neither pull nor tilt."""
+        if not others:
+            return self
+        client, start, target = (
+            np.concatenate([getattr(seats, name) for seats in (self, *others)])
+            for name in ("client", "start", "target")
+        )
+        more = len(client) - len(self)
+        R, mu, L = (
+            None if a is None else np.concatenate([a, np.zeros((more, *a.shape[1:]))])
+            for a in (self.R, self.mu, self.L)
+        )
+        return Seats(client, start, target, R, mu, L)
+
     def groups(self) -> dict[int, Ints]:
         """Return, by target row in ascending order, the positions of the seats that train it."""
         return {int(k): np.flatnonzero(self.target == k) for k in np.unique(self.target)}
@@ -271,6 +290,9 @@ class Updates:
     optimiser ``steps [S]``, and extras by name, each ``[S, ...]``. ``seats`` are the seats that answered, same order.
     Of clients that train by loops of their own: ``metrics``, what each seat's reports beside (empty: nobody's), and a
     loss is NaN where it does not say.
+
+    ``staleness [S]``: for how many rounds an update was under way (0: it is this round's). One that was is rebased,
+    ``U' = M[start now] + (U - start then)``; ``raw`` has it as it came, by position.
     """
 
     seats: Seats
@@ -280,6 +302,12 @@ class Updates:
     steps: Ints
     extras: Mapping[str, Tensor] = field(default_factory=dict)
     metrics: Sequence[Mapping[str, float]] = ()
+    staleness: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # no entries: all are this round's
+    raw: Mapping[int, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.staleness) != len(self.seats):
+            object.__setattr__(self, "staleness", np.zeros(len(self.seats), np.int64))
 
     def __len__(self) -> int:
         return len(self.seats)

@@ -10,7 +10,7 @@ from hanse.base.errors import UserError, import_path, named, nearest
 from hanse.base.factories import call, defaults, misspelt
 from hanse.core.calling import method_of
 from hanse.core.mixing import writers
-from hanse.core.part import GROUPS, Mechanism, Part, ValuePart, in_slots
+from hanse.core.part import GROUPS, Mechanism, Part, SettlePart, ValuePart, in_slots
 from hanse.mechanisms import baselines, deploy, robust, select, server_steps, train, value, weigh
 from hanse.mechanisms.cfl import CFL, cfl
 from hanse.mechanisms.ditto import Ditto, ditto
@@ -26,6 +26,7 @@ from hanse.mechanisms.pfedgraph import FromCentres, PFedGraph, pfedgraph
 from hanse.mechanisms.pifl import OneShot, PretrainedTiers, ServerTokens, TierModels, Tiers, Tokens, pifl, tiff
 from hanse.mechanisms.scaffold import Scaffold, scaffold
 from hanse.mechanisms.set_aware import SetAware
+from hanse.mechanisms.staleness import ByStaleness
 
 PUBLISHED: Sequence[Callable[..., Mechanism]] = (
     baselines.fedavg, baselines.fedprox, gtfedavg, gtfedprox, fedgen, gtfedgen, greedyfed, baselines.ucb,
@@ -85,6 +86,7 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "fedadagrad": server_steps.FedAdagrad,
         "fednova": server_steps.FedNova,
         "q_fedavg": server_steps.QFedAvg,
+        "by_staleness": ByStaleness,
         "scaffold": Scaffold,
         "fedamp": FedAMP,
         "heur_fedamp": HeurFedAMP,
@@ -406,6 +408,21 @@ def _not_taken(mechanism: Mechanism) -> list[Unmet]:
         "such mean ('exact', 'gtg', 'monte_carlo', 'leave_one_out' and 'banzhaf' go with it)"
     )
     return [Unmet("value", type(value).__name__, reason)]
+
+
+def refuse_late(mechanism: Mechanism) -> list[str]:
+    """Return a line for each part that refuses late updates: what pays for updates, and systems that make rows of their
+    own from what they sent in the same round, unless such a part says that it ``takes`` "late".
+    """
+    found = []
+    for slot, part in mechanism.parts().items():
+        standing = mechanism.standing(part)
+        pays = "settle" in standing or SettlePart in type(part).__mro__
+        makes = "train" in standing and in_slots(part.fills, standing)
+        if (pays or makes) and "late" not in in_slots(getattr(part, "takes", frozenset()), standing):
+            why = "pays for updates in the round in which they were ordered" if pays else "makes rows from this round's"
+            found.append(f"mechanism.{slot}: {type(part).__name__} {why}, and does not say that it takes late ones")
+    return found
 
 
 GIVEN_BY = {"values": "value", "bids": "settle", "trade": "weigh", "groups": "train"}

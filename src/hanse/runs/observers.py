@@ -36,7 +36,7 @@ def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
     got: defaultdict[int, set[int]] = defaultdict(set)
     reasons: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for line in seats:
-        client, round = int(line["client"]), int(line["round"])
+        client, round = int(line["client"]), int(line["round"]) - int(line.get("staleness", 0))  # when it was asked
         sat[client].add(round)
         if "refused" in line:
             reasons[client][str(line["refused"])] += 1

@@ -43,6 +43,7 @@ from hanse.core.table import Floats, Ints, Made
 from hanse.core.telling import About, read_about
 from hanse.games.market import Market, Stop
 from hanse.learning.metrics import ACCURACY, Reading, readings_of
+from hanse.rounds.arrivals import Recorded
 from hanse.runs.config import ClientsSection
 from hanse.runs.names import MEMBERS, client_names, client_of, read_members
 
@@ -83,7 +84,9 @@ class RoundRecord:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Seats, W in coordinates, home if it changed, values, refusals, and the clients' tests, by name."""
+        """Seats, W in coordinates, home if it changed, values, refusals, and the clients' tests, by name; who was here
+        and how late updates were, where a round need not wait for all.
+        """
         return {**_arrays_of(self.played), **self.tested.arrays}
 
     def write_arrays(self, folder: Path) -> None:
@@ -116,6 +119,7 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
         "train/loss": _mean_loss(updates.loss),
         **tested,
         **recorded,
+        **played.waited,
         "bytes/down": played.bytes_down,
         "bytes/up": played.bytes_up,
         **({"ledger/head": view.book.head} if view.book.count else {}),
@@ -140,7 +144,9 @@ def _seats_of(played: Played) -> list[dict[str, Any]]:
     answered = view.trained.seats
     place = {seat: s for s, seat in enumerate(zip(answered.client.tolist(), answered.start.tolist(), strict=True))}
     lines = []
-    for client, start in zip(view.seats.client.tolist(), view.seats.start.tolist(), strict=True):
+    late = np.flatnonzero(view.trained.staleness)
+    seats = view.seats.plain().with_more([answered.take(late).plain()])
+    for client, start in zip(seats.client.tolist(), seats.start.tolist(), strict=True):
         line: dict[str, Any] = {"round": view.round, "client": client, "start": start}
         s = place.get((client, start))
         if s is None:
@@ -163,6 +169,8 @@ def _line_of(view: View, s: int) -> dict[str, Any]:
     }
     if updates.metrics:
         line |= {f"fit/{name}": value for name, value in updates.metrics[s].items()}
+    if updates.staleness[s]:
+        line["staleness"] = int(updates.staleness[s])
     if view.values is not None:
         line["value"] = float(view.values.per_seat[s])
         if view.values.exact is not None:
@@ -194,6 +202,8 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
         "reason": np.array([r for _, r in view.refusals], np.str_),
         **made_arrays(mixed.made),
     }
+    if "late/mixed" in played.waited:
+        arrays |= {"present": view.roster.ids, "staleness": updates.staleness}
     if view.values is not None:
         arrays["value"] = view.values.per_seat
         if view.values.standard_errors is not None:
@@ -622,6 +632,25 @@ class RunRecord:
             if errors is None or errors.shape != pairs.shape or errors.dtype.kind != "f":
                 errors = np.full(pairs.shape, np.nan)
             yield clients.astype(np.int64), pairs.astype(np.float64), errors.astype(np.float64)
+
+    def arrivals(self) -> Recorded:
+        """Return who was here in each round, and whose updates were accepted in it. Raises UserError for a run that did
+        not record it, and for arrays that do not fit each other.
+        """
+        present, came = {}, {}
+        for line in self.metrics:
+            number, file = line["round"], round_file(self.path, line["round"])
+            stored = self.arrays(number, only=("present", "answered", "staleness"))
+            if "present" not in stored:
+                raise UserError(f"{self.path}: has no order of arrival: its rounds waited for everybody")
+            if any(stored[name].ndim != 1 or stored[name].dtype.kind not in "iu" for name in stored) or (
+                len(stored["answered"]) != len(stored["staleness"])
+            ):
+                raise UserError(f"{file}: its order of arrival cannot be read")
+            since = (number - stored["staleness"]).tolist()
+            present[number] = frozenset(stored["present"].tolist())
+            came[number] = frozenset(zip(stored["answered"].tolist(), since, strict=True))
+        return Recorded(present, came)
 
     def refusals(self) -> Iterator[tuple[int, int, str]]:
         """Yield (round, client, reason) of every refusal; only rounds that had one are opened."""
