@@ -30,7 +30,7 @@ def test_every_public_name_says_what_it_is(figures: dict[str, float]) -> None:
 
 
 def test_most_files_are_short_and_nothing_is_said_twice(figures: dict[str, float]) -> None:
-    assert figures["median file"] < 160
+    assert figures["median file"] < 170
     assert figures["repeated in mechanisms, %"] < 5
 
 

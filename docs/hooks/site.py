@@ -60,11 +60,13 @@ def keys(section: str) -> str:
 def parts(slot: str) -> str:
     """Return the table of the parts of one decision: name, options with their defaults, and what it is."""
     from hanse.base.factories import defaults
-    from hanse.mechanisms.registry import PARTS
+    from hanse.mechanisms.registry import PARTS, is_rule
+    from hanse.mechanisms.written import part_table
 
     lines = ["| name | options | |", "|---|---|---|"]
     for name, make in PARTS[slot].items():
-        options = ", ".join(f"`{k}` {_toml(v) if v is not None else 'none'}" for k, v in defaults(make).items())
+        known = {k: part_table(slot, v) if is_rule(v) else v for k, v in defaults(make).items()}
+        options = ", ".join(f"`{k}` {_toml(v) if v is not None else 'none'}" for k, v in known.items())
         text = (make.__doc__ or "").split("\n\n")[0]
         lines.append(f"| `{name}` | {_cell(options)} | {_cell(text.replace('``', '`'))} |")
     return "\n".join(lines)

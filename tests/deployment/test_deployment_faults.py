@@ -19,6 +19,7 @@ from hanse.deployment.certificates import make_node_key
 from hanse.deployment.loopback import Loopback
 from hanse.ledger.place import open_ledger
 from hanse.ledger.receipts import read_receipts
+from hanse.rounds.arrivals import STILL
 
 pytestmark = pytest.mark.slow
 
@@ -131,6 +132,39 @@ def test_nodes_and_the_server_die_and_the_run_goes_on(net: Loopback, tmp_path: P
             found = list(read_receipts(kept))
             assert ledger.verify(found).ok
             assert found[-1].head == book.head
+
+
+def test_no_round_waits_for_a_node_that_died_and_it_comes_back(net: Loopback, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    waits = {"enough": 3, "late": "next", "deadline_s": 3600.0}  # who waited for the deadline would not come to an end
+    exp = experiment("fedavg", nodes=4, rounds=1000, mechanism={"clients_per_round": 4}, federation=waits)
+    net.up(only=[0, 1, 3])
+    net.start_node(2, {"FAULT": "dies", "FAULT_PID": str(net.folder / "logs" / "node2.pid")})
+    played = threading.Thread(target=_ignoring_its_end, args=(net, {"plan": str(plan(tmp_path, {"run": exp}))}))
+    played.start()
+    until("the node to die", lambda: net.processes.pid("node2") is None)
+    gone = len(metrics(run))
+    until("more rounds to end without it", lambda: len(metrics(run)) >= gone + 3)
+    revive(net, 2)
+    until("it to be back", lambda: any(s["client"] == 2 and s["round"] > gone + 1 for s in clients(run)))
+    net.processes.stop("superlink", kill=True)
+    played.join()
+
+    lines = metrics(run)
+    mine = {line["round"]: line.get("refused") for line in clients(run) if line["client"] == 2}
+    away = sorted(set(range(max(mine))) - set(mine))  # whoever is only late has a line in each round
+    died, back = away[0] - 1, away[-1] + 1
+    assert away == list(range(died + 1, back))
+    assert mine[died] == STILL
+    assert all(m["answered"] >= 3 for m in lines[died:back])
+    assert [m["present"] for m in lines[died + 2 : back]] == [3] * (back - died - 2)
+    found = [np.load(run / "rounds" / f"{r:05d}.npz") for r in range(died, back)]
+    said = [str(why) for record in found for c, why in zip(record["refused"], record["reason"], strict=True) if c == 2]
+    assert said[0] == STILL
+    assert len(said) == 2  # and once more when it was given up
+    assert said[1].startswith(f"its update of round {died}: its node")
+    took = [m["time/round_s"] for m in lines]
+    print(f"rounds of {np.median(took):.1f} s (median); that in which it died took {took[died]:.1f} s; back in {back}")
 
 
 def test_nodes_that_cannot_take_part_are_named_and_the_others_play(net: Loopback, tmp_path: Path) -> None:

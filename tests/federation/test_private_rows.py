@@ -189,7 +189,7 @@ class Participants:
     def present(self, round: int) -> Roster:
         return self.inner.present(round)
 
-    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, min_replies: int) -> list[Reply]:
+    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, closing: Any) -> list[Reply]:
         replies = []
         for request in requests:
             reply = unpack(self.nodes[request.client].answer(round, Message(*_parts(pack(request)))))

@@ -199,9 +199,9 @@ class Hostile(Federation):
         return self.federation.present(round)
 
     def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, min_replies: int
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Any
     ) -> Sequence[Reply]:
-        return [self.change(reply) for reply in self.federation.exchange(round, requests, deadline_s, min_replies)]
+        return [self.change(reply) for reply in self.federation.exchange(round, requests, deadline_s, closing)]
 
 
 @cache

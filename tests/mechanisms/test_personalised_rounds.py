@@ -67,7 +67,7 @@ class Scripted:
     def present(self, round: int) -> Roster:
         return Roster(ClientInfo(c, f"c{c}", f"k{c}", int(SIZES[c])) for c in self.present_ids)
 
-    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, min_replies: int) -> list[Reply]:
+    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, closing: Any) -> list[Reply]:
         self.asked.append(list(requests))
         named = [r for r in requests if not any(getattr(t, "name", None) in self.silent for t in r.tasks)]
         return [Reply(r.client, tuple(self.result(r.client, t) for t in r.tasks)) for r in named]

@@ -216,9 +216,9 @@ def test_options_without_effect_are_refused(options: dict[str, Any], line: str) 
 
 @pytest.mark.parametrize(
     ("weights", "averages"),
-    [([0.1, 0.2, 0.3, 0.4, 0.0], True), ([0.1, 0.2, 0.3, 0.2, 0.2], False), ([-0.1, 0.4, 0.3, 0.4, 0.0], False)],
+    [([0.1, 0.2, 0.3, 0.4, 0.0], True), ([0.1, 0.2, 0.3, 0.2, 0.2], True), ([-0.1, 0.4, 0.3, 0.4, 0.0], False)],
 )
-def test_a_model_that_is_no_average_of_the_updates_is_told(view: View, weights: list[float], averages: bool) -> None:
+def test_a_model_with_weights_below_0_is_told(view: View, weights: list[float], averages: bool) -> None:
     mixed = replace(view.mixed, W=np.array([weights]))
     metrics = value(replace(view, mix=mixed), name="mixture").metrics
     assert metrics.get("value/not_averages", 0.0) == (0.0 if averages else 1.0)

@@ -48,7 +48,7 @@ class Constant:
     def present(self, round: int) -> Roster:
         return Roster(ClientInfo(c, f"c{c}", f"k{c}", 10 * c) for c in range(N))
 
-    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, min_replies: int) -> list[Reply]:
+    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, closing: Any) -> list[Reply]:
         return [Reply(r.client, tuple(self.result(r.client, task) for task in r.tasks)) for r in requests]
 
     def result(self, client: int, task: Any) -> Trained:
@@ -249,7 +249,7 @@ class Network:
     def present(self, round: int) -> Roster:
         return self.inner.present(round)
 
-    def exchange(self, round: int, requests: Any, deadline_s: Any, min_replies: int) -> Any:
+    def exchange(self, round: int, requests: Any, deadline_s: Any, closing: Any) -> Any:
         self.asked.append(round)
         if round in self.lost:
             raise ConnectionError("the network is down")

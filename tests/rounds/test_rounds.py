@@ -48,7 +48,7 @@ class Scripted:
     def present(self, round: int) -> Roster:
         return Roster(ClientInfo(c, f"c{c}", f"k{c}", 10 * c) for c in self.present_ids)
 
-    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, min_replies: int) -> list[Reply]:
+    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, closing: Any) -> list[Reply]:
         self.asked.append(list(requests))
         return [r for request in requests for r in self.script(self.answer(request))]
 

@@ -200,7 +200,7 @@ class Elsewhere:
     def present(self, round: int) -> Any:
         return self.inner.present(round)
 
-    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, min_replies: int) -> list[Reply]:
+    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, closing: Any) -> list[Reply]:
         self.asked = list(requests)
         return [Reply(r.client, (self._tested(self.losses[r.client]),)) for r in requests]
 

@@ -340,7 +340,8 @@ def test_everybody_who_watches_gets_everything_once(root: Path, ids: dict[str, s
     assert '"whole":true' in early[1]
     assert '"whole":true' in late[1]
     assert '"rounds":3' in late[1]
-    assert '"rounds":4' in late[2]
+    # a round's seats may come an event before its figures, if the file is read between the two
+    assert '"rounds":4' in late[-1]
     assert all(event.endswith("\n\n") and event.count("\n") == 2 for event in [*early, *late])
 
 

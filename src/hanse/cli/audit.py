@@ -68,10 +68,13 @@ def audit(
 
 
 def _print(found: Audit, run: RunRecord) -> None:
-    table = RichTable("", "check", "", title=f"{found.markets} markets of {run.name}", title_justify="left")
+    title = f"{found.markets} markets of {run.name}" if found.markets else run.name
+    table = RichTable("", "check", "", title=title, title_justify="left")
     for check in found.checks:
         table.add_row("[green]holds[/green]" if check.holds else "[red]FAILS[/red]", check.name, check.said)
     out.print(table)
+    if not found.clients:
+        return
     sums = RichTable("client", "utility", "bought", "sold", "rounds traded", "rounds withheld")
     for c in found.clients:
         tokens = (f"{amount:.3f}" for amount in (c.utility, c.bought, c.sold))

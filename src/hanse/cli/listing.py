@@ -28,12 +28,13 @@ class Combination:
 def combinations() -> Iterator[Combination]:
     """Yield every mechanism with every one part replaced, and the needs that nothing would meet.
 
-    The experiment is taken to have validation sets, a model that ends in a linear layer, and several clients (one for
-    centralised training).
+    The experiment is taken to have validation sets and a root set, a model that ends in a linear layer, and several
+    clients (one for centralised training).
     """
     for name, make in MECHANISMS.items():
         own = make()
-        given = {"losses", "validation", "client_validation", "head", "pooled" if name == "centralised" else "clients"}
+        given = {"losses", "validation", "client_validation", "head", "root"}
+        given |= {"pooled" if name == "centralised" else "clients"}
         for slot in SLOTS:
             for part, make_part in PARTS[slot].items():
                 if isinstance(make_part, type) and type(own.slots().get(slot)) is make_part:

@@ -16,11 +16,25 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from hanse.base.errors import PartError
 from hanse.core.entry import Transaction
-from hanse.core.part import GROUPS, Aggregate, Choice, Deployment, Group, Part, Settlement, State, Values, View, Weighed
+from hanse.core.part import (
+    GROUPS,
+    Aggregate,
+    Choice,
+    Deployment,
+    Group,
+    Kind,
+    Part,
+    Settlement,
+    State,
+    Values,
+    View,
+    Weighed,
+)
 from hanse.core.table import Add, Floats, Ints, Replace, Seats
 
 T = TypeVar("T")
@@ -171,14 +185,29 @@ def check_rows(name: str, array: Any, shape: tuple[int, ...] | None, size: int) 
     return rows
 
 
-def check_aggregate(said: Any, group: Group) -> None:
-    """Raise GuardError unless a part said what becomes of a group."""
+def check_aggregate(said: Any, group: Group, kind: Kind) -> None:
+    """Raise GuardError unless a part of this kind said what becomes of a group."""
     if not isinstance(said, Aggregate):
         raise GuardError(f"{type(said).__name__}: must be an Aggregate")
     with _within("an Aggregate"):
-        _floats("weights", said.weights, (len(group),))
-        _floats("old", said.old, ())
         _metrics(said.metrics)
+        _floats("old", said.old, ())
+        if said.row is not None:
+            _made(said, group, kind)
+            return
+        _floats("weights", said.weights, (len(group),))
+
+
+def _made(said: Aggregate, group: Group, kind: Kind) -> None:
+    """Raise GuardError unless a part may return a row, and has."""
+    size = group.view.context.layout.size
+    if kind != "again":
+        raise GuardError(f"row: the part says kind = '{kind}': must be 'again' for what is no sum of rows")
+    if said.weights is not None or said.old:
+        raise GuardError("row: beside weights: must be one of both")
+    if not (isinstance(said.row, Tensor) and said.row.shape == (size,) and said.row.dtype == torch.float32):
+        form = f"{said.row.dtype} {list(said.row.shape)}" if isinstance(said.row, Tensor) else type(said.row).__name__
+        raise GuardError(f"row: is {form}: must be a tensor [{size}] of float32")
 
 
 def check_decision(method: str, decision: Any, view: View, fills: frozenset[str] = frozenset()) -> None:

@@ -8,16 +8,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
 from hanse.base.errors import PartError
 from hanse.core.calling import States, call, check_aggregate, decide, guarded, method_of, name_of
-from hanse.core.part import Aggregate, Group, Mechanism, View, Weighed, WeighPart, in_slots
-from hanse.core.table import Floats, Ints, Mix, Replace
+from hanse.core.part import (
+    Aggregate,
+    Aggregated,
+    AggregatePart,
+    Group,
+    Kind,
+    Mechanism,
+    State,
+    View,
+    Weighed,
+    WeighPart,
+    in_slots,
+)
+from hanse.core.table import Floats, Ints, Made, Mix, Replace
 
 
 def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix, Sequence[Any], States]:
@@ -26,9 +39,8 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
     Raises PartError if nobody says what becomes of a row that was trained.
     """
     groups = view.groups()
-    replaced = [*_own_updates(view)]
-    aggregated, metrics = _aggregates(mechanism, view, states, groups)
-    replaced += aggregated
+    own = _own_updates(view)
+    aggregated, made, told, metrics = _aggregates(mechanism, view, states, groups)
 
     said: list[Weighed] = []
     for slot, part in writers(mechanism).items():
@@ -40,10 +52,11 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
         said.append(decision)
 
     # of two parts that fill one block the first is its writer, and has the last word
-    replaced += [one for decision in reversed(said) for one in decision.replaced]
-    if not aggregated:
-        _all_answered_for(mechanism, groups, replaced)
+    replaced = [one for decision in reversed(said) for one in decision.replaced]
+    if told is None:
+        _all_answered_for(mechanism, groups, [*own, *replaced])
     mix = Mix.keeping(view.table, len(view.trained), view.home)
+    mix = mix.changed(view.table, [*own, *aggregated]).with_made(made)
     mix = mix.changed(view.table, replaced, [one for decision in said for one in decision.added])
     homes = [decision.home for decision in said if decision.home is not None]
     mix = replace(
@@ -52,7 +65,15 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
         metrics={**metrics, **{name: x for decision in said for name, x in decision.metrics.items()}},
         refused=tuple(one for decision in said for one in decision.refused),
     )
-    return mix, [value for decision in said for value in decision.found], states
+    found = [value for decision in said for value in decision.found]
+    return mix, found if told is None else [_but(told, replaced), *found], states
+
+
+def _but(told: Aggregated, replaced: Sequence[Replace]) -> Aggregated:
+    """Return what was said of the groups' rows, but for those that have been replaced since."""
+    lost = {int(row) for one in replaced for row in one.rows}
+    said = {row: one for row, one in told.said.items() if row not in lost}
+    return Aggregated(said, {row: rule for row, rule in told.again.items() if row not in lost})
 
 
 def _leaves_groups(mechanism: Mechanism, groups: Sequence[Group], said: Weighed, who: str) -> None:
@@ -88,25 +109,48 @@ def _own_updates(view: View) -> list[Replace]:
 
 def _aggregates(
     mechanism: Mechanism, view: View, states: States, groups: Sequence[Group]
-) -> tuple[list[Replace], dict[str, float]]:
-    """Return what the groups' rows become by the weigh part's ``aggregate``, and its metrics: means over the groups."""
+) -> tuple[list[Replace], dict[int, Made], Aggregated | None, dict[str, float]]:
+    """Return what the groups' rows become by the weigh part's ``aggregate``: those that are sums of rows, and those
+    that are made otherwise; what it said (None: it has no aggregate, or there is no group); and its metrics: means over
+    the groups.
+    """
     aggregate = method_of(mechanism.weigh, "aggregate")
-    if aggregate is None:
-        return [], {}
+    if aggregate is None or not groups:
+        return [], {}, None, {}
     state = states[mechanism.standing(mechanism.weigh)[0]]
+    kind: Kind = getattr(mechanism.weigh, "kind", AggregatePart.kind)  # a part need not inherit
     found: list[Replace] = []
-    recorded: list[Aggregate] = []
+    made: dict[int, Made] = {}
+    told: dict[int, Aggregate] = {}
     for group in groups:
-        said = call("weigh", aggregate, view, group, state)
+        said: Aggregate = call("weigh", aggregate, view, group, state)
         with guarded(f"{name_of('weigh', aggregate, view)}: its aggregate returned"):
-            check_aggregate(said, group)
-        found.append(_row(view, group.row, group.at, said.weights, said.old))
-        recorded += [said] if said.metrics else []
+            check_aggregate(said, group, kind)
+        told[group.row] = said
+        if said.row is not None:
+            made[group.row] = Made(said.row, group.at)
+        elif said.weights is not None:
+            found.append(_row(view, group.row, group.at, said.weights, said.old))
+    again = {group.row: partial(_again, aggregate, group, state) for group in groups} if kind == "again" else {}
+    return found, made, Aggregated(told, again), _means(list(told.values()))
+
+
+def _again(aggregate: Callable[[Group, State], Aggregate], group: Group, state: State, members: Ints) -> Aggregate:
+    """Return what a rule makes of some members of a group, with the state from before the round."""
+    return aggregate(group.among(members), state)
+
+
+def _means(said: Sequence[Aggregate]) -> dict[str, float]:
+    """Return the means of the metrics, over the groups that have them."""
+    recorded = [one.metrics for one in said if one.metrics]
     if not recorded:
-        return found, {}
-    names = list(recorded[0].metrics)
-    means = np.mean([[one.metrics[name] for name in names] for one in recorded], axis=0).tolist()
-    return found, dict(zip(names, means, strict=True))
+        return {}
+    names = list(recorded[0])
+    if any(list(one) != names for one in recorded):
+        every = dict.fromkeys(name for one in recorded for name in one)
+        return {name: float(np.mean([one[name] for one in recorded if name in one])) for name in every}
+    means = np.mean([[one[name] for name in names] for one in recorded], axis=0).tolist()
+    return dict(zip(names, means, strict=True))
 
 
 def _row(view: View, row: int, at: Ints, weights: Floats, old: float) -> Replace:

@@ -10,7 +10,7 @@ fills a slot of a mechanism by having the slot's method, and one part may fill s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
@@ -24,7 +24,7 @@ from hanse.core.entry import Transaction
 from hanse.core.payload import Payload
 from hanse.core.port import Answered, Request, Result, Roster
 from hanse.core.recipe import Recipe
-from hanse.core.table import Add, Block, Floats, Ints, Layout, Mix, Replace, Seats, Table, Updates
+from hanse.core.table import Add, Block, Floats, Ints, Layout, Mix, Replace, Seats, Table, Updates, mix
 from hanse.core.telling import Joining, Telling, Terms
 from hanse.games.jackknife import jackknife_errors
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 GROUPS = "the rows of groups"  # filled by a part whose ``weigh`` says itself what becomes of them
 State = Mapping[str, Any]  # tensors, numpy arrays, numbers and strings only: it is checkpointed
 Stage = Literal["open", "train", "close", "end"]
+Kind = Literal["average", "affine", "again"]  # of an aggregate
 Named = frozenset[str] | Mapping[str, frozenset[str]]  # names, or names by the slot that they concern
 T = TypeVar("T")
 
@@ -57,13 +58,15 @@ class Choice:
 class Group:
     """The seats of one round whose updates go to one and the same server row: positions ``at [m]`` among the updates.
 
-    ``updates [m, P]``, ``num_samples [m]`` (reported), ``loss [m]`` and ``start [m, P]`` are those of its seats, in
-    their order; ``old [P]`` is the row as it was.
+    ``updates [m, P]``, ``num_samples [m]`` (reported), ``loss [m]``, ``steps [m]`` and ``start [m, P]`` are those of
+    its seats, in their order; ``old [P]`` is the row as it was. With ``shrunk [m]`` each update is taken to have gone
+    only that share of its way from the old row.
     """
 
     row: int
     at: Ints
     view: View
+    shrunk: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.at)
@@ -71,14 +74,47 @@ class Group:
     @property
     def updates(self) -> Tensor:
         """The updates ``[m, P]``: no copy where the group is the whole round."""
-        rows = self.view.trained.rows
-        return rows if len(self.at) == len(rows) else rows[self.at]
+        return self.columns(0, self.view.context.layout.size)
 
     @property
     def parameters(self) -> Tensor:
         """The updates' parameters ``[m, parameters]``, without buffers."""
-        rows = self.view.trained.rows[:, : self.view.context.layout.num_parameters]
-        return rows if len(self.at) == len(rows) else rows[self.at]
+        return self.columns(0, self.num_parameters)
+
+    @property
+    def num_parameters(self) -> int:
+        """How many columns are parameters: the first ones."""
+        return self.view.context.layout.num_parameters
+
+    def columns(self, begin: int, end: int) -> Tensor:
+        """Return columns ``begin`` to ``end`` of the updates, ``[m, end - begin]``: no copy where the group is the
+        whole round, and nothing is shrunk.
+        """
+        rows = self.view.trained.rows[:, begin:end]
+        rows = rows if len(self.at) == len(rows) else rows[self.at]
+        if self.shrunk is None:
+            return rows
+        found = rows.clone() if len(self.at) == len(self.view.trained.rows) else rows
+        old = self.old[begin:end]
+        for row, share in zip(found, self.shrunk.tolist(), strict=True):  # one at a time: no second table beside
+            if share != 1.0:
+                row.sub_(old).mul_(share).add_(old)
+        return found
+
+    def among(self, members: Ints) -> Group:
+        """Return the group of some members, by their positions ``[n]`` in this one: a coalition."""
+        return replace(self, at=self.at[members], shrunk=None if self.shrunk is None else self.shrunk[members])
+
+    def shrinking(self, shares: Floats) -> Group:
+        """Return the group whose updates go only these ``shares [m]`` of their ways from the old row."""
+        return replace(self, shrunk=shares if self.shrunk is None else self.shrunk * shares)
+
+    def made(self, said: Aggregate) -> Tensor:
+        """Return the row ``[P]`` that an aggregate of this group says, float32."""
+        if said.row is not None:
+            return said.row
+        assert said.weights is not None  # an aggregate has weights or a row
+        return mix(np.append(said.weights, said.old)[None], self.updates, self.old[None])[0]
 
     @property
     def start(self) -> Tensor:
@@ -100,17 +136,41 @@ class Group:
         """The mean training losses ``[m]``."""
         return self.view.trained.loss[self.at]
 
+    @property
+    def steps(self) -> Ints:
+        """The optimiser steps ``[m]`` that the seats took."""
+        return self.view.trained.steps[self.at]
+
+    @property
+    def staleness(self) -> Ints:
+        """For how many rounds each update was under way, ``[m]``: 0 for this round's."""
+        return self.view.trained.staleness[self.at]
+
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What a group's server row becomes: ``weights [m]`` on its updates, and ``old`` on the row as it was.
+    """What a group's server row becomes: ``weights [m]`` on its updates, and ``old`` on the row as it was; or, of a
+    rule of the kind "again", a ``row [P]`` float32 that is no such sum.
 
-    ``metrics`` are recorded as means over the groups that have them.
+    ``metrics`` are recorded as means over the groups that have them. ``keeps`` is what the part's ``learn`` may take
+    into its state if the row stands, by name; a row that is made for a coalition keeps nothing.
     """
 
-    weights: Floats
+    weights: Floats | None = None
     old: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    row: Tensor | None = None
+    keeps: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """What the weigh part has made of the groups, by the server row that they train: ``said``, and of a rule of the
+    kind "again" also ``again``: what it makes of some members, by their positions ``[n]`` in the group.
+    """
+
+    said: Mapping[int, Aggregate]
+    again: Mapping[int, Callable[[Ints], Aggregate]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -318,14 +378,16 @@ class Part(Protocol):
 
     ``needs`` names what must be there ("validation", "values", "groups", ...): unmet needs are refused before round 0.
     ``gives`` names what this part brings to the others. ``reads`` and ``fills`` name blocks of rows, by slot: those
-    that its seats or its mix are made from, and those that its ``weigh`` makes. A part that fills several slots may say
-    all four by slot.
+    that its seats or its mix are made from, and those that its ``weigh`` makes. ``takes`` names what it can live with
+    that not every part can: "again", aggregates that are functions of a group's rows; "late", updates of earlier
+    rounds. A part that fills several slots may say all of these by slot.
     """
 
     needs: ClassVar[Named] = frozenset()
     gives: ClassVar[Named] = frozenset()
     reads: ClassVar[Named] = frozenset()
     fills: ClassVar[Named] = frozenset()
+    takes: ClassVar[Named] = frozenset()
 
     def init(self, context: Context) -> State:
         """Return the state before round 0."""
@@ -394,10 +456,19 @@ class TrainPart(Part, Protocol):
 
 
 class AggregatePart(Part, Protocol):
-    """Stands in the weigh slot, and says how the updates of a group of seats become the server row that they train."""
+    """Stands in the weigh slot, and says how the updates of a group of seats become the server row that they train.
+
+    ``kind``: "average" (weights of at least 0 that sum to 1, nothing of the old row), "affine" (any weights on the
+    updates and on the old row), or "again" (a function of the group's rows, the old row and the state from before the
+    round). A coalition's model is made of the whole group's weights for the first two; a rule of the third is applied
+    again to the coalition's updates, and may return a row.
+    """
+
+    kind: ClassVar[Kind] = "affine"
+    reads_steps: ClassVar[bool] = False  # whether it takes the reported steps, or train.lr, for those of SGD
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights. A pure function of the group and of the state from before the round."""
+        """Return the weights, or a row. A pure function of the group and of the state from before the round."""
 
 
 class WeighPart(Part, Protocol):
@@ -412,7 +483,12 @@ class WeighPart(Part, Protocol):
 
 
 class ValuePart(Part, Protocol):
-    """Says what each update was worth."""
+    """Says what each update was worth.
+
+    One that ``takes`` "again" values aggregates of that kind, too; else ``assumes`` says in words what it needs.
+    """
+
+    assumes: ClassVar[str] = "weights on the updates"
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return one value a seat, and the next state."""

@@ -283,12 +283,34 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Arrival:
+    """How a reply came, where that is not at once: ``seconds`` of virtual time that the client took (in a simulation);
+    the ``round`` whose training request it answers (None: this round's). ``open``: the client has not answered yet, and
+    its reply comes with a later exchange.
+    """
+
+    seconds: float = 0.0
+    round: Count | None = None
+    open: bool = False
+
+
+@dataclass(frozen=True)
+class Closing:
+    """When an exchange with training tasks ends before its deadline: once ``enough`` sound replies are in (None: when
+    nobody is left to be waited for). Replies to earlier rounds count too, from round ``since`` on.
+    """
+
+    enough: int | None
+    since: int
+
+
+@dataclass(frozen=True)
 class Reply:
     """A client's answers. ``refused`` says why there are none; ``authorise`` is the most it agrees to pay this round.
 
     A reply is untrusted input: :mod:`hanse.federation.check` refuses what is wrong before anything uses it.
-    ``bytes_down`` and ``bytes_up`` count what the request and the reply weighed on the wire; the server's side of the
-    port writes them, whatever the client says.
+    ``bytes_down`` and ``bytes_up`` count what the request and the reply weighed on the wire, ``arrival`` says when it
+    came; the server's side of the port writes these, whatever the client says.
     """
 
     client: Count
@@ -297,15 +319,21 @@ class Reply:
     authorise: Units | None = None
     bytes_down: Units = 0
     bytes_up: Units = 0
+    arrival: Arrival | None = None
 
 
 class Federation(Protocol):
     """One engine behind the port: clients in this process, on Flower's network, or in its simulation."""
 
     def present(self, round: int) -> Roster:
-        """Return the clients that can be asked this round, by ascending id."""
+        """Return the clients that can be asked this round, by ascending id: not those that still train."""
 
     def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, min_replies: int
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
-        """Send each request, return the replies that came in time, in any order; silence is no reply."""
+        """Send each request, return the replies that came in time, in any order; silence is no reply.
+
+        Without ``closing`` all are waited for, or the deadline, and what comes later is lost. With it an answer may
+        come with a later exchange: until then its client is said to be open (see :class:`Arrival`). A simulation, where
+        all replies are there at once, says how long each took, and leaves the rest to the loop.
+        """

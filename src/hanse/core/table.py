@@ -260,6 +260,25 @@ class Seats:
         R, mu, L = (None if a is None else a[keep] for a in (self.R, self.mu, self.L))
         return Seats(self.client[keep], self.start[keep], self.target[keep], R, mu, L)
 
+    def plain(self) -> Seats:
+        """Return where the seats start and what they train, without pull and tilt."""
+        return Seats(self.client, self.start, self.target)
+
+    def with_more(self, others: Sequence[Seats]) -> Seats:
+        """Return these seats and then ``others``, which have neither pull nor tilt."""
+        if not others:
+            return self
+        client, start, target = (
+            np.concatenate([getattr(seats, name) for seats in (self, *others)])
+            for name in ("client", "start", "target")
+        )
+        more = len(client) - len(self)
+        R, mu, L = (
+            None if a is None else np.concatenate([a, np.zeros((more, *a.shape[1:]))])
+            for a in (self.R, self.mu, self.L)
+        )
+        return Seats(client, start, target, R, mu, L)
+
     def groups(self) -> dict[int, Ints]:
         """Return, by target row in ascending order, the positions of the seats that train it."""
         return {int(k): np.flatnonzero(self.target == k) for k in np.unique(self.target)}
@@ -271,6 +290,9 @@ class Updates:
     optimiser ``steps [S]``, and extras by name, each ``[S, ...]``. ``seats`` are the seats that answered, same order.
     Of clients that train by loops of their own: ``metrics``, what each seat's reports beside (empty: nobody's), and a
     loss is NaN where it does not say.
+
+    ``staleness [S]``: for how many rounds an update was under way (0: it is this round's). One that was is rebased,
+    ``U' = M[start now] + (U - start then)``; ``raw`` has it as it came, by position.
     """
 
     seats: Seats
@@ -280,6 +302,12 @@ class Updates:
     steps: Ints
     extras: Mapping[str, Tensor] = field(default_factory=dict)
     metrics: Sequence[Mapping[str, float]] = ()
+    staleness: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # no entries: all are this round's
+    raw: Mapping[int, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.staleness) != len(self.seats):
+            object.__setattr__(self, "staleness", np.zeros(len(self.seats), np.int64))
 
     def __len__(self) -> int:
         return len(self.seats)
@@ -307,10 +335,19 @@ class Add:
 
 
 @dataclass(frozen=True)
+class Made:
+    """A new row that is no sum of rows: ``row [P]``, a function of the updates at these positions, ``of [m]``."""
+
+    row: Tensor
+    of: Ints
+
+
+@dataclass(frozen=True)
 class Mix:
     """The proposed table ``M' = W [U; M]``: ``W [K', S + K]`` float64, its rows' ``owner`` and ``block [K']``, and
     ``home [N]``, the row that each client starts from next. Keeping row k is the unit column ``S + k``; K' may differ
-    from K. ``metrics`` are recorded with the round, and so is who was ``refused``: (client, reason).
+    from K. ``metrics`` are recorded with the round, and so is who was ``refused``: (client, reason). Rows that are
+    ``made`` otherwise, by number, are zeros in ``W``.
     """
 
     W: Floats
@@ -319,6 +356,7 @@ class Mix:
     home: Ints
     metrics: Mapping[str, float] = field(default_factory=dict)
     refused: tuple[tuple[int, str], ...] = ()
+    made: Mapping[int, Made] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _close(self.W, self.owner, self.block, self.home)
@@ -330,18 +368,20 @@ class Mix:
 
     def changed(self, table: Table, replaced: Sequence[Replace], added: Sequence[Add] = ()) -> Mix:
         """Return the mix with these rows of ``table`` replaced, and with rows more at its end."""
-        count, W = self.W.shape[1] - table.size, self.W.copy()
+        count, W, made = self.W.shape[1] - table.size, self.W.copy(), dict(self.made)
         for part in replaced:
             W[part.rows] = 0.0
             W[part.rows, :count] = part.updates
             if part.models is not None:
                 W[part.rows, count:] = part.models
+            made = {row: one for row, one in made.items() if row not in part.rows}
         if not added:
-            return replace(self, W=W)
+            return replace(self, W=W, made=made)
         new = np.stack([np.concatenate([one.updates, one.models]) for one in added])
         return replace(
             self,
             W=np.concatenate([W, new]),
+            made=made,
             owner=np.append(self.owner, np.full(len(added), SERVER, np.int64)),
             block=np.append(self.block, np.array([table.number(one.block) for one in added], np.int64)),
         )
@@ -359,11 +399,31 @@ class Mix:
             return Mix.keeping(table, count, home)
         W = self.W.copy()
         W[list(rows)] = np.eye(table.size, count + table.size, count)[list(rows)]
-        return replace(self, W=W)
+        return replace(self, W=W, made={row: one for row, one in self.made.items() if row not in rows})
+
+    def with_made(self, made: Mapping[int, Made]) -> Mix:
+        """Return the mix in which these rows, by number, are made otherwise than by ``W``."""
+        W = self.W.copy()
+        W[list(made)] = 0.0
+        return replace(self, W=W, made={**self.made, **made})
+
+    def made_of(self, num_updates: int) -> NDArray[np.bool_]:
+        """Return which of the updates each new row is made of, ``[K', S]``."""
+        found = np.asarray(self.W[:, :num_updates] != 0)
+        for row, one in self.made.items():
+            found[row, one.of] = True
+        return found
+
+    def rows(self, updates: Tensor, table: Tensor) -> Tensor:
+        """Return the new rows ``[K', P]`` float32 of ``updates [S, P]`` and ``table [K, P]``."""
+        found = mix(self.W, updates, table)
+        for row, one in self.made.items():
+            found[row] = one.row
+        return found
 
     def makers(self, table: Table, rows: Sequence[int]) -> NDArray[np.bool_]:
         """Return which updates these new rows are made of, ``[S]``."""
-        return np.asarray((self.W[list(rows), : self.W.shape[1] - table.size] != 0).any(axis=0))
+        return np.asarray(self.made_of(self.W.shape[1] - table.size)[list(rows)].any(axis=0))
 
 
 def copies(W: Floats) -> NDArray[np.bool_]:

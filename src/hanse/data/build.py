@@ -101,6 +101,7 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
             client_test=spec.client_test,
             client_validation=spec.client_validation,
             validation=spec.validation,
+            root=spec.root,
         )
     if dataset is None:
         root = Path(spec.path).expanduser() if spec.path else None
@@ -115,6 +116,7 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
         client_validation=spec.client_validation,
         validation=spec.validation,
         validation_seed=spec.validation_seed,
+        root=spec.root,
         test_from=spec.client_test_from,
     )
     if spec.augment is not None:

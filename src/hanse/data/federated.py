@@ -30,9 +30,9 @@ SHARES: tuple[str, ...] = ("train", "validation", "test")
 class FederatedData(ABC):
     """The samples of ``num_clients`` clients, ids 0..num_clients-1, and the server's sets.
 
-    ``sizes [num_clients]``: train samples of each client. ``server_validation`` and ``server_test`` are
-    disjoint; ``None`` where there is nothing. ``num_classes`` is ``None`` for regression. ``note`` belongs
-    beside any result, and ``warnings`` are lines that a user should see before a run.
+    ``sizes [num_clients]``: train samples of each client. ``server_validation``, ``server_test`` and ``server_root``,
+    which the server trains on itself, are disjoint; ``None`` where there is nothing. ``num_classes`` is ``None`` for
+    regression. ``note`` belongs beside any result, and ``warnings`` are lines that a user should see before a run.
 
     ``test_weights [num_clients]``: the weight of each sample of a client's test share, float64 ``[n]`` that sum to 1,
     or None where all count alike: a client's test is the weighted mean.
@@ -51,6 +51,7 @@ class FederatedData(ABC):
     sizes: NDArray[np.int64]
     server_validation: Samples | None
     server_test: Samples | None
+    server_root: Samples | None = field(default=None, kw_only=True)
     names: tuple[str, ...] = field(default=(), kw_only=True)
     groups: NDArray[np.int64] | None = field(default=None, kw_only=True)
     test_weights: tuple[NDArray[np.float64], ...] | None = field(default=None, kw_only=True)
@@ -137,9 +138,10 @@ class SplitData(FederatedData):
         client_validation: float = 0.0,
         validation: float = 0.5,
         validation_seed: int | None = None,
+        root: float = 0.0,
         test_from: Literal["own", "server", "equal", "classes"] = "own",
     ) -> SplitData:
-        """Cut each client's samples into shares and the source's test set into the server's two sets (by
+        """Cut each client's samples into shares and the source's test set into the server's sets (by
         ``validation_seed``, if it is given).
 
         A client's shares are disjoint, cut from a random order keyed by ``(seed, client)``, or from the end if its
@@ -155,7 +157,9 @@ class SplitData(FederatedData):
         starts = np.concatenate([[0], np.cumsum(ends[:, -1])[:-1]])
         dists = dataset.distributions
         cut_seed = seed if validation_seed is None else validation_seed
-        held, cut = server_cut(dataset.test, dataset.num_classes, validation, cut_seed, dists, dataset.test_client_of)
+        held, cut, kept = server_cut(
+            dataset.test, dataset.num_classes, validation, cut_seed, dists, dataset.test_client_of, root
+        )
         server_test = taken(dataset.test, cut)
         lent, weights = None, None
         if test_from in ("equal", "classes") or (test_from == "server" and client_test > 0):
@@ -171,6 +175,7 @@ class SplitData(FederatedData):
             sizes=lengths[:, 0],
             server_validation=taken(dataset.test, held),
             server_test=server_test,
+            server_root=taken(dataset.test, kept) if len(kept) else None,
             groups=partition.groups,
             names=_names(dataset, partition),
             inputs=dataset.inputs,

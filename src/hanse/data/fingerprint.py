@@ -46,6 +46,8 @@ def fingerprint(data: FederatedData) -> Fingerprint:
     if data.num_clients > LISTED:
         shares = {f"{share}{ALL}": _one(digests) for share, digests in shares.items()}
     server = {"server validation": data.server_validation, "server test": data.server_test}
+    if data.server_root is not None:
+        server["server root"] = data.server_root
     whole = {name: [] if held is None else [of_samples(held)] for name, held in server.items()}
     return {**shares, **whole}
 

@@ -49,16 +49,19 @@ def server_cut(
     seed: int,
     distributions: Distributions | None = None,
     owner_of: NDArray[np.int64] | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the sorted positions of the server's (validation, test) sets in a test set; validation is this share of
-    it, stratified by class (by owner where a sample has many classes, as text has) and distribution.
+    root: float = 0.0,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the sorted positions of the server's (validation, test, root) sets in a test set; validation and root are
+    these shares of it, stratified by class (by owner where a sample has many classes, as text has) and distribution.
     """
     size = round(len(test) * validation)
     labels = None if num_classes is None else owner_of if test.y.ndim > 1 else test.y.numpy()
     if distributions is not None:
         labels = distributions.test if labels is None else labels * len(distributions.names) + distributions.test
     rest, cut = stratified_split(labels, len(test), size, stream(seed, "server-validation"))
-    return cut, rest
+    own = None if labels is None else labels[rest]
+    kept, trained = stratified_split(own, len(rest), round(len(test) * root), stream(seed, "server-root"))
+    return cut, rest[kept], rest[trained]
 
 
 def taken(samples: Samples, index: NDArray[np.int64]) -> Samples | None:

@@ -127,6 +127,13 @@ class DataSpec(BaseModel):
     validation: float = Field(
         0.5, ge=0, lt=1, description="share of the source's test set that is the server's validation set"
     )
+    root: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the source's test set that the server keeps to train on itself (weigh = 'fltrust'); "
+        "nobody is valued or tested on it; for clients of this process",
+    )
     validation_seed: int | None = Field(
         None, ge=0, description="seed of that cut of the test set; default: data.seed, so that each split has its own"
     )
@@ -249,6 +256,11 @@ class DataSpec(BaseModel):
             raise ValueError(
                 f"client_test + client_validation = {self.client_test + self.client_validation:g}; "
                 "allowed: less than 1, so that something is left to train on"
+            )
+        if self.validation + self.root >= 1:
+            raise ValueError(
+                f"validation + root = {self.validation + self.root:g}; allowed: less than 1, so that something is left "
+                "to test on"
             )
         if self.augment is not None and self.source in GENERATED:
             raise ValueError(f"augment = '{self.augment}' with source = '{self.source}', which has no images")

@@ -142,11 +142,12 @@ class GeneratedData(FederatedData):
         client_test: float = 0.0,
         client_validation: float = 0.0,
         validation: float = 0.5,
+        root: float = 0.0,
     ) -> GeneratedData:
         """Register ``clients`` clients; their samples are not made yet. Shares are rounded down."""
         ends = share_ends(source.sizes(clients), client_test, client_validation)
         test = source.test(clients)
-        held, rest = server_cut(test, CLASSES, validation, source.seed)
+        held, rest, kept = server_cut(test, CLASSES, validation, source.seed, root=root)
         return GeneratedData(
             name=f"synthetic({source.alpha:g}, {source.beta:g})",
             num_classes=CLASSES,
@@ -155,6 +156,7 @@ class GeneratedData(FederatedData):
             sizes=ends[:, 0],
             server_validation=taken(test, held),
             server_test=taken(test, rest),
+            server_root=taken(test, kept) if len(kept) else None,
             source=source,
             ends=ends,
         )

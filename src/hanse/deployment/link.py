@@ -6,27 +6,59 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, astuple, dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 
-from hanse.core.port import Reply, Request, Roster, Train, Trained
+from hanse.core.port import Arrival, Closing, Reply, Request, Roster, Train, Trained
 from hanse.deployment.members import Check, Member, Members, Orders, kind, majority
 from hanse.deployment.message import LARGEST, Beside, from_records, said_beside, to_records
 from hanse.deployment.newcomers import LOG, Newcomers, named, pulled, sent
 from hanse.deployment.receipts import Letters
-from hanse.federation.check import HEADER, one_line, reading, room
+from hanse.federation.check import HEADER, one_line, reading, refusal, room
 from hanse.federation.codec import Message, pack, unpack_reply
 from hanse.federation.node import KEPT, Assignment
 
 P = ParamSpec("P")
 T = TypeVar("T")
+AWAY = "its node was away meanwhile"
 
 POLL_S, SELDOM_S = 0.02, 0.5  # answers are looked for at intervals of a twentieth of the time waited, within these
 PAUSE_S = 0.5  # how often a paused server looks whether it may go on
 LETTER_S = 60.0  # the last letters are waited for no longer
+LASTING_S = 12 * 3600.0  # so long a node may answer where late updates are heard: what Flower gives a message by itself
+
+
+@dataclass
+class Open:
+    """A message to a client that is not answered yet: the ``round`` and what was asked (None: it is only a letter).
+
+    ``again``: it was sent once more, with all models; ``away``: its node was not there at some time since; ``down``:
+    the bytes that were sent, until they are counted; ``letters``: how many travel with it.
+    """
+
+    round: int
+    client: int
+    message: Message
+    request: Request | None = None
+    node: int = 0
+    again: bool = False
+    away: bool = False
+    down: int = 0
+    letters: int = 0
+    counted: bool = False
+
+    def still(self) -> Reply:
+        """Return that there is no answer yet; what was sent is counted now."""
+        self.counted = True
+        return Reply(self.client, refused="no reply yet", bytes_down=self.down, arrival=Arrival(open=True))
+
+    def came(self, reply: Reply, size: int) -> Reply:
+        """Return the reply with its bytes; one to an earlier round, whose bytes down are counted, with that round."""
+        if self.counted:
+            return replace(reply, bytes_down=0, bytes_up=size, arrival=Arrival(round=self.round))
+        return replace(reply, bytes_down=self.down, bytes_up=size, arrival=None)
 
 
 @dataclass
@@ -56,6 +88,8 @@ class FlowerFederation:
     _nodes: dict[int, int] = field(default_factory=dict, init=False)  # client -> node that is online
     _failed: set[int] = field(default_factory=set, init=False)  # nodes whose failure was logged
     _held: dict[int, list[str]] = field(default_factory=dict, init=False)  # client -> hashes it keeps, oldest first
+    _open: dict[str, Open] = field(default_factory=dict, init=False)  # who still trains, by the id of the message
+    _away: list[Open] = field(default_factory=list, init=False)  # whose nodes were away meanwhile
 
     def __post_init__(self) -> None:
         self.newcomers = Newcomers(self.grid)
@@ -63,12 +97,21 @@ class FlowerFederation:
     # ---- who is here
 
     def present(self, round: int) -> Roster:
-        """Return the members that are online. Newcomers that have introduced themselves are taken in first; nobody is
-        waited for, unless there is a pause.
+        """Return the members that are online and do not train still. Newcomers that have introduced themselves are
+        taken in first; nobody is waited for, unless there is a pause.
+
+        A node that was away while it should have trained is given up, and can be asked again a round after it is back.
         """
         self.look()
         self.admit()
-        return Roster(m.info for m in self._here())
+        here = self._here()
+        for name, one in list(self._open.items()):
+            if one.client not in self._nodes:
+                one.away = True
+            elif one.away:
+                self._away.append(self._open.pop(name))
+        busy = {one.client for one in (*self._open.values(), *self._away)}
+        return Roster(m.info for m in here if m.id not in busy)
 
     def look(self) -> None:
         """See who is online, obey the operator, ask newcomers who they are. Waits while there is a pause."""
@@ -117,67 +160,104 @@ class FlowerFederation:
     # ---- the exchange
 
     def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, min_replies: int
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | int | None
     ) -> Sequence[Reply]:
         """Send each request to its node and return the replies that came in time; a second message only to nodes that
         have lost models which they should hold.
+
+        With ``closing`` it ends once enough sound replies are in, those to earlier rounds' training counted as it says.
+        Who has not answered then is said to be open, and a later exchange returns its answer.
         """
-        deadline = time.monotonic() + (deadline_s or self.deadline_s)
-        packed = {r.client: pack(r, half=self.half) for r in requests if r.client in self._nodes}
-        asked = {r.client: r for r in requests}
-        replies, weights, again = [], dict.fromkeys(packed, 0), dict(packed)
-        for resend in (False, True):
-            due = {c: m if resend else m.without(set(self._held.get(c, ()))) for c, m in again.items()}
-            again = {}
-            for client, message in due.items():
-                weights[client] += message.num_bytes
-            heard = self._send(round, due, max(0.0, deadline - time.monotonic()), asked)
-            for client, answer in heard.items():
-                if isinstance(answer, str):
-                    replies.append(Reply(client, refused=answer, bytes_down=weights[client]))
-                    continue
-                message, beside = answer
-                if beside.get("missing") and not resend:
-                    again[client] = packed[client]
-                    continue
-                self._remember(client, packed[client])
-                read = _guarded(self._read, round, asked[client], message, beside)
-                reply = Reply(client, refused=read) if isinstance(read, str) else read
-                replies.append(replace(reply, bytes_down=weights[client], bytes_up=message.num_bytes))
-            if not again:
-                break
-        return replies
+        closing = closing if isinstance(closing, Closing) else None  # a number was given here before, and not used
+        seconds = deadline_s or self.deadline_s
+        due = [Open(round, r.client, pack(r, half=self.half), r) for r in requests if r.client in self._nodes]
+        return self._collect(self._ask(due, seconds, closing), seconds, closing)
 
     def deliver(self) -> None:
         """Send the letters that are left, each to its client if it is online; the others' stay where they are."""
-        self.present(-1)
-        left = [c for c in self.letters.waiting if c in self._nodes]
-        self._send(-1, {c: Message("null") for c in left}, LETTER_S, kind="letter")
+        here = self.present(-1).ids.tolist()
+        left = [Open(-1, c, Message("null")) for c in self.letters.waiting if c in here]
+        self._collect(self._ask(left, LETTER_S, None), LETTER_S, None)
 
-    def _send(
-        self,
-        round: int,
-        messages: Mapping[int, Message],
-        seconds: float,
-        asked: Mapping[int, Request] = MappingProxyType({}),
-        **more: Any,
-    ) -> dict[int, Any]:
-        records, client_of = {}, {}
-        most: dict[int, int] = {}  # bytes that a node may answer
-        members, self.asked = self.members.by_id(), sorted(messages)
-        letters = {c: self.letters.waiting.get(c, [])[:] for c in messages}
-        for client, message in messages.items():
-            job = self.job(members[client], self.capacity or len(members))
-            client_of[self._nodes[client]] = client
-            values = {"kind": "request", "round": round, "job": job.to_json()} | more
-            if letters[client]:
-                values["letter"] = "\n".join(letters[client])
-            records[self._nodes[client]] = to_records(message, **values)
-            if client in asked:
-                most[self._nodes[client]] = min(self.largest, sum(astuple(room(asked[client]))))
-        heard = {client_of[node]: answer for node, answer in self._talk(records, seconds, str(round), most).items()}
-        self.letters.delivered({c: len(letters[c]) for c, answer in heard.items() if not isinstance(answer, str)})
-        return heard
+    def _ask(self, due: Sequence[Open], seconds: float, closing: Closing | None) -> dict[str, Open]:
+        """Send messages of one round, and return what is open then, by the id of the message. With ``closing`` they may
+        be answered long after ``seconds``.
+        """
+        members, self.asked = self.members.by_id(), sorted(one.client for one in due)
+        records, by_node = {}, {}
+        for one in due:
+            one.node = self._nodes[one.client]
+            by_node[one.node], records[one.node] = one, self._packed(one, members)
+        life = max(1.0, seconds, 0.0 if closing is None else LASTING_S)
+        names = sent(self.grid, records, life, str(due[0].round)) if due else {}
+        return {name: by_node[node] for node, name in names.items()}
+
+    def _packed(self, one: Open, members: Mapping[int, Member]) -> Any:
+        """Return a message as Flower's records, without the models that the node holds, with the client's letters."""
+        job = self.job(members[one.client], self.capacity or len(members))
+        letters = self.letters.waiting.get(one.client, [])[:]
+        one.letters = len(letters)
+        kind = "letter" if one.request is None else "request"
+        values = {"kind": kind, "round": one.round, "job": job.to_json()}
+        if letters:
+            values["letter"] = "\n".join(letters)
+        message = one.message if one.again else one.message.without(set(self._held.get(one.client, ())))
+        one.down += message.num_bytes
+        return to_records(message, **values)
+
+    def _collect(self, waiting: dict[str, Open], seconds: float, closing: Closing | None) -> list[Reply]:
+        """Return the replies that come until nobody is left to be waited for, enough are in, or the time is over."""
+        old = {} if closing is None else self._open
+        begun, sound, asked = time.monotonic(), 0, len(waiting)
+        found = [] if closing is None else self._given_up()
+        while not _closed(closing, waiting, old, sound, alone=not asked and not found):
+            for name, answer in pulled(self.grid, [*waiting, *old]):
+                group = waiting if name in waiting else old
+                one = group.pop(name, None)
+                if one is None:
+                    continue
+                reply = self._heard(one, answer)
+                if reply is None:  # once more, with all of its models
+                    one.again = True
+                    group |= self._ask([one], max(0.0, seconds - (time.monotonic() - begun)), closing)
+                elif one.request is not None:
+                    found.append(reply)
+                    sound += closing is not None and one.round >= closing.since and _sound(one.request, reply)
+            self.newcomers.poll()
+            if _closed(closing, waiting, old, sound, alone=not asked and not found):
+                break
+            waited = time.monotonic() - begun
+            if waited > seconds:
+                break
+            time.sleep(min(SELDOM_S, max(POLL_S, waited / 20)))
+        if closing is not None:
+            self._open |= waiting
+            found += [one.still() for one in waiting.values()]
+        return found
+
+    def _given_up(self) -> list[Reply]:
+        """Return that nothing will come of the training of nodes that were away meanwhile."""
+        found = [Reply(o.client, refused=AWAY, arrival=Arrival(round=o.round)) for o in self._away]
+        self._away = []
+        return found
+
+    def _heard(self, one: Open, answer: FlowerMessage | Exception) -> Reply | None:
+        """Return the reply in what a node sent, or why there is none; None if it lacks models that it should hold."""
+        most = HEADER if one.request is None else min(self.largest, sum(astuple(room(one.request))))
+        opened = _guarded(self._opened, answer, most)
+        self._warn(one.node, answer)
+        if isinstance(opened, str):
+            return one.came(Reply(one.client, refused=opened), 0)
+        message, beside = opened
+        self.letters.delivered({one.client: one.letters})
+        if one.request is None:
+            return Reply(one.client)
+        if beside.get("missing") and not one.again:
+            return None
+        self._remember(one.client, one.message)
+        read = _guarded(self._read, one.round, one.request, message, beside)
+        reply = Reply(one.client, refused=read) if isinstance(read, str) else read
+        return one.came(reply, message.num_bytes)
 
     def _read(self, round: int, request: Request, message: Message, beside: Beside) -> Reply | str:
         """Return the reply in a message, which is untrusted input, or why there is none. May raise anything."""
@@ -199,31 +279,6 @@ class FlowerFederation:
         held = [h for h in self._held.get(client, []) if h not in message.arrays]
         self._held[client] = [*held, *message.arrays][-KEPT:]
 
-    def _talk(
-        self, records: Mapping[int, Any], seconds: float, group: str, most: Mapping[int, int] = MappingProxyType({})
-    ) -> dict[int, Any]:
-        """Send records to nodes and return, by node, (message, what is beside it) or the reason why there is none.
-
-        An answer of more bytes than ``most`` says for its node is refused unread.
-        """
-        if not records:
-            return {}
-        waiting = {name: node for node, name in sent(self.grid, records, max(1.0, seconds), group).items()}
-        begun, found = time.monotonic(), {}
-        while waiting:
-            for name, reply in pulled(self.grid, list(waiting)):
-                node = waiting.pop(name, None)
-                if node is not None:
-                    found[node] = _guarded(self._opened, reply, most.get(node, HEADER))
-                    self._warn(node, reply)
-            self.newcomers.poll()
-            if waiting:
-                waited = time.monotonic() - begun
-                if waited > seconds:
-                    break
-                time.sleep(min(SELDOM_S, max(POLL_S, waited / 20)))
-        return found
-
     def _warn(self, node: int, reply: FlowerMessage | Exception) -> None:
         """Name a member whose node failed at once, and once: its round may last long yet."""
         if isinstance(reply, Exception) or not reply.has_error() or node in self._failed:
@@ -241,6 +296,28 @@ class FlowerFederation:
             return one_line(f"its node failed: {reply.error.reason}")
         message, values = from_records(reply.content, largest)
         return message, said_beside(values)
+
+
+def _closed(
+    closing: Closing | None, waiting: Mapping[str, Open], old: Mapping[str, Open], sound: int, *, alone: bool
+) -> bool:
+    """Say whether an exchange need not go on: all have answered, or enough of them soundly.
+
+    Who still trains from before is waited for where that counts and too few have come, and where there is nobody else
+    to wait for (``alone``: nobody was asked, and nobody has answered).
+    """
+    if closing is not None and closing.enough is not None:
+        if sound >= closing.enough:
+            return True
+        if any(one.round >= closing.since for one in old.values()):
+            return False
+    return not waiting and not (alone and old)
+
+
+def _sound(request: Request, reply: Reply) -> bool:
+    """Say whether a reply is what a training request asked for."""
+    size = max((task.start.numel() for task in request.tasks if isinstance(task, Train)), default=0)
+    return refusal(request, reply, size) is None
 
 
 def _guarded(read: Callable[P, T | str], *args: P.args, **more: P.kwargs) -> T | str:

@@ -53,7 +53,7 @@ def run_simulated(
         raise UserError("federation.engine: 'ray': needs Ray; pip install 'hanse[ray]'")
     if experiment.behaviour:
         raise UserError("behaviour: the ray engine has no simulated behaviours; federation.engine = 'local' has them")
-    refuse_on_a_network(experiment)
+    refuse_on_a_network(experiment, experiment.mechanism.built)
     if out is None:
         with tempfile.TemporaryDirectory(prefix="hanse-") as folder:
             result = run_simulated(experiment, out=Path(folder) / "run", observers=observers)

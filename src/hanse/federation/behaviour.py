@@ -16,6 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from hanse.base.errors import UserError
 from hanse.base.streams import places, stream
 from hanse.core.port import Answered, Reply, Request, Result, Train, Trained
 from hanse.core.recipe import Recipe
@@ -65,6 +66,12 @@ class Behaviour(Protocol):
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Return the reply to ``request`` as the client sends it."""
         return reply
+
+    def takes(self, me: Me, round: int, request: Request, reply: Reply) -> float:
+        """Return how many seconds of a simulation's virtual clock the client needs for a training request that it
+        answers with ``reply``; what several behaviours say adds up.
+        """
+        return 0.0
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
         """Return what this behaviour makes of which clients, for reports: nothing by default."""
@@ -199,6 +206,51 @@ class DropOut(Behaviour):
     def tells(self, num_clients: int, seed: int) -> Conduct:
         """Return how often clients do not answer."""
         told = f"In {100 * self.rate:g} % of the rounds a client does not answer."
+        return Conduct(sentence=told, clients=tuple(range(num_clients)))
+
+
+@dataclass(frozen=True)
+class Speed(Behaviour):
+    """How long clients train, on a simulation's virtual clock: ``seconds`` lists a time for each client; without a list
+    each client has a time drawn from a log-normal distribution with this ``median`` and ``sigma`` (of the logarithm:
+    with 0.9 one client in ten takes more than ten times as long as one client in ten does at most).
+
+    ``jitter`` is the sigma of a log-normal factor that is drawn anew each round. The time is that of a training request
+    (``per = "request"``), or of each optimiser ``"step"`` in it.
+    """
+
+    seconds: Sequence[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = ()
+    median: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    sigma: Annotated[float, Field(ge=0, le=10)] = 0.5
+    jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
+    per: Literal["request", "step"] = "request"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seconds", tuple(float(s) for s in self.seconds))
+
+    def takes(self, me: Me, round: int, request: Request, reply: Reply) -> float:
+        """Return the client's time for this request."""
+        one = self.time_of(me.id, me.seed)
+        if self.jitter:
+            one *= float(np.exp(self.jitter * stream(me.seed, "jitter", round=round, client=me.id).standard_normal()))
+        if self.per == "request":
+            return one
+        return one * sum(result.steps for result in reply.results if isinstance(result, Trained))
+
+    def time_of(self, client: int, seed: int) -> float:
+        """Return how long a client takes in a round without jitter, in seconds."""
+        if self.seconds:
+            return self.seconds[client]
+        return self.median * float(np.exp(self.sigma * stream(seed, "speed", client=client).standard_normal()))
+
+    def tells(self, num_clients: int, seed: int) -> Conduct:
+        """Return how far the clients' times lie apart. Raises UserError for a list of another length."""
+        if self.seconds and len(self.seconds) != num_clients:
+            raise UserError(
+                f"behaviour.speed.seconds: {len(self.seconds)} numbers: must be {num_clients}, one for each client"
+            )
+        times = [self.time_of(client, seed) for client in range(num_clients)]
+        told = f"Clients take {min(times):.3g} to {max(times):.3g} s of virtual time for a {self.per} of training."
         return Conduct(sentence=told, clients=tuple(range(num_clients)))
 
 
@@ -416,6 +468,7 @@ BEHAVIOURS: Mapping[str, type[Behaviour]] = {
     "straggler": Straggler,
     "noisy": Noisy,
     "dropout": DropOut,
+    "speed": Speed,
     "free_rider": FreeRider,
     "attacker": Attacker,
     "liar": Liar,

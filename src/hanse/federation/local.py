@@ -62,7 +62,7 @@ class LocalFederation:
         return [b for b in self.behaviours if type(b).present is not Behaviour.present]
 
     def exchange(
-        self, round: int, requests: Sequence[port.Request], deadline_s: float | None, min_replies: int
+        self, round: int, requests: Sequence[port.Request], deadline_s: float | None, closing: port.Closing | None
     ) -> Sequence[port.Reply]:
         """Answer the requests: all training in one engine call, all scores of the same models in another, then the
         other tasks, client by client.
@@ -81,7 +81,7 @@ class LocalFederation:
             reply = self._reply(round, request, ready)
             for behaviour in self.behaviours:
                 reply = _call(behaviour, "on_reply", port.Reply, me, round, request, reply)
-            replies.append(reply)
+            replies.append(self._timed(me, round, request, reply))
         return replies + self._test(tests)
 
     def _test(self, requests: Sequence[port.Request]) -> list[port.Reply]:
@@ -94,6 +94,19 @@ class LocalFederation:
         replies = [port.Reply(client, (result,)) for (client, _), result in zip(asked, found, strict=True)]
         crowded = [r.client for r in requests if len(r.tasks) > 1]
         return replies + [port.Reply(client, refused="a test is asked for alone") for client in crowded]
+
+    def _timed(self, me: Me, round: int, request: port.Request, reply: port.Reply) -> port.Reply:
+        """Return the reply with the virtual time that its client took to train; as it is where nothing takes any.
+
+        Raises ValueError for a time that is none.
+        """
+        timing = [b for b in self.behaviours if type(b).takes is not Behaviour.takes]
+        if not timing or not any(isinstance(task, port.Train) for task in request.tasks):
+            return reply
+        seconds = sum(_call(b, "takes", float, me, round, request, reply) for b in timing)
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"client {me.id} takes {seconds} seconds: must be a number from 0 on")
+        return replace(reply, arrival=port.Arrival(seconds=seconds))
 
     def _reply(self, round: int, request: port.Request, ready: Mapping[_Key, port.Result | str]) -> port.Reply:
         down = self._traffic.down(round, request)

@@ -245,13 +245,13 @@ class Node:
             logging.getLogger(__name__).warning("%s", changed)
         self._move_rows(round, request)
         request = dataclasses.replace(request, tasks=tuple(self._with_own_row(t) for t in request.tasks))
-        replies = self.federation.exchange(round, [request], None, 0)
+        replies = self.federation.exchange(round, [request], None, None)
         if not replies:
             return pack(Reply(self.job.client, refused="silent"))
         reply = replies[0]
         results = tuple(self._without_own(round, request, result) for result in reply.results)
         self._keep_best(round, request, reply)
-        answer = dataclasses.replace(reply, results=results, bytes_down=0, bytes_up=0)
+        answer = dataclasses.replace(reply, results=results, bytes_down=0, bytes_up=0, arrival=None)
         return pack(answer, half=self.job.half)
 
     def keep_receipts(self, lines: str) -> None:

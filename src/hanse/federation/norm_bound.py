@@ -16,7 +16,7 @@ from pydantic import Field
 
 from hanse.base.errors import named
 from hanse.base.factories import call
-from hanse.core.port import Federation, Reply, Request, Roster, Train, Trained
+from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train, Trained
 from hanse.federation.check import refusal
 
 
@@ -70,10 +70,10 @@ class Bounded:
         return self.inner.present(round)
 
     def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, min_replies: int
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
         """Return the replies; of those over the bound only the reason is left."""
-        replies = self.inner.exchange(round, requests, deadline_s, min_replies)
+        replies = self.inner.exchange(round, requests, deadline_s, closing)
         asked = {r.client: r for r in requests}
         sound = [r for r in replies if r.client in asked and refusal(asked[r.client], r, self.size) is None]
         norms = {r.client: self._norms(asked[r.client], r) for r in sound}

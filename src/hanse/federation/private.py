@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hanse.base.files import whole_file
 from hanse.core.history import NEVER
-from hanse.core.port import Federation, Reply, Request, Roster
+from hanse.core.port import Closing, Federation, Reply, Request, Roster
 from hanse.core.table import Ints
 
 
@@ -110,8 +110,8 @@ class TellsOwners:
         return self.inner.present(round)
 
     def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, min_replies: int
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
         """Send the requests with what became of the clients' rows, and return the replies."""
         told = [replace(r, accepted=self.told.get(r.client, ())) for r in requests]
-        return self.inner.exchange(round, told, deadline_s, min_replies)
+        return self.inner.exchange(round, told, deadline_s, closing)

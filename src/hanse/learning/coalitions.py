@@ -1,12 +1,12 @@
-"""What coalitions of clients are worth: many averaged models evaluated at once.
+"""What coalitions of clients are worth: many models, made of their members' updates, evaluated at once.
 
-A coalition's model is the weighted mean of its members' updates: a mixture of rows, which
+A coalition's model is mostly the weighted mean of its members' updates: a mixture of rows, which
 :class:`hanse.learning.scoring.Scorer` runs without making it wherever the model allows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.base.errors import UserError, nearest
+from hanse.core.part import Aggregate
 from hanse.data.samples import Samples
 from hanse.games.gram import inner_products
 from hanse.learning.blocks import sample_blocks
@@ -24,6 +25,8 @@ from hanse.learning.scoring import Chunk, ModelRows, Scorer
 from hanse.learning.threads import shared_crew
 
 WEIGHED = ("loss", "accuracy", "balanced")  # utilities that are sums over the samples
+Rule = Callable[[NDArray[np.int64]], Aggregate]
+_MADE = 1 << 23  # numbers: rows that a rule makes for coalitions are held at once up to this
 WORST = -1e9  # the utility of a model whose loss is not finite: games need finite numbers
 _OUTPUTS = (
     1 << 25
@@ -34,7 +37,9 @@ class Coalitions:
     """The game of ``updates [S, P]`` with ``weights [S]`` on some samples; a utility for :mod:`hanse.games`.
 
     Coalition C's model is ``sum_C q_i U_i / sum_C q_i``, the plain mean if its weights sum to 0, and ``base [P]`` if it
-    is empty. ``utility`` is "loss" (minus the mean loss), "accuracy", or "balanced" (minus the mean over the classes of
+    is empty. With ``affine = (total, old)`` it is ``total`` times that plus ``old`` times the base: a row whose weights
+    on the updates sum to ``total``. With ``again`` it is what this rule makes of the members, by their positions.
+    ``utility`` is "loss" (minus the mean loss), "accuracy", or "balanced" (minus the mean over the classes of
     each class's mean loss), or a metric by name or import path (:mod:`hanse.learning.metrics`; minus it where
     less is better). ``workers`` threads share the work (default: PyTorch's intra-op setting); the last bits of
     a utility depend on their number. ``evaluated`` counts the models evaluated; nothing is memoised here.
@@ -56,8 +61,11 @@ class Coalitions:
         utility: str = "loss",
         workers: int | None = None,
         keep_outputs: bool = False,
+        affine: tuple[float, float] = (1.0, 0.0),
+        again: Rule | None = None,
     ) -> None:
         self.problem, self.utility = problem, utility
+        self.affine, self.again = affine, again
         self.device = updates.device
         rows = torch.cat([updates, base.to(updates).unsqueeze(0)])
         finite = torch.isfinite(rows).all(1)
@@ -101,16 +109,60 @@ class Coalitions:
         most = max(1, _OUTPUTS // (16 * len(self.samples)))  # whose outputs are held at once
         if self.metric is not None and len(coalitions) > most:
             return [u for first in range(0, len(coalitions), most) for u in self.many(coalitions[first : first + most])]
-        shares = torch.from_numpy(self._mixtures(coalitions)).to(device=self.device, dtype=self.models.rows.dtype)
-        worth = torch.zeros(len(coalitions), dtype=torch.float64, device=self.device)
-        without = torch.zeros(len(coalitions), self.block_weights.shape[1], dtype=torch.float64, device=self.device)
-        models = replace(self.models, shares=shares)
-        alone = self._alone(coalitions)
-        judged = _Outputs(len(coalitions)) if self.metric is not None else None
+        if self.again is None:
+            shares = torch.from_numpy(self._mixtures(coalitions)).to(self.models.rows)
+            return self._utilities(replace(self.models, shares=shares), self._alone(coalitions))
+        most = max(1, _MADE // self.models.rows.shape[1])
+        parts = [coalitions[a : a + most] for a in range(0, len(coalitions), most)]
+        return [worth for part in parts for worth in self._by_rule(part)]
+
+    def _by_rule(self, coalitions: Sequence[frozenset[int]]) -> list[float]:
+        """Return the utilities of coalitions whose models a rule makes: mixtures, or rows beside them."""
+        rows = self.models.rows
+        table, made = np.zeros((len(coalitions), self.players + 1)), list[Tensor]()
+        for c, coalition in enumerate(coalitions):
+            members = self._members(coalition)
+            if not members:
+                table[c, -1] = 1.0
+                continue
+            assert self.again is not None
+            said = self.again(np.array(members))
+            if said.row is not None:
+                made.append(said.row.to(rows))
+                table[c] = np.nan  # the next of the rows that are made
+            elif said.weights is not None:
+                table[c, members], table[c, -1] = said.weights, said.old
+        if not made:
+            return self._utilities(replace(self.models, shares=torch.from_numpy(table).to(rows)))
+        apart = np.isnan(table[:, 0])
+        worth = np.zeros(len(coalitions))
+        without = np.zeros((len(coalitions), self.block_weights.shape[1]))
+        new = torch.stack(made)
+        finite = torch.isfinite(new).all(1)
+        models = ModelRows(torch.where(finite[:, None], new, torch.zeros_like(new)), torch.eye(len(new)).to(rows))
+        worth[apart] = self._utilities(models)
+        without[apart] = self._without.pop()
+        worth[np.flatnonzero(apart)[~finite.cpu().numpy()]] = WORST
+        without[np.flatnonzero(apart)[~finite.cpu().numpy()]] = WORST
+        if not apart.all():
+            worth[~apart] = self._utilities(replace(self.models, shares=torch.from_numpy(table[~apart]).to(rows)))
+            without[~apart] = self._without.pop()
+        self._without.append(without)
+        values: list[float] = worth.tolist()
+        return values
+
+    def _utilities(self, models: ModelRows, alone: Mapping[int, int] | None = None) -> list[float]:
+        """Return the utility of each of the models, in order; ``alone`` says which rows' outputs are kept, by
+        position.
+        """
+        worth = torch.zeros(len(models), dtype=torch.float64, device=self.device)
+        without = torch.zeros(len(models), self.block_weights.shape[1], dtype=torch.float64, device=self.device)
+        kept = alone or {}
+        judged = _Outputs(len(models)) if self.metric is not None else None
 
         def weighed(chunk: Chunk) -> tuple[Tensor, Tensor]:
-            for c in alone.keys() & set(chunk.which):
-                self._keep(alone[c], chunk, chunk.which.index(c))
+            for c in kept.keys() & set(chunk.which):
+                self._keep(kept[c], chunk, chunk.which.index(c))
             if judged is not None:
                 judged.keep(chunk)
             return self._weighed(chunk)
@@ -121,23 +173,34 @@ class Coalitions:
             without[part] += blocks
         if judged is not None and self.metric is not None:
             worth, without = (torch.from_numpy(found).to(self.device) for found in self._measured(self.metric, judged))
-        self.evaluated += len(coalitions)
-        bad = (shares[:, self.spoilt] != 0).any(1) | ~torch.isfinite(worth)
+        self.evaluated += len(models)
+        bad = ~torch.isfinite(worth)
+        if models.shares is not None and models.rows is self.models.rows:
+            bad |= (models.shares[:, self.spoilt] != 0).any(1)
         worth[bad], without[bad] = WORST, WORST
         self._without.append(without.cpu().numpy())
         values: list[float] = worth.tolist()
         return values
 
+    def _members(self, coalition: frozenset[int]) -> list[int]:
+        """Return a coalition's players, ascending. Raises ValueError for one that does not exist."""
+        members = sorted(coalition)
+        if members and not 0 <= members[0] <= members[-1] < self.players:
+            raise ValueError(f"coalition {members} names a player outside 0..{self.players - 1}")
+        return members
+
     def _mixtures(self, coalitions: Sequence[frozenset[int]]) -> NDArray[np.float64]:
-        """Return each coalition's mixture of ``[updates; base]``, ``[C, S + 1]``, rows summing to 1."""
+        """Return each coalition's mixture of ``[updates; base]``, ``[C, S + 1]``."""
+        total, old = self.affine
         table = np.zeros((len(coalitions), self.players + 1))
         for c, coalition in enumerate(coalitions):
-            members = sorted(coalition)
-            if members and not 0 <= members[0] <= members[-1] < self.players:
-                raise ValueError(f"coalition {members} names a player outside 0..{self.players - 1}")
+            members = self._members(coalition)
             shares = self.shares[members]
-            total = shares.sum()
-            table[c, members or [-1]] = shares / total if total > 0 else 1.0 / max(1, len(members))
+            whole = shares.sum()
+            table[c, members or [-1]] = shares / whole if whole > 0 else 1.0 / max(1, len(members))
+            if members and self.affine != (1.0, 0.0):
+                table[c] *= total
+                table[c, -1] = old
         return table
 
     def update_gram(self) -> NDArray[np.float64]:

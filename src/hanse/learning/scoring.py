@@ -337,7 +337,7 @@ class Scorer:
 
         def run(p: int, cut: slice, x: Tensor) -> Tensor:
             outputs = first(cut, x)
-            value = torch.mm(shares[parts[p]], outputs.view(len(outputs), -1)).view(-1, hidden, outputs.shape[2])
+            value = torch.mm(shares[parts[p]], outputs.reshape(len(outputs), -1)).view(-1, hidden, outputs.shape[2])
             return through(specs[1:], mixed[p], value)
 
         if small and not models.first_outputs:  # before the blocks are met by several threads

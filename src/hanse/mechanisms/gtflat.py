@@ -44,6 +44,7 @@ class GTFLAT(AggregatePart):
     ``population``), and ``eps`` is added to every entry of the differences that distances are of (there 1e-6).
     """
 
+    kind = "average"
     needs = GROUPS
     strength: Weight = 0.8
     generations: Count = 50
@@ -87,6 +88,7 @@ class ValidationGTFLAT(AggregatePart):
     mean of models i and j. It evaluates ``k (k - 1) / 2`` models a group and round.
     """
 
+    kind = "average"
     needs = GROUPS | {"validation"}
     strength: Weight = 0.8
     generations: Count = 50

@@ -690,7 +690,7 @@ def graph_of(view: View, clients: Ints) -> Graph:
         for pulls in (seats.R, seats.L):
             if pulls is not None:
                 reach[i, : pulls.shape[1]] |= (pulls[mine] != 0).any(axis=0)
-    made_of = np.abs(mixed.W[:, :S]) > 0  # [K', S]
+    made_of = mixed.made_of(S)
     holder = np.zeros((S, len(clients)), bool)
     holder[np.arange(S), np.searchsorted(clients, seats.client)] = True
     graph: Graph = ((reach.astype(float) @ made_of.astype(float) @ holder.astype(float)) > 0).astype(np.int8)

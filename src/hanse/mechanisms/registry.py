@@ -10,8 +10,8 @@ from hanse.base.errors import UserError, import_path, named, nearest
 from hanse.base.factories import call, defaults, misspelt
 from hanse.core.calling import method_of
 from hanse.core.mixing import writers
-from hanse.core.part import GROUPS, Mechanism, Part, in_slots
-from hanse.mechanisms import baselines, deploy, select, train, value, weigh
+from hanse.core.part import GROUPS, Mechanism, Part, SettlePart, ValuePart, in_slots
+from hanse.mechanisms import baselines, deploy, robust, select, server_steps, train, value, weigh
 from hanse.mechanisms.cfl import CFL, cfl
 from hanse.mechanisms.ditto import Ditto, ditto
 from hanse.mechanisms.fedamp import FedAMP, HeurFedAMP, TowardsCentres, fedamp, heur_fedamp
@@ -26,6 +26,7 @@ from hanse.mechanisms.pfedgraph import FromCentres, PFedGraph, pfedgraph
 from hanse.mechanisms.pifl import OneShot, PretrainedTiers, ServerTokens, TierModels, Tiers, Tokens, pifl, tiff
 from hanse.mechanisms.scaffold import Scaffold, scaffold
 from hanse.mechanisms.set_aware import SetAware
+from hanse.mechanisms.staleness import ByStaleness
 
 PUBLISHED: Sequence[Callable[..., Mechanism]] = (
     baselines.fedavg, baselines.fedprox, gtfedavg, gtfedprox, fedgen, gtfedgen, greedyfed, baselines.ucb,
@@ -72,6 +73,20 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
         "gtflat": GTFLAT,
         "gtflat_validation": ValidationGTFLAT,
         "inverse_distance": weigh.InverseDistance,
+        "median": robust.Median,
+        "trimmed_mean": robust.TrimmedMean,
+        "geometric_median": robust.GeometricMedian,
+        "clipped": robust.Clipped,
+        "krum": robust.Krum,
+        "multi_krum": robust.MultiKrum,
+        "fltrust": robust.FLTrust,
+        "fedavgm": server_steps.FedAvgM,
+        "fedadam": server_steps.FedAdam,
+        "fedyogi": server_steps.FedYogi,
+        "fedadagrad": server_steps.FedAdagrad,
+        "fednova": server_steps.FedNova,
+        "q_fedavg": server_steps.QFedAvg,
+        "by_staleness": ByStaleness,
         "scaffold": Scaffold,
         "fedamp": FedAMP,
         "heur_fedamp": HeurFedAMP,
@@ -134,6 +149,7 @@ REASONS = {
     "head": "a classifier that ends in a linear layer, whose input the generator makes",
     "client_validation": "a validation share at each client (data.client_validation > 0)",
     "trade": "a market of models (mechanism.weigh = 'ipfl')",
+    "root": "a root set at the server, for itself to train on (data.root > 0)",
     "pooled": "all data at one client (data.partition = 'pooled')",
     "losses": "each client's training loss, which a loop of one's own (train.loop) need not tell",
 }
@@ -200,7 +216,7 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
     replaced: dict[str, Any] = {}
     for slot, one in wanted.items():
         try:
-            part = None if one is None else call(one.make, one.options, f"mechanism.{one.slots[0]}")
+            part = None if one is None else _made(one.make, one.options, f"mechanism.{one.slots[0]}", one.slots[0])
             replaced |= dict.fromkeys([slot] if one is None else one.slots, part)
         except UserError as wrong:
             lines += wrong.lines
@@ -254,6 +270,37 @@ def _want(
     one.slots += [s for s in dict.fromkeys([slot, *also]) if s not in one.slots and (s == slot or s not in table)]
 
 
+def _made(make: Callable[..., Any], options: Mapping[str, Any], where: str, slot: str) -> Any:
+    """Return a part with checked options; where it is made ``of`` another rule, that is a part of the slot, by name or
+    as a table. Raises UserError.
+    """
+    if "of" not in options or not is_rule(defaults(make).get("of")):
+        return call(make, options, where)
+    of, lines = options["of"], list[str]()
+    part: Any = None
+    try:
+        part = call(make, {key: option for key, option in options.items() if key != "of"}, where)
+    except UserError as wrong:
+        lines += wrong.lines
+    if not is_rule(of):
+        try:
+            factory, changes = named(of, f"{where}.of", PARTS[slot])
+            of = _made(factory, changes, f"{where}.of", slot)
+        except UserError as wrong:
+            lines += wrong.lines
+    if lines:
+        raise UserError(*lines)
+    try:
+        return replace(part, of=of)
+    except UserError as wrong:  # the part says why it cannot be made of that
+        raise UserError(*(f"{where}.{line}" for line in wrong.lines)) from None
+
+
+def is_rule(option: Any) -> bool:
+    """Say whether an option of a part is another part, that makes aggregates; iPFL's ``of`` is a word."""
+    return hasattr(option, "aggregate")
+
+
 METHODS = {
     "select": ("select",),
     "train": ("blocks", "seats"),
@@ -283,7 +330,7 @@ def _no_part(mechanism: Mechanism) -> list[str]:
 
 def _misdeclared(slot: str, part: Part) -> Iterator[str]:
     """Yield what is wrong with a part's declarations: their types, slots that there are not, methods misspelt."""
-    for name in ("needs", "gives", "reads", "fills"):
+    for name in ("needs", "gives", "reads", "fills", "takes"):
         said: Any = getattr(part, name, frozenset())
         by_slot = said if isinstance(said, Mapping) else {slot: said}
         for where, names in by_slot.items():
@@ -328,6 +375,7 @@ def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
         for slot, part in slots.items()
         for need in sorted(in_slots(part.needs, [slot]) - there)
     ]
+    found += _not_taken(mechanism)
     laid = {block.name for block in mechanism.train.blocks()}
     for slot, part in slots.items():
         named = in_slots(part.fills, [slot]) - {GROUPS}
@@ -344,6 +392,37 @@ def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
         reason = f"rows '{name}' that are made anew ({_parts_with('weigh', name)})"
         found.append(Unmet("train", type(mechanism.train).__name__, reason))
     return list({(lack.part, lack.reason): lack for lack in reversed(found)}.values())[::-1]
+
+
+def _not_taken(mechanism: Mechanism) -> list[Unmet]:
+    """Return that the values cannot be had of an aggregate that is a function of the group's rows, if so."""
+    weigh, value = mechanism.weigh, mechanism.value
+    if value is None or getattr(weigh, "kind", "affine") != "again" or method_of(weigh, "aggregate") is None:
+        return []
+    if "again" in in_slots(getattr(value, "takes", frozenset()), ["value"]):
+        return []
+    rule = type(weigh).__name__
+    assumed = getattr(value, "assumes", ValuePart.assumes)
+    reason = (
+        f"{assumed}; {rule} in mechanism.weigh is applied again to the updates of each coalition, and its row is no "
+        "such mean ('exact', 'gtg', 'monte_carlo', 'leave_one_out' and 'banzhaf' go with it)"
+    )
+    return [Unmet("value", type(value).__name__, reason)]
+
+
+def refuse_late(mechanism: Mechanism) -> list[str]:
+    """Return a line for each part that refuses late updates: what pays for updates, and systems that make rows of their
+    own from what they sent in the same round, unless such a part says that it ``takes`` "late".
+    """
+    found = []
+    for slot, part in mechanism.parts().items():
+        standing = mechanism.standing(part)
+        pays = "settle" in standing or SettlePart in type(part).__mro__
+        makes = "train" in standing and in_slots(part.fills, standing)
+        if (pays or makes) and "late" not in in_slots(getattr(part, "takes", frozenset()), standing):
+            why = "pays for updates in the round in which they were ordered" if pays else "makes rows from this round's"
+            found.append(f"mechanism.{slot}: {type(part).__name__} {why}, and does not say that it takes late ones")
+    return found
 
 
 GIVEN_BY = {"values": "value", "bids": "settle", "trade": "weigh", "groups": "train"}

@@ -1,7 +1,9 @@
 """VALUE: what each update was worth to the row that it trained.
 
 Each group of seats with one target row plays its own game: a coalition's worth is the server's validation utility of
-the mix restricted to it (the weights of its members, scaled to their old sum), and of the old row if it is empty.
+the mix restricted to it (the weights of its members, scaled to the sum of all; the old row keeps its weight), and of
+the old row if it is empty. Where the weigh part's rule is of the kind "again", it is applied to the members' updates
+instead, with its state from before the round.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from torch import Tensor
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.factories import Positive, Rate
-from hanse.core.part import State, ValuePart, Values, View
+from hanse.core.part import Aggregated, State, ValuePart, Values, View
 from hanse.core.port import Derived, Gradient, Request
-from hanse.core.table import Floats, Ints, mix
+from hanse.core.table import Floats, Ints, Mix, mix
 from hanse.core.telling import Measure, Telling
 from hanse.games import mixture, shapley
 from hanse.games.gtg import Stop
@@ -40,6 +42,7 @@ Utility = Annotated[str, AfterValidator(_utility)]
 MOST_CHECKED = 8  # seats: the exact value takes 2^n models
 VALIDATION = frozenset({"validation"})
 GIVES = frozenset({"values"})
+ALONG = "weights on the updates, along which it goes down the gradient"
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ class GameValue(ValuePart):
 
     needs = VALIDATION
     gives = GIVES
+    takes = frozenset({"again"})
     utility: Utility = field(default="loss", kw_only=True)
 
     def measure(self) -> Measure:
@@ -119,8 +123,7 @@ class GameValue(ValuePart):
         S, pairs = len(updates), None
         beside: dict[int, Floats] = {}
         for row, group in updates.seats.groups().items():
-            weights = view.mixed.W[row, group]
-            game = view.judge.coalitions(updates.rows[group], view.table.rows[row], weights, self.utility)
+            game = _game(view, row, group, self.utility)
             solved = self.solve(game, len(group), view)
             per_seat[group] = solved.values
             without.append(solved.without_block)
@@ -137,7 +140,7 @@ class GameValue(ValuePart):
             metrics["value/models_evaluated"] += game.evaluated
             for name, amount in solved.metrics.items():
                 metrics[name] = metrics.get(name, 0.0) + amount
-            if not _averages(view.mixed.W[row], group, len(updates)):
+            if game.again is None and _affine(view.mixed, row, group, len(updates)) is None:
                 metrics["value/not_averages"] = metrics.get("value/not_averages", 0.0) + 1.0
         metrics["value/sum"] = float(per_seat.sum())
         groups = np.concatenate(list(updates.seats.groups().values()))
@@ -146,12 +149,30 @@ class GameValue(ValuePart):
         return Values(per_seat, known, _known(exact), metrics, without_block, together, unsure, beside), state
 
 
-def _averages(weights: Floats, group: Ints, seats: int) -> bool:
-    """Say whether a new row, with ``weights [S + K]`` over the updates and the old rows, is an average of the group's
-    updates: only then is the game of coalitions' averages about the model that was made.
+def _game(view: View, row: int, group: Ints, utility: str) -> Coalitions:
+    """Return the game of the seats at positions ``group [m]`` that train a row: of the rule that made it, if that is
+    applied again to coalitions, and else of their weights.
     """
-    ours = weights[group]
-    return bool((ours >= 0).all() and abs(ours.sum() - 1) < 1e-6 and (np.abs(weights[seats:]) < 1e-6).all())
+    told = view.get(Aggregated)
+    again = None if told is None else told.again.get(row)
+    updates, old, weights = view.trained.rows[group], view.table.rows[row], view.mixed.W[row, group]
+    if again is not None:
+        return view.judge.coalitions(updates, old, weights, utility, again=again)
+    affine = _affine(view.mixed, row, group, len(view.trained)) or (1.0, 0.0)
+    return view.judge.coalitions(updates, old, weights, utility, affine=affine)
+
+
+def _affine(mixed: Mix, row: int, group: Ints, seats: int) -> tuple[float, float] | None:
+    """Return what the group's weights in a new row sum to, and the old row's weight: exactly (1, 0) for an average.
+    None if the row is made of more than that, or of weights below 0: then no game of its coalitions is about it.
+    """
+    ours, others = mixed.W[row, group], mixed.W[row].copy()
+    total, old = float(ours.sum()), float(others[seats + row]) if seats + row < len(others) else 0.0
+    others[group] = 0.0
+    others[seats + row : seats + row + 1] = 0.0
+    if (ours < 0).any() or (np.abs(others) >= 1e-6).any():
+        return None
+    return (1.0, 0.0) if abs(total - 1) < 1e-6 and abs(old) < 1e-6 else (total, old)
 
 
 def _known(numbers: Floats) -> Floats | None:
@@ -231,6 +252,8 @@ class Mixture(GameValue):
     Seats whose own model has no finite loss leave the game first; each is worth what such a model is to the whole.
     """
 
+    takes = frozenset()  # the surrogate is one of mixtures
+    assumes = "models that are mixtures of the updates, between which its surrogate goes"
     budget: Positive | None = None
     semivalue: Literal["shapley", "banzhaf", "beta"] = "shapley"
     alpha: Annotated[float, Field(ge=0.01, le=100)] | None = None
@@ -389,6 +412,7 @@ class FirstOrder(ValuePart):
 
     needs = VALIDATION
     gives = GIVES
+    assumes = ALONG
     normalised: bool = True
 
     def tells(self, standing: frozenset[str]) -> Telling:
@@ -432,6 +456,7 @@ class FirstOrderAtClients(ValuePart):
 
     needs = frozenset({"groups"})
     gives = frozenset({"values"})
+    assumes = ALONG
     normalised: bool = True
     share: Literal["train", "validation"] = "train"
     samples: Positive | None = 64

@@ -38,6 +38,8 @@ def sample_shares(num_samples: Floats) -> Floats:
 class BySamples(AggregatePart):
     """FedAvg: weights in proportion to the reported number of samples (McMahan et al. 2017)."""
 
+    kind = "average"
+
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the sample shares."""
         return Aggregate(sample_shares(group.num_samples))
@@ -49,6 +51,7 @@ class SamplesOverProbability(AggregatePart):
     of GreedyFed's authors weighs S-FedAvg's models (and the coalitions that are valued).
     """
 
+    kind = "average"
     needs = frozenset({"probabilities"})
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
@@ -63,6 +66,7 @@ class SamplesOverProbability(AggregatePart):
 class UniformWeights(AggregatePart):
     """Every update of a group counts the same."""
 
+    kind = "average"
     needs = frozenset({"clients", "groups"})
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
@@ -121,6 +125,7 @@ class InverseDistance(AggregatePart):
     is added to the distances in units of their mean, so that the weights do not depend on the scale of the models.
     """
 
+    kind = "average"
     needs = frozenset({"clients", "groups"})
     norm: Literal["l2", "l1"] = "l2"
     epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-3

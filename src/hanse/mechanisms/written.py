@@ -19,7 +19,7 @@ from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.core.part import Mechanism
 from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.registry import MECHANISMS, PARTS, PUBLISHED, SLOTS, build_mechanism
+from hanse.mechanisms.registry import MECHANISMS, PARTS, PUBLISHED, SLOTS, build_mechanism, is_rule
 
 
 def table_of(mechanism: Mechanism) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def table_of(mechanism: Mechanism) -> dict[str, Any]:
         if _same(base.get(slot), slots.get(slot)):
             continue
         try:
-            table[slot] = "none" if slot not in slots else _part(slot, slots[slot])
+            table[slot] = "none" if slot not in slots else part_table(slot, slots[slot])
         except UserError as wrong:
             lines += wrong.lines
     if not lines:
@@ -87,8 +87,10 @@ def _same(one: Any, other: Any) -> bool:
         return False
 
 
-def _part(slot: str, part: Any) -> dict[str, Any]:
-    """Return a part as a table with its name or import path and all its options. Raises UserError."""
+def part_table(slot: str, part: Any) -> dict[str, Any]:
+    """Return a part as a table with its name or import path and all its options, another part among them as a table of
+    its own. Raises UserError.
+    """
     kind, where = type(part), f"mechanism.{slot}"
     name = next((known for known, make in PARTS[slot].items() if make is kind), None)
     if name is None:
@@ -98,13 +100,14 @@ def _part(slot: str, part: Any) -> dict[str, Any]:
                 "must be at the top of a module"
             )
         name = f"{kind.__module__}:{kind.__qualname__}"
-    table = {"name": name}
+    table: dict[str, Any] = {"name": name}
     for option in inspect.signature(kind).parameters:
         if not hasattr(part, option):
             raise UserError(
                 f"{where}.{option}: {kind.__name__} does not keep what it was made with: must be a dataclass"
             )
-        table[option] = _plain(getattr(part, option))
+        own = getattr(part, option)
+        table[option] = part_table(slot, own) if is_rule(own) else _plain(own)
         try:
             toml.dumps({"mechanism": {option: table[option]}})
         except TypeError as wrong:

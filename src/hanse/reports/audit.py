@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
-from hanse.base.files import run_folder
+from hanse.base.files import read_arrays, run_folder
 from hanse.core.entry import TOKEN
 from hanse.games.market import best_imports, utilities_of
 from hanse.games.market_checks import local_optimality
-from hanse.runs.record import MarketRound, recorded_markets
-from hanse.runs.replay import unlike_books, wrong_balance, wrong_delivery, wrong_payments
+from hanse.runs.reading import last_state
+from hanse.runs.record import MarketRound, recorded_markets, rounds_of
+from hanse.runs.replay import unlike_books, unlike_rows, wrong_balance, wrong_delivery, wrong_payments
 
 SLACK = 1e-6  # tokens that a rounded edge may differ by
 MOST = 1 << 32  # bytes of all markets of a run, which are held at once
@@ -86,10 +87,14 @@ def load_market(folder: Path) -> list[MarketRound]:
 
 
 def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
-    """Replay a run's markets and check them against its books (``ledger_url``: where they are, if not in the folder).
+    """Replay a run's markets and check them against its books (``ledger_url``: where they are, if not in the folder);
+    and hold models that the record has by their hashes against the last checkpoint.
 
-    Raises UserError for what is no run with a market.
+    Raises UserError for what is no run with a market or such models.
     """
+    made = _made_rows(run_folder(folder))
+    if made is not None and next(recorded_markets(run_folder(folder)), None) is None:
+        return Audit(0, (made,), ())
     rounds = load_market(folder)
     clients = _sums(rounds)
     checks = (
@@ -102,8 +107,29 @@ def audit_run(folder: Path, ledger_url: str | None = None) -> Audit:
         _all("delivery", "who did not pay was delivered nothing", rounds, wrong_delivery),
         _books(folder, rounds, ledger_url),
         _isolated(clients),
+        *(() if made is None else (made,)),
     )
     return Audit(len(rounds), checks, clients)
+
+
+def _made_rows(folder: Path) -> Check | None:
+    """Check that the rows of the last checkpoint which are no row of W are those of its round's record; None if no
+    round made any.
+    """
+    kept = {n: read_arrays(file, ("made_row", "made_hash", "withheld")) for n, file in rounds_of(folder)}
+    count = sum(len(record.get("made_row", ())) for record in kept.values())
+    state = last_state(folder)
+    if not count:
+        return None
+    record = {} if state is None else kept.get(state.round - 1, {})
+    if state is None or "made_row" not in record:
+        return Check("models", True, f"{count} were recorded by their hashes, none of the last checkpoint's round")
+    try:
+        wrong = unlike_rows(state.table, record)
+    except (ValueError, TypeError, KeyError) as bad:
+        raise UserError(f"{folder}: the record of round {state.round - 1} cannot be read: {bad}") from None
+    said = f"{count} were recorded by their hashes, and the last checkpoint has those of round {state.round - 1}"
+    return Check("models", not wrong, wrong or said)
 
 
 def _sums(rounds: Sequence[MarketRound]) -> tuple[ClientSums, ...]:

@@ -535,6 +535,7 @@ def _round(run: RunRecord, number: int, at: list[int], total: float, positive: f
 
 _MARKET = ("market_client", "market_graph", "market_paid", "market_utility")
 _NEEDED = ("client", "start", "answered", "home", "W_row", "W_column", "W_weight", "withheld", "bids", *_MARKET)
+_MADE = ("made_row", "made_of", "made_at")  # rows that are no row of W
 
 
 @dataclass(frozen=True)
@@ -570,7 +571,7 @@ def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
     waiting: Ints = np.zeros(0, np.int64)  # rows with its work, until the next seats show who trains on
     before: set[int] = set()
     for line in run.metrics:
-        record = run.arrays(int(line["round"]), only=_NEEDED)
+        record = run.arrays(int(line["round"]), only=(*_NEEDED, *_MADE))
         if "answered" not in record:
             continue
         # who is seated at such a row next was sent it, though it is not the row that it holds
@@ -580,6 +581,8 @@ def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
         mine = np.flatnonzero(record["answered"] == client)
         answered += bool(len(mine))
         rows = np.unique(record["W_row"][np.isin(record["W_column"], mine) & (record["W_weight"] != 0)])
+        if "made_row" in record:
+            rows = np.union1d(rows, record["made_row"][record["made_at"][np.isin(record["made_of"], mine)]])
         rows = rows[~np.isin(rows, [*_own(home, client), *record.get("withheld", ())])]
         receivers: Ints = np.flatnonzero(np.isin(home, rows)) if len(rows) else np.zeros(0, np.int64)
         if len(rows) and "bids" in record and line.get("present") == len(home):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from hanse.base.errors import PartError
@@ -16,10 +15,11 @@ from hanse.core.calling import call, name_of
 from hanse.core.history import NEVER, History
 from hanse.core.part import State, TrainPart, View
 from hanse.core.payload import Payload
-from hanse.core.port import Federation, Request, Result, Task, Train, Trained
+from hanse.core.port import Closing, Federation, Reply, Request, Result, Task, Train, Trained
 from hanse.core.table import Seats, Table, Updates, copies, mix
 from hanse.federation.check import heard
 from hanse.learning.halves import unsound
+from hanse.rounds.arrivals import Landed, Training, Underway, Waiting, updates_of
 
 
 @dataclass
@@ -29,7 +29,6 @@ class Exchange:
     federation: Federation
     round: int
     deadline_s: float | None
-    min_replies: int
     seconds: dict[str, float] = field(default_factory=dict)
     down: int = 0
     up: int = 0
@@ -45,18 +44,42 @@ class Exchange:
         """Return the view with the sound answers and the refusals of one exchange."""
         if not requests:
             return view
-        replies = self.federation.exchange(self.round, requests, self.deadline_s, self.min_replies)
+        replies = self._replies(requests, None)
+        found = heard(self.round, requests, replies, view.context.layout.size, view.roster)
+        return _knowing(view, requests, found.replies, found.refusals)
+
+    def train(self, requests: Sequence[Request], view: View, before: Underway, waiting: Waiting) -> tuple[View, Landed]:
+        """Return the view with the sound answers to training requests that came in time, and the refusals; and what
+        came late, and what is still under way.
+        """
+        if not requests and not before.flights:
+            return view, Landed({}, (), (), before)
+        assert view.seats is not None
+        replies = self._replies(requests, waiting.closing(self.round))
+        training = Training(self.round, requests, view.seats, view.table, view.roster, before, waiting, self.deadline_s)
+        landed = training.land(replies)
+        return _knowing(view, requests, landed.replies, landed.refusals), landed
+
+    def _replies(self, requests: Sequence[Request], closing: Closing | None) -> Sequence[Reply]:
+        """Return what comes back, with its bytes counted."""
+        replies = self.federation.exchange(self.round, requests, self.deadline_s, closing)
         self.down += sum(reply.bytes_down for reply in replies)
         self.up += sum(reply.bytes_up for reply in replies)
-        found = heard(self.round, requests, replies, view.context.layout.size, view.roster)
-        answers, authorised = dict(view.answers), dict(view.authorised)
-        asked = {r.client: r for r in requests}
-        for client, reply in found.replies.items():
-            if reply.authorise is not None:
-                authorised[client] = reply.authorise
-            for task, result in zip(asked[client].tasks, reply.results, strict=True):
-                answers[client, _question(task)] = result
-        return replace(view, answers=answers, authorised=authorised, refusals=(*view.refusals, *found.refusals))
+        return replies
+
+
+def _knowing(
+    view: View, requests: Sequence[Request], replies: Mapping[int, Reply], refusals: Sequence[tuple[int, str]]
+) -> View:
+    """Return the view with these sound replies' answers, and these refusals."""
+    answers, authorised = dict(view.answers), dict(view.authorised)
+    asked = {r.client: r for r in requests}
+    for client, reply in replies.items():
+        if reply.authorise is not None:
+            authorised[client] = reply.authorise
+        for task, result in zip(asked[client].tasks, reply.results, strict=True):
+            answers[client, _question(task)] = result
+    return replace(view, answers=answers, authorised=authorised, refusals=(*view.refusals, *refusals))
 
 
 def _question(task: Task) -> str:
@@ -123,17 +146,8 @@ def accepted(seats: Seats, view: View) -> Updates:
         result: Result | None = view.answers.get((int(seats.client[s]), f"seat {s}"))
         if isinstance(result, Trained):
             found.append((s, result))
-    rows = torch.stack([t.row for _, t in found]) if found else view.table.rows[:0]
-    common = set.intersection(*(set(t.extras) for _, t in found)) if found else ()
-    return Updates(
-        seats=seats.take(np.array([s for s, _ in found], dtype=np.int64)),
-        rows=rows,
-        num_samples=np.array([t.num_samples for _, t in found], dtype=np.float64),
-        loss=np.array([np.nan if t.loss is None else t.loss for _, t in found], dtype=np.float64),
-        steps=np.array([t.steps for _, t in found], dtype=np.int64),
-        extras={name: torch.stack([t.extras[name] for _, t in found]) for name in common},
-        metrics=[t.metrics for _, t in found] if any(t.metrics for _, t in found) else (),
-    )
+    answered = seats.take(np.array([s for s, _ in found], dtype=np.int64))
+    return updates_of(answered, [t for _, t in found], view.table.rows)
 
 
 def sent(part: TrainPart, view: View, state: State) -> Payload | None:

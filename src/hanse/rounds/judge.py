@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -10,23 +10,58 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.core.port import Confusion, Gradient
-from hanse.core.table import Floats
+from hanse.core.recipe import Recipe
+from hanse.core.table import SERVER, Floats
 from hanse.data import Samples
 from hanse.federation.answers import Share, confusion, gradient
 from hanse.learning.blocks import sample_blocks
-from hanse.learning.coalitions import Coalitions
-from hanse.learning.job import Engine, Problem, Scores
+from hanse.learning.coalitions import Coalitions, Rule
+from hanse.learning.job import Engine, Problem, Scores, SeatJob
+
+
+@dataclass(frozen=True)
+class Root:
+    """Samples that the server trains on itself, by the clients' ``recipe``: no others' models are judged on them.
+
+    What a row has become is remembered until another round, since rules ask for it again for each coalition.
+    """
+
+    samples: Samples
+    engine: Engine
+    recipe: Recipe
+    seed: int
+    _known: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    def trained(self, row: Tensor, round: int, number: int) -> Tensor:
+        """Return ``row [P]``, number ``number`` of the table, trained as in a round."""
+        if any(known != round for known, _ in self._known):
+            self._known.clear()
+        if (round, number) not in self._known:
+            job = SeatJob(torch.arange(len(self.samples)), row, (self.seed, round, SERVER, number))
+            done = self.engine.train(self.samples, [job], self.recipe, self.recipe.lr_at(round))
+            self._known[round, number] = done.rows[0].to(row.device)
+        return self._known[round, number]
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Held-out data that score models: the server's validation set (None: it holds none), and an engine to score on."""
+    """Held-out data that score models: the server's validation set (None: it holds none), and an engine to score on.
+
+    ``root`` is what the server trains on, if it has that.
+    """
 
     problem: Problem
     engine: Engine
     validation: Samples | None
     workers: int
     num_classes: int | None = None
+    root: Root | None = None
+
+    def trained(self, row: Tensor, round: int, number: int) -> Tensor:
+        """Return ``row [P]``, number ``number`` of the table, trained on the root set as clients train in a round."""
+        if self.root is None:
+            raise RuntimeError("the server holds no root set; the part should have named it in its needs")
+        return self.root.trained(row, round, number)
 
     def score(self, rows: Tensor) -> Scores:
         """Score ``rows [C, P]`` on the validation set."""
@@ -72,11 +107,23 @@ class Judge:
         classes = by_class(self.problem, self._samples())
         return torch.cat([self._gradient(row[None], index[:most]) for index in classes])
 
-    def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str) -> Coalitions:
-        """Return the utility of coalitions of ``updates [S, P]`` with ``weights [S]``; the empty one is ``base
-        [P]``.
+    def coalitions(
+        self,
+        updates: Tensor,
+        base: Tensor,
+        weights: Floats,
+        utility: str,
+        *,
+        affine: tuple[float, float] = (1.0, 0.0),
+        again: Rule | None = None,
+    ) -> Coalitions:
+        """Return the utility of coalitions of ``updates [S, P]`` with ``weights [S]``; the empty one is ``base [P]``.
+        ``affine`` and ``again`` say what is made of members otherwise (see :class:`Coalitions`).
         """
-        return Coalitions(self.problem, updates, base, weights, self._samples(), utility=utility, workers=self.workers)
+        samples, workers = self._samples(), self.workers
+        return Coalitions(
+            self.problem, updates, base, weights, samples, utility=utility, workers=workers, affine=affine, again=again
+        )
 
     def _gradient(self, rows: Tensor, index: Tensor) -> Tensor:
         """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on these samples; zero for buffers."""

@@ -17,11 +17,12 @@ from hanse.core.history import NEVER, History
 from hanse.core.mixing import proposed_mix
 from hanse.core.part import Context, Mechanism, Part, Settlement, Stage, State, View
 from hanse.core.port import Federation, Request, Roster
-from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies, mix
+from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies
 from hanse.core.telling import About
 from hanse.data.federated import FederatedData
 from hanse.learning.job import Engine, Problem
 from hanse.mechanisms.feedback import Feedback, gone
+from hanse.rounds.arrivals import Underway, Waiting, joined
 from hanse.rounds.exchange import Exchange, accepted, continued, merge, sent, training
 from hanse.rounds.judge import Judge
 
@@ -47,6 +48,7 @@ class Setup:
     remote: bool = False
     deadline_s: float | None = None
     min_replies: int = 0
+    waiting: Waiting = field(default_factory=Waiting)
     feedback: Feedback | None = None
     grant: int = 0
     floor: int = 0
@@ -71,7 +73,8 @@ class LoopState:
     the books, the weights ``[N, K]`` of the clients' personal models if there are any, whether the run is finished, and
     the round in which each private row ``moved [K]``, taking its owner's last accepted update (NEVER: none).
     ``history``: what clients did before, where the recipe depends on it. ``held [N]``: the row that each client holds,
-    where that is not its home, from which it starts (None: it is).
+    where that is not its home, from which it starts (None: it is). ``underway``: who still trains, and
+    the virtual clock.
     """
 
     round: int
@@ -84,12 +87,14 @@ class LoopState:
     moved: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # no entry: never
     history: History | None = None
     held: Ints | None = None
+    underway: Underway = field(default_factory=Underway)
 
 
 @dataclass(frozen=True)
 class Played:
     """A finished round: the state after it, all that was decided in it, seconds by stage, bytes on the wire, and the
-    parts' figures of each client ``[N]`` after it, by name.
+    parts' figures of each client ``[N]`` after it, by name. ``waited`` has metrics of a round that did not wait for
+    all, or that had a virtual clock.
     """
 
     state: LoopState
@@ -98,6 +103,7 @@ class Played:
     bytes_down: int
     bytes_up: int
     figures: Mapping[str, Floats] = field(default_factory=dict)
+    waited: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,7 @@ class _Now:
     states: States
     port: Exchange
     history: History | None = None
+    underway: Underway = field(default_factory=Underway)
 
     def knowing(self, **known: Any) -> _Now:
         """Return the round with more known."""
@@ -157,10 +164,23 @@ def play_round(setup: Setup, state: LoopState) -> Played:
     moved = _moved(state, view, table)
     history = None if state.history is None else state.history.after(state.round, view.trained)
     after = LoopState(
-        state.round + 1, table, view.mixed.home, learned, view.book, personal, moved=moved, history=history,
-        held=_held(view),
+        state.round + 1, table, view.mixed.home, learned, view.book, personal,
+        moved=moved, history=history, held=_held(view), underway=now.underway,
     )  # fmt: skip
-    return Played(after, view, now.port.seconds, now.port.down, now.port.up, _figures(setup, learned))
+    waited = _waited(setup, now.underway, view.trained)
+    return Played(after, view, now.port.seconds, now.port.down, now.port.up, _figures(setup, learned), waited)
+
+
+def _waited(setup: Setup, underway: Underway, updates: Updates) -> dict[str, float]:
+    """Return what is recorded of a round that need not have waited for all: how many updates were late and how late
+    the latest was, how many are still under way, and the virtual time at its end.
+    """
+    found: dict[str, float] = {}
+    if setup.waiting.active:
+        late = updates.staleness[updates.staleness > 0]
+        found |= {"late/mixed": len(late), "late/staleness": int(late.max(initial=0))}
+        found["late/under_way"] = len(underway.flights)
+    return found | ({"clock_s": underway.clock} if underway.clock else {})
 
 
 def _held(view: View) -> Ints | None:
@@ -199,7 +219,8 @@ def failed_round(setup: Setup, state: LoopState, roster: Roster, seats: Seats, r
     refused = tuple((client, reason) for client in dict.fromkeys(seats.client.tolist()))
     empty = _nothing(state.table, seats)
     view = replace(view, seats=seats, updates=empty, mix=Mix.keeping(state.table, 0, state.home), refusals=refused)
-    return Played(replace(state, round=state.round + 1), view, {}, 0, 0, _figures(setup, state.states))
+    waited = _waited(setup, state.underway, empty)
+    return Played(replace(state, round=state.round + 1), view, {}, 0, 0, _figures(setup, state.states), waited)
 
 
 def finish(setup: Setup, state: LoopState) -> Played:
@@ -229,10 +250,13 @@ def _figures(setup: Setup, states: States) -> dict[str, Floats]:
 
 def _begin(setup: Setup, state: LoopState, stage: Stage) -> _Now:
     """Return the round before anything is decided."""
-    port = Exchange(setup.federation, state.round, setup.deadline_s, setup.min_replies)
-    present = setup.federation.present(state.round)
-    view = View(setup.context, state.round, stage, present, state.table, state.home, setup.judge, book=state.book)
-    return _Now(view, state.states, port, state.history)
+    port = Exchange(setup.federation, state.round, setup.deadline_s)
+    underway, lost = state.underway.without_lost()
+    present = underway.here(setup.federation.present(state.round), state.round, setup.waiting)
+    view = View(
+        setup.context, state.round, stage, present, state.table, state.home, setup.judge, book=state.book, refusals=lost
+    )
+    return _Now(view, state.states, port, state.history, underway)
 
 
 def _ask_at_the_start(setup: Setup, now: _Now) -> _Now:
@@ -267,9 +291,10 @@ def _train(setup: Setup, now: _Now) -> _Now:
         payload = sent(train, now.view, now.states[setup.key("train")])
         asked = training(seats, now.view.table, payload)
         asked = asked if now.history is None else continued(asked, now.history)
-        view = now.port.send(merge([*asked, *questions]), now.view)
-        view = _enough(replace(view, updates=accepted(seats, view), stage="close"), setup.min_replies)
-    return replace(now, view=view)
+        view, landed = now.port.train(merge([*asked, *questions]), now.view, now.underway, setup.waiting)
+        updates = joined(accepted(seats, view), landed.late, view.round, view.table)
+        view = _enough(replace(view, updates=updates, stage="close"), setup.min_replies)
+    return replace(now, view=view, underway=landed.underway)
 
 
 def _weigh(setup: Setup, now: _Now) -> _Now:
@@ -382,7 +407,7 @@ def _mixed(view: View) -> tuple[Table, Sequence[int]]:
     proposed, settlement = view.mixed, view.settlement
     if settlement is not None and settlement.withheld:
         proposed = proposed.without(view.table, sorted(settlement.withheld), view.home)
-    rows = mix(proposed.W, view.trained.rows, view.table.rows)
+    rows = proposed.rows(view.trained.rows, view.table.rows)
     table = Table(rows, proposed.owner, proposed.block, view.table.blocks)
     mixed = np.flatnonzero(~copies(proposed.W)).tolist()  # a copy is of what is sound already
     if not mixed:

@@ -17,7 +17,7 @@ import numpy as np
 from hanse.base.errors import UserError
 from hanse.core.history import NEVER
 from hanse.core.part import Deployment
-from hanse.core.port import Federation, Reply, Request, Roster, Train
+from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train
 from hanse.core.table import Seats
 from hanse.federation.private import TellsOwners
 from hanse.learning.loop import LOOP
@@ -114,7 +114,7 @@ def tell_owners(setup: Setup, state: LoopState) -> None:
     if setup.remote and len(owners):
         federation = telling(setup, state).federation
         here = np.intersect1d(federation.present(state.round).ids, owners).tolist()
-        federation.exchange(state.round, [Request(c, ()) for c in here], None, 0)
+        federation.exchange(state.round, [Request(c, ()) for c in here], None, None)
 
 
 @dataclass
@@ -140,12 +140,12 @@ class Watched(Federation):
         return found
 
     def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, min_replies: int
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
         """Send the requests and return the replies."""
         self.sat += [(r.client, task.row) for r in requests for task in r.tasks if isinstance(task, Train)]
         with self._lost():
-            replies = self.federation.exchange(round, requests, deadline_s, min_replies)
+            replies = self.federation.exchange(round, requests, deadline_s, closing)
         self.bytes_down += sum(reply.bytes_down for reply in replies)
         self.bytes_up += sum(reply.bytes_up for reply in replies)
         return replies

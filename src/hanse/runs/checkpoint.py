@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from hanse.core.book import Book
 from hanse.core.entry import Transaction
 from hanse.core.history import History
 from hanse.core.part import State
-from hanse.core.table import Block, Table
+from hanse.core.table import Block, Seats, Table, Updates
+from hanse.rounds.arrivals import Flight, Underway
 from hanse.rounds.round import LoopState
 
 VERSION = 3  # 2: rows without names, a state for each slot
@@ -72,6 +73,47 @@ def _split(states: Mapping[str, State]) -> tuple[dict[str, Tensor], dict[str, An
     return tensors, plain
 
 
+def _split_flights(underway: Underway) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """Return what clients still train as tensors by "flight/place/name", and as plain values in this order."""
+    tensors: dict[str, Tensor] = {}
+    plain: list[dict[str, Any]] = []
+    for place, flight in enumerate(underway.flights.values()):
+        key, seats, updates = f"flight/{place}", flight.seats, flight.updates
+        known = {name: getattr(seats, name).tolist() for name in ("client", "start", "target")}
+        plain.append({"round": flight.round, "due": flight.due, "refused": flight.refused, **known})
+        if updates is None:
+            continue
+        tensors[f"{key}/start"] = flight.start.detach().cpu().contiguous()
+        tensors[f"{key}/rows"] = updates.rows.detach().cpu().contiguous()
+        for name in ("num_samples", "loss", "steps"):
+            tensors[f"{key}/{name}"] = torch.tensor(getattr(updates, name))
+        plain[-1]["metrics"] = [dict(one) for one in updates.metrics]
+        for name, extra in updates.extras.items():
+            tensors[f"{key}/extras/{name}"] = extra.detach().cpu().contiguous()
+    return tensors, plain
+
+
+def _flights(
+    tensors: Mapping[str, Tensor], plain: Sequence[Mapping[str, Any]], device: torch.device
+) -> dict[int, Flight]:
+    """Return what clients still train, by client."""
+    found: dict[int, Flight] = {}
+    for place, known in enumerate(plain):
+        key = f"flight/{place}"
+        client, begun, target = (np.array(known[name], np.int64) for name in ("client", "start", "target"))
+        seats = Seats(client, begun, target)
+        updates, start = None, torch.zeros(0, device=device)
+        if f"{key}/rows" in tensors:
+            start, rows = (tensors[f"{key}/{name}"].to(device) for name in ("start", "rows"))
+            samples, loss, steps = (tensors[f"{key}/{name}"].numpy() for name in ("num_samples", "loss", "steps"))
+            mine = f"{key}/extras/"
+            extras = {n.removeprefix(mine): x.to(device) for n, x in tensors.items() if n.startswith(mine)}
+            updates = Updates(seats, rows, samples, loss, steps, extras, known["metrics"])
+        flight = Flight(known["round"], seats, start, known["due"], updates, known["refused"])
+        found[flight.client] = flight
+    return found
+
+
 def store(path: Path, snapshot: Snapshot) -> None:
     """Write a snapshot to ``path``, whole and durably. Raises OSError."""
     state = snapshot.state
@@ -89,6 +131,8 @@ def store(path: Path, snapshot: Snapshot) -> None:
         tensors["history/steps"] = torch.tensor(state.history.steps)
         tensors["history/last"] = torch.tensor(state.history.last)
         tensors["history/statistics"] = state.history.statistics.detach().cpu().contiguous()
+    flights, underway = _split_flights(state.underway)
+    tensors |= flights
     book = state.book
     known = {
         "version": VERSION,
@@ -101,6 +145,8 @@ def store(path: Path, snapshot: Snapshot) -> None:
         "book": {name: getattr(book, name) for name in ("head", "count", "floor", "round", "balances")},
         "pending": [[r, t.step, t.kind, t.memo, t.postings] for r, t in snapshot.pending],
     }
+    if underway or state.underway.clock:
+        known |= {"clock": state.underway.clock, "flights": underway}
     notes = json.dumps(known, sort_keys=True)
     blob = save(tensors, {"notes": notes, "digest": _digest(tensors, notes)})
     write_whole(path, blob, durable=True)
@@ -145,9 +191,10 @@ def load(path: Path, device: torch.device) -> Snapshot:
         history = History(steps, last, tensors["history/statistics"].to(device))
     book, home = Book(**known["book"]), tensors["table/home"].numpy()
     moved = tensors["table/moved"].numpy()
+    underway = Underway(known.get("clock", 0.0), _flights(tensors, known.get("flights", ()), device))
     state = LoopState(
         known["round"], table, home, states, book,
-        personal=personal, finished=known["finished"], moved=moved, history=history,
+        personal=personal, finished=known["finished"], moved=moved, history=history, underway=underway,
         held=tensors["table/held"].numpy() if "table/held" in tensors else None,
     )  # fmt: skip
     pending = tuple(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -27,8 +28,8 @@ from hanse.core.part import Mechanism
 from hanse.core.recipe import Optimizer, Recipe
 from hanse.data.spec import OBJECT, DataSpec
 from hanse.learning.models import Send
-from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, current_names
-from hanse.mechanisms.written import table_of
+from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, current_names, is_rule
+from hanse.mechanisms.written import part_table, table_of
 from hanse.runs.overrides import apply
 
 
@@ -198,12 +199,24 @@ class ClientsSection(Section):
     named: bool = False
 
 
+def _replies(enough: int | float) -> int | float:
+    """Return a number of replies, or a share of them. Raises ValueError for what is neither."""
+    if enough < 1 if isinstance(enough, int) else not 0 < enough < 1:
+        raise ValueError("must be a whole number from 1 on, or a share between 0 and 1")
+    return enough
+
+
 class FederationSection(Section):
     """``[federation]``: where the clients are, and how long a round waits for how many of them.
 
-    A round with fewer than ``min_replies`` sound updates is empty: the models stay. ``deadline_s`` is for engines on a
-    network; the local one waits for everybody. So is ``half_precision``, which sends models as 16-bit numbers.
-    ``refuse`` names what refuses sound updates that stand out ("norm_bound"; see :mod:`hanse.federation.norm_bound`).
+    A round with fewer than ``min_replies`` sound updates is empty: the models stay. Training ends once ``enough`` sound
+    replies are in (a number, or a share of the round's seats), or after ``deadline_s``. Without a behaviour that takes
+    time on the virtual clock (``speed``) a simulation has all replies at once, and waits for everybody.
+
+    What comes ``late`` is dropped, or joins the "next" round if it is at most ``max_staleness`` rounds late. ``replay``
+    is a run directory whose order of arrival a simulation repeats. ``half_precision`` sends models as 16-bit numbers on
+    a network. ``refuse`` names what refuses sound updates that stand out ("norm_bound"; see
+    :mod:`hanse.federation.norm_bound`).
     """
 
     engine: Literal["local", "ray"] = "local"
@@ -211,6 +224,16 @@ class FederationSection(Section):
     min_replies: Count = 0
     half_precision: bool = False
     refuse: str | dict[str, Any] | None = None
+    enough: Annotated[int | float, AfterValidator(_replies)] | None = None
+    late: Literal["drop", "next"] = "drop"
+    max_staleness: Positive | None = None
+    replay: str | None = None
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        if self.max_staleness is not None and self.late == "drop":
+            raise ValueError("give max_staleness with late = 'next': with 'drop' no late update is mixed")
+        return self
 
 
 class LedgerSection(Section):
@@ -347,6 +370,7 @@ class Experiment(BaseModel):
                 continue
             again = any(slots[other] is part for other in found if other != slot and other in slots)
             options = {key: getattr(part, key) for key in defaults(PARTS[slot][name])}
+            options |= {key: part_table(slot, option) for key, option in options.items() if is_rule(option)}
             asked = "clients_per_round" in given or "clients_per_round" in given[slot]
             if isinstance(options.get("clients_per_round"), int) and not asked:  # a default adapts by itself
                 options["clients_per_round"] = min(options["clients_per_round"], self.data.clients)

@@ -36,7 +36,7 @@ def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
     got: defaultdict[int, set[int]] = defaultdict(set)
     reasons: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for line in seats:
-        client, round = int(line["client"]), int(line["round"])
+        client, round = int(line["client"]), int(line["round"]) - int(line.get("staleness", 0))  # when it was asked
         sat[client].add(round)
         if "refused" in line:
             reasons[client][str(line["refused"])] += 1
@@ -63,7 +63,7 @@ def valued_otherwise(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     return [
         f"mechanism.value: in {rounds} of {len(metrics)} rounds the new model was no average of the updates alone "
-        "(weights below 0, or some of the old model): values are those of the average by the weights above 0"
+        "(weights below 0, or other rows beside the old one): values are those of the average by the weights above 0"
     ]
 
 

@@ -61,7 +61,7 @@ def load(path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None
         tested=_tests(record),
         names=record.names,
     )
-    state = _last(record.path)
+    state = last_state(record.path)
     if state is None:
         run.why_no_model = run.why_no_model or f"{record.path}: has no checkpoint that can be read, so no models"
     else:
@@ -127,7 +127,7 @@ def _module(path: Path, experiment: Experiment) -> nn.Module:
                 size = layout_of(build_module(name, shape, classes, 0, **_options(experiment)), send).size
         except (RuntimeError, OverflowError) as wrong:
             raise UserError(f"{path}: the model {name!r} cannot be made: {first_line(wrong)}") from None
-        state = _last(path)
+        state = last_state(path)
         if state is not None and size != state.table.rows.shape[1]:
             raise UserError(f"{path}: its models have {state.table.rows.shape[1]:,} numbers, and {name!r} {size:,}")
     return build_module(name, shape, classes, experiment.run.seed, **_options(experiment))
@@ -154,7 +154,7 @@ def _shape(path: Path, experiment: Experiment) -> tuple[Any, int | None]:
     return data.sample_shape, data.num_classes
 
 
-def _last(path: Path) -> LoopState | None:
+def last_state(path: Path) -> LoopState | None:
     """Return the state of the last checkpoint that is whole."""
     for file in sorted((path / "checkpoints").glob("*.safetensors"), reverse=True):
         try:

@@ -11,6 +11,7 @@ is followed, and what is wrong becomes one line that names the file (:mod:`hanse
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hanse.base.errors import MachineError, UserError
 from hanse.base.files import (
@@ -37,10 +39,11 @@ from hanse.base.files import (
     run_folder,
     table,
 )
-from hanse.core.table import Floats, Ints
+from hanse.core.table import Floats, Ints, Made
 from hanse.core.telling import About, read_about
 from hanse.games.market import Market, Stop
 from hanse.learning.metrics import ACCURACY, Reading, readings_of
+from hanse.rounds.arrivals import Recorded
 from hanse.runs.config import ClientsSection
 from hanse.runs.names import MEMBERS, client_names, client_of, read_members
 
@@ -81,7 +84,9 @@ class RoundRecord:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Seats, W in coordinates, home if it changed, values, refusals, and the clients' tests, by name."""
+        """Seats, W in coordinates, home if it changed, values, refusals, and the clients' tests, by name; who was here
+        and how late updates were, where a round need not wait for all.
+        """
         return {**_arrays_of(self.played), **self.tested.arrays}
 
     def write_arrays(self, folder: Path) -> None:
@@ -114,6 +119,7 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
         "train/loss": _mean_loss(updates.loss),
         **tested,
         **recorded,
+        **played.waited,
         "bytes/down": played.bytes_down,
         "bytes/up": played.bytes_up,
         **({"ledger/head": view.book.head} if view.book.count else {}),
@@ -138,7 +144,9 @@ def _seats_of(played: Played) -> list[dict[str, Any]]:
     answered = view.trained.seats
     place = {seat: s for s, seat in enumerate(zip(answered.client.tolist(), answered.start.tolist(), strict=True))}
     lines = []
-    for client, start in zip(view.seats.client.tolist(), view.seats.start.tolist(), strict=True):
+    late = np.flatnonzero(view.trained.staleness)
+    seats = view.seats.plain().with_more([answered.take(late).plain()])
+    for client, start in zip(seats.client.tolist(), seats.start.tolist(), strict=True):
         line: dict[str, Any] = {"round": view.round, "client": client, "start": start}
         s = place.get((client, start))
         if s is None:
@@ -157,10 +165,12 @@ def _line_of(view: View, s: int) -> dict[str, Any]:
         "samples": float(updates.num_samples[s]),
         "steps": int(updates.steps[s]),
         "loss": None if np.isnan(updates.loss[s]) else float(updates.loss[s]),
-        "weight": float(view.mixed.W[row, s]),
+        "weight": None if row in view.mixed.made else float(view.mixed.W[row, s]),
     }
     if updates.metrics:
         line |= {f"fit/{name}": value for name, value in updates.metrics[s].items()}
+    if updates.staleness[s]:
+        line["staleness"] = int(updates.staleness[s])
     if view.values is not None:
         line["value"] = float(view.values.per_seat[s])
         if view.values.exact is not None:
@@ -190,7 +200,10 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
         "W_shape": np.array(mixed.W.shape),
         "refused": np.array([c for c, _ in view.refusals], np.int64),
         "reason": np.array([r for _, r in view.refusals], np.str_),
+        **made_arrays(mixed.made),
     }
+    if "late/mixed" in played.waited:
+        arrays |= {"present": view.roster.ids, "staleness": updates.staleness}
     if view.values is not None:
         arrays["value"] = view.values.per_seat
         if view.values.standard_errors is not None:
@@ -208,6 +221,28 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
     if not np.array_equal(mixed.home, view.home) or view.round == 0:
         arrays["home"] = mixed.home
     return arrays
+
+
+def made_arrays(made: Mapping[int, Made]) -> dict[str, NDArray[Any]]:
+    """Return what is recorded of rows that are no row of W: their numbers ``made_row [a]``, the hash of each
+    ``made_hash [a]``, and the positions of the updates that they are made of, ``made_of [n]``, with the place of the
+    row that each belongs to, ``made_at [n]``. Nothing if there are none.
+    """
+    if not made:
+        return {}
+    rows = sorted(made)
+    return {
+        "made_row": np.array(rows, np.int64),
+        "made_hash": np.array([row_hash(made[row].row) for row in rows], np.str_),
+        "made_of": np.concatenate([made[row].of for row in rows]),
+        "made_at": np.repeat(np.arange(len(rows)), [len(made[row].of) for row in rows]),
+    }
+
+
+def row_hash(row: Tensor) -> str:
+    """Return the hash of a model ``[P]``: of its numbers as float32, little-endian."""
+    numbers = np.ascontiguousarray(row.detach().cpu().numpy(), dtype="<f4")
+    return hashlib.blake2b(numbers.data, digest_size=20).hexdigest()
 
 
 def figure_of(metrics: Mapping[str, Any], main: Reading = ACCURACY) -> str:
@@ -597,6 +632,25 @@ class RunRecord:
             if errors is None or errors.shape != pairs.shape or errors.dtype.kind != "f":
                 errors = np.full(pairs.shape, np.nan)
             yield clients.astype(np.int64), pairs.astype(np.float64), errors.astype(np.float64)
+
+    def arrivals(self) -> Recorded:
+        """Return who was here in each round, and whose updates were accepted in it. Raises UserError for a run that did
+        not record it, and for arrays that do not fit each other.
+        """
+        present, came = {}, {}
+        for line in self.metrics:
+            number, file = line["round"], round_file(self.path, line["round"])
+            stored = self.arrays(number, only=("present", "answered", "staleness"))
+            if "present" not in stored:
+                raise UserError(f"{self.path}: has no order of arrival: its rounds waited for everybody")
+            if any(stored[name].ndim != 1 or stored[name].dtype.kind not in "iu" for name in stored) or (
+                len(stored["answered"]) != len(stored["staleness"])
+            ):
+                raise UserError(f"{file}: its order of arrival cannot be read")
+            since = (number - stored["staleness"]).tolist()
+            present[number] = frozenset(stored["present"].tolist())
+            came[number] = frozenset(zip(stored["answered"].tolist(), since, strict=True))
+        return Recorded(present, came)
 
     def refusals(self) -> Iterator[tuple[int, int, str]]:
         """Yield (round, client, reason) of every refusal; only rounds that had one are opened."""

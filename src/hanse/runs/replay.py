@@ -1,6 +1,7 @@
-"""What a recorded market must have cost, computed anew from its record: the prices, the bills, who was delivered what.
+"""What a recorded market must have cost, computed anew from its record: the prices, the bills, who was delivered what;
+and whether the models of a run are those that its record has by their hashes.
 
-It needs the files in ``rounds/`` of a run directory and the transactions of its ledger, nothing else.
+It needs the files in ``rounds/`` of a run directory and the transactions of its ledger, and of models its checkpoint.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import numpy as np
 
 from hanse.core.entry import TOKEN, Transaction
 from hanse.core.entry import client as account
+from hanse.core.table import Table
 from hanse.games.market import prices
 from hanse.games.market_checks import critical_prices
-from hanse.runs.record import MarketRound
+from hanse.runs.record import Arrays, MarketRound, row_hash
 
 
 def wrong_payments(r: MarketRound) -> str:
@@ -76,6 +78,18 @@ def unlike_books(
             return f"round {number}: the ledger moved client {payer}'s units otherwise than the record's {units}"
     for number, step in owed:
         return f"round {number}: client {step.partition('/')[2]} paid by the record, and the ledger has nothing of it"
+    return ""
+
+
+def unlike_rows(table: Table, record: Arrays) -> str:
+    """Return the first row of the ``table`` after a round that is not the one that its record has by its hash, or "".
+    Rows that were withheld stayed as they were.
+    """
+    withheld = record.get("withheld", ())
+    for row, recorded in zip(record["made_row"].tolist(), record["made_hash"].tolist(), strict=True):
+        found = row_hash(table.rows[row]) if 0 <= row < table.size else "no row"
+        if row not in withheld and found != recorded:
+            return f"row {row} of the table is {found}, and was recorded as {recorded}"
     return ""
 
 

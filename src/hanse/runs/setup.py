@@ -42,12 +42,14 @@ from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
-from hanse.mechanisms.registry import REASONS, unmet_needs
+from hanse.mechanisms.registry import REASONS, refuse_late, unmet_needs
 from hanse.mechanisms.select import rounds_to_meet_all
-from hanse.rounds.judge import Judge
+from hanse.rounds.arrivals import Waiting
+from hanse.rounds.judge import Judge, Root
 from hanse.rounds.round import Setup
 from hanse.runs.config import Experiment, ModelSection
 from hanse.runs.metrics import missing_metrics, refused_metrics
+from hanse.runs.record import load_run
 
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
 
@@ -74,6 +76,7 @@ class Blueprint:
     policy: Any
     profiles: Sequence[Profile]
     refuse: Any
+    waiting: Waiting
     device: torch.device
     about: About = field(default_factory=About)
     loop: Loop | None = None
@@ -119,7 +122,10 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     loop = None if given is None else tried(lambda: Loop.of(given, "train.loop"))
     lines += [] if loop is None else _not_for_loops(experiment, mechanism, loop)
     lines += [*refused_metrics(problem, data, _tested(experiment, data, False)), *_no_utility(data, problem, mechanism)]
-    lines += _too_few(experiment, mechanism, data.num_clients)
+    seats = _seats(mechanism, data)
+    lines += _too_few(experiment, seats) + _too_few_for(mechanism, _enough(experiment, seats) or seats)
+    lines += _unfit_late(experiment, mechanism)
+    waiting = tried(lambda: _waiting(experiment, seats))
     behaviours = [tried(partial(_behaviour, *item)) for item in experiment.behaviour.items()]
     lines += _no_such_clients(dict(zip(experiment.behaviour, behaviours, strict=True)), data.num_clients)
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
@@ -144,17 +150,71 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         policy=policy,
         profiles=profiles,
         refuse=refuse,
+        waiting=waiting,
         device=device,
         about=said,
         loop=loop,
     )
 
 
-def _too_few(experiment: Experiment, mechanism: Mechanism, num_clients: int) -> list[str]:
-    """Return a line if a round has fewer seats than replies are needed."""
-    seats = min(getattr(mechanism.select, "clients_per_round", num_clients), num_clients)
-    least = experiment.federation.min_replies
-    return [f"federation.min_replies: {least}: more than the {seats} seats of a round"] if least > seats else []
+def _seats(mechanism: Mechanism, data: FederatedData) -> int:
+    """Return how many clients sit in a round, at most."""
+    return min(getattr(mechanism.select, "clients_per_round", data.num_clients), data.num_clients)
+
+
+def _enough(experiment: Experiment, seats: int) -> int | None:
+    """Return how many sound replies end a round's training; a share is of the seats, rounded up."""
+    given = experiment.federation.enough
+    return math.ceil(given * seats) if isinstance(given, float) else given
+
+
+def _too_few(experiment: Experiment, seats: int) -> list[str]:
+    """Return a line for a number of replies that a round cannot have, or that ends it before it may count."""
+    least, enough, given = experiment.federation.min_replies, _enough(experiment, seats), experiment.federation.enough
+    lines = [f"federation.min_replies: {least}: more than the {seats} seats of a round"] if least > seats else []
+    if enough is not None and enough > seats:
+        lines.append(f"federation.enough: {given}: more than the {seats} seats of a round")
+    if enough is not None and enough < least:
+        share = f" ({enough} of {seats} seats)" if isinstance(given, float) else ""
+        lines.append(f"federation.enough: {given}{share}: must be at least federation.min_replies, {least}")
+    return lines
+
+
+def _unfit_late(experiment: Experiment, mechanism: Mechanism) -> list[str]:
+    """Return a line for each thing that cannot be with late = "next"."""
+    if experiment.federation.late == "drop":
+        return []
+    lines = [f"federation.late: 'next': {line}" for line in refuse_late(mechanism)]
+    if experiment.train.recipe.remembers:
+        name = next(iter(experiment.train.recipe.remembered))
+        lines.append(f"federation.late: 'next': train.{name} goes by each client's last training, which may be late")
+    return [f"{line}: must be 'drop'" for line in lines]
+
+
+def _waiting(experiment: Experiment, seats: int) -> Waiting:
+    """Return how long a round waits. Raises UserError for an order of arrival that cannot be repeated."""
+    section, rounds, order = experiment.federation, experiment.run.rounds, None
+    if section.replay is not None:
+        if section.engine != "local":
+            raise UserError("federation.replay: is for a simulation with federation.engine = 'local'")
+        order = load_run(section.replay).arrivals()
+        if missing := sorted(set(range(rounds)) - set(order.present)):
+            raise UserError(f"federation.replay: {section.replay}: has no round {missing[0]} of the {rounds} to play")
+    return Waiting(_enough(experiment, seats), section.late, section.max_staleness, order)
+
+
+def _at_once(experiment: Experiment, behaviours: Sequence[Behaviour]) -> list[str]:
+    """Return a warning if a simulation's rounds cannot end early, since all replies come at once."""
+    section = experiment.federation
+    early = section.enough is not None or section.late == "next"
+    timed = any(type(b).takes is not Behaviour.takes for b in behaviours) or section.replay is not None
+    if not early or timed or section.engine != "local":
+        return []
+    key = "enough" if section.enough is not None else "late"
+    return [
+        f"warning: federation.{key}: {getattr(section, key)!r}: in a simulation all replies come at once; a behaviour "
+        "such as 'speed' makes clients take time"
+    ]
 
 
 def _no_such_clients(behaviours: Mapping[str, Behaviour | None], num_clients: int) -> list[str]:
@@ -225,7 +285,7 @@ def _modelled(
     return experiment, made
 
 
-HOOKS = ("present", "holds", "sees", "on_request", "on_reply", "tells")
+HOOKS = ("present", "holds", "sees", "on_request", "on_reply", "takes", "tells")
 
 
 def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
@@ -269,6 +329,16 @@ def _no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> 
         told = (line.removeprefix("utility is ").removeprefix("utility: ") for line in wrong.lines)
         return [f"mechanism.value.utility: {line}" for line in told]
     return []
+
+
+def _too_few_for(mechanism: Mechanism, seats: int) -> list[str]:
+    """Return a line if the weigh part's rule needs more updates than a round has seats."""
+    least, rule = getattr(mechanism.weigh, "least", 0), type(mechanism.weigh).__name__
+    if seats >= least:
+        return []
+    withstands = getattr(mechanism.weigh, "f", None)
+    asked = "" if withstands is None else f" with f = {withstands}"
+    return [f"mechanism.weigh: {rule}{asked} needs {least} updates a round, 2f + 3, and a round may have {seats}"]
 
 
 def _not_remembered(experiment: Experiment, data: FederatedData, mechanism: Mechanism) -> list[str]:
@@ -348,6 +418,8 @@ def _given(
     given = set() if experiment.train.loop is not None else {"losses"}
     if data.server_validation is not None and len(data.server_validation):
         given.add("validation")
+    if data.server_root is not None:
+        given.add("root")
     given.add("pooled" if experiment.data.partition == "pooled" else "clients")
     if experiment.data.client_validation > 0:
         given.add("client_validation")
@@ -372,7 +444,7 @@ def settle_engine(
     settled = blueprint.experiment
     experiment = experiment.model_copy(update={"data": settled.data, "model": settled.model})
     if federation is not None:
-        refuse_on_a_network(experiment)
+        refuse_on_a_network(experiment, blueprint.mechanism)
     choice = _choose(experiment, blueprint) if federation is None else REMOTE
     compared = (blueprint.initial, _some(blueprint.data), blueprint.device, experiment.engine.precision)
     choice, problem, engine, differs = settle(choice, blueprint.problem, *compared)
@@ -398,13 +470,27 @@ def settle_engine(
         *_not_held(mechanism),
         *_never_asked(experiment, mechanism),
         *_not_by_steps(mechanism, blueprint.loop),
+        *([] if federation is not None else _at_once(experiment, blueprint.behaviours)),
     ]
     return experiment, _setup(experiment, blueprint, engine, federation), said
 
 
-def refuse_on_a_network(experiment: Experiment) -> None:
+def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
     """Raise UserError for what only clients of this process can do."""
     data, lines = experiment.data, list[str]()
+    if experiment.federation.replay is not None:
+        lines.append("federation.replay: on a network updates come when they come; leave it out")
+    if experiment.federation.late == "next":
+        if experiment.federation.refuse is not None:
+            lines.append(
+                "federation.late: 'next': federation.refuse sees no late updates on a network; allowed: 'drop'"
+            )
+        own = [block.name for block in mechanism.train.blocks() if block.private]
+        if own:
+            lines.append(
+                f"federation.late: 'next': the rows '{own[0]}' lie with their owners on a network, and "
+                "move in the round in which they were trained; allowed: 'drop'"
+            )
     if experiment.eval.model == "trained":
         lines.append("eval.model: 'trained': on a network clients test what they hold; allowed: 'deployed'")
     if data.client_test_from == "classes":
@@ -452,13 +538,18 @@ def _never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
 
 
 def _not_by_steps(mechanism: Mechanism, loop: Loop | None) -> list[str]:
-    """Return a warning if a part reads gradients off the steps of SGD, and the user's own loop may step otherwise."""
-    part = mechanism.train
-    if loop is None or not part.reads_steps:
-        return []
+    """Return a warning for each part that reads something off the steps of SGD, as the user's own loop may step
+    otherwise.
+    """
+    wrong = {"train": "its variates are not mean gradients", "weigh": "its weights are not those of its paper"}
     return [
         f"warning: train.loop: {type(part).__name__} takes its steps for SGD's at train.lr and train.momentum: with "
-        "another optimiser, a schedule or clipping its variates are not mean gradients"
+        f"another optimiser, a schedule or clipping {wrong[slot]}"
+        for slot, part in mechanism.parts().items()
+        if loop is not None
+        and slot in wrong
+        and getattr(part, "reads_steps", False)
+        and (slot == "train" or not hasattr(part, "seats"))  # SCAFFOLD that only averages reads none
     ]
 
 
@@ -501,11 +592,12 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
+    root = None if data.server_root is None else Root(data.server_root, engine, recipe, seed)
     return Setup(
         blueprint.mechanism,
         federation,
         context,
-        Judge(problem, engine, data.server_validation, workers, data.num_classes),
+        Judge(problem, engine, data.server_validation, workers, data.num_classes, root),
         data,
         problem,
         engine,
@@ -514,6 +606,7 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
         remote=remote is not None,
         deadline_s=experiment.federation.deadline_s,
         min_replies=experiment.federation.min_replies,
+        waiting=blueprint.waiting,
         feedback=Feedback() if experiment.clients.told else None,
         grant=round(experiment.clients.grant * TOKEN),
         floor=round(experiment.ledger.floor * TOKEN),

@@ -76,7 +76,7 @@ def ask_tests(
     requests = [_in_place(r, trained.get(r.client)) for r in _requests(table, held, here, remote)]
     if history is not None:
         requests = [replace(r, tasks=tuple(_kept(r.client, t, history) for t in r.tasks)) for r in requests]
-    replies = federation.exchange(round, requests, None, 0) if requests else ()
+    replies = federation.exchange(round, requests, None, None) if requests else ()
     arrays: dict[str, NDArray[Any]] = {}
     if remote:  # what comes from this process is as sound as its engine, also where a model has diverged
         came = heard(round, requests, replies, table.rows.shape[1], roster)

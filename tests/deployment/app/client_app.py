@@ -59,7 +59,7 @@ app = ClientApp()
 @app.query("hanse")
 def answer(message: Message, context: Context) -> Message:
     fault, asked = os.environ.get("FAULT"), message.content["hanse"]
-    if fault == "dies" and asked.get("kind") == "request" and int(asked["round"]) == 1:
+    if fault == "dies" and asked.get("kind") == "request" and int(asked["round"]) >= 1:
         os.kill(int(Path(os.environ["FAULT_PID"]).read_text().split()[0]), 9)  # the node, and we with it
         os._exit(1)
     reply = honest(message, context)

@@ -1,0 +1,299 @@
+"""Updates on their way: when TRAIN closes, who still trains then, and how a late update joins a later round.
+
+In a simulation every reply is there at once and says how long its client took; the loop's virtual clock decides what
+came in time, and what is late waits in the loop's state. On a network the federation says who is still training, and
+hands over what comes later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hanse.core.port import Closing, Reply, Request, Roster, Train, Trained
+from hanse.core.table import Ints, Seats, Table, Updates
+from hanse.federation.check import heard, refusal
+
+STILL = "still trains: the round did not wait for it"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Who was here and whose updates were accepted in each round of another run: client ids, and (client, round in
+    which it was sent its task).
+    """
+
+    present: Mapping[int, frozenset[int]]
+    came: Mapping[int, frozenset[tuple[int, int]]]
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """How long TRAIN waits: until ``enough`` sound replies are in (None: for all), and what becomes of a ``late``
+    update: "drop", or "next" round's, if it is at most ``max_staleness`` rounds late. ``replay``: the order of arrival
+    is that of another run.
+    """
+
+    enough: int | None = None
+    late: Literal["drop", "next"] = "drop"
+    max_staleness: int | None = None
+    replay: Recorded | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether a round may end before all have answered, or have updates of another one."""
+        return self.enough is not None or self.late == "next" or self.replay is not None
+
+    def oldest(self, round: int) -> int:
+        """Return the first round whose updates are accepted in ``round``."""
+        if self.late == "drop":
+            return round
+        return 0 if self.max_staleness is None else max(0, round - self.max_staleness)
+
+    def closing(self, round: int) -> Closing | None:
+        """Return what the federation is told; None: all are waited for."""
+        return Closing(self.enough, self.oldest(round)) if self.active else None
+
+
+@dataclass(frozen=True)
+class Flight:
+    """What one client still trains: its ``seats [m]`` of a ``round``, and the models ``start [m, P]`` that it was sent.
+
+    In a simulation it comes when the clock is ``due``, and ``updates`` (m of them) or the reason why they are
+    ``refused`` wait here. On a network there is the ``request``: without it nobody hears the answer any more.
+    """
+
+    round: int
+    seats: Seats
+    start: Tensor
+    due: float | None = None
+    updates: Updates | None = None
+    refused: str | None = None
+    request: Request | None = None
+
+    @property
+    def client(self) -> int:
+        """The client's id."""
+        return int(self.seats.client[0])
+
+    @property
+    def lost(self) -> bool:
+        """Whether it never comes: the server was restarted meanwhile."""
+        return self.due is None and self.updates is None and self.request is None
+
+
+@dataclass(frozen=True)
+class Underway:
+    """The virtual ``clock`` in seconds, and what clients still train, by client."""
+
+    clock: float = 0.0
+    flights: Mapping[int, Flight] = field(default_factory=dict)
+
+    def here(self, roster: Roster, round: int, waiting: Waiting) -> Roster:
+        """Return those who can be asked in a round: not who still trains in a simulation (on a network the federation
+        leaves them out itself); in a replay those who were there.
+        """
+        if waiting.replay is not None:
+            there = waiting.replay.present.get(round)
+            return roster if there is None else Roster(c for c in roster if c.id in there)
+        busy = {client for client, flight in self.flights.items() if flight.due is not None}
+        return Roster(c for c in roster if c.id not in busy) if busy else roster
+
+    def without_lost(self) -> tuple[Underway, tuple[tuple[int, str], ...]]:
+        """Return what may still come, and (client, reason) of what was lost when the server was restarted."""
+        lost = {client: flight for client, flight in self.flights.items() if flight.lost}
+        if not lost:
+            return self, ()
+        kept = {client: flight for client, flight in self.flights.items() if client not in lost}
+        reason = "its update of round {}: lost, the server was restarted"
+        return replace(self, flights=kept), tuple((c, reason.format(f.round)) for c, f in sorted(lost.items()))
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What TRAIN came to: the sound ``replies`` in time by client, ``refusals``, the ``late`` updates of earlier rounds
+    that came meanwhile and count, and what is still ``underway``.
+    """
+
+    replies: Mapping[int, Reply]
+    refusals: tuple[tuple[int, str], ...]
+    late: tuple[Flight, ...]
+    underway: Underway
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training of one round while it is waited for: its ``requests``, their ``seats`` in ``table``, who is here,
+    and what was under way ``before``.
+    """
+
+    round: int
+    requests: Sequence[Request]
+    seats: Seats
+    table: Table
+    roster: Roster
+    before: Underway
+    waiting: Waiting
+    deadline_s: float | None
+
+    def land(self, replies: Sequence[Reply]) -> Landed:
+        """Say what came in time, what was late and has come now, and what is still under way."""
+        earlier = {r.client: r for r in replies if r.arrival is not None and r.arrival.round is not None}
+        now = [r for r in replies if r.arrival is None or r.arrival.round is None]
+        found = heard(self.round, self.requests, now, self._size, self.roster)
+        asked = {r.client for r in self.requests}
+        old = {c: self._answered(f, earlier.get(c)) for c, f in self.before.flights.items() if c not in asked}
+        due = {r.client: self._due(r) for r in now}
+        clock = self._closes(due, found.replies, old)
+        came = self._came(due, old, clock)
+
+        reasons = dict(reversed(found.refusals))  # the first of each client
+        left = {c: f for c, f in old.items() if c not in came}
+        left |= {r.client: self._flight(r, due, found.replies, reasons) for r in self.requests if r.client not in came}
+        refusals = [(c, reason) for c, reason in found.refusals if c in came or c not in asked]
+        refusals += [(c, STILL) for c in sorted(asked - came)]
+        landed = sorted((f for c, f in old.items() if c in came), key=lambda f: (f.round, f.client))
+        landed = landed if self.waiting.late == "next" else []
+        wrong = {f.client: said for f in landed if (said := self._wrong(f)) is not None}
+        return Landed(
+            {c: reply for c, reply in found.replies.items() if c in came},
+            (*refusals, *wrong.items()),
+            tuple(f for f in landed if f.client not in wrong),
+            Underway(clock, dict(sorted(left.items()))),
+        )
+
+    @property
+    def _size(self) -> int:
+        return self.table.rows.shape[1]
+
+    def _due(self, reply: Reply) -> float:
+        """Return when a reply comes: never in this round, if the client is still open."""
+        if reply.arrival is None:
+            return self.before.clock
+        return math.inf if reply.arrival.open else self.before.clock + reply.arrival.seconds
+
+    def _closes(self, due: Mapping[int, float], sound: Collection[int], old: Mapping[int, Flight]) -> float:
+        """Return the virtual time at which the round stops waiting."""
+        begun, enough = self.before.clock, self.waiting.enough
+        flying = {c: f.due for c, f in old.items() if f.due is not None}
+        counted = {c: t for c, t in flying.items() if old[c].updates is not None and self._wrong(old[c]) is None}
+        counted = counted if self.waiting.late == "next" else {}
+        here = [t for t in due.values() if t < math.inf]
+        # who still trains is only waited for where that may count, or where there is nobody else
+        last = max([*here, *(counted.values() if enough is not None else ())], default=begun)
+        if not due and not (counted and enough is not None):
+            last = min(flying.values(), default=begun)
+        coming = sorted([*(t for c, t in due.items() if c in sound), *counted.values()])
+        if enough is not None and len(coming) >= enough:
+            last = min(last, coming[enough - 1])
+        return max(begun, last if self.deadline_s is None else min(last, begun + self.deadline_s))
+
+    def _came(self, due: Mapping[int, float], old: Mapping[int, Flight], clock: float) -> set[int]:
+        """Return the clients whose answers are here when the round stops waiting, or who stayed silent."""
+        if self.waiting.replay is not None:
+            came = self.waiting.replay.came.get(self.round, frozenset())
+            sent = {**{c: f.round for c, f in old.items()}, **{r.client: self.round for r in self.requests}}
+            return {c for c, round in sent.items() if (c, round) in came}
+        now = {r.client for r in self.requests if due.get(r.client, clock) <= clock}
+        return now | {c for c, f in old.items() if f.due is not None and f.due <= clock}
+
+    def _flight(
+        self, request: Request, due: Mapping[int, float], sound: Mapping[int, Reply], reasons: Mapping[int, str]
+    ) -> Flight:
+        """Return what is under way of a client that was asked in this round."""
+        client = request.client
+        at = np.flatnonzero(self.seats.client == client)
+        begun = self.seats.take(at).plain()
+        flight = Flight(self.round, begun, self.table.rows[begun.start].clone(), request=request)
+        if client in due and due[client] == math.inf:
+            return flight
+        flight = replace(flight, due=due.get(client, self.before.clock), request=None)
+        if client in sound and self.waiting.late == "next":
+            return replace(flight, updates=updates_of(begun, _trained(sound[client], at), flight.start))
+        return replace(flight, refused=reasons.get(client))
+
+    def _answered(self, flight: Flight, reply: Reply | None) -> Flight:
+        """Return what was under way on a network with the answer that has come; as it was if none has."""
+        arrival, request = None if reply is None else reply.arrival, flight.request
+        if reply is None or arrival is None or arrival.round != flight.round or request is None:
+            return flight
+        reason = refusal(request, reply, self._size)
+        flight = replace(flight, due=self.before.clock, refused=reason)
+        if reason is not None:
+            return flight
+        at = np.array([task.seat for task in request.tasks if isinstance(task, Train)])
+        return replace(flight, updates=updates_of(flight.seats, _trained(reply, at), flight.start))
+
+    def _wrong(self, flight: Flight) -> str | None:
+        """Return why an update that was under way does not count; None: it does."""
+        late = self.round - flight.round
+        if flight.refused is not None or flight.updates is None:
+            return f"its update of round {flight.round}: {flight.refused or 'no reply'}"
+        if flight.round < self.waiting.oldest(self.round):
+            most = self.waiting.max_staleness
+            return f"its update of round {flight.round}: is {late} rounds late: at most {most} (max_staleness)"
+        return None
+
+
+def _trained(reply: Reply, at: Ints) -> list[Trained]:
+    """Return a client's updates in the order of its seats ``at [m]``."""
+    found = {result.seat: result for result in reply.results if isinstance(result, Trained)}
+    return [found[s] for s in at.tolist()]
+
+
+def updates_of(seats: Seats, trained: Sequence[Trained], none: Tensor) -> Updates:
+    """Return updates in the order of their ``seats``; ``none [.., P]`` says what rows are like where there are none.
+    Extras are kept that all of them have.
+    """
+    common = set.intersection(*(set(t.extras) for t in trained)) if trained else ()
+    return Updates(
+        seats=seats,
+        rows=torch.stack([t.row for t in trained]) if trained else none[:0],
+        num_samples=np.array([t.num_samples for t in trained], dtype=np.float64),
+        loss=np.array([np.nan if t.loss is None else t.loss for t in trained], dtype=np.float64),
+        steps=np.array([t.steps for t in trained], dtype=np.int64),
+        extras={name: torch.stack([t.extras[name] for t in trained]) for name in common},
+        metrics=[t.metrics for t in trained] if any(t.metrics for t in trained) else (),
+    )
+
+
+def rebased(update: Tensor, then: Tensor, now: Tensor) -> Tensor:
+    """Return ``now + (update - then)``, all ``[P]``, summed in float64; the update itself where nothing moved."""
+    if torch.equal(then, now):
+        return update
+    return (now.double() + (update.double() - then.double())).float()
+
+
+def joined(fresh: Updates, late: Sequence[Flight], round: int, table: Table) -> Updates:
+    """Return a round's updates with those behind them that are late: rebased on the models of ``table`` that their
+    seats started from, with their staleness, and as they came.
+    """
+    if not late:
+        return fresh
+    came = [flight.updates for flight in late if flight.updates is not None]
+    seats = fresh.seats.with_more([updates.seats for updates in came])
+    then = torch.cat([flight.start for flight in late])
+    raw = torch.cat([updates.rows for updates in came])
+    starts = np.concatenate([updates.seats.start for updates in came])
+    moved = torch.stack([rebased(raw[i], then[i], table.rows[int(row)]) for i, row in enumerate(starts)])
+    every = [fresh, *came] if len(fresh) else came
+    common = set.intersection(*(set(updates.extras) for updates in every))
+    told = any(updates.metrics for updates in every)
+    stale = [np.full(len(flight.seats), round - flight.round) for flight in late]
+    return Updates(
+        seats=seats,
+        rows=torch.cat([fresh.rows, moved]),
+        num_samples=np.concatenate([fresh.num_samples, *(updates.num_samples for updates in came)]),
+        loss=np.concatenate([fresh.loss, *(updates.loss for updates in came)]),
+        steps=np.concatenate([fresh.steps, *(updates.steps for updates in came)]),
+        extras={name: torch.cat([updates.extras[name] for updates in every]) for name in common},
+        metrics=[one for updates in every for one in updates.metrics or [{}] * len(updates)] if told else (),
+        staleness=np.concatenate([np.zeros(len(fresh), np.int64), *stale]),
+        raw={len(fresh) + i: raw[i] for i in range(len(raw))},
+    )

@@ -1,0 +1,457 @@
+"""Rules that are no average: the row that each makes and the values over it, against formulas written here anew."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import trim_mean
+from torch.nn import functional
+
+import hanse
+from hanse.base.errors import PartError, UserError
+from hanse.core.part import Aggregate, Aggregated, AggregatePart, Group, Settlement, State, View
+from hanse.core.table import Add, Mix
+from hanse.mechanisms.registry import PARTS, build_mechanism
+from hanse.mechanisms.robust import Krum, krum_scores, sorted_columns, tolerated
+from hanse.mechanisms.server_steps import FedAvgM
+from hanse.reports.audit import audit_run
+from hanse.rounds.round import Played, Setup, first_state, play_round
+from hanse.runs.record import row_hash
+from hanse.runs.setup import build, settle_engine
+
+M = 4
+Rows = np.ndarray
+
+
+@dataclass
+class Round:
+    """What a rule is given, in float64: updates ``U [m, P]``, the old row, and what clients reported."""
+
+    U: Rows
+    old: Rows
+    n: Rows
+    steps: Rows
+    loss: Rows  # of the old row on each client's own data
+    root: Rows  # how the root set moves the old row
+    change: Rows  # of the mean in the round before, from where it began
+    members: tuple[int, ...]
+
+    def of(self, members: tuple[int, ...]) -> "Round":
+        at = list(members)
+        return replace(
+            self, U=self.U[at], n=self.n[at], steps=self.steps[at], loss=self.loss[at], members=members
+        )  # fmt: skip
+
+    @property
+    def mean(self) -> Rows:
+        return self.n @ self.U / self.n.sum()
+
+
+def median(r: Round) -> Rows:
+    return np.asarray(np.median(r.U, axis=0))
+
+
+def geometric(r: Round) -> Rows:
+    """Gradient-free: Weiszfeld's steps among the models themselves, many of them."""
+    z = r.U.mean(axis=0)
+    for _ in range(3000):
+        w = 1 / np.maximum(np.linalg.norm(r.U - z, axis=1), 1e-9)
+        z = w @ r.U / w.sum()
+    return np.asarray(z)
+
+
+def clipped(r: Round) -> Rows:
+    way = r.U - r.old
+    length = np.linalg.norm(way, axis=1)
+    short = way * np.minimum(1, np.median(length) / length)[:, None]
+    return np.asarray(r.old + r.n @ short / r.n.sum())
+
+
+def krum_order(r: Round) -> list[int]:
+    m = len(r.U)
+    f = (m - 3) // 2
+    score = [sum(sorted(np.sum((r.U[i] - r.U[j]) ** 2) for j in range(m) if j != i)[: m - f - 2]) for i in range(m)]
+    return sorted(range(m), key=lambda i: score[i])
+
+
+def krum(r: Round) -> Rows:
+    return np.asarray(r.U.mean(axis=0) if len(r.U) < 3 else r.U[krum_order(r)[0]])
+
+
+def multi_krum(r: Round) -> Rows:
+    return np.asarray(r.U.mean(axis=0) if len(r.U) < 3 else r.U[krum_order(r)[:2]].mean(axis=0))
+
+
+def fltrust(r: Round) -> Rows:
+    total, trust = np.zeros_like(r.old), 0.0
+    for u in r.U:
+        g = u - r.old
+        ts = max(0.0, g @ r.root / np.linalg.norm(g) / np.linalg.norm(r.root))
+        total, trust = total + ts * np.linalg.norm(r.root) / np.linalg.norm(g) * g, trust + ts
+    return np.asarray(r.old + total / trust if trust > 0 else r.old)
+
+
+def fedavgm(r: Round) -> Rows:
+    return np.asarray(r.old + 0.9 * r.change + (r.mean - r.old))
+
+
+def adaptive(second: Callable[[Rows, Rows], Rows], beta1: float = 0.9) -> Callable[[Round], Rows]:
+    def rule(r: Round) -> Rows:
+        m, v = (1 - beta1) * r.change, second(np.full_like(r.old, 1e-6), r.change**2)
+        now = r.mean - r.old
+        m, v = beta1 * m + (1 - beta1) * now, second(v, now**2)
+        return np.asarray(r.old + 0.03 * m / (np.sqrt(v) + 1e-3))
+
+    return rule
+
+
+def affine(weights: Callable[[Round], Rows]) -> Callable[[Round], Rows]:
+    """The whole group's weights: a coalition's are scaled to their sum, and the old row keeps its own."""
+
+    def rule(r: Round) -> Rows:
+        everyone: Round = WHOLE["round"]
+        w = weights(everyone)
+        mine = w[list(r.members)]
+        return np.asarray((1 - w.sum()) * r.old + w.sum() * mine @ r.U / mine.sum())
+
+    return rule
+
+
+WHOLE: dict[str, Round] = {}
+
+
+def nova(r: Round) -> Rows:
+    p = r.n / r.n.sum()
+    a = np.array([sum(sum(0.5**j for j in range(steps - i)) for i in range(steps)) for steps in r.steps])
+    return np.asarray((p @ a) * p / a)
+
+
+def qffl(r: Round) -> Rows:
+    L, q = 1 / 0.1, 2.0
+    way = L * np.linalg.norm(r.old - r.U, axis=1)
+    h = q * r.loss ** (q - 1) * way**2 + L * r.loss**q
+    return np.asarray(L * r.loss**q / h.sum())
+
+
+RULES: dict[str, tuple[Any, Callable[[Round], Rows]]] = {
+    "median": ("median", median),
+    "trimmed_mean": ({"name": "trimmed_mean", "share": 0.25}, lambda r: np.asarray(trim_mean(r.U, 0.25, axis=0))),
+    "geometric_median": ("geometric_median", geometric),
+    "clipped": ("clipped", clipped),
+    "krum": ("krum", krum),
+    "multi_krum": ({"name": "multi_krum", "keep": 2}, multi_krum),
+    "fltrust": ("fltrust", fltrust),
+    "fedavgm": ("fedavgm", fedavgm),
+    "fedadam": ("fedadam", adaptive(lambda v, s: 0.99 * v + 0.01 * s)),
+    "fedyogi": ("fedyogi", adaptive(lambda v, s: v - 0.01 * s * np.sign(v - s))),
+    "fedadagrad": ("fedadagrad", adaptive(lambda v, s: v + s, beta1=0.0)),
+    "fednova": ("fednova", affine(nova)),
+    "q_fedavg": ({"name": "q_fedavg", "q": 2.0}, affine(qffl)),
+}
+
+
+def world(weigh: Any, **mechanism: Any) -> Setup:
+    experiment = hanse.Experiment(
+        data={"clients": M, "alpha": 0.3, "root": 0.2},
+        model={"name": "mlp", "hidden": [6]},
+        mechanism={"name": "fedavg", "clients_per_round": M, "value": "exact", "weigh": weigh, **mechanism},
+        train={"lr": 0.1, "steps": 8, "batch_size": 2000, "momentum": 0.5},
+        behaviour={"straggler": {"fraction": 0.6}},
+        engine={"train": "sequential", "threads": 1},
+    )
+    return settle_engine(experiment, build(experiment))[1]
+
+
+def loss_of(setup: Setup, row: Rows, x: torch.Tensor, y: torch.Tensor) -> float:
+    setup.problem.layout.load(setup.problem.module, torch.from_numpy(row).float())
+    with torch.no_grad():
+        return float(functional.cross_entropy(setup.problem.module(x), y))
+
+
+def from_root(setup: Setup, old: Rows) -> Rows:
+    """Gradient descent on the whole root set at once, with momentum, in plain PyTorch."""
+    samples, layout = setup.data.server_root, setup.problem.layout
+    assert samples is not None
+    row, velocity = torch.from_numpy(old).float(), torch.zeros(len(old))
+    for _ in range(8):
+        layout.load(setup.problem.module, row)
+        loss = functional.cross_entropy(setup.problem.module(samples.x), samples.y)
+        gradient = torch.autograd.grad(loss, list(setup.problem.module.parameters()))
+        velocity = 0.5 * velocity + torch.cat([g.reshape(-1) for g in gradient])
+        row = row - 0.1 * velocity
+    return row.double().numpy() - old
+
+
+def known(setup: Setup, first: View, view: View) -> Round:
+    updates, old = view.trained, view.table.rows[0].double().numpy()
+    pool, index = setup.data.pool(updates.seats.client.tolist())
+    losses = [loss_of(setup, old, pool.x[i], pool.y[i]) for i in index]
+    before = first.trained
+    mean = before.num_samples @ before.rows.double().numpy() / before.num_samples.sum()
+    return Round(
+        updates.rows.double().numpy(), old, updates.num_samples, updates.steps, np.array(losses),
+        from_root(setup, old), mean - first.table.rows[0].double().numpy(), tuple(range(M)),
+    )  # fmt: skip
+
+
+def two_rounds(setup: Setup) -> tuple[Played, Played]:
+    first = play_round(setup, first_state(setup))
+    return first, play_round(setup, first.state)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rows_and_values_are_those_of_the_formula(name: str) -> None:
+    """Of the second round, so that moments are not those at the start."""
+    weigh, rule = RULES[name]
+    setup = world(weigh)
+    first, second = two_rounds(setup)
+    view, whole = second.view, known(setup, first.view, second.view)
+    WHOLE["round"] = whole
+    new = second.state.table.rows[0].double().numpy()
+    # the geometric median of few points has slow last digits
+    np.testing.assert_allclose(new, rule(whole), atol=2e-5 if name == "geometric_median" else 3e-6)
+
+    samples = setup.data.server_validation
+    assert samples is not None
+    assert view.values is not None
+    worth = {(): -loss_of(setup, whole.old, samples.x, samples.y)}
+    for size in range(1, M + 1):
+        for members in combinations(range(M), size):
+            worth[members] = -loss_of(setup, rule(whole.of(members)), samples.x, samples.y)
+    for i in range(M):
+        value = 0.0
+        for members in (c for c in worth if i not in c):
+            joined = tuple(sorted((*members, i)))
+            value += (worth[joined] - worth[members]) / (M * comb(M - 1, len(members)))
+        assert view.values.per_seat[i] == pytest.approx(value, abs=2e-5)
+    gained = worth[tuple(range(M))] - worth[()]
+    assert view.values.per_seat.sum() == pytest.approx(gained, abs=2e-5)
+    assert view.values.metrics.get("value/not_averages", 0.0) == 0.0
+
+
+def test_estimates_and_errors_are_of_the_same_game() -> None:
+    setup = world("median", value={"name": "gtg", "eps": 0.0, "max_permutations": 400})
+    _, second = two_rounds(setup)
+    exact, _ = build_mechanism({"name": "fedavg", "value": "exact"}).value.value(second.view, {})  # type: ignore[union-attr]
+    found = second.view.values
+    assert found is not None
+    assert found.standard_errors is not None
+    assert (np.abs(found.per_seat - exact.per_seat) <= 4 * found.standard_errors + 1e-4).all()
+    assert exact.without_block is not None
+    assert np.isfinite(exact.without_block).all()
+
+
+def test_krum_by_hand() -> None:
+    """Five points on a line, f = 1: each counts its two nearest."""
+    x = np.array([0.0, 1.0, 3.0, 4.0, 100.0])
+    squared = (x[:, None] - x[None]) ** 2
+    assert krum_scores(squared, 1).tolist() == [1 + 9, 1 + 4, 1 + 4, 1 + 9, 96**2 + 97**2]
+    assert [tolerated(m, None) for m in (1, 2, 3, 4, 5, 7, 9)] == [0, 0, 0, 0, 1, 2, 3]
+    assert [tolerated(m, 2) for m in (1, 4, 5, 7, 20)] == [0, 0, 1, 2, 2]
+    assert Krum(f=3).least == 9
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 6, 7, 65])
+def test_columns_are_sorted(m: int) -> None:
+    rows = torch.randn(m, 50, generator=torch.Generator().manual_seed(m))
+    before = rows.clone()
+    assert torch.equal(sorted_columns(rows), rows.sort(dim=0).values)
+    assert torch.equal(rows, before)
+
+
+def test_without_momentum_fedavgm_is_fedavg() -> None:
+    (_, plain), (_, stepped) = (two_rounds(world(w)) for w in ("samples", {"name": "fedavgm", "momentum": 0.0}))
+    torch.testing.assert_close(stepped.state.table.rows, plain.state.table.rows)
+
+
+def test_a_rule_of_a_rule_is_made_of_its_weights() -> None:
+    """FedAdam of GTFLAT steps from where GTFLAT's average is."""
+    _, second = two_rounds(world({"name": "fedadam", "of": {"name": "clipped", "of": "gtflat", "norm": 1e9}}))
+    _, plain = two_rounds(world({"name": "fedadam", "of": "gtflat"}))
+    torch.testing.assert_close(second.state.table.rows, plain.state.table.rows)
+
+
+def test_a_private_row_takes_its_own_update_whatever_the_aggregate() -> None:
+    setup = world("median", name="ditto", value="none", select={"name": "everyone"}, clients_per_round="none")
+    played = play_round(setup, first_state(setup))
+    view, table = played.view, played.state.table
+    seats, rows = view.trained.seats, view.trained.rows.numpy()
+    own = view.table.per_client(seats.target)
+    assert own.sum() == M
+    np.testing.assert_array_equal(table.rows[seats.target[own]], rows[own])
+    np.testing.assert_allclose(table.rows[view.at("server")[0]], np.median(rows[~own], axis=0), atol=1e-7)
+
+
+def learned(view: View, state: State) -> State:
+    return FedAvgM().learn(view, state)
+
+
+def test_moments_stand_only_with_their_row_and_are_copied_when_it_splits() -> None:
+    setup = world("fedavgm", value="none")
+    first, second = two_rounds(setup)
+    before, after = first.state.states["weigh"], second.state.states["weigh"]
+    assert before["rows"].tolist() == after["rows"].tolist() == [0]
+    view, table = second.view, second.view.table
+    withheld = replace(view, settlement=Settlement(withheld=frozenset({0})))
+    refused = replace(view, mix=view.mixed.without(table, [0], view.home))
+    empty = replace(view, found={})
+    for outcome in (withheld, refused, empty):
+        assert torch.equal(learned(outcome, before)["velocity"], before["velocity"])
+    updates = np.array([1.0, 0, 0, 0])
+    for new in (Add("server", np.zeros(M), np.ones(1)), Add("server", updates, np.zeros(1))):
+        found = learned(replace(view, mix=view.mixed.changed(table, [], [new])), before)
+        assert found["rows"].tolist() == [0, 1]
+        assert torch.equal(found["velocity"], after["velocity"].repeat(2, 1))
+
+
+def test_what_is_no_row_of_w_is_recorded_and_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    def experiment(rounds: int) -> hanse.Experiment:
+        return hanse.Experiment(
+            data={"clients": 5},
+            model={"name": "logistic"},
+            mechanism={"name": "fedavg", "clients_per_round": 3, "weigh": {"name": "fedadam", "of": "median"}},
+            engine={"train": "stacked", "threads": 1},
+            run={"rounds": rounds},
+        )
+
+    class Killed(Exception):  # noqa: N818
+        pass
+
+    class Kills:
+        def on_round(self, metrics: Mapping[str, Any], *_: Any) -> None:
+            if metrics["round"] == 1:
+                raise Killed
+
+        on_start = on_end = lambda *_: None
+
+    whole = hanse.run(experiment(4), out=tmp_path / "whole")
+    with pytest.raises(Killed):
+        hanse.run(experiment(4), out=tmp_path / "killed", observers=[Kills()])
+    hanse.resume(tmp_path / "killed")
+    for k in range(4):
+        ours, theirs = (np.load(tmp_path / run / "rounds" / f"{k:05d}.npz") for run in ("whole", "killed"))
+        assert ours["made_hash"].tolist() == theirs["made_hash"].tolist()
+        assert ours["made_row"].tolist() == [0]
+        assert ours["made_of"].tolist() == [0, 1, 2]
+        assert ours["made_at"].tolist() == [0, 0, 0]
+        assert not (ours["W_row"] == 0).any()
+    assert ours["made_hash"].tolist() == [row_hash(whole.table.rows[0])]
+    [check] = audit_run(tmp_path / "killed").checks
+    assert check.holds
+    assert check.said == "4 were recorded by their hashes, and the last checkpoint has those of round 3"
+    last = tmp_path / "killed" / "rounds" / "00003.npz"
+    arrays = dict(np.load(last))
+    np.savez(last, **{**arrays, "made_hash": np.array(["0" * 40])})  # type: ignore[arg-type]
+    [check] = audit_run(tmp_path / "killed").checks
+    assert not check.holds
+    assert f"row 0 of the table is {arrays['made_hash'][0]}, and was recorded as 000" in check.said
+    seats = [json.loads(line) for line in (tmp_path / "whole" / "clients.jsonl").read_text().splitlines()]
+    assert all(line["weight"] is None for line in seats)
+
+
+class MakesRows(AggregatePart):
+    def aggregate(self, group: Group, state: State) -> Aggregate:
+        return Aggregate(row=group.old * 2)
+
+
+class MakesNothingFinite(AggregatePart):
+    kind = "again"
+
+    def aggregate(self, group: Group, state: State) -> Aggregate:
+        return Aggregate(row=group.old * float("nan"))
+
+
+def test_a_row_is_for_rules_that_say_so() -> None:
+    setup = world("samples", value="none")
+    setup = replace(setup, mechanism=replace(setup.mechanism, weigh=MakesRows()))
+    with pytest.raises(PartError, match="row: the part says kind = 'affine': must be 'again'"):
+        play_round(setup, first_state(setup))
+
+
+def test_a_row_that_is_not_finite_stays_and_its_makers_are_named() -> None:
+    setup = world("samples", value="none")
+    setup = replace(setup, mechanism=replace(setup.mechanism, weigh=MakesNothingFinite()))
+    start = first_state(setup)
+    played = play_round(setup, start)
+    assert torch.equal(played.state.table.rows, start.table.rows)
+    assert [client for client, _ in played.view.refusals] == list(range(M))
+    assert played.view.get(Aggregated) is not None
+    assert played.view.mixed.made == {}
+    assert isinstance(played.view.mixed, Mix)
+
+
+REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
+    "mixture": (
+        {"weigh": "median", "value": "mixture"},
+        "mechanism.value: Mixture needs models that are mixtures of the updates.*Median in mechanism.weigh is applied "
+        "again",
+    ),
+    "first order": (
+        {"weigh": "fedadam", "value": "first_order"},
+        "mechanism.value: FirstOrder needs weights on the updates, along which it goes down the gradient; FedAdam",
+    ),
+    "few seats": (
+        {"weigh": {"name": "krum", "f": 1}},
+        r"mechanism.weigh: Krum with f = 1 needs 5 updates a round, 2f \+ 3, and a round may have 4",
+    ),
+    "no root set": (
+        {"weigh": "fltrust"}, r"mechanism.weigh: FLTrust needs a root set at the server, .*\(data.root > 0\)"
+    ),
+    "memory of memory": (
+        {"weigh": {"name": "fedadam", "of": "fedavgm"}},
+        "mechanism.weigh.of: FedAvgM has a memory or rows of its own: must be a rule such as",
+    ),
+    "no rule": ({"weigh": {"name": "clipped", "of": "fedamp"}}, "mechanism.weigh.of: FedAMP makes no aggregate"),
+    "no name": ({"weigh": {"name": "clipped", "of": "medain"}}, r"mechanism.weigh.of.*medain.*median"),
+    "no option": (
+        {"weigh": {"name": "clipped", "of": {"name": "gtflat", "strenth": 1.0}, "norm": -1.0}},
+        "mechanism.weigh.norm: -1.0.*\n.*mechanism.weigh.of.strenth: no such key.*strength",
+    ),
+    "needs of the other rule": (
+        {"weigh": {"name": "clipped", "of": "samples_over_probability"}},
+        "mechanism.weigh: Clipped needs a selector that draws by lot",
+    ),
+    "no groups": ({"name": "local", "clients_per_round": "none", "weigh": "fedadam"}, "FedAdam needs groups"),
+    "no share": ({"weigh": {"name": "trimmed_mean", "share": 0.5}}, "mechanism.weigh.share: 0.5"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused_with_the_reason(case: str) -> None:
+    options, line = REFUSED[case]
+    mechanism = {"name": "fedavg", "clients_per_round": 4, **options}
+    mechanism = {key: value for key, value in mechanism.items() if not (key == "clients_per_round" and value == "none")}
+    with pytest.raises(UserError, match=f"(?s){line}"):
+        hanse.run(hanse.Experiment(data={"clients": 6}, mechanism=mechanism, run={"rounds": 1}))
+
+
+def test_the_root_set_is_nobody_elses() -> None:
+    """The other sets are cut as without it, and its samples are none of theirs."""
+    cut = [build(hanse.Experiment(data={"clients": 4, "root": r}, mechanism={"name": "fedavg"})).data for r in (0, 0.2)]
+    plain, rooted = cut
+    assert plain.server_root is None
+    assert rooted.server_root is not None
+    for part in (plain, rooted):
+        assert part.server_validation is not None
+        assert part.server_test is not None
+    assert torch.equal(plain.server_validation.x, rooted.server_validation.x)  # type: ignore[union-attr]
+    assert len(rooted.server_root) + len(rooted.server_test) == len(plain.server_test)  # type: ignore[arg-type]
+    both = torch.cat([rooted.server_root.x, rooted.server_test.x])  # type: ignore[union-attr]
+    assert torch.equal(both.flatten(1).sum(1).sort().values, plain.server_test.x.flatten(1).sum(1).sort().values)  # type: ignore[union-attr]
+    with pytest.raises(UserError, match=r"validation \+ root = 1.1"):
+        hanse.Experiment(data={"validation": 0.6, "root": 0.5}, mechanism={"name": "fedavg"})
+
+
+def test_the_docs_say_of_each_rule_what_kind_it_is() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "mechanisms" / "aggregates.md").read_text()
+    rows = {cells[1].strip(" *"): cells[3] for line in page.splitlines() if len(cells := line.split("|")) == 7}
+    for name, make in PARTS["weigh"].items():
+        if hasattr(make, "aggregate"):
+            assert f"`{name}`" in rows[make.kind], name  # type: ignore[attr-defined]
