@@ -113,7 +113,7 @@ class FlowerFederation:
             if one.client not in fitting or (one.away and one.client in self._nodes):
                 reason = AWAY if one.client in fitting else OUT
                 self._lost.append(Reply(one.client, refused=reason, arrival=Arrival(round=self._open.pop(name).round)))
-        busy = {one.client for one in (*self._open.values(), *self._lost)}
+        busy = {one.client for one in self._open.values()} | {lost.client for lost in self._lost}
         return Roster(m.info for m in here if m.id not in busy)
 
     def look(self) -> None:
