@@ -1,6 +1,7 @@
 """Nodes that answer late, die and come back, through Flower's records in one process; a simulation repeats it."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.deployment.members import give
-from hanse.deployment.message import to_records
+from hanse.deployment.message import from_records, to_records
 from hanse.deployment.server import play
 from hanse.federation.codec import Message as Packed
 from hanse.flower import ClientData, client_app
@@ -210,3 +211,35 @@ def test_private_rows_on_a_network_refuse_late_updates(tmp_path: Path) -> None:
     bounded = experiment(late="next", refuse="norm_bound")
     with pytest.raises(UserError, match=r"federation\.refuse sees no late updates"):
         over_flower(bounded, tmp_path, {})
+
+
+def test_an_answer_that_comes_after_it_was_given_up_is_never_heard(tmp_path: Path) -> None:
+    def power(grid: Slow, round: int) -> None:
+        grid.online = set(grid.apps) - {102} if round == 1 else set(grid.apps)
+
+    run = over_flower(experiment(6, enough=4, late="next"), tmp_path, {(2, 1): 4}, power)
+    assert staleness(run) == {}
+    assert reasons(tmp_path, 3) == [(2, "its update of round 1: its node was away meanwhile")]
+    assert {line["round"] for line in run.clients if line["client"] == 2 and "refused" not in line} == {0, 4, 5}
+
+
+@pytest.mark.parametrize("lie", ["another round", "its own arrival"])
+def test_a_node_does_not_say_when_its_answer_came(lie: str, tmp_path: Path) -> None:
+    arrival = '"arrival":{"$kind":"Arrival","fields":{"seconds":0.0,"round":0,"open":true}}'
+
+    def meddle(node: int, message: Message, reply: Message) -> Message:
+        if not trains(node, message):
+            return reply
+        said, values = from_records(reply.content)
+        if lie == "another round":
+            return Message(to_records(said, round=2), reply_to=message)
+        told = replace(said, header=said.header.replace('"arrival":null', arrival))
+        assert told.header != said.header
+        return Message(to_records(told, **values), reply_to=message)
+
+    run = over_flower(experiment(4, enough=4, late="next"), tmp_path, {(2, 1): 2}, meddle=meddle)
+    assert staleness(run) == {}
+    [(client, reason)] = reasons(tmp_path, 2)
+    assert client == 2
+    why = "answer for round 2" if lie == "another round" else "'Arrival' is nothing that crosses the port"
+    assert reason == f"its update of round 1: {why}"
