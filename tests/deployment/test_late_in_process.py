@@ -1,6 +1,7 @@
 """Nodes that answer late, die and come back, through Flower's records in one process; a simulation repeats it."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from inprocess import InProcessGrid
 import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
+from hanse.deployment.members import give
+from hanse.deployment.message import from_records, to_records
 from hanse.deployment.server import play
+from hanse.federation.codec import Message as Packed
 from hanse.flower import ClientData, client_app
 from hanse.rounds.arrivals import STILL
 
@@ -70,10 +74,11 @@ def over_flower(
     folder: Path,
     later: Mapping[tuple[int, int], int | None],
     on_round: Callable[[Slow, int], None] = lambda grid, round: None,
+    meddle: Callable[[int, Message, Message], Message | None] = lambda node, message, reply: reply,
 ) -> hanse.Run:
     data = build(exp.data)
     apps = {100 + i: client_app(lambda c, i=i: ClientData.of(data, i), folder=folder / f"node{i}") for i in range(N)}
-    grid = Slow(later, apps)
+    grid = Slow(later, apps, meddle)
 
     class Each:
         def on_round(self, metrics: Any, played: Any) -> None:
@@ -129,6 +134,75 @@ def test_a_dead_node_gets_no_task_until_it_is_back(tmp_path: Path) -> None:
         assert arrays["reason"].tolist() == ["its update of round 1: its node was away meanwhile"]
 
 
+def trains(node: int, message: Message) -> bool:
+    """Say whether it is what client 2 is asked to train in round 1."""
+    values = message.content["hanse"]
+    wanted = (node, values.get("kind"), values.get("round")) == (102, "request", 1)
+    return wanted and "Train" in str(values["header"])
+
+
+def reasons(folder: Path, round: int) -> list[tuple[int, str]]:
+    with np.load(folder / "run" / "rounds" / f"{round:05}.npz") as arrays:
+        return list(zip(arrays["refused"].tolist(), arrays["reason"].tolist(), strict=True))
+
+
+def test_the_late_update_of_an_expelled_client_is_not_mixed(tmp_path: Path) -> None:
+    def expel(grid: Slow, round: int) -> None:
+        if round == 1:
+            give(tmp_path / "run", "expel", "cheats", 2)
+
+    run = over_flower(experiment(5, enough=4, late="next"), tmp_path, {(2, 1): 3}, expel)
+    assert staleness(run) == {}
+    assert reasons(tmp_path, 2) == [(2, "its update of round 1: its client may no longer take part")]
+    assert [m["late/under_way"] for m in run.metrics] == [0, 1, 0, 0, 0]
+
+
+def test_a_late_node_that_lacks_its_models_and_went_away_costs_its_update_alone(tmp_path: Path) -> None:
+    def power(grid: Slow, round: int) -> None:
+        grid.online = set(grid.apps) - {102} if round == 2 else set(grid.apps)
+
+    def forgets(node: int, message: Message, reply: Message) -> Message:
+        if not trains(node, message):
+            return reply
+        return Message(to_records(Packed("null"), round=1, missing=["0" * 64]), reply_to=message)
+
+    run = over_flower(experiment(6, enough=4, late="next"), tmp_path, {(2, 1): 3}, power, forgets)
+    assert not any("failed" in m for m in run.metrics)
+    [(client, reason)] = reasons(tmp_path, 3)
+    assert client == 2
+    assert reason.startswith("its update of round 1: ")
+    assert {line["round"] for line in run.clients if line["client"] == 2 and "refused" not in line} == {0, 4, 5}
+
+
+def test_the_bytes_of_a_request_that_is_sent_again_late_are_counted(tmp_path: Path) -> None:
+    asked: list[bool] = []
+
+    def forgets(node: int, message: Message, reply: Message) -> Message:
+        if asked or not trains(node, message):
+            return reply
+        asked.append(True)
+        return Message(to_records(Packed("null"), round=1, missing=["0" * 64]), reply_to=message)
+
+    plain = over_flower(experiment(5, enough=4, late="next"), tmp_path / "plain", {(2, 1): 2})
+    again = over_flower(experiment(5, enough=4, late="next"), tmp_path / "again", {(2, 1): 2}, meddle=forgets)
+    assert [len(staleness(run)) for run in (plain, again)] == [1, 1]
+    down = [sum(m["bytes/down"] for m in run.metrics) for run in (plain, again)]
+    assert down[1] - down[0] >= 4 * plain.table.rows.shape[1]  # the model once more
+
+
+def test_what_was_under_way_when_the_server_was_restarted_is_recorded_as_lost(tmp_path: Path) -> None:
+    def dies(grid: Slow, round: int) -> None:
+        if round == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        over_flower(experiment(4, enough=4, late="next"), tmp_path, {(2, 1): 3}, dies)
+    run = over_flower(experiment(4, enough=4, late="next"), tmp_path, {})
+    assert reasons(tmp_path, 2) == [(2, "its update of round 1: lost, the server was restarted")]
+    assert [m["answered"] for m in run.metrics] == [5, 4, 5, 5]  # it is asked again
+    assert [m["late/under_way"] for m in run.metrics] == [0, 1, 0, 0]
+
+
 def test_private_rows_on_a_network_refuse_late_updates(tmp_path: Path) -> None:
     sections = experiment(late="next").model_dump()
     ditto = hanse.Experiment(**{**sections, "mechanism": {"name": "ditto"}})
@@ -137,3 +211,35 @@ def test_private_rows_on_a_network_refuse_late_updates(tmp_path: Path) -> None:
     bounded = experiment(late="next", refuse="norm_bound")
     with pytest.raises(UserError, match=r"federation\.refuse sees no late updates"):
         over_flower(bounded, tmp_path, {})
+
+
+def test_an_answer_that_comes_after_it_was_given_up_is_never_heard(tmp_path: Path) -> None:
+    def power(grid: Slow, round: int) -> None:
+        grid.online = set(grid.apps) - {102} if round == 1 else set(grid.apps)
+
+    run = over_flower(experiment(6, enough=4, late="next"), tmp_path, {(2, 1): 4}, power)
+    assert staleness(run) == {}
+    assert reasons(tmp_path, 3) == [(2, "its update of round 1: its node was away meanwhile")]
+    assert {line["round"] for line in run.clients if line["client"] == 2 and "refused" not in line} == {0, 4, 5}
+
+
+@pytest.mark.parametrize("lie", ["another round", "its own arrival"])
+def test_a_node_does_not_say_when_its_answer_came(lie: str, tmp_path: Path) -> None:
+    arrival = '"arrival":{"$kind":"Arrival","fields":{"seconds":0.0,"round":0,"open":true}}'
+
+    def meddle(node: int, message: Message, reply: Message) -> Message:
+        if not trains(node, message):
+            return reply
+        said, values = from_records(reply.content)
+        if lie == "another round":
+            return Message(to_records(said, round=2), reply_to=message)
+        told = replace(said, header=said.header.replace('"arrival":null', arrival))
+        assert told.header != said.header
+        return Message(to_records(told, **values), reply_to=message)
+
+    run = over_flower(experiment(4, enough=4, late="next"), tmp_path, {(2, 1): 2}, meddle=meddle)
+    assert staleness(run) == {}
+    [(client, reason)] = reasons(tmp_path, 2)
+    assert client == 2
+    why = "answer for round 2" if lie == "another round" else "'Arrival' is nothing that crosses the port"
+    assert reason == f"its update of round 1: {why}"

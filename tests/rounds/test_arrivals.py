@@ -17,7 +17,7 @@ from hanse.federation.behaviour import Me, Speed
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import build_mechanism, refuse_late
 from hanse.mechanisms.staleness import ByStaleness
-from hanse.rounds.arrivals import STILL, Flight, Training, Underway, Waiting, rebased
+from hanse.rounds.arrivals import STILL, Flight, Recorded, Training, Underway, Waiting, rebased
 from hanse.rounds.round import Played
 from hanse.runs.checkpoint import Snapshot, load, store
 from hanse.runs.observers import mostly_refused
@@ -282,6 +282,14 @@ def test_tokens_markets_and_systems_of_one_round_refuse_late_updates(name: str) 
         hanse.run(experiment([1, 1, 1], BUFFERED, mechanism={"name": name}))
 
 
+@pytest.mark.parametrize("weigh", ["samples_over_probability", {"name": "clipped", "of": "samples_over_probability"}])
+def test_weights_by_this_rounds_draw_refuse_late_updates(weigh: Any) -> None:
+    # a late client has the probability 0 in it, and would have all the weight
+    mechanism = {"name": "fedavg", "select": "s_fedavg", "weigh": weigh, "value": "exact"}
+    [line] = refuse_late(build_mechanism(mechanism))
+    assert "weighs by the probabilities of this round's draw, and does not say that it takes late ones" in line
+
+
 def test_a_payment_rule_that_says_so_takes_late_updates() -> None:
     tokens = build_mechanism({"name": "tiff"})
     assert tokens.settle is not None
@@ -355,3 +363,51 @@ def test_what_nodes_still_train_when_the_server_is_restarted_is_recorded_as_lost
     assert left.flights == {}
     assert lost == ((2, "its update of round 0: lost, the server was restarted"),)
     assert Underway(0.0, {2: remote}).without_lost()[1] == ()
+
+
+# ---- what is wrong with a replay, and what is lost
+
+
+def test_a_replay_of_another_experiment_is_refused(tmp_path: Path) -> None:
+    first = hanse.run(experiment([1, 1, 3.5], BUFFERED), out=tmp_path / "first").path
+    again = {"late": "next", "replay": str(first)}
+    few = {"name": "fedavg", "clients_per_round": 1, "weigh": "by_staleness"}
+    with pytest.raises(UserError, match=r"^federation\.replay: round 0: client \d's update of round 0 came then, and"):
+        hanse.run(experiment([1, 1, 1], again, mechanism=few, behaviour={}))
+    with pytest.raises(UserError, match=r"^federation\.replay: round 0: client 1's update of round 0 came then"):
+        hanse.run(experiment([1], again, behaviour={}))
+    with pytest.raises(UserError, match=r"^federation\.late: 'drop': round 3 of .* mixed a late update"):
+        hanse.run(experiment([1, 1, 1], {"replay": str(first)}, behaviour={}))
+    assert len(hanse.run(experiment([1, 1, 1], {"replay": str(first)}, 3, behaviour={})).metrics) == 3
+
+
+@pytest.mark.parametrize("staleness", [[-1, 0], [3, 0]])
+def test_an_order_of_arrival_that_cannot_be_is_refused(staleness: list[int], tmp_path: Path) -> None:
+    first = hanse.run(experiment([1, 1, 3.5], BUFFERED), out=tmp_path / "first").path
+    assert first is not None
+    file = first / "rounds" / "00002.npz"
+    with np.load(file) as arrays:
+        found = {**arrays, "staleness": np.array(staleness)}
+    np.savez(file, **found)
+    with pytest.raises(UserError, match="its order of arrival cannot be read: staleness must be 0 to 2"):
+        hanse.run(experiment([1, 1, 1], {"late": "next", "replay": str(first)}, behaviour={}))
+
+
+def test_in_a_replay_an_unsound_update_has_its_own_reason() -> None:
+    recorded = Recorded({5: frozenset({0, 1, 2})}, {5: frozenset({(1, 5)})})
+    replayed = replace(training(None, "next", {}), waiting=Waiting(None, "next", None, recorded))
+    landed = replayed.land([reply(0, 0.0, float("nan")), reply(1, 0.0), reply(2, 0.0)])
+    assert sorted(landed.replies) == [1]
+    assert landed.refusals == ((0, "update has NaN or infinite entries"), (2, STILL))
+    assert sorted(landed.underway.flights) == [2]
+
+
+def test_an_answer_that_a_failed_round_has_heard_is_recorded_as_lost() -> None:
+    # on a network: client 2 was asked in round 3, and is free again, though nothing of its answer is known
+    seats = Seats.at(np.array([2]), np.zeros(1, np.int64))
+    request = Request(2, (Train(0, 0, torch.zeros(P)),))
+    flight = Flight(3, seats, torch.zeros(1, P), request=request)
+    landed = training(2, "next", {2: flight}).land([reply(0, 0.0), reply(1, 0.0), reply(2, 0.0)])
+    assert landed.refusals == ((2, "its update of round 3: lost with a round that failed"),)
+    assert sorted(landed.replies) == [0, 1, 2]
+    assert not landed.underway.flights

@@ -23,6 +23,7 @@ from hanse.federation.node import KEPT, Assignment
 P = ParamSpec("P")
 T = TypeVar("T")
 AWAY = "its node was away meanwhile"
+OUT = "its client may no longer take part"
 
 POLL_S, SELDOM_S = 0.02, 0.5  # answers are looked for at intervals of a twentieth of the time waited, within these
 PAUSE_S = 0.5  # how often a paused server looks whether it may go on
@@ -35,7 +36,8 @@ class Open:
     """A message to a client that is not answered yet: the ``round`` and what was asked (None: it is only a letter).
 
     ``again``: it was sent once more, with all models; ``away``: its node was not there at some time since; ``down``:
-    the bytes that were sent, until they are counted; ``letters``: how many travel with it.
+    the bytes that were sent; ``letters``: how many travel with it; ``told``: the bytes down that have been counted in
+    the round that did not wait for it (None: it has not been given up in any).
     """
 
     round: int
@@ -47,17 +49,17 @@ class Open:
     away: bool = False
     down: int = 0
     letters: int = 0
-    counted: bool = False
+    told: int | None = None
 
     def still(self) -> Reply:
         """Return that there is no answer yet; what was sent is counted now."""
-        self.counted = True
+        self.told = self.down
         return Reply(self.client, refused="no reply yet", bytes_down=self.down, arrival=Arrival(open=True))
 
     def came(self, reply: Reply, size: int) -> Reply:
-        """Return the reply with its bytes; one to an earlier round, whose bytes down are counted, with that round."""
-        if self.counted:
-            return replace(reply, bytes_down=0, bytes_up=size, arrival=Arrival(round=self.round))
+        """Return the reply with its bytes; one to an earlier round, with that round and the bytes not counted yet."""
+        if self.told is not None:
+            return replace(reply, bytes_down=self.down - self.told, bytes_up=size, arrival=Arrival(round=self.round))
         return replace(reply, bytes_down=self.down, bytes_up=size, arrival=None)
 
 
@@ -89,7 +91,7 @@ class FlowerFederation:
     _failed: set[int] = field(default_factory=set, init=False)  # nodes whose failure was logged
     _held: dict[int, list[str]] = field(default_factory=dict, init=False)  # client -> hashes it keeps, oldest first
     _open: dict[str, Open] = field(default_factory=dict, init=False)  # who still trains, by the id of the message
-    _away: list[Open] = field(default_factory=list, init=False)  # whose nodes were away meanwhile
+    _lost: list[Reply] = field(default_factory=list, init=False)  # that nothing comes of training that was open
 
     def __post_init__(self) -> None:
         self.newcomers = Newcomers(self.grid)
@@ -101,16 +103,17 @@ class FlowerFederation:
         taken in first; nobody is waited for, unless there is a pause.
 
         A node that was away while it should have trained is given up, and can be asked again a round after it is back.
+        Nothing that a client sends counts once it may no longer take part.
         """
         self.look()
         self.admit()
-        here = self._here()
+        here, fitting = self._here(), {m.id for m in self.members.fitting(self.check)}
         for name, one in list(self._open.items()):
-            if one.client not in self._nodes:
-                one.away = True
-            elif one.away:
-                self._away.append(self._open.pop(name))
-        busy = {one.client for one in (*self._open.values(), *self._away)}
+            one.away |= self._nodes.get(one.client) != one.node
+            if one.client not in fitting or (one.away and one.client in self._nodes):
+                reason = AWAY if one.client in fitting else OUT
+                self._lost.append(Reply(one.client, refused=reason, arrival=Arrival(round=self._open.pop(name).round)))
+        busy = {one.client for one in self._open.values()} | {lost.client for lost in self._lost}
         return Roster(m.info for m in here if m.id not in busy)
 
     def look(self) -> None:
@@ -171,6 +174,7 @@ class FlowerFederation:
         closing = closing if isinstance(closing, Closing) else None  # a number was given here before, and not used
         seconds = deadline_s or self.deadline_s
         due = [Open(round, r.client, pack(r, half=self.half), r) for r in requests if r.client in self._nodes]
+        self.asked = sorted(one.client for one in due)
         return self._collect(self._ask(due, seconds, closing), seconds, closing)
 
     def deliver(self) -> None:
@@ -183,8 +187,7 @@ class FlowerFederation:
         """Send messages of one round, and return what is open then, by the id of the message. With ``closing`` they may
         be answered long after ``seconds``.
         """
-        members, self.asked = self.members.by_id(), sorted(one.client for one in due)
-        records, by_node = {}, {}
+        members, records, by_node = self.members.by_id(), {}, {}
         for one in due:
             one.node = self._nodes[one.client]
             by_node[one.node], records[one.node] = one, self._packed(one, members)
@@ -236,9 +239,8 @@ class FlowerFederation:
         return found
 
     def _given_up(self) -> list[Reply]:
-        """Return that nothing will come of the training of nodes that were away meanwhile."""
-        found = [Reply(o.client, refused=AWAY, arrival=Arrival(round=o.round)) for o in self._away]
-        self._away = []
+        """Return that nothing will come of training that was open, of nodes that were away or clients that are out."""
+        found, self._lost = self._lost, []
         return found
 
     def _heard(self, one: Open, answer: FlowerMessage | Exception) -> Reply | None:
@@ -252,7 +254,7 @@ class FlowerFederation:
         self.letters.delivered({one.client: one.letters})
         if one.request is None:
             return Reply(one.client)
-        if beside.get("missing") and not one.again:
+        if beside.get("missing") and not one.again and one.client in self._nodes:
             return None
         self._remember(one.client, one.message)
         read = _guarded(self._read, one.round, one.request, message, beside)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError, nearest
 from hanse.core.part import Aggregate
+from hanse.core.table import mix
 from hanse.data.samples import Samples
 from hanse.games.gram import inner_products
 from hanse.learning.blocks import sample_blocks
@@ -26,6 +27,7 @@ from hanse.learning.threads import shared_crew
 
 WEIGHED = ("loss", "accuracy", "balanced")  # utilities that are sums over the samples
 Rule = Callable[[NDArray[np.int64]], Aggregate]
+_LARGE = 16.0  # weights of a mixture that float32 may sum: it loses at most one part in a million
 _MADE = 1 << 23  # numbers: rows that a rule makes for coalitions are held at once up to this
 WORST = -1e9  # the utility of a model whose loss is not finite: games need finite numbers
 _OUTPUTS = (
@@ -130,6 +132,10 @@ class Coalitions:
             if said.row is not None:
                 made.append(said.row.to(rows))
                 table[c] = np.nan  # the next of the rows that are made
+            elif said.weights is not None and self._cancel(said, members):
+                weights = np.append(said.weights, said.old)[None]
+                made.append(mix(weights, rows[members], rows[-1:])[0])
+                table[c] = np.nan
             elif said.weights is not None:
                 table[c, members], table[c, -1] = said.weights, said.old
         if not made:
@@ -150,6 +156,13 @@ class Coalitions:
         self._without.append(without)
         values: list[float] = worth.tolist()
         return values
+
+    def _cancel(self, said: Aggregate, members: Sequence[int]) -> bool:
+        """Say whether a rule's weights are so large that they cancel, beyond what float32 can sum: such a model is made
+        in float64, as the table's rows are. A coalition that is spoilt stays one.
+        """
+        assert said.weights is not None
+        return float(np.abs(said.weights).sum()) > _LARGE and not set(members) & set(self.spoilt)
 
     def _utilities(self, models: ModelRows, alone: Mapping[int, int] | None = None) -> list[float]:
         """Return the utility of each of the models, in order; ``alone`` says which rows' outputs are kept, by

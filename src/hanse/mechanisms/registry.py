@@ -301,6 +301,13 @@ def is_rule(option: Any) -> bool:
     return hasattr(option, "aggregate")
 
 
+def rules(part: Any) -> Iterator[Any]:
+    """Yield a weigh part, and the rules that it is made ``of``, the outer one first."""
+    while part is not None:
+        yield part
+        part = of if is_rule(of := getattr(part, "of", None)) else None
+
+
 METHODS = {
     "select": ("select",),
     "train": ("blocks", "seats"),
@@ -411,16 +418,19 @@ def _not_taken(mechanism: Mechanism) -> list[Unmet]:
 
 
 def refuse_late(mechanism: Mechanism) -> list[str]:
-    """Return a line for each part that refuses late updates: what pays for updates, and systems that make rows of their
-    own from what they sent in the same round, unless such a part says that it ``takes`` "late".
+    """Return a line for each part that refuses late updates: what pays for updates, systems that make rows of their own
+    from what they sent in the same round, and weights by the probabilities of the round's draw, in which late clients
+    have none; unless such a part says that it ``takes`` "late".
     """
     found = []
     for slot, part in mechanism.parts().items():
         standing = mechanism.standing(part)
         pays = "settle" in standing or SettlePart in type(part).__mro__
         makes = "train" in standing and in_slots(part.fills, standing)
-        if (pays or makes) and "late" not in in_slots(getattr(part, "takes", frozenset()), standing):
-            why = "pays for updates in the round in which they were ordered" if pays else "makes rows from this round's"
+        draws = "weigh" in standing and "probabilities" in in_slots(part.needs, standing)
+        if (pays or makes or draws) and "late" not in in_slots(getattr(part, "takes", frozenset()), standing):
+            why = "makes rows from this round's" if makes else "weighs by the probabilities of this round's draw"
+            why = "pays for updates in the round in which they were ordered" if pays else why
             found.append(f"mechanism.{slot}: {type(part).__name__} {why}, and does not say that it takes late ones")
     return found
 

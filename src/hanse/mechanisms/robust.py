@@ -237,7 +237,7 @@ class Clipped(AggregatePart):
         """
         length = lengths(group)
         norm = float(np.median(length)) if self.norm is None else self.norm
-        share = np.minimum(1.0, norm / np.maximum(length, 1e-300))
+        share = np.where(length > norm, norm / np.maximum(length, 1e-300), 1.0)
         said = self.of.aggregate(group.shrinking(share), {})
         found = {**said.metrics, "weigh/clipped": float((share < 1).mean()), "weigh/norm": norm}
         if said.weights is None:

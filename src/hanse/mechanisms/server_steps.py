@@ -23,6 +23,7 @@ from hanse.mechanisms.robust import BY_SAMPLES, GROUPS, borrowed, lengths
 from hanse.mechanisms.scaffold import step_sum
 from hanse.mechanisms.weigh import sample_shares
 
+Floor = Annotated[float, Field(ge=1e-12, allow_inf_nan=False)]  # its square is a float32 that is not 0
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -128,7 +129,7 @@ class Adaptive(ServerStep):
 
     lr: Rate = 0.03
     beta1: Decay = 0.9
-    tau: Rate = 1e-3
+    tau: Floor = 1e-3
 
     def first(self, size: int) -> Mapping[str, Tensor]:
         """Return moments of 0 and of ``tau^2``."""
@@ -204,7 +205,7 @@ class QFedAvg(AggregatePart):
     F_k^q``. With ``q = 0`` it is the plain mean.
 
     ``L`` is ``lipschitz``, or one over the clients' learning rate. Clients are asked for ``F_k`` beside training; for
-    one that does not say the loss that it trained at stands.
+    one that does not say, or says no finite number, the loss that it trained at stands.
     """
 
     needs = GROUPS
@@ -230,11 +231,12 @@ class QFedAvg(AggregatePart):
         view, loss = group.view, group.loss.copy()
         for k, client in enumerate(view.trained.seats.client[group.at].tolist()):
             if isinstance(said := view.answers.get((client, _question(group.row))), Scored):
-                loss[k] = float(said.loss[0])
+                loss[k] = float(said.loss[0]) if bool(said.loss[0].isfinite()) else loss[k]
         L = self.lipschitz or 1.0 / view.context.recipe.lr_at(view.round)
         loss = np.maximum(np.nan_to_num(loss, nan=0.0), 1e-10)  # as the authors' code: F^(q-1) at a loss of 0
-        h = self.q * loss ** (self.q - 1) * np.square(L * lengths(group)) + L * loss**self.q
-        weights = L * loss**self.q / h.sum()
+        powers = (loss / loss.max()) ** self.q  # F^q, of which only ratios count: a claimed loss must not overflow
+        h = self.q * powers / loss * np.square(L * lengths(group)) + L * powers
+        weights = L * powers / h.sum()
         return Aggregate(weights, 1.0 - float(weights.sum()), {"weigh/start_loss": float(loss.mean())})
 
 

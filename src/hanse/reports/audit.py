@@ -116,19 +116,23 @@ def _made_rows(folder: Path) -> Check | None:
     """Check that the rows of the last checkpoint which are no row of W are those of its round's record; None if no
     round made any.
     """
-    kept = {n: read_arrays(file, ("made_row", "made_hash", "withheld")) for n, file in rounds_of(folder)}
+    wanted = ("made_row", "made_hash", "withheld", "W_row", "W_shape")
+    kept = {n: read_arrays(file, wanted) for n, file in rounds_of(folder)}
     count = sum(len(record.get("made_row", ())) for record in kept.values())
     state = last_state(folder)
     if not count:
         return None
-    record = {} if state is None else kept.get(state.round - 1, {})
-    if state is None or "made_row" not in record:
-        return Check("models", True, f"{count} were recorded by their hashes, none of the last checkpoint's round")
+    if state is None or state.round == 0:
+        return Check(
+            "models", False, f"{count} were recorded by their hashes, and no checkpoint is left to hold them to"
+        )
+    record = kept.get(state.round - 1, {})
     try:
         wrong = unlike_rows(state.table, record)
     except (ValueError, TypeError, KeyError) as bad:
         raise UserError(f"{folder}: the record of round {state.round - 1} cannot be read: {bad}") from None
-    said = f"{count} were recorded by their hashes, and the last checkpoint has those of round {state.round - 1}"
+    has = "has those" if "made_row" in record else "has none"
+    said = f"{count} were recorded by their hashes, and the last checkpoint {has} of round {state.round - 1}"
     return Check("models", not wrong, wrong or said)
 
 

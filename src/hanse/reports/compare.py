@@ -21,6 +21,7 @@ from hanse.learning.metrics import ACCURACY, LOSS, reading_of
 from hanse.reports.accuracy import own_accuracy, own_main
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.groups import SeedGroup, group_runs
+from hanse.rounds.arrivals import STILL
 from hanse.runs.record import RunRecord, load_runs
 
 # ---- how many rounds a run takes to be as good as another: GTFLAT's Definition 3 and eq. (13)
@@ -207,6 +208,7 @@ def run_row(run: RunRecord) -> dict[str, Any]:
     seconds = run.series("time/round_s")[1]
     traffic = [run.series(key)[1] for key in ("bytes/down", "bytes/up")]
     refused = run.series("refused")[1]
+    coming = 0 if run.counts_as_refused(STILL) else run.late[0]
     row: dict[str, Any] = {
         "run": run.name,
         "kind": "run",
@@ -220,7 +222,7 @@ def run_row(run: RunRecord) -> dict[str, Any]:
         "client_accuracy": _last(own_accuracy(run, 2)[1]),
         "seconds_per_round": float(np.median(seconds)) if len(seconds) else None,
         "mb": float(sum(t.sum() for t in traffic)) / 1e6 if any(len(t) for t in traffic) else None,
-        "refused": int(refused.sum()) if len(refused) else None,
+        "refused": int(refused.sum()) - coming if len(refused) else None,
     }
     return row | own_figures(run)
 

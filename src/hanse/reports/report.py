@@ -30,6 +30,7 @@ from hanse.reports.market import flow_chart, kinds_chart, market_charts
 from hanse.reports.money import Books, books_of, token_charts
 from hanse.reports.part_charts import part_charts
 from hanse.reports.participation import cost_charts, participation_charts, refusal_counts
+from hanse.rounds.arrivals import STILL
 from hanse.runs.record import RunRecord, load_runs
 
 # ---- all charts of a report, in reading order
@@ -107,7 +108,7 @@ def results(groups: Sequence[SeedGroup], figure: str, *, ascending: bool = False
 
 def summary(groups: Sequence[SeedGroup]) -> list[str]:
     """Return sentences: who won and by how much, who contributed, what was refused."""
-    return [*_outcome(groups), *_value(groups), *_refused(groups)]
+    return [*_outcome(groups), *_value(groups), *_refused(groups), *_late(groups)]
 
 
 def _outcome(groups: Sequence[SeedGroup]) -> list[str]:
@@ -268,12 +269,23 @@ def _refused(groups: Sequence[SeedGroup]) -> list[str]:
     for group in groups:
         counts = refusal_counts(group)
         if counts:
-            asked = sum(len(run.clients) for run in group.runs)
+            asked = sum(not seat.late for run in group.runs for seat in run.clients)
             told.append(f"{group.label} {counts.total():,} of {asked:,}")
             reasons += counts
     if not told:
         return []
     return [f"Updates refused: {_list(told)}, most often because: {reasons.most_common(1)[0][0]}."]
+
+
+def _late(groups: Sequence[SeedGroup]) -> list[str]:
+    """Say in one sentence how many updates no round waited for, and how many of them joined a later one."""
+    told = []
+    for group in groups:
+        late, mixed = (sum(counts) for counts in zip(*(run.late for run in group.runs), strict=True))
+        if late and not all(run.counts_as_refused(STILL) for run in group.runs):  # else they are among the refused
+            asked = sum(not seat.late for run in group.runs for seat in run.clients)
+            told.append(f"{group.label} {late:,} of {asked:,}, of which {mixed:,} joined a later one")
+    return [f"Updates that their round did not wait for: {_list(told)}."] if told else []
 
 
 def warnings(groups: Sequence[SeedGroup], runs: Sequence[RunRecord]) -> list[str]:

@@ -597,7 +597,7 @@ def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
         got.update(before)
         waiting = np.zeros(0, np.int64) if "market_graph" in record else rows.astype(np.int64)
     named = tuple((run.client_label(c), n) for c, n in sorted(got.items(), key=lambda item: (-item[1], item[0])))
-    asked = len({seat.round for seat in run.clients if seat.client == client})
+    asked = len({seat.round for seat in run.clients if seat.client == client and not seat.late})
     return Models(
         asked,
         answered,

@@ -16,10 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hanse.base.errors import UserError
 from hanse.core.port import Closing, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Ints, Seats, Table, Updates
 from hanse.federation.check import heard, refusal
 
+LOST = "lost with a round that failed"
 STILL = "still trains: the round did not wait for it"
 
 
@@ -151,13 +153,16 @@ class Training:
         old = {c: self._answered(f, earlier.get(c)) for c, f in self.before.flights.items() if c not in asked}
         due = {r.client: self._due(r) for r in now}
         clock = self._closes(due, found.replies, old)
-        came = self._came(due, old, clock)
+        came = self._came(due, found.replies, old, clock)
 
         reasons = dict(reversed(found.refusals))  # the first of each client
         left = {c: f for c, f in old.items() if c not in came}
         left |= {r.client: self._flight(r, due, found.replies, reasons) for r in self.requests if r.client not in came}
         refusals = [(c, reason) for c, reason in found.refusals if c in came or c not in asked]
         refusals += [(c, STILL) for c in sorted(asked - came)]
+        # on a network who was asked is free: an answer that came is lost with the round that heard it and failed
+        lost = [f for c, f in self.before.flights.items() if c in asked and f.request is not None]
+        refusals += [(f.client, f"its update of round {f.round}: {LOST}") for f in lost]
         landed = sorted((f for c, f in old.items() if c in came), key=lambda f: (f.round, f.client))
         landed = landed if self.waiting.late == "next" else []
         wrong = {f.client: said for f in landed if (said := self._wrong(f)) is not None}
@@ -194,12 +199,25 @@ class Training:
             last = min(last, coming[enough - 1])
         return max(begun, last if self.deadline_s is None else min(last, begun + self.deadline_s))
 
-    def _came(self, due: Mapping[int, float], old: Mapping[int, Flight], clock: float) -> set[int]:
-        """Return the clients whose answers are here when the round stops waiting, or who stayed silent."""
+    def _came(
+        self, due: Mapping[int, float], sound: Collection[int], old: Mapping[int, Flight], clock: float
+    ) -> set[int]:
+        """Return the clients whose answers are here when the round stops waiting, or who stayed silent. In a replay:
+        whose answers were, and who has no sound one.
+
+        Raises UserError if updates came there that nobody asked for here.
+        """
         if self.waiting.replay is not None:
             came = self.waiting.replay.came.get(self.round, frozenset())
             sent = {**{c: f.round for c, f in old.items()}, **{r.client: self.round for r in self.requests}}
-            return {c for c, round in sent.items() if (c, round) in came}
+            if strange := sorted(came - set(sent.items())):
+                client, round = strange[0]
+                raise UserError(
+                    f"federation.replay: round {self.round}: client {client}'s update of round {round} came then, and "
+                    "here it was not asked for: must be a run of the same experiment"
+                )
+            unsound = {r.client for r in self.requests if r.client not in sound}
+            return unsound | {c for c, round in sent.items() if (c, round) in came}
         now = {r.client for r in self.requests if due.get(r.client, clock) <= clock}
         return now | {c for c, f in old.items() if f.due is not None and f.due <= clock}
 

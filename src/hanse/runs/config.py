@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -199,9 +198,12 @@ class ClientsSection(Section):
     named: bool = False
 
 
-def _replies(enough: int | float) -> int | float:
+def _replies(enough: Any) -> Any:
     """Return a number of replies, or a share of them. Raises ValueError for what is neither."""
-    if enough < 1 if isinstance(enough, int) else not 0 < enough < 1:
+    if enough is None:
+        return None
+    whole, share = type(enough) is int and enough >= 1, type(enough) is float and 0 < enough < 1
+    if not (whole or share):
         raise ValueError("must be a whole number from 1 on, or a share between 0 and 1")
     return enough
 
@@ -224,7 +226,7 @@ class FederationSection(Section):
     min_replies: Count = 0
     half_precision: bool = False
     refuse: str | dict[str, Any] | None = None
-    enough: Annotated[int | float, AfterValidator(_replies)] | None = None
+    enough: Annotated[int | float | None, BeforeValidator(_replies)] = None
     late: Literal["drop", "next"] = "drop"
     max_staleness: Positive | None = None
     replay: str | None = None

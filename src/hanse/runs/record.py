@@ -43,7 +43,7 @@ from hanse.core.table import Floats, Ints, Made
 from hanse.core.telling import About, read_about
 from hanse.games.market import Market, Stop
 from hanse.learning.metrics import ACCURACY, Reading, readings_of
-from hanse.rounds.arrivals import Recorded
+from hanse.rounds.arrivals import STILL, Recorded
 from hanse.runs.config import ClientsSection
 from hanse.runs.names import MEMBERS, client_names, client_of, read_members
 
@@ -266,6 +266,7 @@ class Seat:
     ``error`` from the sampling of coalitions and ``drawn`` from the draw of the validation samples, ``exact`` is the
     exact value where the run computed it beside an estimate, ``score`` the client's cumulative value after the round as
     the mechanism keeps it, ``weight`` that of the update in the model that it trained, ``refused`` why there is none.
+    An update that was ``late`` came in this round, and was asked for in an earlier one, which has a line of its own.
     """
 
     round: int
@@ -277,6 +278,7 @@ class Seat:
     score: float | None
     weight: float | None
     refused: str | None
+    late: bool
     name: str
 
     @staticmethod
@@ -297,6 +299,7 @@ class Seat:
             score=number("cumulative_value"),
             weight=number("weight"),
             refused=None if refused is None else str(refused),
+            late=bool(number("staleness")),
             name=str(line.get("name") or ""),
         )
 
@@ -306,7 +309,7 @@ class SeatColumns:
     """All seats of a run, a column each, ``[S]`` in order of rounds: ``value`` and its standard errors are NaN where
     there is none, ``error`` from the sampling of coalitions and ``drawn`` from the draw of the validation samples,
     ``exact`` the exact value where the run computed it beside an estimate, ``score`` is the client's cumulative value
-    after the round as the mechanism keeps it.
+    after the round as the mechanism keeps it, and ``late`` is 1 where the update was asked for in an earlier round.
     """
 
     round: Ints
@@ -316,6 +319,7 @@ class SeatColumns:
     drawn: Floats
     exact: Floats
     score: Floats
+    late: Floats
 
 
 @dataclass(frozen=True)
@@ -523,8 +527,19 @@ class RunRecord:
         return SeatColumns(
             round=np.array([seat.round for seat in self.clients], np.int64),
             client=np.array([seat.client for seat in self.clients], np.int64),
-            **{name: column(name) for name in ("value", "error", "drawn", "exact", "score")},
+            **{name: column(name) for name in ("value", "error", "drawn", "exact", "score", "late")},
         )
+
+    @cached_property
+    def late(self) -> tuple[int, int]:
+        """How many updates their round did not wait for, and how many of them joined a later round."""
+        return sum(seat.refused == STILL for seat in self.clients), sum(seat.late for seat in self.clients)
+
+    def counts_as_refused(self, reason: str) -> bool:
+        """Say whether an update with this ``reason`` was refused: not if it may still join a later round, which then
+        says what became of it.
+        """
+        return reason != STILL or table(self.config, "federation").get("late") != "next"
 
     def client_label(self, client: int) -> str:
         """Return what to call a client: its name if the run gives it one, else its number."""
@@ -647,6 +662,8 @@ class RunRecord:
                 len(stored["answered"]) != len(stored["staleness"])
             ):
                 raise UserError(f"{file}: its order of arrival cannot be read")
+            if len(stored["staleness"]) and not 0 <= stored["staleness"].min() <= stored["staleness"].max() <= number:
+                raise UserError(f"{file}: its order of arrival cannot be read: staleness must be 0 to {number}")
             since = (number - stored["staleness"]).tolist()
             present[number] = frozenset(stored["present"].tolist())
             came[number] = frozenset(zip(stored["answered"].tolist(), since, strict=True))

@@ -83,10 +83,15 @@ def unlike_books(
 
 def unlike_rows(table: Table, record: Arrays) -> str:
     """Return the first row of the ``table`` after a round that is not the one that its record has by its hash, or "".
-    Rows that were withheld stayed as they were.
+    Rows that were withheld stayed as they were. A row that is no sum of rows and has no hash is wrong, too.
     """
     withheld = record.get("withheld", ())
-    for row, recorded in zip(record["made_row"].tolist(), record["made_hash"].tolist(), strict=True):
+    made, hashes = (record[name].tolist() if name in record else [] for name in ("made_row", "made_hash"))
+    if "W_shape" not in record:
+        return "its round has no record"
+    if bare := sorted(set(range(int(record["W_shape"][0]))) - set(record["W_row"].tolist()) - set(made)):
+        return f"row {bare[0]} of the table was recorded neither by weights nor by its hash"
+    for row, recorded in zip(made, hashes, strict=True):
         found = row_hash(table.rows[row]) if 0 <= row < table.size else "no row"
         if row not in withheld and found != recorded:
             return f"row {row} of the table is {found}, and was recorded as {recorded}"

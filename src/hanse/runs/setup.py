@@ -42,7 +42,8 @@ from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
-from hanse.mechanisms.registry import REASONS, refuse_late, unmet_needs
+from hanse.mechanisms.registry import REASONS, refuse_late, rules, unmet_needs
+from hanse.mechanisms.robust import tolerated
 from hanse.mechanisms.select import rounds_to_meet_all
 from hanse.rounds.arrivals import Waiting
 from hanse.rounds.judge import Judge, Root
@@ -165,7 +166,7 @@ def _seats(mechanism: Mechanism, data: FederatedData) -> int:
 def _enough(experiment: Experiment, seats: int) -> int | None:
     """Return how many sound replies end a round's training; a share is of the seats, rounded up."""
     given = experiment.federation.enough
-    return math.ceil(given * seats) if isinstance(given, float) else given
+    return max(1, math.ceil(given * seats - 1e-9)) if isinstance(given, float) else given  # 0.55 of 20 is 11
 
 
 def _too_few(experiment: Experiment, seats: int) -> list[str]:
@@ -200,6 +201,11 @@ def _waiting(experiment: Experiment, seats: int) -> Waiting:
         order = load_run(section.replay).arrivals()
         if missing := sorted(set(range(rounds)) - set(order.present)):
             raise UserError(f"federation.replay: {section.replay}: has no round {missing[0]} of the {rounds} to play")
+        late = sorted(n for n, came in order.came.items() if n < rounds and any(since < n for _, since in came))
+        if late and section.late == "drop":
+            raise UserError(
+                f"federation.late: 'drop': round {late[0]} of {section.replay} mixed a late update: must be 'next'"
+            )
     return Waiting(_enough(experiment, seats), section.late, section.max_staleness, order)
 
 
@@ -332,13 +338,25 @@ def _no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> 
 
 
 def _too_few_for(mechanism: Mechanism, seats: int) -> list[str]:
-    """Return a line if the weigh part's rule needs more updates than a round has seats."""
-    least, rule = getattr(mechanism.weigh, "least", 0), type(mechanism.weigh).__name__
-    if seats >= least:
-        return []
-    withstands = getattr(mechanism.weigh, "f", None)
-    asked = "" if withstands is None else f" with f = {withstands}"
-    return [f"mechanism.weigh: {rule}{asked} needs {least} updates a round, 2f + 3, and a round may have {seats}"]
+    """Return a line if the weigh part's rule, or one that it is made of, needs or keeps more updates than a round may
+    have.
+    """
+    lines = []
+    for rule in rules(mechanism.weigh):
+        least, f, keep = (getattr(rule, name, None) for name in ("least", "f", "keep"))
+        name, asked = type(rule).__name__, "" if f is None else f" with f = {f}"
+        if least is None:
+            continue
+        if seats < least:
+            lines.append(
+                f"mechanism.weigh: {name}{asked} needs {least} updates a round, 2f + 3, and a round may have {seats}"
+            )
+        elif isinstance(keep, int) and keep > (most := seats - tolerated(seats, f)):
+            lines.append(
+                f"mechanism.weigh: {name}{asked} keeps {keep} updates, and of the {seats} that a round may have "
+                f"{seats - most} may be bad: keep must be at most {most}"
+            )
+    return lines
 
 
 def _not_remembered(experiment: Experiment, data: FederatedData, mechanism: Mechanism) -> list[str]:
@@ -548,7 +566,7 @@ def _not_by_steps(mechanism: Mechanism, loop: Loop | None) -> list[str]:
         for slot, part in mechanism.parts().items()
         if loop is not None
         and slot in wrong
-        and getattr(part, "reads_steps", False)
+        and any(getattr(one, "reads_steps", False) for one in rules(part))  # fedadam of fednova reads them, too
         and (slot == "train" or not hasattr(part, "seats"))  # SCAFFOLD that only averages reads none
     ]
 

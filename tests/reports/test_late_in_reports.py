@@ -1,0 +1,55 @@
+"""What reports and statements say of updates that their round did not wait for."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hanse
+from hanse.reports.compare import run_row
+from hanse.reports.groups import group_runs
+from hanse.reports.participation import refusal_counts, selection
+from hanse.reports.report import summary
+from hanse.reports.statement import models_of
+from hanse.rounds.arrivals import STILL
+from hanse.runs.record import load_run
+
+
+def played(folder: Path, **federation: Any) -> Path:
+    """Client 2 is asked in rounds 0 and 4; with late = "next" its first update joins round 3."""
+    experiment = hanse.Experiment(
+        data={"clients": 3, "samples_per_client": 20},
+        model={"name": "logistic"},
+        mechanism={"name": "fedavg", "clients_per_round": 3},
+        behaviour={"speed": {"seconds": [1, 1, 3.5]}},
+        federation={"enough": 2, **federation},
+        engine={"train": "sequential", "threads": 1},
+        run={"rounds": 5},
+    )
+    path = hanse.run(experiment, out=folder).path
+    assert path is not None
+    return path
+
+
+def test_late_updates_that_are_mixed_later_are_neither_refused_nor_asked_for_twice(tmp_path: Path) -> None:
+    run = load_run(played(tmp_path / "next", late="next"))
+    [group] = group_runs([run])
+    assert not refusal_counts(group)
+    assert run_row(run)["refused"] == 0
+    said = summary([group])
+    assert not [line for line in said if "refused" in line]
+    [late] = [line for line in said if "did not wait for" in line]
+    assert late.endswith("2 of 12, of which 1 joined a later one.")
+    assert selection(group).tolist() == pytest.approx([1, 1, 2 / 5])
+    models = models_of(run, 2)
+    assert (models.asked, models.answered, models.used) == (2, 1, 1)
+
+
+def test_late_updates_that_are_dropped_are_refused(tmp_path: Path) -> None:
+    run = load_run(played(tmp_path / "drop"))
+    [group] = group_runs([run])
+    assert refusal_counts(group) == {STILL: 2}
+    assert run_row(run)["refused"] == 2
+    [line] = [line for line in summary([group]) if "Updates refused" in line]
+    assert line.endswith(f"2 of 12, most often because: {STILL}.")
+    assert models_of(run, 2).asked == 2
