@@ -162,9 +162,9 @@ def filtered(table: PaperTable, only: Sequence[str]) -> PaperTable:
     cells = tuple(cell for cell in table.cells if any(words <= cell.tags for words in filters))
     if not cells:
         raise UserError(f"--only {' '.join(only)}: {table.name} has each of these words, but no cell with all of them")
-    words = tuple(" ".join(text.replace(",", " ").split()) for text in only)
-    said = f"only the cells of {' or '.join(words)}"
-    return replace(table, cells=cells, changes=(*table.changes, said), only=words)
+    asked = tuple(" ".join(text.replace(",", " ").split()) for text in only)
+    said = f"only the cells of {' or '.join(asked)}"
+    return replace(table, cells=cells, changes=(*table.changes, said), only=asked)
 
 
 def on_device(table: PaperTable, device: str) -> PaperTable:
