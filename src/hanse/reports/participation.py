@@ -25,7 +25,7 @@ def selection(group: SeedGroup) -> Floats:
 
 def times_selected(run: RunRecord, clients: int) -> Ints:
     """Return in how many rounds each client was selected, ``[clients]``; with several seats in one it counts once."""
-    pairs = np.unique(np.stack([run.seats.round, run.seats.client]), axis=1)
+    pairs = np.unique(np.stack([run.seats.asked, run.seats.client]), axis=1)
     return np.bincount(pairs[1], minlength=clients)[:clients]
 
 

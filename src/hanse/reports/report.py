@@ -268,7 +268,7 @@ def _refused(groups: Sequence[SeedGroup]) -> list[str]:
     for group in groups:
         counts = refusal_counts(group)
         if counts:
-            asked = sum(len(run.clients) for run in group.runs)
+            asked = sum(seat.staleness == 0 for run in group.runs for seat in run.clients)
             told.append(f"{group.label} {counts.total():,} of {asked:,}")
             reasons += counts
     if not told:
