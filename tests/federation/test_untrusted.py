@@ -15,6 +15,7 @@ import torch
 import hanse
 from hanse.core.port import (
     Answered,
+    Arrival,
     Ask,
     ClientInfo,
     Confused,
@@ -214,6 +215,17 @@ def test_refusals_are_logged_with_name_and_key(caplog: pytest.LogCaptureFixture)
     assert [c for c, _ in came.refusals] == [1, 9]
     assert "round 4: client 1 (Bob?round 9, key key b): refused: Reply.results.0: 5" in caplog.text
     assert "round 4: client 9 (not in the round): refused: was not asked" in caplog.text
+
+
+def test_who_is_not_waited_for_is_not_called_refused(caplog: pytest.LogCaptureFixture) -> None:
+    roster, later = (
+        Roster([ClientInfo(0, "Ann", "key a", 3)]),
+        Reply(0, refused="no reply yet", arrival=Arrival(open=True)),
+    )
+    with caplog.at_level(logging.INFO, "hanse.federation"):
+        came = heard(4, [Request(0, (TRAIN,))], [later], P, roster)
+    assert came.refusals == [(0, "no reply yet")]
+    assert "round 4: client 0 (Ann, key key a): no reply yet" in caplog.text
 
 
 # ---- on the wire

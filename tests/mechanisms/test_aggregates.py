@@ -18,6 +18,7 @@ import hanse
 from hanse.base.errors import PartError, UserError
 from hanse.core.part import Aggregate, Aggregated, AggregatePart, Group, Settlement, State, View
 from hanse.core.table import Add, Mix
+from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import PARTS, build_mechanism
 from hanse.mechanisms.robust import Krum, krum_scores, sorted_columns, tolerated
 from hanse.mechanisms.server_steps import FedAvgM
@@ -373,6 +374,19 @@ def test_a_row_is_for_rules_that_say_so() -> None:
     setup = replace(setup, mechanism=replace(setup.mechanism, weigh=MakesRows()))
     with pytest.raises(PartError, match="row: the part says kind = 'affine': must be 'again'"):
         play_round(setup, first_state(setup))
+
+
+@dataclass(frozen=True)
+class Misspelt(AggregatePart):
+    kind = "agian"  # type: ignore[assignment]
+
+    def aggregate(self, group: Group, state: object) -> Aggregate:
+        return Aggregate(np.full(len(group.updates), 1 / len(group.updates)))
+
+
+def test_a_kind_that_there_is_not_is_refused_before_round_0() -> None:
+    with pytest.raises(UserError, match=r"mechanism.weigh: Misspelt: kind: 'agian': must be 'average', 'affine' or"):
+        hanse.run(hanse.Experiment(mechanism=replace(fedavg(), weigh=Misspelt()), run={"rounds": 1}))
 
 
 def test_a_row_that_is_not_finite_stays_and_its_makers_are_named() -> None:

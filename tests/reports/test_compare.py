@@ -13,7 +13,9 @@ from hanse.reports.accuracy import curve_charts
 from hanse.reports.chart import Lines
 from hanse.reports.compare import compare_runs, compare_tables, difference_rows, experiments_table, runs_table
 from hanse.reports.groups import group_runs
+from hanse.reports.participation import times_selected
 from hanse.reports.report import results, summary, warnings
+from hanse.rounds.arrivals import STILL
 from hanse.runs.record import load_runs
 
 
@@ -37,11 +39,46 @@ def test_final_best_time_bytes_refusals(tmp_path: Path) -> None:
         "test_mse": None,
         "client_accuracy": 0.6,
         "seconds_per_round": 1.75,
+        "virtual_seconds": None,
         "mb": 8.0,
         "refused": 2,
         "effective_round": 2,
         "effective_round_improvement": 0.0,
     }
+
+
+def late_run(path: Path, late: str = "next") -> Path:
+    """Round 0 did not wait for client 1, round 2 mixed what it sent then; in round 2 client 0 still trained."""
+    still = {"refused": STILL}
+    seats = [seat(0, 0), seat(0, 1, **still), seat(1, 0), seat(2, 0, **still), seat(2, 2, refused="no reply")]
+    seats += [seat(2, 1, staleness=2)] if late == "next" else []
+    refused = [1, 0, 2]
+    lines = [metric(r, 0.2 + 0.1 * r, refused=refused[r], clock_s=[1.5, 2.0, 4.5][r]) for r in range(3)]
+    return write_run(path, lines, seats, {"federation": {"late": late}, "run": {"rounds": 3}})
+
+
+def test_what_is_only_late_is_not_refused(tmp_path: Path) -> None:
+    runs = load_runs([late_run(tmp_path / "next"), late_run(tmp_path / "drop", "drop")])
+    assert [run.num_refused for run in runs] == [1, 3]
+    assert [list(run.refusals()) for run in runs] == [
+        [(2, 2, "no reply")],
+        [(0, 1, STILL), (2, 0, STILL), (2, 2, "no reply")],
+    ]
+    assert [times_selected(run, 3).tolist() for run in runs] == [[3, 1, 1], [3, 1, 1]]
+    told = "\n".join(summary(group_runs(runs)))
+    assert "federation.late=next 1 of 5 and greedyfed federation.late=drop 3 of 5" in told
+
+
+def test_virtual_time_is_compared_and_drawn(tmp_path: Path) -> None:
+    rows = compare_runs([late_run(tmp_path / "a"), write_run(tmp_path / "b", [metric(0, 0.5)])])
+    assert [row["virtual_seconds"] for row in rows] == [4.5, None]
+    assert "virtual s" in [column.header for column in compare_tables(rows, [])[-1].columns]
+    charts = curve_charts(group_runs(load_runs([tmp_path / "a", tmp_path / "b"])))
+    (chart,) = (c for c in charts if c.key == "test-over-time")
+    assert isinstance(chart.marks, Lines)
+    (line,) = chart.marks.lines
+    assert line.x.tolist() == [1.5, 2.0, 4.5]
+    assert line.y == pytest.approx([20.0, 30.0, 40.0])
 
 
 def test_regression_has_no_accuracy(tmp_path: Path) -> None:

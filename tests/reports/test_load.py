@@ -87,6 +87,27 @@ def test_only_seeds_make_a_group_and_labels_tell_groups_apart(tmp_path: Path) ->
     assert [[r.name for r in g.runs] for g in groups] == [["a", "d"], ["b"], ["c"]]
 
 
+def test_a_label_names_the_part_and_only_options_of_that_part(tmp_path: Path) -> None:
+    rules: list[dict[str, object]] = [
+        {"name": "samples"},
+        {"name": "fedadam", "beta1": 0.9, "lr": 0.03, "tau": 0.001, "of": {"name": "samples"}},
+        {"name": "krum", "f": 1},
+        {"name": "krum", "f": 2},
+        {"name": "fedadam", "beta1": 0.9, "lr": 0.03, "tau": 0.001, "of": {"name": "clipped", "norm": 1.0}},
+    ]
+    paths = [
+        accuracies(tmp_path / str(i), [0.1], {"mechanism": {"name": "fedavg", "weigh": rule}})
+        for i, rule in enumerate(rules)
+    ]
+    assert [g.label for g in group_runs(load_runs(paths))] == [
+        "fedavg weigh=samples",
+        "fedavg weigh=fedadam weigh.of=samples",
+        "fedavg weigh=krum weigh.f=1",
+        "fedavg weigh=krum weigh.f=2",
+        "fedavg weigh=fedadam weigh.of=clipped",
+    ]
+
+
 def test_a_repeated_seed_counts_once(tmp_path: Path) -> None:
     short, long = accuracies(tmp_path / "short", [0.1]), accuracies(tmp_path / "long", [0.1, 0.2])
     (group,) = group_runs(load_runs([short, long, long]))

@@ -18,6 +18,7 @@ from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.reports.statement import Fit, Models, contributed, models_of, money_of, statement, verdict_of
 from hanse.reports.statement_page import POLICY, STYLE, render
+from hanse.rounds.arrivals import STILL
 from hanse.runs.record import load_run
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
@@ -157,6 +158,22 @@ def test_a_shared_model_goes_to_everyone_else(tmp_path: Path) -> None:
     assert models_of(run, 0) == Models(2, 2, 1, 3, 3)
     assert models_of(run, 1, names=True) == Models(2, 2, 2, 3, 6, names=(("0", 2), ("2", 2), ("3", 2)))
     assert models_of(run, 3) == Models(0, 0, 0, 0, 0)
+
+
+def test_a_late_update_is_asked_for_once_and_not_refused(tmp_path: Path) -> None:
+    still = {"refused": STILL}
+    seats = [seat(0, 0, **still), seat(2, 0, 0.5, staleness=2), seat(3, 0, **still)]
+    lines = [metric(r, 0.1 * r) for r in range(4)]
+    path = write_run(tmp_path / "a", lines, seats, {"federation": {"late": "next"}, "run": {"rounds": 4}})
+    rounds(path, {"answered": []}, {"answered": []}, {"answered": [0]}, {"answered": []})
+    for r in range(4):  # only what is read of them
+        sent = dict(np.load(path / "rounds" / f"{r:05d}.npz")) | {"home": [0], "W_row": [], "W_column": []}
+        np.savez(path / "rounds" / f"{r:05d}.npz", **sent, client=[], start=[], W_weight=[])
+    assert models_of(load_run(path), 0) == Models(2, 1, 0, 0, 0, late=1, latest=2, on_its_way=True)
+    page = render(statement(path, 0))
+    assert "asked to train in 2 of 4 rounds; 1 of its updates was accepted, 1 of them" in page
+    assert "The last one was still on its way at the end." in page
+    assert "came 2 rounds late" in page
 
 
 def test_a_personal_row_goes_to_nobody_and_a_shared_one_to_who_trains_on_it_next(tmp_path: Path) -> None:

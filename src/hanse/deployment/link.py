@@ -54,7 +54,12 @@ class Open:
     def still(self) -> Reply:
         """Return that there is no answer yet; what was sent is counted now."""
         self.told = self.down
-        return Reply(self.client, refused="no reply yet", bytes_down=self.down, arrival=Arrival(open=True))
+        return Reply(
+            self.client,
+            refused="no reply yet: the round does not wait for it",
+            bytes_down=self.down,
+            arrival=Arrival(open=True),
+        )
 
     def came(self, reply: Reply, size: int) -> Reply:
         """Return the reply with its bytes; one to an earlier round, with that round and the bytes not counted yet."""

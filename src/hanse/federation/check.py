@@ -70,10 +70,11 @@ def heard(
             refusals.append((client, reason))
     spoke = {reply.client for reply in replies}
     refusals += [(c, "no reply") for c in asked if c not in spoke]
+    waited = {reply.client for reply in replies if isinstance(reply.arrival, port.Arrival) and reply.arrival.open}
     info = {c.id: c for c in roster} if refusals else {}
     for client, reason in refusals:
         who = f"{one_line(info[client].name)}, key {info[client].key}" if client in info else "not in the round"
-        log.info("round %d: client %d (%s): refused: %s", round, client, who, reason)
+        log.info("round %d: client %d (%s): %s%s", round, client, who, "" if client in waited else "refused: ", reason)
     return Heard(sound, refusals)
 
 

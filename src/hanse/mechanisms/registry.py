@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 from hanse.base.errors import UserError, import_path, named, nearest
 from hanse.base.factories import call, defaults, misspelt
 from hanse.core.calling import method_of
 from hanse.core.mixing import writers
-from hanse.core.part import GROUPS, Mechanism, Part, SettlePart, ValuePart, in_slots
+from hanse.core.part import GROUPS, AggregatePart, Kind, Mechanism, Part, SettlePart, ValuePart, in_slots
 from hanse.mechanisms import baselines, deploy, robust, select, server_steps, train, value, weigh
 from hanse.mechanisms.cfl import CFL, cfl
 from hanse.mechanisms.ditto import Ditto, ditto
@@ -350,6 +350,9 @@ def _misdeclared(slot: str, part: Part) -> Iterator[str]:
     wrong = misspelt(type(part), [*(name for names in METHODS.values() for name in names), *OTHER_METHODS])
     if wrong is not None:
         yield wrong
+    kind = getattr(part, "kind", AggregatePart.kind)
+    if slot == "weigh" and method_of(part, "aggregate") is not None and kind not in get_args(Kind):
+        yield f"kind: {kind!r}: must be 'average', 'affine' or 'again'"
     if (blocks := method_of(part, "blocks")) is not None and slot == "train":
         try:
             tuple(blocks())

@@ -51,7 +51,28 @@ def curve_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
         caption = f"{(_MEANING | meaning)[key]} {_band(groups, lines)}"
         name = key.replace("/", "-").replace("_", "-")
         charts.append(Chart(name, _SECTION, title, caption, Lines(tuple(lines)), x="rounds played", y=axis))
-    return charts
+    return [*charts, *_over_time(groups)]
+
+
+def _over_time(groups: Sequence[SeedGroup]) -> list[Chart]:
+    """Return the first experiment's main metric on the test set against the virtual clock, of those whose clients take
+    time.
+    """
+    reading, lines = groups[0].runs[0].main, []
+    for i, group in enumerate(groups):
+        line, clock = _line(group, f"test/{reading.key}", reading.factor, i), group.curve("clock_s")
+        if line is not None and clock is not None:
+            lines.append(replace(line, x=np.interp(line.x, 1.0 + clock.rounds, clock.mean)))
+    if not lines:
+        return []
+    caption = (
+        "How far each experiment was when so many seconds had passed on the simulation's clock, which runs while "
+        f"clients train; of several seeds, their mean clock after each round. {_band(groups, lines)}"
+    )
+    title = f"Test {reading.title} over virtual time"
+    axis = f"{reading.title} on the test set{_unit(reading)}"
+    marks = Lines(tuple(lines))
+    return [Chart("test-over-time", _SECTION, title, caption, marks, x="virtual seconds", y=axis)]
 
 
 def _main_curves(groups: Sequence[SeedGroup]) -> tuple[list[tuple[str, str, str, float]], dict[str, str]]:

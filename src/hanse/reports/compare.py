@@ -21,7 +21,6 @@ from hanse.learning.metrics import ACCURACY, LOSS, reading_of
 from hanse.reports.accuracy import own_accuracy, own_main
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.groups import SeedGroup, group_runs
-from hanse.rounds.arrivals import STILL
 from hanse.runs.record import RunRecord, load_runs
 
 # ---- how many rounds a run takes to be as good as another: GTFLAT's Definition 3 and eq. (13)
@@ -119,7 +118,7 @@ TESTED = (
     "test_mse",
     "client_accuracy",
 )  # of which differences are tested
-NUMBERS = (*TESTED, "seconds_per_round", "mb", "refused")
+NUMBERS = (*TESTED, "seconds_per_round", "virtual_seconds", "mb", "refused")
 EFFECTIVE = ("effective_round", "effective_round_improvement")
 
 
@@ -132,10 +131,11 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
     other); a loss that ``[train] loss`` names has a column of its own, and so has each of ``[eval] metrics`` on the
     test set, and the main one at the clients; ``best_accuracy`` is the highest of all tested rounds, on the test set;
     ``client_accuracy`` is the honest clients' mean on their own test data; ``seconds_per_round`` is the median wall
-    clock; ``mb`` (10^6 bytes) up and down over the whole run; ``refused`` updates. ``effective_round`` is how many
-    rounds the run took to come within ``epsilon`` of the best accuracy of the first experiment (its run of the same
-    seeds, or the first run), and ``effective_round_improvement`` how many percent fewer than that took itself (GTFLAT
-    eq. 13). None: not recorded (a regression has no accuracy), or never that good. Raises UserError.
+    clock; ``virtual_seconds`` what a simulation's clock said at the end, where clients take time; ``mb`` (10^6 bytes)
+    up and down over the whole run; ``refused`` updates, without those that were only late. ``effective_round`` is how
+    many rounds the run took to come within ``epsilon`` of the best accuracy of the first experiment (its run of the
+    same seeds, or the first run), and ``effective_round_improvement`` how many percent fewer than that took itself
+    (GTFLAT eq. 13). None: not recorded (a regression has no accuracy), or never that good. Raises UserError.
     """
     if not 0 <= epsilon < 1:
         raise UserError(f"--epsilon {epsilon}: must be at least 0 and below 1")
@@ -207,8 +207,6 @@ def run_row(run: RunRecord) -> dict[str, Any]:
     regression = not len(accuracy)  # its loss is a mean squared error; every other loss comes with an accuracy
     seconds = run.series("time/round_s")[1]
     traffic = [run.series(key)[1] for key in ("bytes/down", "bytes/up")]
-    refused = run.series("refused")[1]
-    coming = 0 if run.counts_as_refused(STILL) else run.late[0]
     row: dict[str, Any] = {
         "run": run.name,
         "kind": "run",
@@ -222,7 +220,8 @@ def run_row(run: RunRecord) -> dict[str, Any]:
         "client_accuracy": _last(own_accuracy(run, 2)[1]),
         "seconds_per_round": float(np.median(seconds)) if len(seconds) else None,
         "mb": float(sum(t.sum() for t in traffic)) / 1e6 if any(len(t) for t in traffic) else None,
-        "refused": int(refused.sum()) - coming if len(refused) else None,
+        "virtual_seconds": _last(run.series("clock_s")[1]),
+        "refused": run.num_refused,
     }
     return row | own_figures(run)
 
@@ -311,6 +310,7 @@ _LEARNED = (
 _COST = (
     ("rounds", "rounds", 1.0, 0),
     ("seconds_per_round", "seconds a round", 1.0, 3),
+    ("virtual_seconds", "virtual s", 1.0, 1),
     ("mb", "MB in all", 1.0, 1),
     ("refused", "refused", 1.0, 0),
 )
@@ -390,6 +390,7 @@ _COLUMNS = (
     ("test_mse", "test MSE", 1.0, 4),
     ("client_accuracy", "at the clients %", 100.0, 2),
     ("seconds_per_round", "seconds a round", 1.0, 3),
+    ("virtual_seconds", "virtual seconds in all", 1.0, 1),
     ("mb", "MB in all", 1.0, 1),
     ("refused", "refused", 1.0, 0),
 )

@@ -103,15 +103,32 @@ def group_runs(runs: Sequence[RunRecord]) -> list[SeedGroup]:
 
 def _labels(firsts: Sequence[RunRecord]) -> list[str]:
     """Return a label for each group's first run: its mechanism, and what sets it apart from others of the same name."""
+    settings = [dict(flat(_without_seeds(run.config))) for run in firsts]
     labels = []
-    for run in firsts:
-        rivals = [dict(flat(_without_seeds(r.config))) for r in firsts if r.mechanism == run.mechanism]
-        mine = dict(flat(_without_seeds(run.config)))
-        keys = [k for k in sorted(set().union(*rivals)) if len({repr(r.get(k)) for r in rivals}) > 1]
-        told = [f"{k.removeprefix('mechanism.')}={mine.get(k, 'default')}" for k in keys[:3]]
+    for run, mine in zip(firsts, settings, strict=True):
+        rivals = [s for r, s in zip(firsts, settings, strict=True) if r.mechanism == run.mechanism]
+        told = [f"{_short(key)}={mine.get(key, 'default')}" for key in _telling(mine, rivals)[:3]]
         labels.append(" ".join([run.mechanism, *told]))
     twice = {label for label in labels if labels.count(label) > 1}
     return [f"{x} ({run.name})" if x in twice else x for x, run in zip(labels, firsts, strict=True)]
+
+
+def _telling(mine: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys in which ``rivals`` differ from ``mine`` or one another: names of parts, models, ... first; an
+    option only where the rivals whose part has the same name differ in it.
+    """
+
+    def alike(key: str, rival: Mapping[str, Any]) -> bool:
+        steps = key.split(".")
+        owners = (".".join([*steps[:i], "name"]) for i in range(1, len(steps)))
+        return all(mine.get(owner) == rival.get(owner) for owner in owners if owner != key)
+
+    keys = sorted(set().union(*rivals), key=lambda key: (not key.endswith(".name"), key))
+    return [k for k in keys if len({repr(r.get(k)) for r in rivals if alike(k, r)}) > 1]
+
+
+def _short(key: str) -> str:
+    return key.removeprefix("mechanism.").removesuffix(".name")
 
 
 def _without_seeds(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,16 +25,13 @@ def selection(group: SeedGroup) -> Floats:
 
 def times_selected(run: RunRecord, clients: int) -> Ints:
     """Return in how many rounds each client was selected, ``[clients]``; with several seats in one it counts once."""
-    asked = run.seats.late == 0  # a late update was asked for in an earlier round
-    pairs = np.unique(np.stack([run.seats.round, run.seats.client])[:, asked], axis=1)
+    pairs = np.unique(np.stack([run.seats.asked, run.seats.client]), axis=1)
     return np.bincount(pairs[1], minlength=clients)[:clients]
 
 
 def refusal_counts(group: SeedGroup) -> Counter[str]:
-    """Return how many updates were refused in all of a group's runs, by reason: not those that may join a later round,
-    of which that round says what became.
-    """
-    return Counter(reason for run in group.runs for _, _, reason in run.refusals() if run.counts_as_refused(reason))
+    """Return how many updates were refused in all of a group's runs, by reason."""
+    return Counter(reason for run in group.runs for _, _, reason in run.refusals())
 
 
 def participation_charts(groups: Sequence[SeedGroup]) -> list[Chart]:

@@ -30,7 +30,6 @@ from hanse.reports.market import flow_chart, kinds_chart, market_charts
 from hanse.reports.money import Books, books_of, token_charts
 from hanse.reports.part_charts import part_charts
 from hanse.reports.participation import cost_charts, participation_charts, refusal_counts
-from hanse.rounds.arrivals import STILL
 from hanse.runs.record import RunRecord, load_runs
 
 # ---- all charts of a report, in reading order
@@ -269,7 +268,7 @@ def _refused(groups: Sequence[SeedGroup]) -> list[str]:
     for group in groups:
         counts = refusal_counts(group)
         if counts:
-            asked = sum(not seat.late for run in group.runs for seat in run.clients)
+            asked = sum(seat.staleness == 0 for run in group.runs for seat in run.clients)
             told.append(f"{group.label} {counts.total():,} of {asked:,}")
             reasons += counts
     if not told:
@@ -281,9 +280,9 @@ def _late(groups: Sequence[SeedGroup]) -> list[str]:
     """Say in one sentence how many updates no round waited for, and how many of them joined a later one."""
     told = []
     for group in groups:
-        late, mixed = (sum(counts) for counts in zip(*(run.late for run in group.runs), strict=True))
-        if late and not all(run.counts_as_refused(STILL) for run in group.runs):  # else they are among the refused
-            asked = sum(not seat.late for run in group.runs for seat in run.clients)
+        if late := sum(len(run.under_way) for run in group.runs):
+            seats = [seat for run in group.runs for seat in run.clients]
+            asked, mixed = sum(not seat.staleness for seat in seats), sum(seat.staleness > 0 for seat in seats)
             told.append(f"{group.label} {late:,} of {asked:,}, of which {mixed:,} joined a later one")
     return [f"Updates that their round did not wait for: {_list(told)}."] if told else []
 

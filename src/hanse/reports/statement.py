@@ -373,8 +373,8 @@ class Round:
     """A round in which the client was to train. ``value`` is what its update was worth (the sum over its seats), with
     its standard ``error`` from sampling and from the validation samples together, where known; ``of`` the sum of
     everybody's values in the round; ``share`` its part of all values above zero (0 if its own is not), so that a
-    round's shares sum to 1; ``weight`` that its update had in the model that it trained. ``refused`` says why there is
-    none of these.
+    round's shares sum to 1; ``weight`` that its update had in the model that it trained. ``late`` is by how many
+    rounds the update came after the one in which the client was asked. ``refused`` says why there is none of these.
     """
 
     round: int
@@ -383,6 +383,7 @@ class Round:
     of: float | None
     share: float | None
     weight: float | None
+    late: int
     refused: str | None
 
 
@@ -526,6 +527,7 @@ def _round(run: RunRecord, number: int, at: list[int], total: float, positive: f
         of=total if value is not None else None,
         share=share,
         weight=float(sum(weights)) if weights else None,
+        late=max(run.clients[i].staleness for i in at),
         refused=reasons[0] if reasons and len(reasons) == len(at) else None,
     )
 
@@ -540,8 +542,10 @@ _MADE = ("made_row", "made_of", "made_at")  # rows that are no row of W
 
 @dataclass(frozen=True)
 class Models:
-    """``asked`` rounds in which the client was to train, ``answered`` of them with an update that was accepted, and
-    ``used`` of those with one that was mixed, with a weight other than 0, into a model that is not its own alone.
+    """``asked`` rounds in which the client was to train, ``answered`` of them with an update that was accepted
+    (``late`` of these after their round, by at most ``latest`` rounds; ``on_its_way``: the last one had not come at the
+    end), and ``used`` of those with one that was mixed, with a weight other than 0, into a model that is not its own
+    alone.
     ``reached`` other clients were given such a model at least once, ``deliveries`` times in all (a client and a round
     each): to start from next, to train on in the next round, to choose among at an auction, or sold by the market.
     ``names`` of those, with how often, most often first; None unless the run allows names.
@@ -556,6 +560,9 @@ class Models:
     reached: int
     deliveries: int
     _: KW_ONLY
+    late: int = 0
+    latest: int = 0
+    on_its_way: bool = False
     names: tuple[tuple[str, int], ...] | None = None
     imported: int | None = None
     withheld: int | None = None
@@ -597,13 +604,17 @@ def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
         got.update(before)
         waiting = np.zeros(0, np.int64) if "market_graph" in record else rows.astype(np.int64)
     named = tuple((run.client_label(c), n) for c, n in sorted(got.items(), key=lambda item: (-item[1], item[0])))
-    asked = len({seat.round for seat in run.clients if seat.client == client and not seat.late})
+    seats = [seat for seat in run.clients if seat.client == client]
+    staleness = [seat.staleness for seat in seats if seat.staleness]
     return Models(
-        asked,
+        len({seat.round - seat.staleness for seat in seats}),
         answered,
         used,
         len(got),
         got.total(),
+        late=len(staleness),
+        latest=max(staleness, default=0),
+        on_its_way=bool(seats) and (seats[-1].round, client) in run.under_way,
         names=named if names else None,
         imported=imported if traded else None,
         withheld=withheld if traded else None,

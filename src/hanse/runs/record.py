@@ -266,11 +266,12 @@ class Seat:
     ``error`` from the sampling of coalitions and ``drawn`` from the draw of the validation samples, ``exact`` is the
     exact value where the run computed it beside an estimate, ``score`` the client's cumulative value after the round as
     the mechanism keeps it, ``weight`` that of the update in the model that it trained, ``refused`` why there is none.
-    An update that was ``late`` came in this round, and was asked for in an earlier one, which has a line of its own.
+    ``staleness`` is how many rounds after the one in which it was asked the update came: 0 in its own.
     """
 
     round: int
     client: int
+    staleness: int = 0
     value: float | None
     error: float | None
     drawn: float | None
@@ -278,7 +279,6 @@ class Seat:
     score: float | None
     weight: float | None
     refused: str | None
-    late: bool
     name: str
 
     @staticmethod
@@ -292,6 +292,7 @@ class Seat:
         return Seat(
             round=line["round"],
             client=line["client"],
+            staleness=late if isinstance(late := line.get("staleness"), int) and 0 <= late <= line["round"] else 0,
             value=number("value"),
             error=math.inf if line.get("value_error", 0) is None else number("value_error"),
             drawn=number("value_draw_error"),
@@ -299,7 +300,6 @@ class Seat:
             score=number("cumulative_value"),
             weight=number("weight"),
             refused=None if refused is None else str(refused),
-            late=bool(number("staleness")),
             name=str(line.get("name") or ""),
         )
 
@@ -309,17 +309,18 @@ class SeatColumns:
     """All seats of a run, a column each, ``[S]`` in order of rounds: ``value`` and its standard errors are NaN where
     there is none, ``error`` from the sampling of coalitions and ``drawn`` from the draw of the validation samples,
     ``exact`` the exact value where the run computed it beside an estimate, ``score`` is the client's cumulative value
-    after the round as the mechanism keeps it, and ``late`` is 1 where the update was asked for in an earlier round.
+    after the round as the mechanism keeps it. ``asked`` is the round in which the client was asked: that of the seat
+    but for late updates.
     """
 
     round: Ints
+    asked: Ints
     client: Ints
     value: Floats
     error: Floats
     drawn: Floats
     exact: Floats
     score: Floats
-    late: Floats
 
 
 @dataclass(frozen=True)
@@ -526,20 +527,10 @@ class RunRecord:
 
         return SeatColumns(
             round=np.array([seat.round for seat in self.clients], np.int64),
+            asked=np.array([seat.round - seat.staleness for seat in self.clients], np.int64),
             client=np.array([seat.client for seat in self.clients], np.int64),
-            **{name: column(name) for name in ("value", "error", "drawn", "exact", "score", "late")},
+            **{name: column(name) for name in ("value", "error", "drawn", "exact", "score")},
         )
-
-    @cached_property
-    def late(self) -> tuple[int, int]:
-        """How many updates their round did not wait for, and how many of them joined a later round."""
-        return sum(seat.refused == STILL for seat in self.clients), sum(seat.late for seat in self.clients)
-
-    def counts_as_refused(self, reason: str) -> bool:
-        """Say whether an update with this ``reason`` was refused: not if it may still join a later round, which then
-        says what became of it.
-        """
-        return reason != STILL or table(self.config, "federation").get("late") != "next"
 
     def client_label(self, client: int) -> str:
         """Return what to call a client: its name if the run gives it one, else its number."""
@@ -669,8 +660,28 @@ class RunRecord:
             came[number] = frozenset(zip(stored["answered"].tolist(), since, strict=True))
         return Recorded(present, came)
 
+    @cached_property
+    def under_way(self) -> frozenset[tuple[int, int]]:
+        """The (round, client) of whom the round did not wait for, where late updates join later rounds: nothing of
+        theirs is refused yet. Empty where late updates are dropped.
+        """
+        if table(self.config, "federation").get("late") != "next":
+            return frozenset()
+        return frozenset((seat.round, seat.client) for seat in self.clients if seat.refused == STILL)
+
+    @property
+    def num_refused(self) -> int | None:
+        """How many updates were refused, without those that are only late; None if that is not recorded."""
+        counts = self.series("refused")[1]
+        return max(0, int(counts.sum()) - len(self.under_way)) if len(counts) else None
+
     def refusals(self) -> Iterator[tuple[int, int, str]]:
-        """Yield (round, client, reason) of every refusal; only rounds that had one are opened."""
+        """Yield (round, client, reason) of every refusal, without those who are only late; only rounds that had one are
+        opened.
+        """
+        yield from (found for found in self._said_no() if found[2] != STILL or found[:2] not in self.under_way)
+
+    def _said_no(self) -> Iterator[tuple[int, int, str]]:
         for line in self.metrics:
             if not line.get("refused"):
                 continue
