@@ -6,8 +6,13 @@ from typing import Any
 import pytest
 
 import hanse
+from hanse.reports.groups import group_runs
+from hanse.reports.report import warnings
+from hanse.reports.statement import statement
+from hanse.reports.statement_page import render
+from hanse.runs.budget import Budget
 from hanse.runs.config import RunSection
-from hanse.runs.experiment import Budget
+from hanse.runs.record import load_run
 
 
 def line(accuracy: float | None, seconds: float = 1.0, megabytes: float = 2.0) -> dict[str, Any]:
@@ -59,6 +64,11 @@ def test_a_run_stops_at_its_target_keeps_the_round_and_is_not_resumed_past_it(tm
     again = hanse.resume(tmp_path / "run")
     assert len(again.metrics) == first + 1
     assert again.over == run.over
+    record = load_run(tmp_path / "run")
+    assert (record.ended_early, record.unfinished) == (run.over, False)
+    [told] = warnings(group_runs([record]), [record])
+    assert told == f"run has {first + 1} of 6 rounds: {run.over}."
+    assert "is not finished" not in render(statement(tmp_path / "run", 0))
 
 
 def test_a_byte_budget_counts_both_ways() -> None:

@@ -10,6 +10,7 @@ from web_cases import Growing
 
 from hanse.core.entry import MINT, TOKEN
 from hanse.ledger.totals import flows_of, net_of
+from hanse.rounds.arrivals import STILL
 from hanse.runs.record import last_line
 from hanse.web.live_run import LiveBooks, LiveRun, SparseSeries, encode, state_of
 from hanse.web.runs import find_runs, summary
@@ -170,6 +171,20 @@ def test_refusals_and_names_are_told(tmp_path: Path) -> None:
     (run.folder / "members.json").write_text("damaged")
     live.look()
     assert live.whole()["names"] == []
+
+
+@pytest.mark.parametrize(("late", "refused"), [("next", 0), ("drop", 1)])
+def test_who_only_trains_on_is_refused_where_late_updates_are_dropped(late: str, refused: int, tmp_path: Path) -> None:
+    run = Growing(tmp_path / "run")
+    with (run.folder / "config.toml").open("a") as file:
+        file.write(f'\n[federation]\nlate = "{late}"\n')
+    run.round([{"client": 1, "refused": STILL}, {"client": 2}], refused=1)
+    live = LiveRun(run.folder, "run")
+    live.look()
+    whole = live.whole()
+    assert whole["progress"]["refused"] == refused
+    assert len(whole["refusals"]) == refused
+    assert whole["clients"] == [[1, None, None, None, 0, refused, 0], [2, None, None, None, 1, 0, 0]]
 
 
 def test_a_sum_has_the_standard_error_of_a_sum(tmp_path: Path) -> None:

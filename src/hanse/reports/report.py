@@ -290,7 +290,8 @@ def _late(groups: Sequence[SeedGroup]) -> list[str]:
 def warnings(groups: Sequence[SeedGroup], runs: Sequence[RunRecord]) -> list[str]:
     """Return what a reader must know of the runs themselves: unfinished ones, and repeats that do not count."""
     told = [
-        f"{run.name} has {len(run.metrics)} of {run.rounds_planned} rounds: it is not finished."
+        f"{run.name} has {len(run.metrics)} of {run.rounds_planned} rounds: "
+        + ("it is not finished." if run.ended_early is None else f"{run.ended_early}.")
         for run in runs
         if len(run.metrics) < run.rounds_planned
     ]

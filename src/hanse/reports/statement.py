@@ -92,7 +92,7 @@ def statement(
         client=client,
         label=run.client_label(client),
         rounds=len(run.metrics),
-        planned=run.rounds_planned,
+        planned=run.rounds_planned if run.unfinished else len(run.metrics),
         num_clients=run.num_clients,
         names=names,
         verdict=verdict_of(fit, money, models),

@@ -19,10 +19,11 @@ from hanse.learning.job import Problem
 from hanse.learning.losses import takes_one_output
 from hanse.learning.models import MODELS, build_module, layout_of
 from hanse.rounds.round import LoopState
+from hanse.runs.budget import Budget
 from hanse.runs.checkpoint import CorruptCheckpointError
 from hanse.runs.checkpoint import load as load_checkpoint
 from hanse.runs.config import Experiment
-from hanse.runs.experiment import Budget, Run
+from hanse.runs.experiment import Run
 from hanse.runs.names import client_names
 from hanse.runs.record import METRICS, OWN_TESTS, SEATS, SHAPE, RunRecord, load_run, played_lines
 from hanse.runs.shape import read_shape, same_frozen

@@ -44,7 +44,8 @@ from hanse.core.telling import About, read_about
 from hanse.games.market import Market, Stop
 from hanse.learning.metrics import ACCURACY, Reading, readings_of
 from hanse.rounds.arrivals import STILL, Recorded
-from hanse.runs.config import ClientsSection
+from hanse.runs.budget import Budget
+from hanse.runs.config import ClientsSection, RunSection
 from hanse.runs.names import MEMBERS, client_names, client_of, read_members
 
 if TYPE_CHECKING:
@@ -435,6 +436,11 @@ def recorded_markets(folder: Path) -> Iterator[MarketRound]:
 # ---- a whole run
 
 
+def is_under_way(config: Mapping[str, Any], seat: Seat) -> bool:
+    """Say whether a round did not wait for a seat's update, which may join a later one: it is not refused."""
+    return seat.refused == STILL and table(config, "federation").get("late") == "next"
+
+
 @dataclass(frozen=True, eq=False)
 class RunRecord:
     """A run directory in memory: ``metrics`` has a round's line each (its ``round`` is a number, all else is as it was
@@ -479,6 +485,24 @@ class RunRecord:
         """The number of rounds that the experiment asked for."""
         rounds = table(self.config, "run").get("rounds")
         return rounds if isinstance(rounds, int) else len(self.metrics)
+
+    @cached_property
+    def ended_early(self) -> str | None:
+        """Why the run ended before its last round: its target was reached or its budget used up; None: it did not."""
+        if len(self.metrics) >= self.rounds_planned:
+            return None
+        limits = table(self.config, "run")
+        try:
+            budget = Budget(RunSection(**{key: limits[key] for key in RunSection.model_fields if key in limits}))
+            budget.spend(self.metrics)
+        except (ValueError, KeyError, TypeError):  # an experiment or figures that hanse did not write
+            return None
+        return budget.over()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether rounds are still to come."""
+        return len(self.metrics) < self.rounds_planned and self.ended_early is None
 
     @property
     def grant(self) -> float:
@@ -665,9 +689,7 @@ class RunRecord:
         """The (round, client) of whom the round did not wait for, where late updates join later rounds: nothing of
         theirs is refused yet. Empty where late updates are dropped.
         """
-        if table(self.config, "federation").get("late") != "next":
-            return frozenset()
-        return frozenset((seat.round, seat.client) for seat in self.clients if seat.refused == STILL)
+        return frozenset((seat.round, seat.client) for seat in self.clients if is_under_way(self.config, seat))
 
     @property
     def num_refused(self) -> int | None:

@@ -24,7 +24,7 @@ from hanse.ledger.place import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.ledger.totals import Totals
 from hanse.runs.names import MEMBERS, read_members
-from hanse.runs.record import METRICS, SEATS, LineTail, Seat, is_number
+from hanse.runs.record import METRICS, SEATS, LineTail, Seat, is_number, is_under_way
 
 MOST_POINTS = 1024  # points; more than a screen can show
 
@@ -111,18 +111,18 @@ class Contributors:
     round: int = -1
     latest: list[list[Any]] = field(default_factory=list)  # the last round's seats: client, value, error, reason
 
-    def add(self, seat: Seat) -> None:
-        """Take in the next seat."""
+    def add(self, seat: Seat, under_way: bool) -> None:
+        """Take in the next seat; one that is ``under_way`` is neither trained nor refused yet."""
         if seat.round != self.round:
             self.round, self.latest = seat.round, []
         found = self.clients.setdefault(seat.client, Contributor())
         found.last_round = seat.round
         reason, error = None if seat.refused is None else seat.refused[:200], seat.error
-        if reason is not None:
+        if reason is None:
+            found.trained += 1
+        elif not under_way:
             found.refused += 1
             self.refusals.append((seat.round, seat.client, reason))
-        else:
-            found.trained += 1
         if seat.value is not None:
             found.worth += seat.value
             found.valued += 1
@@ -269,7 +269,8 @@ class _Read:
     utility: dict[int, float] = field(default_factory=dict)
     pace: deque[float] = field(default_factory=lambda: deque(maxlen=20))
     last: Mapping[str, Any] = field(default_factory=dict)
-    refused: int = 0
+    refused: int = 0  # by the rounds' figures, which count who was not waited for, too
+    under_way: int = 0
     left: int = 0
 
     @staticmethod
@@ -399,7 +400,9 @@ class LiveRun:
             return  # the next look reads both files from their beginnings
         for line in grown.lines:
             seat = Seat.of(line)
-            self._read.seats.add(seat)
+            under_way = is_under_way(self._config, seat)
+            self._read.under_way += under_way
+            self._read.seats.add(seat, under_way)
             touched.add(seat.client)
         self._read.left = max(self._read.left, grown.left)
 
@@ -447,7 +450,7 @@ class LiveRun:
             "name": self.name,
             **progress_of(self.folder, self._config, read.last, pace, time.time()),
             "pace_s": pace,
-            "refused": read.refused,
+            "refused": max(0, read.refused - read.under_way),
             "left": read.left,
             "damaged": read.metrics.damaged + read.clients.damaged,
         }
