@@ -1,0 +1,30 @@
+"""What runs at the server: the nodes' trees are put side by side, round after round."""
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedXgbBagging
+
+from xgboostexample.task import load_booster, load_server_data, metrics_of
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Play the rounds and keep the last model."""
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        model = arrays["0"].numpy().tobytes()
+        if not model:  # no trees yet
+            return None
+        return MetricRecord(metrics_of(load_booster(model, context.run_config), load_server_data()))
+
+    strategy = FedXgbBagging()
+    result = strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord([np.array([], dtype=np.uint8)]),
+        num_rounds=int(context.run_config["num-server-rounds"]),
+        evaluate_fn=evaluate,
+    )
+    load_booster(result.arrays["0"].numpy().tobytes(), context.run_config).save_model("final_model.json")
