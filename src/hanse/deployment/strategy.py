@@ -1,0 +1,335 @@
+"""A mechanism of hanse's in the place of a Flower strategy: its selection, weights, values and payments over a client
+app that stays as it is, with plain train and evaluate functions, in any framework.
+
+It has a strategy's ``start``, and no ``configure_train`` or ``aggregate_train``: a round of a mechanism may ask clients
+several times, and decides who trains from what it has learnt, which these two have no place for.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Message as FlowerMessage
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+from torch import Tensor, nn
+
+from hanse.base.errors import UserError
+from hanse.base.lock import Hold
+from hanse.core.entry import TOKEN
+from hanse.core.part import Context, Mechanism
+from hanse.core.telling import describe
+from hanse.data.federated import RemoteData
+from hanse.data.samples import Samples
+from hanse.data.spec import OBJECT
+from hanse.deployment.demands import demands_of
+from hanse.deployment.form import Form
+from hanse.deployment.link import FlowerFederation
+from hanse.deployment.members import Hello, Members
+from hanse.deployment.message import to_records
+from hanse.deployment.newcomers import LOG, pulled
+from hanse.deployment.plain import QUERY, Keys, PlainFederation
+from hanse.deployment.speaking import SPEAKS
+from hanse.federation.check import one_line
+from hanse.federation.codec import Message
+from hanse.federation.policy import Loyal
+from hanse.learning.by_function import Figures, FunctionEngine, FunctionJudge, figures_of
+from hanse.learning.job import Problem
+from hanse.mechanisms.registry import REASONS, unmet_needs
+from hanse.rounds.judge import Judge
+from hanse.rounds.round import Setup
+from hanse.runs.config import Experiment
+from hanse.runs.experiment import Observer, Run, play_setup
+from hanse.runs.names import MEMBERS
+from hanse.runs.rundir import claim, clear
+
+Evaluate = Callable[[ArrayRecord], Any]
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+ASK_S = 60.0  # so long apps may take to say whether they answer questions
+
+
+def strategy(
+    mechanism: str | Mapping[str, Any] | Mechanism,
+    *,
+    out: str | Path | None = None,
+    evaluate: Evaluate | None = None,
+    clients: int | None = None,
+    test: bool = True,
+    grant: float = 100.0,
+    seed: int = 0,
+    keys: Keys = Keys(),  # noqa: B008
+    observers: Sequence[Observer] = (),
+    overwrite: bool = False,
+    **options: Any,
+) -> MechanismStrategy:
+    """Return what plays a mechanism in the place of a Flower strategy: ``.start(grid, initial_arrays, num_rounds)``.
+
+    Args:
+        mechanism: its name ("greedyfed"), its table as in an experiment's ``[mechanism]``, or a Mechanism of one's own.
+        out: the run directory that it leaves, for ``hanse report``, ``statement``, ``serve`` and ``ledger``; without
+            it nothing is written.
+        evaluate: ``evaluate(arrays)`` says what a model is worth on the server's own samples: numbers by name ("loss",
+            "accuracy", ...) or one number, the more the better. Mechanisms that value updates need it.
+        clients: how many nodes take part; their arrival is waited for. Default: those that are there, at least two.
+        test: whether all nodes test the model after each round, by the app's evaluate function.
+        grant: tokens that each client begins with, where the mechanism pays.
+        seed: what is drawn at random follows from it.
+        keys: what the app's records are called, if not as in Flower's own strategies.
+        observers: see every round (:class:`hanse.runs.experiment.Observer`).
+        overwrite: whether a run in ``out`` may be replaced.
+        options: of the mechanism, such as ``clients_per_round=3``.
+
+    Raises UserError with a line for each thing that a mechanism asks and a plain app does not do.
+    """
+    table = mechanism
+    if isinstance(mechanism, str):
+        table = {"name": mechanism, **options}
+    elif options:
+        raise UserError(f"{next(iter(options))}: give a mechanism's options with its name, or in its table")
+    experiment = Experiment(mechanism=table, data={"source": OBJECT}, clients={"grant": grant}, run={"seed": seed})
+    lines = [line for demand in demands_of(experiment.mechanism.built) if (line := demand.never) is not None]
+    given = frozenset({"clients"}) | ({"validation"} if evaluate is not None else set())
+    given |= {"losses"} if keys.loss else set()
+    lines += [_in_flower(lack.line) for lack in unmet_needs(experiment.mechanism.built, given)]
+    if clients is not None and clients < 1:
+        lines.append(f"clients: {clients}: must be at least 1")
+    if lines:
+        raise UserError(*lines)
+    where = None if out is None else Path(out)
+    return MechanismStrategy(experiment, where, evaluate, clients, test, keys, tuple(observers), overwrite)
+
+
+def _in_flower(line: str) -> str:
+    """Return a line about a missing need in the words of this call."""
+    for need, instead in (
+        ("validation", "evaluate=..., a function that says what a model is worth"),
+        ("losses", 'each client\'s training loss: name its metric, as in keys=hanse.flower.Keys(loss="train_loss")'),
+    ):
+        line = line.replace(REASONS[need], instead)
+    return line
+
+
+@dataclass
+class MechanismStrategy:
+    """A mechanism that is started as a Flower strategy is; :func:`strategy` makes it. ``run`` is what it has played."""
+
+    experiment: Experiment
+    out: Path | None
+    evaluate: Evaluate | None
+    clients: int | None
+    test: bool
+    keys: Keys
+    observers: tuple[Observer, ...]
+    overwrite: bool
+    run: Run | None = field(default=None, init=False)
+
+    def summary(self) -> None:
+        """Log what is played."""
+        LOG.info("hanse: mechanism %s, run directory %s", self.experiment.mechanism.name, self.out or "none")
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Play the rounds as :meth:`flwr.serverapp.strategy.Strategy.start` does, and return what it returns.
+
+        What ``evaluate_fn`` says of each round's model is recorded as the server's test. Nodes that have not answered
+        within ``timeout`` seconds cost their seat. Raises UserError before round 0 for arrays that cannot be mixed, for
+        apps that do not answer what the mechanism asks, and for a run directory that is there already.
+        """
+        form = Form.of(initial_arrays)
+        with tempfile.TemporaryDirectory(prefix="hanse-") as scratch, Hold(self.out or Path(scratch) / "run") as hold:
+            if self.out is not None:
+                claim(hold, overwrite=self.overwrite)
+                if self.overwrite and self.out.exists():
+                    clear(self.out)
+                self.out.mkdir(parents=True, exist_ok=True)
+                hold.take()
+            members = Members(None if self.out is None else self.out / MEMBERS)
+            nodes = gathered(grid, self.clients)
+            self._register(grid, members, nodes, timeout)
+            federation = PlainFederation(
+                grid, members, form, self.keys, clients=len(nodes), seed=self.experiment.run.seed, deadline_s=timeout,
+                train_config=dict(train_config or {}), evaluate_config=dict(evaluate_config or {}),
+                speaking=bool(self._asks()),
+            )  # fmt: skip
+            result = Result()
+            server = _ServerTest(federation, form, evaluate_fn, result)
+            setup = self._setup(federation, form, form.row(initial_arrays), num_rounds, server)
+            server.first(initial_arrays)
+            settled, here = self._settled(len(nodes), num_rounds), None if self.out is None else hold
+            self.run = play_setup(settled, setup, [], self.observers, here)
+        return self._result(result, federation, form)
+
+    # ---- before round 0
+
+    def _asks(self) -> list[str]:
+        """Return what the mechanism's parts ask beside training, a line each."""
+        return [line for demand in demands_of(self.experiment.mechanism.built) if (line := demand.question) is not None]
+
+    def _register(self, grid: Grid, members: Members, nodes: Mapping[str, Any], timeout: float) -> None:
+        """Give the nodes numbers, in the order of their keys. Raises UserError for apps that lack what is asked."""
+        said: dict[str, Mapping[str, Any]] = {}
+        if questions := self._asks():
+            said, silent = introduced(grid, nodes, min(timeout, ASK_S))
+            if silent:
+                raise UserError(
+                    *questions,
+                    f"{len(silent)} of {len(nodes)} client apps do not answer such questions ({silent[0]}): add one "
+                    "line to the client app: app = hanse.flower.speaks(app)",
+                )
+        new = []
+        for key in sorted(nodes):
+            mine = said.get(key, {})
+            name = str(mine.get("name") or getattr(nodes[key], "name", "") or f"node {nodes[key].node_id}")
+            hello = {"num_samples": 0, "input_shape": [], "num_classes": None, "name": name[:80]}
+            new.append((key, Hello.of(json.dumps({**hello, "profile": mine.get("profile", {})}))))
+        members.register(new)
+
+    def _settled(self, clients: int, rounds: int) -> Experiment:
+        """Return the experiment as it is recorded."""
+        data = self.experiment.data.model_copy(update={"clients": clients, "object": "a Flower app's own"})
+        run = self.experiment.run.model_copy(update={"rounds": rounds})
+        model = type(self.experiment.model)(name=OBJECT, object="the arrays of a Flower app")
+        return self.experiment.model_copy(update={"data": data, "run": run, "model": model})
+
+    def _setup(self, federation: PlainFederation, form: Form, first: Tensor, rounds: int, server: _ServerTest) -> Setup:
+        mechanism, experiment, clients = self.experiment.mechanism.built, self.experiment, federation.clients
+        seed = experiment.run.seed
+        seats = getattr(mechanism.select, "clients_per_round", 1)
+        if isinstance(seats, int) and seats > clients and "clients_per_round" in experiment.mechanism.table:
+            raise UserError(f"clients_per_round: {seats}: more than the {clients} nodes that are here")
+        context = Context(
+            clients, rounds, seed, experiment.train.recipe, form.layout, lambda k: first.clone(), mechanism.slots()
+        )
+        judge = FunctionJudge(None if self.evaluate is None else self._judged(form))
+        samples = Samples(torch.zeros(1, 1), torch.zeros(1))  # in the place of those that evaluate_fn has
+        data = RemoteData.of([1] * clients, (1,), None, None, samples if server.evaluate_fn is not None else None)
+        return Setup(
+            mechanism,
+            federation,
+            context,
+            cast(Judge, judge),  # it has what mechanisms ask of one that needs no samples
+            data,
+            Problem(nn.Identity(), form.layout, "mse"),
+            FunctionEngine(server.figures),
+            torch.device("cpu"),
+            torch.arange(clients if self.test else 0).numpy(),
+            remote=True,
+            grant=round(experiment.clients.grant * TOKEN),
+            floor=round(experiment.ledger.floor * TOKEN),
+            about=describe(mechanism.slots(), {}, Loyal(), [], clients, seed),
+        )
+
+    def _judged(self, form: Form) -> Callable[[Tensor], Figures]:
+        evaluate = self.evaluate
+        assert evaluate is not None
+        return lambda row: figures_of(evaluate(form.arrays(row)), "evaluate")
+
+    # ---- after the last round
+
+    def _result(self, result: Result, federation: PlainFederation, form: Form) -> Result:
+        assert self.run is not None
+        if len(rows := self.run.table.shared):  # the first of the server's models
+            result.arrays = form.arrays(self.run.table.rows[int(rows[0])])
+        for records, found in (
+            (federation.trained, result.train_metrics_clientapp),
+            (federation.tested, result.evaluate_metrics_clientapp),
+        ):
+            for number, each in sorted(records.items()):
+                found[number] = _aggregated(each, self.keys.weighted_by)
+        return result
+
+
+@dataclass
+class _ServerTest:
+    """What ``evaluate_fn`` says of each round's model, for the result and for the record."""
+
+    federation: PlainFederation
+    form: Form
+    evaluate_fn: EvaluateFn | None
+    result: Result
+
+    def first(self, arrays: ArrayRecord) -> None:
+        """Test the model that training starts from."""
+        if self.evaluate_fn is not None and (said := self.evaluate_fn(0, arrays)) is not None:
+            self.result.evaluate_metrics_serverapp[0] = said
+
+    def figures(self, row: Tensor) -> Figures:
+        """Return the figures of a round's model."""
+        number = self.federation.round + 1
+        said = None if self.evaluate_fn is None else self.evaluate_fn(number, self.form.arrays(row))
+        if said is None:
+            return {}
+        self.result.evaluate_metrics_serverapp[number] = said
+        return figures_of(said, "evaluate_fn")
+
+
+def _aggregated(records: Sequence[MetricRecord], weighted_by: str) -> MetricRecord:
+    """Return the metrics of a round's replies as Flower's own strategies have them: means weighted by samples, of those
+    that all replies have.
+    """
+    common = set.intersection(*(set(one) for one in records)) if records else set()
+    alike = [RecordDict({"metrics": MetricRecord({k: v for k, v in one.items() if k in common})}) for one in records]
+    if not sum(float(cast(float, one[weighted_by])) for one in records):
+        return MetricRecord()
+    return aggregate_metricrecords(alike, weighted_by)
+
+
+def gathered(grid: Grid, clients: int | None) -> dict[str, Any]:
+    """Wait for the nodes that take part, and return them by key: the first ``clients`` (None: all, at least two)."""
+    told = -1
+    while True:
+        here = {FlowerFederation._key(node): node for node in grid.get_nodes()}
+        if len(here) >= (clients or 2):
+            return dict(sorted(here.items())[:clients])
+        if len(here) != told:
+            LOG.info("%d of %d nodes are here", len(here), clients or 2)
+            told = len(here)
+        time.sleep(0.5)
+
+
+def introduced(grid: Grid, nodes: Mapping[str, Any], seconds: float) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+    """Ask the nodes whether they answer questions: what they said of themselves, by key, and a reason for each that
+    does not.
+    """
+    question = to_records(Message("null"), kind=SPEAKS)
+    messages = [
+        FlowerMessage(question, dst_node_id=int(node.node_id), message_type=QUERY, ttl=seconds)
+        for node in nodes.values()
+    ]
+    waiting = {name: key for name, key in zip(grid.push_messages(messages), nodes, strict=False) if name}
+    said, silent, end = dict[str, Mapping[str, Any]](), list[str](), time.monotonic() + seconds
+    while waiting and time.monotonic() < end:
+        for name, answer in pulled(grid, list(waiting)):
+            key = waiting.pop(name, None)
+            if key is None:
+                continue
+            try:
+                if isinstance(answer, Exception):
+                    raise answer
+                if answer.has_error():
+                    silent.append(one_line(str(answer.error.reason)))
+                    continue
+                config = answer.content.get(SPEAKS)
+                said[key] = json.loads(str(cast(ConfigRecord, config)["said"]))
+            except Exception as wrong:  # whatever a client's bytes make it raise
+                silent.append(one_line(f"{type(wrong).__name__}: {wrong}"))
+        if waiting:
+            time.sleep(0.05)
+    return said, silent + ["no answer"] * len(waiting)
