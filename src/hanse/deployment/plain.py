@@ -70,7 +70,6 @@ class PlainFederation:
     deadline_s: float
     train_config: Mapping[str, Any] = field(default_factory=dict)
     evaluate_config: Mapping[str, Any] = field(default_factory=dict)
-    speaking: bool = False
     round: int = field(default=-1, init=False)  # the last in which somebody trained
     trained: dict[int, list[MetricRecord]] = field(default_factory=dict, init=False)
     tested: dict[int, list[MetricRecord]] = field(default_factory=dict, init=False)
@@ -98,7 +97,7 @@ class PlainFederation:
         nodes = self._nodes()
         if any(isinstance(task, Train) for r in requests for task in r.tasks):
             self.round = round
-        due = [(r, tasks) for r in requests if r.client in nodes for tasks in _messages(r, speaking=self.speaking)]
+        due = [(r, tasks) for r in requests if r.client in nodes for tasks in _messages(r)]
         seconds = deadline_s or self.deadline_s
         messages = [self._message(round, r, tasks, nodes[r.client], seconds) for r, tasks in due]
         ids = list(self.grid.push_messages(messages)) if messages else []
@@ -141,7 +140,8 @@ class PlainFederation:
         self, round: int, request: Request, tasks: tuple[Task, ...], node: int, seconds: float
     ) -> FlowerMessage:
         first = tasks[0]
-        if isinstance(first, Train) or (isinstance(first, Test) and not self.speaking):
+        if _is_plain(first):
+            assert isinstance(first, Train | Test)
             kind = MessageType.TRAIN if isinstance(first, Train) else MessageType.EVALUATE
             model = first.start if isinstance(first, Train) else first.model
             config = self.train_config if isinstance(first, Train) else self.evaluate_config
@@ -176,7 +176,7 @@ class PlainFederation:
             first = tasks[0]
             if isinstance(first, Train):
                 return [self._trained(round, request.client, first, answer.content)], size
-            if isinstance(first, Test) and not self.speaking:
+            if isinstance(first, Test) and _is_plain(first):
                 return [self._tested(round, first, answer.content)], size
             return self._said(request, tasks, answer.content), size
         except Exception as wrong:  # whatever a client's bytes make it raise is a refusal
@@ -219,11 +219,15 @@ class PlainFederation:
         return reply.results
 
 
-def _messages(request: Request, *, speaking: bool) -> list[tuple[Task, ...]]:
+def _is_plain(task: Task) -> bool:
+    """Say whether a train or evaluate message asks it: not the test of a mix that a client makes for itself."""
+    return isinstance(task, Train) or (isinstance(task, Test) and task.mixture is None)
+
+
+def _messages(request: Request) -> list[tuple[Task, ...]]:
     """Return the tasks of a request by the messages that ask them: one a seat, one a plain test, one for the rest."""
-    alone = [(t,) for t in request.tasks if isinstance(t, Train) or (isinstance(t, Test) and not speaking)]
-    rest = tuple(t for t in request.tasks if not any(t is one for (one,) in alone))
-    return [*alone, *([rest] if rest else [])]
+    rest = tuple(task for task in request.tasks if not _is_plain(task))
+    return [*((task,) for task in request.tasks if _is_plain(task)), *([rest] if rest else [])]
 
 
 def _put_together(request: Request, found: Mapping[int, Result | str]) -> Reply | None:

@@ -44,6 +44,7 @@ from hanse.federation.codec import Message
 from hanse.federation.policy import Loyal
 from hanse.learning.by_function import Figures, FunctionEngine, FunctionJudge, figures_of
 from hanse.learning.job import Problem
+from hanse.mechanisms.ifca import IFCA
 from hanse.mechanisms.registry import REASONS, unmet_needs
 from hanse.rounds.judge import Judge
 from hanse.rounds.round import Setup
@@ -63,6 +64,7 @@ def strategy(
     out: str | Path | None = None,
     evaluate: Evaluate | None = None,
     clients: int | None = None,
+    another: Callable[[int], ArrayRecord] | None = None,
     test: bool = True,
     grant: float = 100.0,
     seed: int = 0,
@@ -80,6 +82,8 @@ def strategy(
         evaluate: ``evaluate(arrays)`` says what a model is worth on the server's own samples: numbers by name ("loss",
             "accuracy", ...) or one number, the more the better. Mechanisms that value updates need it.
         clients: how many nodes take part; their arrival is waited for. Default: those that are there, at least two.
+        another: makes the k-th of several different models to start from (k from 1 on), for mechanisms with clusters or
+            tiers; without it all start from ``initial_arrays``.
         test: whether all nodes test the model after each round, by the app's evaluate function.
         grant: tokens that each client begins with, where the mechanism pays.
         seed: what is drawn at random follows from it.
@@ -97,15 +101,18 @@ def strategy(
         raise UserError(f"{next(iter(options))}: give a mechanism's options with its name, or in its table")
     experiment = Experiment(mechanism=table, data={"source": OBJECT}, clients={"grant": grant}, run={"seed": seed})
     lines = [line for demand in demands_of(experiment.mechanism.built) if (line := demand.never) is not None]
-    given = frozenset({"clients"}) | ({"validation"} if evaluate is not None else set())
+    given = frozenset({"clients", "client_validation"})  # an app's evaluate function has the samples
+    given |= {"validation"} if evaluate is not None else set()
     given |= {"losses"} if keys.loss else set()
     lines += [_in_flower(lack.line) for lack in unmet_needs(experiment.mechanism.built, given)]
+    if another is None and isinstance(experiment.mechanism.built.train, IFCA):
+        lines.append("mechanism.train: IFCA: clusters that start alike stay alike: give another=..., other models")
     if clients is not None and clients < 1:
         lines.append(f"clients: {clients}: must be at least 1")
     if lines:
         raise UserError(*lines)
     where = None if out is None else Path(out)
-    return MechanismStrategy(experiment, where, evaluate, clients, test, keys, tuple(observers), overwrite)
+    return MechanismStrategy(experiment, where, evaluate, clients, another, test, keys, tuple(observers), overwrite)
 
 
 def _in_flower(line: str) -> str:
@@ -126,6 +133,7 @@ class MechanismStrategy:
     out: Path | None
     evaluate: Evaluate | None
     clients: int | None
+    another: Callable[[int], ArrayRecord] | None
     test: bool
     keys: Keys
     observers: tuple[Observer, ...]
@@ -152,25 +160,22 @@ class MechanismStrategy:
         within ``timeout`` seconds cost their seat. Raises UserError before round 0 for arrays that cannot be mixed, for
         apps that do not answer what the mechanism asks, and for a run directory that is there already.
         """
-        form = Form.of(initial_arrays)
+        form, result = Form.of(initial_arrays), Result()
         with tempfile.TemporaryDirectory(prefix="hanse-") as scratch, Hold(self.out or Path(scratch) / "run") as hold:
             if self.out is not None:
                 claim(hold, overwrite=self.overwrite)
-                if self.overwrite and self.out.exists():
-                    clear(self.out)
-                self.out.mkdir(parents=True, exist_ok=True)
-                hold.take()
-            members = Members(None if self.out is None else self.out / MEMBERS)
             nodes = gathered(grid, self.clients)
-            self._register(grid, members, nodes, timeout)
+            hellos = self._hellos(grid, nodes, timeout)
+            members = Members(None if self.out is None else self.out / MEMBERS)
             federation = PlainFederation(
                 grid, members, form, self.keys, clients=len(nodes), seed=self.experiment.run.seed, deadline_s=timeout,
                 train_config=dict(train_config or {}), evaluate_config=dict(evaluate_config or {}),
-                speaking=bool(self._asks()),
             )  # fmt: skip
-            result = Result()
             server = _ServerTest(federation, form, evaluate_fn, result)
             setup = self._setup(federation, form, form.row(initial_arrays), num_rounds, server)
+            if self.out is not None:
+                self._make(hold)
+            members.register(hellos)
             server.first(initial_arrays)
             settled, here = self._settled(len(nodes), num_rounds), None if self.out is None else hold
             self.run = play_setup(settled, setup, [], self.observers, here)
@@ -182,8 +187,10 @@ class MechanismStrategy:
         """Return what the mechanism's parts ask beside training, a line each."""
         return [line for demand in demands_of(self.experiment.mechanism.built) if (line := demand.question) is not None]
 
-    def _register(self, grid: Grid, members: Members, nodes: Mapping[str, Any], timeout: float) -> None:
-        """Give the nodes numbers, in the order of their keys. Raises UserError for apps that lack what is asked."""
+    def _hellos(self, grid: Grid, nodes: Mapping[str, Any], timeout: float) -> list[tuple[str, Hello]]:
+        """Return what is known of the nodes, in the order of their numbers: that of their keys. Raises UserError for
+        apps that do not answer what is asked.
+        """
         said: dict[str, Mapping[str, Any]] = {}
         if questions := self._asks():
             said, silent = introduced(grid, nodes, min(timeout, ASK_S))
@@ -193,13 +200,20 @@ class MechanismStrategy:
                     f"{len(silent)} of {len(nodes)} client apps do not answer such questions ({silent[0]}): add one "
                     "line to the client app: app = hanse.flower.speaks(app)",
                 )
-        new = []
+        found = []
         for key in sorted(nodes):
             mine = said.get(key, {})
             name = str(mine.get("name") or getattr(nodes[key], "name", "") or f"node {nodes[key].node_id}")
             hello = {"num_samples": 0, "input_shape": [], "num_classes": None, "name": name[:80]}
-            new.append((key, Hello.of(json.dumps({**hello, "profile": mine.get("profile", {})}))))
-        members.register(new)
+            found.append((key, Hello.of(json.dumps({**hello, "profile": mine.get("profile", {})}))))
+        return found
+
+    def _make(self, hold: Hold) -> None:
+        """Make the run directory, empty."""
+        if self.overwrite and hold.folder.exists():
+            clear(hold.folder)
+        hold.folder.mkdir(parents=True, exist_ok=True)
+        hold.take()
 
     def _settled(self, clients: int, rounds: int) -> Experiment:
         """Return the experiment as it is recorded."""
@@ -214,9 +228,11 @@ class MechanismStrategy:
         seats = getattr(mechanism.select, "clients_per_round", 1)
         if isinstance(seats, int) and seats > clients and "clients_per_round" in experiment.mechanism.table:
             raise UserError(f"clients_per_round: {seats}: more than the {clients} nodes that are here")
-        context = Context(
-            clients, rounds, seed, experiment.train.recipe, form.layout, lambda k: first.clone(), mechanism.slots()
-        )
+
+        def initial(k: int) -> Tensor:
+            return first.clone() if k == 0 or self.another is None else form.row(self.another(k))
+
+        context = Context(clients, rounds, seed, experiment.train.recipe, form.layout, initial, mechanism.slots())
         judge = FunctionJudge(None if self.evaluate is None else self._judged(form))
         samples = Samples(torch.zeros(1, 1), torch.zeros(1))  # in the place of those that evaluate_fn has
         data = RemoteData.of([1] * clients, (1,), None, None, samples if server.evaluate_fn is not None else None)
