@@ -106,6 +106,8 @@ class _Asked:
 
 
 def _without_own(reply: Reply) -> Reply:
-    """Return the reply without the weights of the client's own mixtures, and without bytes, which the server counts."""
-    results = tuple(replace(r, weights=None) if isinstance(r, Tested) else r for r in reply.results)
+    """Return the reply without the weights of the client's own mixtures, without errors, which an evaluate function
+    does not know, and without bytes, which the server counts.
+    """
+    results = tuple(replace(r, weights=None, loss_error=None) if isinstance(r, Tested) else r for r in reply.results)
     return replace(reply, results=results, bytes_down=0, bytes_up=0, arrival=None)

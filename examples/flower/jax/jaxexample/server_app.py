@@ -12,13 +12,10 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Play the rounds and print the last model's error."""
+    arrays = ArrayRecord({name: Array(a) for name, a in get_params(load_model()).items()})
+    rounds = int(context.run_config["num-server-rounds"])
     strategy = FedAdam(eta=0.1)
-    result = strategy.start(
-        grid=grid,
-        initial_arrays=ArrayRecord({name: Array(a) for name, a in get_params(load_model()).items()}),
-        num_rounds=int(context.run_config["num-server-rounds"]),
-        evaluate_fn=evaluate,
-    )
+    result = strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)
     print("the last model:", dict(evaluate(-1, result.arrays)))
 
 

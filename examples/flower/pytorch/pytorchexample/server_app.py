@@ -14,14 +14,10 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Play the rounds and keep the last model."""
     config = context.run_config
+    arrays, rounds = ArrayRecord(Net().state_dict()), int(config["num-server-rounds"])
+    lr = ConfigRecord({"lr": config["learning-rate"]})
     strategy = FedAvg()
-    result = strategy.start(
-        grid=grid,
-        initial_arrays=ArrayRecord(Net().state_dict()),
-        train_config=ConfigRecord({"lr": config["learning-rate"]}),
-        num_rounds=int(config["num-server-rounds"]),
-        evaluate_fn=evaluate,
-    )
+    result = strategy.start(grid, arrays, num_rounds=rounds, train_config=lr, evaluate_fn=evaluate)
     torch.save(result.arrays.to_torch_state_dict(), "final_model.pt")
 
 

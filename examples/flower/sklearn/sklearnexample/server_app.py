@@ -15,13 +15,9 @@ def main(grid: Grid, context: Context) -> None:
     """Play the rounds and print the last model's accuracy."""
     config = context.run_config
     model = create_model(float(config["penalty-c"]), int(config["local-epochs"]))
+    arrays, rounds = ArrayRecord(get_parameters(model)), int(config["num-server-rounds"])
     strategy = FedAvg()
-    result = strategy.start(
-        grid=grid,
-        initial_arrays=ArrayRecord(get_parameters(model)),
-        num_rounds=int(config["num-server-rounds"]),
-        evaluate_fn=evaluate,
-    )
+    result = strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)
     print("the last model:", dict(evaluate(-1, result.arrays)))
 
 

@@ -20,11 +20,7 @@ def main(grid: Grid, context: Context) -> None:
             return None
         return MetricRecord(metrics_of(load_booster(model, context.run_config), load_server_data()))
 
+    arrays, rounds = ArrayRecord([np.array([], dtype=np.uint8)]), int(context.run_config["num-server-rounds"])
     strategy = FedXgbBagging()
-    result = strategy.start(
-        grid=grid,
-        initial_arrays=ArrayRecord([np.array([], dtype=np.uint8)]),
-        num_rounds=int(context.run_config["num-server-rounds"]),
-        evaluate_fn=evaluate,
-    )
+    result = strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)
     load_booster(result.arrays["0"].numpy().tobytes(), context.run_config).save_model("final_model.json")
