@@ -4,6 +4,7 @@ from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam
 
+import hanse
 from jaxexample.task import get_params, load_model, load_server_data, loss_fn, set_params
 
 app = ServerApp()
@@ -15,7 +16,8 @@ def main(grid: Grid, context: Context) -> None:
     arrays = ArrayRecord({name: Array(a) for name, a in get_params(load_model()).items()})
     rounds = int(context.run_config["num-server-rounds"])
     strategy = FedAdam(eta=0.1)
-    result = strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)
+    with hanse.valued(strategy, validation=lambda arrays: evaluate(0, arrays), out="runs/valued") as strategy:
+        result = strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)
     print("the last model:", dict(evaluate(-1, result.arrays)))
 
 

@@ -5,6 +5,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+import hanse
 from pytorchexample.task import Net, load_server_data, test
 
 app = ServerApp()
@@ -17,7 +18,8 @@ def main(grid: Grid, context: Context) -> None:
     arrays, rounds = ArrayRecord(Net().state_dict()), int(config["num-server-rounds"])
     lr = ConfigRecord({"lr": config["learning-rate"]})
     strategy = FedAvg()
-    result = strategy.start(grid, arrays, num_rounds=rounds, train_config=lr, evaluate_fn=evaluate)
+    with hanse.valued(strategy, validation=lambda arrays: evaluate(0, arrays), out="runs/valued") as strategy:
+        result = strategy.start(grid, arrays, num_rounds=rounds, train_config=lr, evaluate_fn=evaluate)
     torch.save(result.arrays.to_torch_state_dict(), "final_model.pt")
 
 

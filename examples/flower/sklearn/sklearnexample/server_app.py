@@ -5,6 +5,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from sklearn.metrics import log_loss
 
+import hanse
 from sklearnexample.task import create_model, get_parameters, load_server_data, set_parameters
 
 app = ServerApp()
@@ -17,7 +18,8 @@ def main(grid: Grid, context: Context) -> None:
     model = create_model(float(config["penalty-c"]), int(config["local-epochs"]))
     arrays, rounds = ArrayRecord(get_parameters(model)), int(config["num-server-rounds"])
     strategy = FedAvg()
-    result = strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)
+    with hanse.valued(strategy, validation=lambda arrays: evaluate(0, arrays), out="runs/valued") as strategy:
+        result = strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)
     print("the last model:", dict(evaluate(-1, result.arrays)))
 
 

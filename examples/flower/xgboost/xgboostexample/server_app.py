@@ -7,6 +7,7 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedXgbBagging
 
+import hanse
 from xgboostexample.task import load_booster, load_server_data, metrics_of
 
 app = ServerApp()
@@ -24,5 +25,6 @@ def main(grid: Grid, context: Context) -> None:
 
     arrays, rounds = ArrayRecord([np.array([], dtype=np.uint8)]), int(context.run_config["num-server-rounds"])
     strategy = FedXgbBagging()
-    result = strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)
+    with hanse.valued(strategy, validation=lambda arrays: evaluate(0, arrays), out="runs/valued") as strategy:
+        result = strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)
     load_booster(result.arrays["0"].numpy().tobytes(), context.run_config).save_model("final_model.json")
