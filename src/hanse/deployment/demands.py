@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from hanse.core.calling import method_of
 from hanse.core.part import Mechanism, Part
@@ -12,6 +13,7 @@ from hanse.mechanisms.fedsoft import FedSoft
 from hanse.mechanisms.ifca import IFCA
 from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.pifl import OneShot, PretrainedTiers, ServerTokens, Tokens
+from hanse.mechanisms.registry import is_rule
 from hanse.mechanisms.select import PowerOfChoice
 from hanse.mechanisms.server_steps import QFedAvg
 from hanse.mechanisms.set_aware import SetAware
@@ -90,6 +92,6 @@ def _of_part(slot: str, part: Part) -> Iterator[Demand]:
 def _and_of(part: Part) -> Iterator[Part]:
     """Yield a part and what it is made ``of``."""
     yield part
-    inner = getattr(part, "of", None)
-    if hasattr(inner, "aggregate"):
+    inner: Any = getattr(part, "of", None)
+    if is_rule(inner):
         yield from _and_of(inner)

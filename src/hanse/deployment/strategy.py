@@ -188,7 +188,7 @@ class MechanismStrategy:
         return [line for demand in demands_of(self.experiment.mechanism.built) if (line := demand.question) is not None]
 
     def _hellos(self, grid: Grid, nodes: Mapping[str, Any], timeout: float) -> list[tuple[str, Hello]]:
-        """Return what is known of the nodes, in the order of their numbers: that of their keys. Raises UserError for
+        """Return what is known of the nodes, in the order of their numbers. Raises UserError for
         apps that do not answer what is asked.
         """
         said: dict[str, Mapping[str, Any]] = {}
@@ -201,7 +201,7 @@ class MechanismStrategy:
                     "line to the client app: app = hanse.flower.speaks(app)",
                 )
         found = []
-        for key in sorted(nodes):
+        for key in nodes:
             mine = said.get(key, {})
             name = str(mine.get("name") or getattr(nodes[key], "name", "") or f"node {nodes[key].node_id}")
             hello = {"num_samples": 0, "input_shape": [], "num_classes": None, "name": name[:80]}
@@ -308,12 +308,15 @@ def _aggregated(records: Sequence[MetricRecord], weighted_by: str) -> MetricReco
 
 
 def gathered(grid: Grid, clients: int | None) -> dict[str, Any]:
-    """Wait for the nodes that take part, and return them by key: the first ``clients`` (None: all, at least two)."""
+    """Wait for the nodes that take part, and return them by key, in the order of their ids: the first ``clients``, or
+    all (at least two) if that is None.
+    """
     told = -1
     while True:
         here = {FlowerFederation._key(node): node for node in grid.get_nodes()}
         if len(here) >= (clients or 2):
-            return dict(sorted(here.items())[:clients])
+            ordered = sorted(here.items(), key=lambda item: (int(item[1].node_id), item[0]))
+            return dict(ordered[:clients])
         if len(here) != told:
             LOG.info("%d of %d nodes are here", len(here), clients or 2)
             told = len(here)

@@ -82,7 +82,7 @@ def worth_of(figures: Figures, utility: str) -> float:
     return found if math.isfinite(found) else WORST
 
 
-@dataclass(frozen=True)
+@dataclass
 class FunctionEngine:
     """Scores models by a function; the samples that it is handed play no role, since the function has its own."""
 
