@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+
+from hanse.core.entry import MINT, TOKEN, Transaction, client
+from hanse.core.part import Settlement, SettlePart, State, View
+from hanse.ledger.split import split
 
 SHAPES = {"w": (4, 3), "b": (3,)}
 
@@ -79,3 +84,22 @@ def failed(reply: Message) -> Message:
     found = Message(Error(2, "out of memory"), reply_to=reply)
     found.metadata.__dict__["_src_node_id"] = reply.metadata.src_node_id
     return found
+
+
+@dataclass(frozen=True)
+class Wages(SettlePart):
+    """At the end of a round ``pot`` tokens are minted for those who were worth something, in proportion."""
+
+    needs = frozenset({"values"})
+    pot: int = 10
+
+    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+        if view.stage != "close" or view.values is None:
+            return Settlement(), state
+        clients, values = view.values.by_client(view)
+        worth = np.maximum(values, 0)
+        if not worth.any():
+            return Settlement(), state
+        to = [(client(c), u) for c, u in zip(clients.tolist(), split(self.pot * TOKEN, worth.tolist()), strict=True)]
+        paid = Transaction("wages", "wages", ((MINT, -self.pot * TOKEN), *((c, u) for c, u in to if u)))
+        return Settlement(transactions=(paid,)), state

@@ -2,9 +2,9 @@
 
 How it is wrapped. Flower's ``Strategy.start`` calls ``configure_train``, ``aggregate_train``, ``configure_evaluate``
 and ``aggregate_evaluate`` of the strategy itself. So for the life of a ``with`` block the strategy *object* gets
-attributes of these names, which call its own methods and listen; they are gone at its end. Its class, its ``isinstance``, its own
-``start`` and references to it stay what they are, and ``super()`` inside it never meets them. While a method of its own
-works they are taken off, so that a strategy which copies or saves itself finds itself as its author wrote it.
+attributes of these names, which call its own methods and listen; they are gone at its end. Its class, its own ``start``
+and references to it stay what they are, and ``super()`` inside it never meets them. While a method of its own works
+they are taken off, so that a strategy which copies or saves itself finds itself as its author wrote it.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord
 
+from hanse.base.errors import first_line
 from hanse.core.part import (
     Aggregate,
     Aggregated,
@@ -41,6 +42,7 @@ from hanse.mechanisms.train import SharedModel
 from hanse.mechanisms.value import GTG, Exact, Mixture
 
 STRATEGY = frozenset({"strategy"})
+OTHER = "aggregated again, the same replies made another model: it has state that a copy does not carry"
 FEW = 6  # replies: up to so many all coalitions are aggregated again
 GAIN = Measure(
     "first-order share of the gain",
@@ -99,16 +101,17 @@ class Watched:
         return bool(((mean - made).abs() <= near * 0.1 + 1e-5 * mean.abs()).all())
 
     def settled(self) -> None:
-        """Find out what kind of aggregate it was. Raises NotAgain if a copy of the strategy makes another one."""
+        """Find out what kind of aggregate it was, and whether a copy of the strategy makes the same one."""
         self.average = self.average or self.averaged()
         if self.average or self.again is None or self.made is None:
             return
-        remade = self.again.made(list(self.again.replies))
-        if remade is None or not same(self.made, remade):
-            self.again, self.why_not = (
-                None,
-                ("aggregated again, the same replies made another model: it has state that a copy does not carry"),
-            )
+        try:
+            remade = self.again.made(list(self.again.replies))
+            sound, why = remade is not None and same(self.made, remade), OTHER
+        except Exception as wrong:
+            sound, why = False, str(wrong) if isinstance(wrong, NotAgain) else first_line(wrong)
+        if not sound:
+            self.again, self.why_not = None, why
 
 
 def same(one: ArrayRecord, other: ArrayRecord) -> bool:
