@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from logging import INFO
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+from flwr.supercore import log
 from torch import Tensor, nn
 
 from hanse.base.errors import UserError
@@ -34,9 +36,9 @@ from hanse.data.spec import OBJECT
 from hanse.deployment.demands import demands_of
 from hanse.deployment.form import Form
 from hanse.deployment.link import FlowerFederation
-from hanse.deployment.members import Hello, Members
+from hanse.deployment.members import NAME, Hello, Members
 from hanse.deployment.message import to_records
-from hanse.deployment.newcomers import LOG, pulled
+from hanse.deployment.newcomers import pulled
 from hanse.deployment.plain import QUERY, Keys, PlainFederation
 from hanse.deployment.speaking import SPEAKS
 from hanse.federation.check import one_line
@@ -141,8 +143,8 @@ class MechanismStrategy:
     run: Run | None = field(default=None, init=False)
 
     def summary(self) -> None:
-        """Log what is played."""
-        LOG.info("hanse: mechanism %s, run directory %s", self.experiment.mechanism.name, self.out or "none")
+        """Log what is played, as Flower's strategies do."""
+        log(INFO, "hanse: mechanism %s, run directory %s", self.experiment.mechanism.name, self.out or "none")
 
     def start(
         self,
@@ -160,6 +162,8 @@ class MechanismStrategy:
         within ``timeout`` seconds cost their seat. Raises UserError before round 0 for arrays that cannot be mixed, for
         apps that do not answer what the mechanism asks, and for a run directory that is there already.
         """
+        if num_rounds < 1:
+            raise UserError(f"num_rounds: {num_rounds}: must be at least 1")
         form, result = Form.of(initial_arrays), Result()
         with tempfile.TemporaryDirectory(prefix="hanse-") as scratch, Hold(self.out or Path(scratch) / "run") as hold:
             if self.out is not None:
@@ -176,9 +180,10 @@ class MechanismStrategy:
             if self.out is not None:
                 self._make(hold)
             members.register(hellos)
+            self.summary()
             server.first(initial_arrays)
             settled, here = self._settled(len(nodes), num_rounds), None if self.out is None else hold
-            self.run = play_setup(settled, setup, [], self.observers, here)
+            self.run = play_setup(settled, setup, [], [_Told(num_rounds), *self.observers], here)
         return self._result(result, federation, form)
 
     # ---- before round 0
@@ -191,7 +196,7 @@ class MechanismStrategy:
         """Return what is known of the nodes, in the order of their numbers. Raises UserError for
         apps that do not answer what is asked.
         """
-        said: dict[str, Mapping[str, Any]] = {}
+        said: dict[str, Hello] = {}
         if questions := self._asks():
             said, silent = introduced(grid, nodes, min(timeout, ASK_S))
             if silent:
@@ -200,13 +205,7 @@ class MechanismStrategy:
                     f"{len(silent)} of {len(nodes)} client apps do not answer such questions ({silent[0]}): add one "
                     "line to the client app: app = hanse.flower.speaks(app)",
                 )
-        found = []
-        for key in nodes:
-            mine = said.get(key, {})
-            name = str(mine.get("name") or getattr(nodes[key], "name", "") or f"node {nodes[key].node_id}")
-            hello = {"num_samples": 0, "input_shape": [], "num_classes": None, "name": name[:80]}
-            found.append((key, Hello.of(json.dumps({**hello, "profile": mine.get("profile", {})}))))
-        return found
+        return [(key, said[key] if key in said else hello_of(node, {})) for key, node in nodes.items()]
 
     def _make(self, hold: Hold) -> None:
         """Make the run directory, empty."""
@@ -296,6 +295,20 @@ class _ServerTest:
         return figures_of(said, "evaluate_fn")
 
 
+@dataclass(frozen=True)
+class _Told:
+    """Logs each round where Flower's own strategies do."""
+
+    rounds: int
+
+    def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
+        """Log a finished round."""
+        figures = [f"{name} {x:.4g}" for name in ("test/loss", "test/accuracy") if (x := metrics.get(name)) is not None]
+        answered = f"{metrics.get('answered', 0)} of {metrics.get('seats', 0)} seats answered"
+        said = [metrics["failed"]] if "failed" in metrics else [answered, *figures]
+        log(INFO, "[ROUND %s/%s] %s", metrics["round"] + 1, self.rounds, ", ".join(said))
+
+
 def _aggregated(records: Sequence[MetricRecord], weighted_by: str) -> MetricRecord:
     """Return the metrics of a round's replies as Flower's own strategies have them: means weighted by samples, of those
     that all replies have.
@@ -318,12 +331,19 @@ def gathered(grid: Grid, clients: int | None) -> dict[str, Any]:
             ordered = sorted(here.items(), key=lambda item: (int(item[1].node_id), item[0]))
             return dict(ordered[:clients])
         if len(here) != told:
-            LOG.info("%d of %d nodes are here", len(here), clients or 2)
+            log(INFO, "Waiting for nodes: %s of %s are here", len(here), clients or 2)
             told = len(here)
         time.sleep(0.5)
 
 
-def introduced(grid: Grid, nodes: Mapping[str, Any], seconds: float) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+def hello_of(node: Any, said: Mapping[str, Any]) -> Hello:
+    """Return what is known of a node, with what its app ``said`` of itself. Raises ValueError for what is unsound."""
+    name = str(said.get("name") or getattr(node, "name", "") or f"node {node.node_id}")
+    hello = {"num_samples": 0, "input_shape": [], "num_classes": None, "name": one_line(name)[:NAME]}
+    return Hello.of(json.dumps({**hello, "profile": said.get("profile", {})}))
+
+
+def introduced(grid: Grid, nodes: Mapping[str, Any], seconds: float) -> tuple[dict[str, Hello], list[str]]:
     """Ask the nodes whether they answer questions: what they said of themselves, by key, and a reason for each that
     does not.
     """
@@ -333,7 +353,7 @@ def introduced(grid: Grid, nodes: Mapping[str, Any], seconds: float) -> tuple[di
         for node in nodes.values()
     ]
     waiting = {name: key for name, key in zip(grid.push_messages(messages), nodes, strict=False) if name}
-    said, silent, end = dict[str, Mapping[str, Any]](), list[str](), time.monotonic() + seconds
+    said, silent, end = dict[str, Hello](), list[str](), time.monotonic() + seconds
     while waiting and time.monotonic() < end:
         for name, answer in pulled(grid, list(waiting)):
             key = waiting.pop(name, None)
@@ -346,7 +366,7 @@ def introduced(grid: Grid, nodes: Mapping[str, Any], seconds: float) -> tuple[di
                     silent.append(one_line(str(answer.error.reason)))
                     continue
                 config = answer.content.get(SPEAKS)
-                said[key] = json.loads(str(cast(ConfigRecord, config)["said"]))
+                said[key] = hello_of(nodes[key], json.loads(str(cast(ConfigRecord, config)["said"])))
             except Exception as wrong:  # whatever a client's bytes make it raise
                 silent.append(one_line(f"{type(wrong).__name__}: {wrong}"))
         if waiting:
