@@ -187,3 +187,30 @@ def test_a_metric_that_says_the_loss_can_be_named() -> None:
     ours = strategy("oort", clients_per_round=2, keys=Keys(loss="train_loss"))
     result = ours.start(grid_of(three()), FIRST, num_rounds=1)
     assert list(result.train_metrics_clientapp) == [1]
+
+
+def test_an_evaluate_that_fails_undoes_its_round(tmp_path: Path) -> None:
+    calls = []
+
+    def sometimes(arrays: ArrayRecord) -> float:
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("disk full")
+        return -worth(arrays)["loss"]
+
+    ours = strategy("fedavg", value="leave_one_out", clients_per_round=3, evaluate=sometimes, out=tmp_path / "run")
+    result = ours.start(grid_of(three()), FIRST, num_rounds=2)
+    first, second = played_lines(tmp_path / "run", METRICS)
+    assert "disk full" in first["failed"]
+    assert second["value/sum"] is not None
+    assert np.allclose(result.arrays["w"].numpy(), 14 / 6 * STEPS, atol=1e-6)  # one round counts
+
+
+def test_what_a_speaking_app_says_of_itself_is_held_to_bounds() -> None:
+    apps = {i: speaks(plain_app(), profile={"cost": [1]}) for i in range(3)}  # no plain value
+    with pytest.raises(UserError, match="3 of 3 client apps do not answer such questions"):
+        strategy("power_of_choice").start(grid_of(apps), FIRST)
+    with pytest.raises(UserError, match="num_rounds: 0: must be at least 1"):
+        strategy("fedavg").start(grid_of(three()), FIRST, num_rounds=0)
+    with pytest.raises(UserError, match="clients_per_round: 9: more than the 3 nodes"):
+        strategy("fedavg", clients_per_round=9).start(grid_of(three()), FIRST)
