@@ -23,8 +23,9 @@ from hanse.deployment.demands import ANSWERED, AT_CLIENTS, AT_SERVER
 from hanse.deployment.form import Form
 from hanse.federation.codec import WireError
 from hanse.flower import Keys, speaks, strategy
-from hanse.learning.by_function import FunctionCoalitions, figures_of, worth_of
+from hanse.learning.by_function import FunctionCoalitions
 from hanse.learning.coalitions import WORST
+from hanse.learning.figures import figures_of, worth_of
 from hanse.mechanisms.registry import PARTS
 from hanse.runs.record import METRICS, SEATS, load_run, played_lines
 

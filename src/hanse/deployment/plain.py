@@ -25,7 +25,7 @@ from hanse.deployment.message import from_records, said_beside, to_records
 from hanse.deployment.newcomers import pulled
 from hanse.federation.check import one_line, reading, room
 from hanse.federation.codec import WireError, pack, unpack_reply
-from hanse.learning.by_function import accuracy_of, loss_of
+from hanse.learning.figures import accuracy_of, loss_of
 
 QUERY = "query.hanse"
 

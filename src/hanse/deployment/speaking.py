@@ -24,7 +24,8 @@ from hanse.deployment.message import from_records, to_records
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import Loyal
-from hanse.learning.by_function import Figures, FunctionEngine
+from hanse.learning.by_function import FunctionEngine
+from hanse.learning.figures import Figures
 from hanse.learning.job import Problem
 
 SPEAKS = "speaks"

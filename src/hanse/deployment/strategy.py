@@ -7,9 +7,7 @@ several times, and decides who trains from what it has learnt, which these two h
 
 from __future__ import annotations
 
-import json
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import INFO
@@ -17,11 +15,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from flwr.app import Message as FlowerMessage
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore import log
 from torch import Tensor, nn
 
@@ -35,16 +31,13 @@ from hanse.data.samples import Samples
 from hanse.data.spec import OBJECT
 from hanse.deployment.demands import demands_of
 from hanse.deployment.form import Form
-from hanse.deployment.link import FlowerFederation
-from hanse.deployment.members import NAME, Hello, Members
-from hanse.deployment.message import to_records
-from hanse.deployment.newcomers import pulled
-from hanse.deployment.plain import QUERY, Keys, PlainFederation
-from hanse.deployment.speaking import SPEAKS
-from hanse.federation.check import one_line
-from hanse.federation.codec import Message
+from hanse.deployment.gathering import gathered, hello_of, introduced
+from hanse.deployment.members import Hello, Members
+from hanse.deployment.plain import Keys, PlainFederation
+from hanse.deployment.result import EvaluateFn, ServerTest, Told, aggregated
 from hanse.federation.policy import Loyal
-from hanse.learning.by_function import Figures, FunctionEngine, FunctionJudge, figures_of
+from hanse.learning.by_function import FunctionEngine, FunctionJudge
+from hanse.learning.figures import Figures, figures_of
 from hanse.learning.job import Problem
 from hanse.mechanisms.ifca import IFCA
 from hanse.mechanisms.registry import REASONS, unmet_needs
@@ -56,7 +49,6 @@ from hanse.runs.names import MEMBERS
 from hanse.runs.rundir import claim, clear
 
 Evaluate = Callable[[ArrayRecord], Any]
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 ASK_S = 60.0  # so long apps may take to say whether they answer questions
 
 
@@ -175,7 +167,7 @@ class MechanismStrategy:
                 grid, members, form, self.keys, clients=len(nodes), seed=self.experiment.run.seed, deadline_s=timeout,
                 train_config=dict(train_config or {}), evaluate_config=dict(evaluate_config or {}),
             )  # fmt: skip
-            server = _ServerTest(federation, form, evaluate_fn, result)
+            server = ServerTest(federation, form, evaluate_fn, result)
             setup = self._setup(federation, form, form.row(initial_arrays), num_rounds, server)
             if self.out is not None:
                 self._make(hold)
@@ -183,7 +175,8 @@ class MechanismStrategy:
             self.summary()
             server.first(initial_arrays)
             settled, here = self._settled(len(nodes), num_rounds), None if self.out is None else hold
-            self.run = play_setup(settled, setup, [], [_Told(num_rounds), *self.observers], here)
+            observers = [cast(Observer, Told(num_rounds)), *self.observers]  # it has one of an observer's methods
+            self.run = play_setup(settled, setup, [], observers, here)
         return self._result(result, federation, form)
 
     # ---- before round 0
@@ -221,7 +214,7 @@ class MechanismStrategy:
         model = type(self.experiment.model)(name=OBJECT, object="the arrays of a Flower app")
         return self.experiment.model_copy(update={"data": data, "run": run, "model": model})
 
-    def _setup(self, federation: PlainFederation, form: Form, first: Tensor, rounds: int, server: _ServerTest) -> Setup:
+    def _setup(self, federation: PlainFederation, form: Form, first: Tensor, rounds: int, server: ServerTest) -> Setup:
         mechanism, experiment, clients = self.experiment.mechanism.built, self.experiment, federation.clients
         seed = experiment.run.seed
         seats = getattr(mechanism.select, "clients_per_round", 1)
@@ -267,108 +260,5 @@ class MechanismStrategy:
             (federation.tested, result.evaluate_metrics_clientapp),
         ):
             for number, each in sorted(records.items()):
-                found[number] = _aggregated(each, self.keys.weighted_by)
+                found[number] = aggregated(each, self.keys.weighted_by)
         return result
-
-
-@dataclass
-class _ServerTest:
-    """What ``evaluate_fn`` says of each round's model, for the result and for the record."""
-
-    federation: PlainFederation
-    form: Form
-    evaluate_fn: EvaluateFn | None
-    result: Result
-
-    def first(self, arrays: ArrayRecord) -> None:
-        """Test the model that training starts from."""
-        if self.evaluate_fn is not None and (said := self.evaluate_fn(0, arrays)) is not None:
-            self.result.evaluate_metrics_serverapp[0] = said
-
-    def figures(self, row: Tensor) -> Figures:
-        """Return the figures of a round's model."""
-        number = self.federation.round + 1
-        said = None if self.evaluate_fn is None else self.evaluate_fn(number, self.form.arrays(row))
-        if said is None:
-            return {}
-        self.result.evaluate_metrics_serverapp[number] = said
-        return figures_of(said, "evaluate_fn")
-
-
-@dataclass(frozen=True)
-class _Told:
-    """Logs each round where Flower's own strategies do."""
-
-    rounds: int
-
-    def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
-        """Log a finished round."""
-        figures = [f"{name} {x:.4g}" for name in ("test/loss", "test/accuracy") if (x := metrics.get(name)) is not None]
-        answered = f"{metrics.get('answered', 0)} of {metrics.get('seats', 0)} seats answered"
-        said = [metrics["failed"]] if "failed" in metrics else [answered, *figures]
-        log(INFO, "[ROUND %s/%s] %s", metrics["round"] + 1, self.rounds, ", ".join(said))
-
-
-def _aggregated(records: Sequence[MetricRecord], weighted_by: str) -> MetricRecord:
-    """Return the metrics of a round's replies as Flower's own strategies have them: means weighted by samples, of those
-    that all replies have.
-    """
-    common = set.intersection(*(set(one) for one in records)) if records else set()
-    alike = [RecordDict({"metrics": MetricRecord({k: v for k, v in one.items() if k in common})}) for one in records]
-    if not sum(float(cast(float, one[weighted_by])) for one in records):
-        return MetricRecord()
-    return aggregate_metricrecords(alike, weighted_by)
-
-
-def gathered(grid: Grid, clients: int | None) -> dict[str, Any]:
-    """Wait for the nodes that take part, and return them by key, in the order of their ids: the first ``clients``, or
-    all (at least two) if that is None.
-    """
-    told = -1
-    while True:
-        here = {FlowerFederation._key(node): node for node in grid.get_nodes()}
-        if len(here) >= (clients or 2):
-            ordered = sorted(here.items(), key=lambda item: (int(item[1].node_id), item[0]))
-            return dict(ordered[:clients])
-        if len(here) != told:
-            log(INFO, "Waiting for nodes: %s of %s are here", len(here), clients or 2)
-            told = len(here)
-        time.sleep(0.5)
-
-
-def hello_of(node: Any, said: Mapping[str, Any]) -> Hello:
-    """Return what is known of a node, with what its app ``said`` of itself. Raises ValueError for what is unsound."""
-    name = str(said.get("name") or getattr(node, "name", "") or f"node {node.node_id}")
-    hello = {"num_samples": 0, "input_shape": [], "num_classes": None, "name": one_line(name)[:NAME]}
-    return Hello.of(json.dumps({**hello, "profile": said.get("profile", {})}))
-
-
-def introduced(grid: Grid, nodes: Mapping[str, Any], seconds: float) -> tuple[dict[str, Hello], list[str]]:
-    """Ask the nodes whether they answer questions: what they said of themselves, by key, and a reason for each that
-    does not.
-    """
-    question = to_records(Message("null"), kind=SPEAKS)
-    messages = [
-        FlowerMessage(question, dst_node_id=int(node.node_id), message_type=QUERY, ttl=seconds)
-        for node in nodes.values()
-    ]
-    waiting = {name: key for name, key in zip(grid.push_messages(messages), nodes, strict=False) if name}
-    said, silent, end = dict[str, Hello](), list[str](), time.monotonic() + seconds
-    while waiting and time.monotonic() < end:
-        for name, answer in pulled(grid, list(waiting)):
-            key = waiting.pop(name, None)
-            if key is None:
-                continue
-            try:
-                if isinstance(answer, Exception):
-                    raise answer
-                if answer.has_error():
-                    silent.append(one_line(str(answer.error.reason)))
-                    continue
-                config = answer.content.get(SPEAKS)
-                said[key] = hello_of(nodes[key], json.loads(str(cast(ConfigRecord, config)["said"])))
-            except Exception as wrong:  # whatever a client's bytes make it raise
-                silent.append(one_line(f"{type(wrong).__name__}: {wrong}"))
-        if waiting:
-            time.sleep(0.05)
-    return said, silent + ["no answer"] * len(waiting)
