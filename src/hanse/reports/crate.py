@@ -28,6 +28,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     JOURNAL: ("every posting of the books", "application/json-lines"),
     "report.html": ("hanse's report", "text/html"),
 }
+SECTIONS = ("mechanism", "clients", "ledger", "run")
 SCHEMA = "http://schema.org/"
 
 
@@ -58,9 +59,8 @@ def write_crate(path: str | Path, *, author: str | None = None, license: str | N
         "instrument": _instruments(run, add),
         "object": [
             add(f"#param-{_slug(name)}", "PropertyValue", name=name, value=_plain(value))
-            for name, value in flat(
-                {k: v for k, v in run.config.items() if k in ("mechanism", "run", "clients", "ledger")}
-            )
+            for name, value in flat({k: v for k, v in run.config.items() if k in SECTIONS})
+            if not name.startswith("mechanism.settings.")  # they are the strategy's
         ],
         "result": _results(run, crate, add),
     }
