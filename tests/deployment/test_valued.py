@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 import random
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -460,7 +461,7 @@ class Shared(FedMedian):
 
 
 class Outside(FedMedian):
-    """Its state is in a module's variable: a copy makes something else."""
+    """Its state is a variable of its module."""
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         arrays, metrics = super().aggregate_train(server_round, replies)
@@ -476,7 +477,7 @@ COUNTER = itertools.count()
     [
         (Locked, "its attribute 'lock' cannot be copied"),
         (Shared, "would share Shared.seen of the class with it"),
-        (Outside, "it has state that a copy does not carry"),
+        (Outside, "would share 'COUNTER' of its module with it"),
     ],
 )
 def test_state_that_a_copy_cannot_carry_is_a_gap(strategy: type[Strategy], said: str, tmp_path: Path) -> None:
@@ -485,6 +486,18 @@ def test_state_that_a_copy_cannot_carry_is_a_gap(strategy: type[Strategy], said:
     assert all(said in str(gap) for gap in gaps(tmp_path / "run"))
     assert Shared.seen in ([], [1, 2, 3])
     assert all(seat.value is None and seat.weight is None for seat in load_run(tmp_path / "run").clients)
+
+
+class Timed(FedMedian):
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        assert arrays is not None
+        return ArrayRecord({k: Array(a.numpy() + time.perf_counter()) for k, a in arrays.items()}), metrics
+
+
+def test_an_aggregate_that_a_copy_makes_otherwise_is_a_gap(tmp_path: Path) -> None:
+    watched(Timed(), tmp_path / "run")
+    assert all("it has state that a copy does not carry" in str(gap) for gap in gaps(tmp_path / "run"))
 
 
 def test_a_function_that_remembers_is_shared_and_one_that_makes_metrics_is_not_called() -> None:
@@ -626,3 +639,20 @@ def test_a_forest_is_valued_by_aggregating_again(tmp_path: Path) -> None:
     found = by_round(tmp_path / "run")[0]
     expected = shapley(lambda nodes: sum(nodes) ** 0.5, [1, 2, 3, 4])
     assert found == pytest.approx(expected)
+
+
+def test_an_ro_crate_of_the_run_says_what_made_it_and_what_clients_were_worth(tmp_path: Path) -> None:
+    rocrate = pytest.importorskip("rocrate.rocrate", reason="needs the extra 'crate'")
+    watched(FedAdam(eta=0.25), tmp_path / "run", names={1: "Harvest"})
+    before = files(tmp_path / "run")
+    done = CliRunner().invoke(app, ["crate", str(tmp_path / "run"), "--author", "A. Name"])
+    assert done.exit_code == 0, done.output
+    assert files(tmp_path / "run").keys() - before.keys() == {"ro-crate-metadata.json"}
+    crate = rocrate.ROCrate(str(tmp_path / "run"))
+    action = crate.dereference("#fl-run")
+    assert [one["name"] for one in action["instrument"]][-1] == "FedAdam"
+    assert crate.dereference("#strategy-eta")["value"] == 0.25
+    value = sum(found[1] for found in by_round(tmp_path / "run"))
+    assert crate.dereference("#value-client-0")["value"] == pytest.approx(value)
+    assert "Harvest" in crate.dereference("#value-client-0")["name"]
+    assert "ro-crate-profile" in crate.root_dataset["conformsTo"].id

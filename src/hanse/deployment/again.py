@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dis
 import enum
 import io
 import logging
@@ -85,6 +86,7 @@ def _reached(thing: Any, path: str, depth: int, seen: dict[int, Any]) -> Iterato
                 yield from _reached(cell.cell_contents, f"{name!r} of the function {thing.__name__}", depth + 1, seen)
         for one in thing.__defaults__ or ():
             yield from _reached(one, f"a default of the function {thing.__name__}", depth + 1, seen)
+        yield from _of_module(thing)
         return
     if isinstance(thing, types.MethodType):
         yield from _reached(thing.__self__, f"the object of {path}", depth + 1, seen)
@@ -102,16 +104,55 @@ def _reached(thing: Any, path: str, depth: int, seen: dict[int, Any]) -> Iterato
             yield from _reached(value, f"{path}.{name}" if path else f"attribute {name!r}", depth + 1, seen)
     for kind in _own_classes(type(thing)):
         for name, value in vars(kind).items():
-            if isinstance(value, list | dict | set | bytearray | np.ndarray | torch.Tensor) and not name.startswith(
-                "__"
-            ):
+            if isinstance(value, types.FunctionType):
+                yield from _of_module(value)
+            elif _changes(value) and not name.startswith("__"):
                 yield id(value), f"{kind.__name__}.{name} of the class"
+
+
+def _of_module(function: types.FunctionType) -> Iterator[tuple[int, str]]:
+    """Yield the variables of its module that a user's function uses and that can change, or that it sets."""
+    if _library(function.__module__):
+        return
+    codes = list(_codes(function.__code__))
+    uses = {name for code in codes for name in code.co_names}
+    steps = (one for code in codes for one in dis.get_instructions(code))
+    sets = {one.argval for one in steps if one.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
+    for name in sorted(uses & function.__globals__.keys()):
+        value = function.__globals__[name]
+        if name in sets or _changes(value):
+            yield hash((function.__module__, name)), f"{name!r} of its module"
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield a function's code, and that of the functions and comprehensions in it."""
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            yield from _codes(one)
+
+
+def _changes(value: Any) -> bool:
+    """Say whether a variable of a class or a module is something that can change."""
+    if isinstance(value, (*_ATOMS, types.FunctionType, types.MethodType)):
+        return False
+    kept = isinstance(value, list | dict | set | bytearray | np.ndarray | torch.Tensor | Iterator)
+    return kept or bool(_own_classes(type(value)))
+
+
+@cache
+def _library(module: str) -> bool:
+    """Say whether a module is a library's, and no user's."""
+    top = module.split(".")[0]
+    if top in sys.stdlib_module_names or top in ("hanse", "flwr", "__builtin__"):
+        return top != "__main__"
+    file = str(getattr(sys.modules.get(top), "__file__", "") or "")
+    return "site-packages" in file or "dist-packages" in file
 
 
 def _own_classes(kind: type) -> list[type]:
     """Return the classes that a user wrote: those whose attributes may be a strategy's state."""
-    libraries = ("builtins", "abc", "typing", "collections", "numpy", "torch", "flwr", "enum", "dataclasses")
-    return [one for one in kind.__mro__ if one.__module__.split(".")[0] not in libraries]
+    return [one for one in kind.__mro__ if not _library(one.__module__)]
 
 
 # ---- the aggregate

@@ -13,6 +13,7 @@ import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -307,7 +308,13 @@ def _experiment(
     """Return the run as an experiment's file says it. Raises UserError, a line for each mistake."""
     if isinstance(clients, bool) or not isinstance(clients, int) or not 1 <= clients <= 10**6:
         raise UserError(f"clients: {clients!r}: must be a whole number from 1 to 1000000")
-    mechanism: dict[str, Any] = {"name": MECHANISM, "strategy": type(strategy).__name__, "value": method}
+    settings = {
+        k: v for k, v in vars(strategy).items() if isinstance(v, bool | int | float | str) and not k.startswith("_")
+    }
+    mechanism: dict[str, Any] = {
+        "name": MECHANISM, "strategy": type(strategy).__name__, "flower": version("flwr"), "settings": settings,
+        "value": method,
+    }  # fmt: skip
     if payment is not None:
         mechanism["settle"] = payment
     try:

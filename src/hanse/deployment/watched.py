@@ -128,8 +128,11 @@ def _nans(arrays: ArrayRecord, name: str) -> bool:
 # ---- the mechanism
 
 
-def flower(strategy: str = "") -> Mechanism:
-    """Return the mechanism of a run that was a Flower ``strategy``'s, without what it did: nobody can play it again."""
+def flower(strategy: str = "", flower: str = "", settings: dict[str, Any] | None = None) -> Mechanism:
+    """Return the mechanism of a run that was a Flower ``strategy``'s, without what it did: nobody can play it again.
+
+    ``flower`` is the version, ``settings`` the strategy's plain attributes.
+    """
     return Mechanism("flower", Asked(), SharedModel(), Combined(), Mixture(), deploy=ServerModel())
 
 
