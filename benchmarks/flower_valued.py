@@ -1,9 +1,9 @@
 """What ``hanse.valued`` costs beside training: pairs of Flower runs, with and without it, in one process.
 
 Ten clients train an MLP or a CNN on noise of the size of Fashion-MNIST; no Flower process and none of Flower's sleeps
-are in it, so that what hanse adds is compared with training alone. A pair is a run without and one with hanse, one after
-the other, in turn first, with the same training; the figure is the median of the pairs' ratios of processor time (one
-thread, since a machine may have other work).
+are in it, so that what hanse adds is compared with training alone. A pair is a run without and one with hanse, one
+after the other, in turn first, with the same training; the figure is the median of the pairs' ratios of processor time
+(one thread, since a machine may have other work).
 
     python benchmarks/flower_valued.py --pairs 3            # averages: FedAvg
     python benchmarks/flower_valued.py --strategy FedAdam   # aggregated again: reported apart
