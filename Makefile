@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test test-slow lint format types bench bench-peers docs clean
+.PHONY: demo test test-slow test-frameworks lint format types bench bench-peers docs clean
 
 demo: $(READY)  ## set up, then train a federation on real digits and write a report
 	$(BIN)/hanse demo --out runs/demo
@@ -13,6 +13,10 @@ test: $(READY)  ## set up, then run the tests
 
 test-slow: $(READY)  ## the tests that take long
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n auto
+
+test-frameworks: $(READY)  ## the Flower apps of examples/flower, on all four frameworks
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,frameworks]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/deployment/test_flower_examples.py
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .

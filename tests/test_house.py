@@ -36,7 +36,7 @@ def test_most_files_are_short_and_nothing_is_said_twice(figures: dict[str, float
 
 def test_the_public_names_are_few_and_documented() -> None:
     reference = (PLACE.parents[1] / "docs" / "reference" / "run.md").read_text()
-    assert sorted(hanse.__all__) == ["Experiment", "Run", "UserError", "load", "resume", "run", "value"]
+    assert sorted(hanse.__all__) == ["Experiment", "Run", "UserError", "load", "resume", "run", "value", "valued"]
     for name in hanse.__all__:
         assert re.search(rf"^::: hanse(\.\w+)+\.{name}$", reference, re.MULTILINE)
         assert getattr(hanse, name).__doc__

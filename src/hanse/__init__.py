@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hanse.base.errors import UserError
+    from hanse.deployment.valued import valued
     from hanse.learning.valuing import value
     from hanse.runs.config import Experiment
     from hanse.runs.experiment import Run, resume, run
     from hanse.runs.reading import load
 
-__all__ = ["Experiment", "Run", "UserError", "load", "resume", "run", "value"]
+__all__ = ["Experiment", "Run", "UserError", "load", "resume", "run", "value", "valued"]
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -21,6 +22,7 @@ _HOMES = {
     "resume": "hanse.runs.experiment",
     "run": "hanse.runs.experiment",
     "value": "hanse.learning.valuing",
+    "valued": "hanse.deployment.valued",
 }
 
 
@@ -28,4 +30,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that ``hanse --help`` does not wait for torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'hanse' has no attribute '{name}'")
+    if name == "valued":
+        from hanse.base.errors import library
+
+        library("flwr", "hanse.valued: needs Flower; pip install 'hanse[flower]'")
     return getattr(import_module(_HOMES[name]), name)

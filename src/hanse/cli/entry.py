@@ -14,7 +14,7 @@ import typer
 
 from hanse.base.errors import MachineError, PartError, UserError
 from hanse.base.looking import is_looking, looking, own_modules
-from hanse.cli import audit, ledger, network, reproduce, serve, statement, sweep, theory
+from hanse.cli import audit, crate, ledger, network, reproduce, serve, statement, sweep, theory
 from hanse.cli.options import Changes, ExperimentFile, LedgerUrl, RunFolder, Trust, err, out, say, trusting
 from hanse.deployment import new
 
@@ -208,6 +208,7 @@ app.command(rich_help_panel=LOOK, epilog=statement.EPILOG)(statement.statement)
 app.command(rich_help_panel=LOOK, epilog=serve.EPILOG)(serve.serve)
 app.add_typer(serve.app, name="token", rich_help_panel=LOOK)
 app.command(rich_help_panel=LOOK, epilog=audit.EPILOG)(audit.audit)
+app.command(rich_help_panel=LOOK, epilog=crate.EPILOG)(crate.crate)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=LOOK)
 app.command(rich_help_panel=NETWORK, epilog=new.EPILOG)(new.new)
 app.add_typer(network.app, name="network", rich_help_panel=NETWORK)

@@ -150,6 +150,17 @@ def as_dataset(
     return _dataset(_any(given, target, client, features, called), test, min_samples, seed, called)
 
 
+def as_samples(given: Any, target: str | None, name: str) -> tuple[Samples, int | None]:
+    """Return all samples of whatever was given as data, and the number of classes (None: regression); ``target`` as in
+    :func:`from_torch`. Raises UserError.
+    """
+    rows, _, classes = _encoded(_any(given, target, None, None, name), None, f"data: {name}")
+    samples = _samples(rows, f"data: {name}", classes)
+    if len(samples) == 0:
+        raise UserError(f"data: {name}: has no rows")
+    return samples, classes
+
+
 # ---- what was given, read
 
 

@@ -197,24 +197,11 @@ class Coalitions:
 
     def _members(self, coalition: frozenset[int]) -> list[int]:
         """Return a coalition's players, ascending. Raises ValueError for one that does not exist."""
-        members = sorted(coalition)
-        if members and not 0 <= members[0] <= members[-1] < self.players:
-            raise ValueError(f"coalition {members} names a player outside 0..{self.players - 1}")
-        return members
+        return members_of(coalition, self.players)
 
     def _mixtures(self, coalitions: Sequence[frozenset[int]]) -> NDArray[np.float64]:
         """Return each coalition's mixture of ``[updates; base]``, ``[C, S + 1]``."""
-        total, old = self.affine
-        table = np.zeros((len(coalitions), self.players + 1))
-        for c, coalition in enumerate(coalitions):
-            members = self._members(coalition)
-            shares = self.shares[members]
-            whole = shares.sum()
-            table[c, members or [-1]] = shares / whole if whole > 0 else 1.0 / max(1, len(members))
-            if members and self.affine != (1.0, 0.0):
-                table[c] *= total
-                table[c, -1] = old
-        return table
+        return mixtures(coalitions, self.shares, self.affine)
 
     def update_gram(self) -> NDArray[np.float64]:
         """Return the inner products ``[S, S]`` of what each update moved the base, ``U_i - base``."""
@@ -264,6 +251,31 @@ class Coalitions:
         outcomes = (chunk.right if self.utility == "accuracy" else chunk.loss).double()
         part = slice(chunk.begin, chunk.begin + outcomes.shape[1])
         return outcomes @ self.sample_weights[part], outcomes @ self.block_weights[part]
+
+
+def members_of(coalition: frozenset[int], players: int) -> list[int]:
+    """Return a coalition's players, ascending. Raises ValueError for one that does not exist."""
+    members = sorted(coalition)
+    if members and not 0 <= members[0] <= members[-1] < players:
+        raise ValueError(f"coalition {members} names a player outside 0..{players - 1}")
+    return members
+
+
+def mixtures(
+    coalitions: Sequence[frozenset[int]], shares: NDArray[np.float64], affine: tuple[float, float]
+) -> NDArray[np.float64]:
+    """Return each coalition's mixture of ``[updates; base]``, ``[C, S + 1]``, by the players' ``shares [S]``."""
+    total, old = affine
+    table = np.zeros((len(coalitions), len(shares) + 1))
+    for c, coalition in enumerate(coalitions):
+        members = members_of(coalition, len(shares))
+        mine = shares[members]
+        whole = mine.sum()
+        table[c, members or [-1]] = mine / whole if whole > 0 else 1.0 / max(1, len(members))
+        if members and affine != (1.0, 0.0):
+            table[c] *= total
+            table[c, -1] = old
+    return table
 
 
 def _block_weights(y: Tensor, utility: str) -> Tensor:

@@ -183,11 +183,11 @@ def run(
         _refuse_objects(experiment, own)
         return _engine(experiment)(experiment, out=out, observers=observers, overwrite=overwrite)
     if out is None:
-        return _from_the_start(*settle_engine(experiment, build(experiment, own=own)), observers)
+        return play_setup(*settle_engine(experiment, build(experiment, own=own)), observers)
     with Hold(Path(out)) as hold:
         claim(hold, overwrite=overwrite)
         ready = settle_engine(experiment, build(experiment, own=own))
-        return _from_the_start(*ready, observers, hold, overwrite)
+        return play_setup(*ready, observers, hold, overwrite)
 
 
 def resume(
@@ -336,10 +336,10 @@ def run_remote(
     ready = settle_engine(experiment, build(experiment, data), federation=federation)
     if (hold.folder / "config.toml").exists():
         return _from_a_checkpoint(*ready, observers, hold, other_data)
-    return _from_the_start(*ready, observers, hold)
+    return play_setup(*ready, observers, hold)
 
 
-def _from_the_start(
+def play_setup(
     experiment: Experiment,
     setup: Setup,
     said: Sequence[str],
@@ -347,6 +347,7 @@ def _from_the_start(
     hold: Hold | None = None,
     overwrite: bool = False,
 ) -> Run:
+    """Play all rounds of a setup, into the directory that ``hold`` is of if there is one; ``said`` is told at first."""
     with closing(setup.engine):
         state = first_state(setup)
         if hold is None:

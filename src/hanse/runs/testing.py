@@ -90,7 +90,7 @@ def ask_tests(
     metrics = _on_server(engine, data, table, public, problem) if complete else {}
     if tested:
         text = is_text(data.pool([], "test")[0])
-        figures = _figures(np.array(list(tested)), list(tested.values()), text, measures)
+        figures = figures_of(np.array(list(tested)), list(tested.values()), text, measures)
         # JSON has no word for infinity, which is what a participant can make of a mean
         finite = {name: x if x is None or math.isfinite(x) else None for name, x in figures.metrics.items()}
         metrics |= finite if remote else figures.metrics
@@ -192,7 +192,7 @@ def _finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _figures(clients: Ints, results: Sequence[Tested], text: bool, measures: Sequence[Metric]) -> Figures:
+def figures_of(clients: Ints, results: Sequence[Tested], text: bool, measures: Sequence[Metric]) -> Figures:
     """Return the figures of ``clients [n]``: plain means, means weighted by samples, and the worst. Who has no test
     samples is listed and counts in none of them.
     """

@@ -1,0 +1,1 @@
+"""The progress of diabetes with JAX and Flower."""

@@ -1,0 +1,1 @@
+"""A logistic regression of scikit-learn and Flower."""

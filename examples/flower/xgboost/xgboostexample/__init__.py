@@ -1,0 +1,1 @@
+"""Boosted trees with XGBoost and Flower."""

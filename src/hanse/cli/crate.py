@@ -1,0 +1,25 @@
+"""The ``hanse crate`` command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hanse.cli.options import RunFolder, say
+
+EPILOG = "Example:\n\nhanse crate runs/app --author 'A. Name' --license https://spdx.org/licenses/CC-BY-4.0"
+
+
+def crate(
+    folder: RunFolder,
+    author: Annotated[str | None, typer.Option("--author", help="Who ran it: a name, or an ORCID address.")] = None,
+    license: Annotated[str | None, typer.Option("--license", help="Of the record: an address or a name.")] = None,
+) -> None:
+    """Write ro-crate-metadata.json into a run directory, by the Federated Learning RO-Crate profile.
+
+    Needs the library rocrate: pip install 'hanse[crate]'.
+    """
+    from hanse.reports.crate import write_crate
+
+    say(f"wrote {write_crate(folder, author=author, license=license)}")

@@ -1,0 +1,97 @@
+"""What the parts of a mechanism ask of clients beside plain training, known before round 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hanse.core.calling import method_of
+from hanse.core.part import Mechanism, Part
+from hanse.mechanisms.fedfomo import FedFomo
+from hanse.mechanisms.fedsoft import FedSoft
+from hanse.mechanisms.ifca import IFCA
+from hanse.mechanisms.ipfl import IPFL
+from hanse.mechanisms.pifl import OneShot, PretrainedTiers, ServerTokens, Tokens
+from hanse.mechanisms.registry import is_rule
+from hanse.mechanisms.select import PowerOfChoice
+from hanse.mechanisms.server_steps import QFedAvg
+from hanse.mechanisms.set_aware import SetAware
+from hanse.mechanisms.value import FirstOrder, FirstOrderAtClients
+
+# what an app can answer with its own evaluate function, once it speaks
+ANSWERED: dict[type[Part], str] = {
+    PowerOfChoice: "the loss of the server's model before it is chosen",
+    FedFomo: "the losses of other clients' models",
+    IFCA: "the loss of each cluster's model",
+    Tokens: "bids, and scores of the tiers' models",
+    ServerTokens: "bids",
+    OneShot: "a test of the mix of tiers that each client makes for itself",
+    QFedAvg: "the loss of the model that it starts from",
+}
+# what it takes samples at the client to answer
+AT_CLIENTS: dict[type[Part], str] = {
+    FedSoft: "which of several models fits each sample best",
+    FirstOrderAtClients: "gradients of a model",
+    IPFL: "models and bills that stay with the client",
+}
+# what it takes samples at the server to say; evaluate says no more than what a model is worth
+AT_SERVER: dict[type[Part], str] = {
+    FirstOrder: "the gradient on the server's samples",
+    SetAware: "losses and gradients of each class of the server's samples",
+    PretrainedTiers: "confusion counts on the server's samples",
+}
+INSTEAD = "a plain train or evaluate function does not do that; hanse.flower.client_app does (docs/flower.md)"
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What the part in a slot asks: ``never``, a line, if no plain app can do it; ``question``, a line, if it can once
+    it is wrapped by :func:`hanse.deployment.speaking.speaks`.
+    """
+
+    never: str | None = None
+    question: str | None = None
+
+
+def demands_of(mechanism: Mechanism) -> list[Demand]:
+    """Return all that a mechanism asks beside plain training."""
+    found = list(_of_training(mechanism))
+    for slot, part in mechanism.slots().items():
+        for one in _and_of(part):
+            found += _of_part(slot, one)
+    return list(dict.fromkeys(found))
+
+
+def _of_training(mechanism: Mechanism) -> Iterator[Demand]:
+    train = mechanism.train
+    where = f"mechanism.train: {type(train).__name__}"
+    if train.pulls:
+        yield Demand(f"{where} pulls or tilts what clients train: {INSTEAD}")
+    if train.payload is not None:
+        yield Demand(f"{where} adds a loss to each batch: {INSTEAD}")
+    if any(block.private for block in train.blocks()):
+        yield Demand(f"{where} has rows that stay with their clients: {INSTEAD}")
+    for slot, part in mechanism.slots().items():
+        if getattr(part, "reads_steps", False) and not (slot == "train" and train.pulls):
+            yield Demand(f"mechanism.{slot}: {type(part).__name__} reads how many steps of SGD clients took: {INSTEAD}")
+
+
+def _of_part(slot: str, part: Part) -> Iterator[Demand]:
+    where, kind = f"mechanism.{slot}: {type(part).__name__}", type(part)
+    if kind in AT_CLIENTS:
+        yield Demand(f"{where} asks clients for {AT_CLIENTS[kind]}: {INSTEAD}")
+    elif kind in AT_SERVER:
+        yield Demand(f"{where} needs {AT_SERVER[kind]}: evaluate says only what a model is worth")
+    elif kind in ANSWERED:
+        yield Demand(question=f"{where} asks clients for {ANSWERED[kind]}")
+    elif method_of(part, "asks") is not None and not hasattr(part, "of"):
+        yield Demand(question=f"{where} asks clients questions of its own")
+
+
+def _and_of(part: Part) -> Iterator[Part]:
+    """Yield a part and what it is made ``of``."""
+    yield part
+    inner: Any = getattr(part, "of", None)
+    if is_rule(inner):
+        yield from _and_of(inner)

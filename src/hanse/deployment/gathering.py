@@ -1,0 +1,77 @@
+"""The nodes that take part in what is started as a Flower strategy: waited for, and asked whether they speak."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from logging import INFO
+from typing import Any, cast
+
+from flwr.app import ConfigRecord
+from flwr.app import Message as FlowerMessage
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+from hanse.deployment.link import FlowerFederation
+from hanse.deployment.members import NAME, Hello
+from hanse.deployment.message import to_records
+from hanse.deployment.newcomers import pulled
+from hanse.deployment.plain import QUERY
+from hanse.deployment.speaking import SPEAKS
+from hanse.federation.check import one_line
+from hanse.federation.codec import Message
+
+
+def gathered(grid: Grid, clients: int | None) -> dict[str, Any]:
+    """Wait for the nodes that take part, and return them by key, in the order of their ids: the first ``clients``, or
+    all (at least two) if that is None.
+    """
+    told = -1
+    while True:
+        here = {FlowerFederation._key(node): node for node in grid.get_nodes()}
+        if len(here) >= (clients or 2):
+            ordered = sorted(here.items(), key=lambda item: (int(item[1].node_id), item[0]))
+            return dict(ordered[:clients])
+        if len(here) != told:
+            log(INFO, "Waiting for nodes: %s of %s are here", len(here), clients or 2)
+            told = len(here)
+        time.sleep(0.5)
+
+
+def hello_of(node: Any, said: Mapping[str, Any]) -> Hello:
+    """Return what is known of a node, with what its app ``said`` of itself. Raises ValueError for what is unsound."""
+    name = str(said.get("name") or getattr(node, "name", "") or f"node {node.node_id}")
+    hello = {"num_samples": 0, "input_shape": [], "num_classes": None, "name": one_line(name)[:NAME]}
+    return Hello.of(json.dumps({**hello, "profile": said.get("profile", {})}))
+
+
+def introduced(grid: Grid, nodes: Mapping[str, Any], seconds: float) -> tuple[dict[str, Hello], list[str]]:
+    """Ask the nodes whether they answer questions: what they said of themselves, by key, and a reason for each that
+    does not.
+    """
+    question = to_records(Message("null"), kind=SPEAKS)
+    messages = [
+        FlowerMessage(question, dst_node_id=int(node.node_id), message_type=QUERY, ttl=seconds)
+        for node in nodes.values()
+    ]
+    waiting = {name: key for name, key in zip(grid.push_messages(messages), nodes, strict=False) if name}
+    said, silent, end = dict[str, Hello](), list[str](), time.monotonic() + seconds
+    while waiting and time.monotonic() < end:
+        for name, answer in pulled(grid, list(waiting)):
+            key = waiting.pop(name, None)
+            if key is None:
+                continue
+            try:
+                if isinstance(answer, Exception):
+                    raise answer
+                if answer.has_error():
+                    silent.append(one_line(str(answer.error.reason)))
+                    continue
+                config = answer.content.get(SPEAKS)
+                said[key] = hello_of(nodes[key], json.loads(str(cast(ConfigRecord, config)["said"])))
+            except Exception as wrong:  # whatever a client's bytes make it raise
+                silent.append(one_line(f"{type(wrong).__name__}: {wrong}"))
+        if waiting:
+            time.sleep(0.05)
+    return said, silent + ["no answer"] * len(waiting)

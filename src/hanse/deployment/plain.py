@@ -1,0 +1,245 @@
+"""The port on a Flower app as it is: training and tests are its own train and evaluate messages.
+
+Other questions go to apps that are wrapped by :func:`hanse.deployment.speaking.speaks`, and to these alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any
+
+from flwr.app import ConfigRecord, MessageType, MetricRecord, RecordDict
+from flwr.app import Message as FlowerMessage
+from flwr.serverapp import Grid
+
+from hanse.core.declared import MOST_METRICS
+from hanse.core.port import Closing, Reply, Request, Result, Roster, Task, Test, Tested, Train, Trained
+from hanse.deployment.form import Form, arrays_of, numbers_of
+from hanse.deployment.link import POLL_S, SELDOM_S, FlowerFederation
+from hanse.deployment.members import Members
+from hanse.deployment.message import from_records, said_beside, to_records
+from hanse.deployment.newcomers import pulled
+from hanse.federation.check import one_line, reading, room
+from hanse.federation.codec import WireError, pack, unpack_reply
+from hanse.learning.figures import accuracy_of, loss_of
+
+QUERY = "query.hanse"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What an app's records are called, as the strategies of Flower have them: ``arrays`` and ``config`` of what is
+    sent, and the metric ``weighted_by``, the number of samples of a reply. ``loss`` is the metric of a training reply
+    that says its loss (empty: the first with "loss" in its name, if there is one).
+    """
+
+    arrays: str = "arrays"
+    config: str = "config"
+    weighted_by: str = "num-examples"
+    loss: str = ""
+
+
+@dataclass(frozen=True)
+class _Out:
+    """A message that is out: to which ``client``, and which ``tasks`` of its request it asks."""
+
+    client: int
+    tasks: tuple[Task, ...]
+    size: int
+
+
+@dataclass
+class PlainFederation:
+    """All members that are online, behind the port; ``members`` are the nodes that have a number.
+
+    ``train_config`` and ``evaluate_config`` travel with each message, with the round as "server-round", from 1 on.
+    ``trained`` and ``tested`` are the metrics of the replies of each round.
+    """
+
+    grid: Grid
+    members: Members
+    form: Form
+    keys: Keys
+    _: KW_ONLY
+    clients: int
+    seed: int
+    deadline_s: float
+    train_config: Mapping[str, Any] = field(default_factory=dict)
+    evaluate_config: Mapping[str, Any] = field(default_factory=dict)
+    round: int = field(default=-1, init=False)  # the last in which somebody trained
+    trained: dict[int, list[MetricRecord]] = field(default_factory=dict, init=False)
+    tested: dict[int, list[MetricRecord]] = field(default_factory=dict, init=False)
+    _samples: dict[int, int] = field(default_factory=dict, init=False)  # client -> what it last said it trained on
+
+    def present(self, round: int) -> Roster:
+        """Return the members that are online. How many samples one has is what it said when it last trained: 1 until
+        then, as a plain app is not asked.
+        """
+        here = self._nodes()
+        known = sorted((m for m in self.members.by_key.values() if m.id in here), key=lambda m: m.id)
+        return Roster(replace(m.info, num_samples=self._samples.get(m.id, 1)) for m in known)
+
+    def _nodes(self) -> dict[int, int]:
+        """Return the members that are online, client -> node."""
+        online = {FlowerFederation._key(node): int(node.node_id) for node in self.grid.get_nodes()}
+        return {m.id: online[m.key] for m in self.members.by_key.values() if m.key in online}
+
+    def exchange(
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
+    ) -> Sequence[Reply]:
+        """Send what each request asks, a message a seat, and return the replies of the clients that answered all of it
+        in time.
+        """
+        nodes = self._nodes()
+        if any(isinstance(task, Train) for r in requests for task in r.tasks):
+            self.round = round
+        due = [(r, tasks) for r in requests if r.client in nodes for tasks in _messages(r)]
+        seconds = deadline_s or self.deadline_s
+        messages = [self._message(round, r, tasks, nodes[r.client], seconds) for r, tasks in due]
+        ids = list(self.grid.push_messages(messages)) if messages else []
+        waiting = {
+            name: _Out(request.client, tasks, _weight(message))
+            for name, (request, tasks), message in zip(ids, due, messages, strict=False)
+            if name
+        }
+        found: dict[int, dict[int, Result | str]] = {}  # by client, by the identity of the task
+        down, up = dict[int, int](), dict[int, int]()
+        for out, answer in self._answers(waiting, seconds):
+            request = next(r for r, tasks in due if r.client == out.client and tasks is out.tasks)
+            said, size = self._heard(round, request, out.tasks, answer)
+            found.setdefault(out.client, {}).update(zip(map(id, out.tasks), said, strict=True))
+            down[out.client] = down.get(out.client, 0) + out.size
+            up[out.client] = up.get(out.client, 0) + size
+        replies = [_put_together(r, found.get(r.client, {})) for r in requests]
+        return [
+            replace(reply, bytes_down=down.get(reply.client, 0), bytes_up=up.get(reply.client, 0))
+            for reply in replies
+            if reply is not None
+        ]
+
+    def _answers(self, waiting: dict[str, _Out], seconds: float) -> Iterator[tuple[_Out, FlowerMessage | Exception]]:
+        """Yield the answers as they come, until there is nobody left to wait for, or the time is over."""
+        begun = time.monotonic()
+        while waiting:
+            for name, answer in pulled(self.grid, list(waiting)):
+                if name in waiting:
+                    yield waiting.pop(name), answer
+            waited = time.monotonic() - begun
+            if waited > seconds:
+                return
+            if waiting:
+                time.sleep(min(SELDOM_S, max(POLL_S, waited / 20)))
+
+    # ---- one message
+
+    def _message(
+        self, round: int, request: Request, tasks: tuple[Task, ...], node: int, seconds: float
+    ) -> FlowerMessage:
+        first = tasks[0]
+        if _is_plain(first):
+            assert isinstance(first, Train | Test)
+            kind = MessageType.TRAIN if isinstance(first, Train) else MessageType.EVALUATE
+            model = first.start if isinstance(first, Train) else first.model
+            config = self.train_config if isinstance(first, Train) else self.evaluate_config
+            number = round + 1 if isinstance(first, Train) else round  # a test follows its round
+            content = RecordDict({
+                self.keys.arrays: self.form.arrays(model),
+                self.keys.config: ConfigRecord({**config, "server-round": number}),
+            })  # fmt: skip
+        else:
+            kind, content = QUERY, self._question(round, Request(request.client, tasks))
+        life = max(1.0, seconds)
+        return FlowerMessage(content, dst_node_id=node, message_type=kind, ttl=life, group_id=str(round + 1))
+
+    def _question(self, round: int, request: Request) -> RecordDict:
+        beside = {
+            "round": round, "clients": self.clients, "seed": self.seed, "arrayrecord-key": self.keys.arrays,
+            "configrecord-key": self.keys.config, "weighted-by-key": self.keys.weighted_by,
+            "config": json.dumps({**self.evaluate_config, "server-round": round + 1}),
+        }  # fmt: skip
+        return self.form.into(to_records(pack(request), kind="request", **beside))
+
+    def _heard(
+        self, round: int, request: Request, tasks: tuple[Task, ...], answer: FlowerMessage | Exception
+    ) -> tuple[Sequence[Result | str], int]:
+        """Return the result of each task, or why there is none, and the bytes that came: untrusted input."""
+        try:
+            if isinstance(answer, Exception):
+                raise answer
+            if answer.has_error():
+                return [one_line(f"its app failed: {answer.error.reason}")] * len(tasks), 0
+            size = _weight(answer)
+            first = tasks[0]
+            if isinstance(first, Train):
+                return [self._trained(round, request.client, first, answer.content)], size
+            if isinstance(first, Test) and _is_plain(first):
+                return [self._tested(round, first, answer.content)], size
+            return self._said(request, tasks, answer.content), size
+        except Exception as wrong:  # whatever a client's bytes make it raise is a refusal
+            return [reading(wrong)] * len(tasks), 0
+
+    def _trained(self, round: int, client: int, task: Train, content: RecordDict) -> Trained:
+        numbers, row = numbers_of(content), self.form.row(arrays_of(content))
+        samples = self._count(numbers)
+        loss = numbers.get(self.keys.loss) if self.keys.loss else loss_of(numbers)
+        if loss is None:
+            raise WireError(f"its metrics have no {self.keys.loss!r}")
+        self._samples[client] = int(samples)
+        self.trained.setdefault(round + 1, []).append(next(iter(content.metric_records.values())))
+        finite = [(n, x) for n, x in numbers.items() if n != self.keys.weighted_by and math.isfinite(x)]
+        metrics = dict(finite[:MOST_METRICS])
+        return Trained(task.seat, row, samples, None if math.isnan(loss) else loss, 0, metrics=metrics)
+
+    def _tested(self, round: int, task: Test, content: RecordDict) -> Tested:
+        numbers = numbers_of(content)
+        loss, accuracy, samples = loss_of(numbers), accuracy_of(numbers), self._count(numbers)
+        if math.isnan(loss):
+            raise WireError("its metrics have no loss, which a test is recorded by")
+        self.tested.setdefault(round, []).append(next(iter(content.metric_records.values())))
+        return Tested(task.name, loss, None if math.isnan(accuracy) else accuracy, int(samples))
+
+    def _count(self, numbers: Mapping[str, float]) -> float:
+        if self.keys.weighted_by not in numbers:
+            raise WireError(f"its metrics have no {self.keys.weighted_by!r}, the number of its samples")
+        return numbers[self.keys.weighted_by]
+
+    def _said(self, request: Request, tasks: tuple[Task, ...], content: RecordDict) -> Sequence[Result | str]:
+        """Return what an app that speaks answered."""
+        message, values = from_records(content)
+        beside = said_beside(values)
+        if refused := beside.get("refused"):
+            raise WireError(one_line(refused))
+        reply = unpack_reply(message, room(Request(request.client, tasks)))
+        if reply.refused is not None or len(reply.results) != len(tasks):
+            raise WireError(one_line(reply.refused or f"{len(reply.results)} results for {len(tasks)} questions"))
+        return reply.results
+
+
+def _is_plain(task: Task) -> bool:
+    """Say whether a train or evaluate message asks it: not the test of a mix that a client makes for itself."""
+    return isinstance(task, Train) or (isinstance(task, Test) and task.mixture is None)
+
+
+def _messages(request: Request) -> list[tuple[Task, ...]]:
+    """Return the tasks of a request by the messages that ask them: one a seat, one a plain test, one for the rest."""
+    rest = tuple(task for task in request.tasks if not _is_plain(task))
+    return [*((task,) for task in request.tasks if _is_plain(task)), *([rest] if rest else [])]
+
+
+def _put_together(request: Request, found: Mapping[int, Result | str]) -> Reply | None:
+    """Return the reply to a request: None where something of it was not answered."""
+    said = [found.get(id(task)) for task in request.tasks]
+    refused = next((one for one in said if isinstance(one, str)), None)
+    if refused is not None:
+        return Reply(request.client, refused=refused)
+    results = tuple(one for one in said if one is not None and not isinstance(one, str))
+    return Reply(request.client, results) if len(results) == len(said) else None
+
+
+def _weight(message: FlowerMessage) -> int:
+    """Return the bytes of a message's arrays."""
+    return sum(len(a.data) for record in message.content.array_records.values() for a in record.values())

@@ -1,0 +1,264 @@
+"""A mechanism of hanse's in the place of a Flower strategy: its selection, weights, values and payments over a client
+app that stays as it is, with plain train and evaluate functions, in any framework.
+
+It has a strategy's ``start``, and no ``configure_train`` or ``aggregate_train``: a round of a mechanism may ask clients
+several times, and decides who trains from what it has learnt, which these two have no place for.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from logging import INFO
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from flwr.supercore import log
+from torch import Tensor, nn
+
+from hanse.base.errors import UserError
+from hanse.base.lock import Hold
+from hanse.core.entry import TOKEN
+from hanse.core.part import Context, Mechanism
+from hanse.core.telling import describe
+from hanse.data.federated import RemoteData
+from hanse.data.samples import Samples
+from hanse.data.spec import OBJECT
+from hanse.deployment.demands import demands_of
+from hanse.deployment.form import Form
+from hanse.deployment.gathering import gathered, hello_of, introduced
+from hanse.deployment.members import Hello, Members
+from hanse.deployment.plain import Keys, PlainFederation
+from hanse.deployment.result import EvaluateFn, ServerTest, Told, aggregated
+from hanse.federation.policy import Loyal
+from hanse.learning.by_function import FunctionEngine, FunctionJudge
+from hanse.learning.figures import Figures, figures_of
+from hanse.learning.job import Problem
+from hanse.mechanisms.ifca import IFCA
+from hanse.mechanisms.registry import REASONS, unmet_needs
+from hanse.rounds.judge import Judge
+from hanse.rounds.round import Setup
+from hanse.runs.config import Experiment
+from hanse.runs.experiment import Observer, Run, play_setup
+from hanse.runs.names import MEMBERS
+from hanse.runs.rundir import claim, clear
+
+Evaluate = Callable[[ArrayRecord], Any]
+ASK_S = 60.0  # so long apps may take to say whether they answer questions
+
+
+def strategy(
+    mechanism: str | Mapping[str, Any] | Mechanism,
+    *,
+    out: str | Path | None = None,
+    evaluate: Evaluate | None = None,
+    clients: int | None = None,
+    another: Callable[[int], ArrayRecord] | None = None,
+    test: bool = True,
+    grant: float = 100.0,
+    seed: int = 0,
+    keys: Keys = Keys(),  # noqa: B008
+    observers: Sequence[Observer] = (),
+    overwrite: bool = False,
+    **options: Any,
+) -> MechanismStrategy:
+    """Return what plays a mechanism in the place of a Flower strategy: ``.start(grid, initial_arrays, num_rounds)``.
+
+    Args:
+        mechanism: its name ("greedyfed"), its table as in an experiment's ``[mechanism]``, or a Mechanism of one's own.
+        out: the run directory that it leaves, for ``hanse report``, ``statement``, ``serve`` and ``ledger``; without
+            it nothing is written.
+        evaluate: ``evaluate(arrays)`` says what a model is worth on the server's own samples: numbers by name ("loss",
+            "accuracy", ...) or one number, the more the better. Mechanisms that value updates need it.
+        clients: how many nodes take part; their arrival is waited for. Default: those that are there, at least two.
+        another: makes the k-th of several different models to start from (k from 1 on), for mechanisms with clusters or
+            tiers; without it all start from ``initial_arrays``.
+        test: whether all nodes test the model after each round, by the app's evaluate function.
+        grant: tokens that each client begins with, where the mechanism pays.
+        seed: what is drawn at random follows from it.
+        keys: what the app's records are called, if not as in Flower's own strategies.
+        observers: see every round (:class:`hanse.runs.experiment.Observer`).
+        overwrite: whether a run in ``out`` may be replaced.
+        options: of the mechanism, such as ``clients_per_round=3``.
+
+    Raises UserError with a line for each thing that a mechanism asks and a plain app does not do.
+    """
+    table = mechanism
+    if isinstance(mechanism, str):
+        table = {"name": mechanism, **options}
+    elif options:
+        raise UserError(f"{next(iter(options))}: give a mechanism's options with its name, or in its table")
+    experiment = Experiment(mechanism=table, data={"source": OBJECT}, clients={"grant": grant}, run={"seed": seed})
+    lines = [line for demand in demands_of(experiment.mechanism.built) if (line := demand.never) is not None]
+    given = frozenset({"clients", "client_validation"})  # an app's evaluate function has the samples
+    given |= {"validation"} if evaluate is not None else set()
+    given |= {"losses"} if keys.loss else set()
+    lines += [_in_flower(lack.line) for lack in unmet_needs(experiment.mechanism.built, given)]
+    if another is None and isinstance(experiment.mechanism.built.train, IFCA):
+        lines.append("mechanism.train: IFCA: clusters that start alike stay alike: give another=..., other models")
+    if clients is not None and clients < 1:
+        lines.append(f"clients: {clients}: must be at least 1")
+    if lines:
+        raise UserError(*lines)
+    where = None if out is None else Path(out)
+    return MechanismStrategy(experiment, where, evaluate, clients, another, test, keys, tuple(observers), overwrite)
+
+
+def _in_flower(line: str) -> str:
+    """Return a line about a missing need in the words of this call."""
+    for need, instead in (
+        ("validation", "evaluate=..., a function that says what a model is worth"),
+        ("losses", 'each client\'s training loss: name its metric, as in keys=hanse.flower.Keys(loss="train_loss")'),
+    ):
+        line = line.replace(REASONS[need], instead)
+    return line
+
+
+@dataclass
+class MechanismStrategy:
+    """A mechanism that is started as a Flower strategy is; :func:`strategy` makes it. ``run`` is what it has played."""
+
+    experiment: Experiment
+    out: Path | None
+    evaluate: Evaluate | None
+    clients: int | None
+    another: Callable[[int], ArrayRecord] | None
+    test: bool
+    keys: Keys
+    observers: tuple[Observer, ...]
+    overwrite: bool
+    run: Run | None = field(default=None, init=False)
+
+    def summary(self) -> None:
+        """Log what is played, as Flower's strategies do."""
+        log(INFO, "hanse: mechanism %s, run directory %s", self.experiment.mechanism.name, self.out or "none")
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Play the rounds as :meth:`flwr.serverapp.strategy.Strategy.start` does, and return what it returns.
+
+        What ``evaluate_fn`` says of each round's model is recorded as the server's test. Nodes that have not answered
+        within ``timeout`` seconds cost their seat. Raises UserError before round 0 for arrays that cannot be mixed, for
+        apps that do not answer what the mechanism asks, and for a run directory that is there already.
+        """
+        if num_rounds < 1:
+            raise UserError(f"num_rounds: {num_rounds}: must be at least 1")
+        form, result = Form.of(initial_arrays), Result()
+        with tempfile.TemporaryDirectory(prefix="hanse-") as scratch, Hold(self.out or Path(scratch) / "run") as hold:
+            if self.out is not None:
+                claim(hold, overwrite=self.overwrite)
+            nodes = gathered(grid, self.clients)
+            hellos = self._hellos(grid, nodes, timeout)
+            members = Members(None if self.out is None else self.out / MEMBERS)
+            federation = PlainFederation(
+                grid, members, form, self.keys, clients=len(nodes), seed=self.experiment.run.seed, deadline_s=timeout,
+                train_config=dict(train_config or {}), evaluate_config=dict(evaluate_config or {}),
+            )  # fmt: skip
+            server = ServerTest(federation, form, evaluate_fn, result)
+            setup = self._setup(federation, form, form.row(initial_arrays), num_rounds, server)
+            if self.out is not None:
+                self._make(hold)
+            members.register(hellos)
+            self.summary()
+            server.first(initial_arrays)
+            settled, here = self._settled(len(nodes), num_rounds), None if self.out is None else hold
+            observers = [cast(Observer, Told(num_rounds)), *self.observers]  # it has one of an observer's methods
+            self.run = play_setup(settled, setup, [], observers, here)
+        return self._result(result, federation, form)
+
+    # ---- before round 0
+
+    def _asks(self) -> list[str]:
+        """Return what the mechanism's parts ask beside training, a line each."""
+        return [line for demand in demands_of(self.experiment.mechanism.built) if (line := demand.question) is not None]
+
+    def _hellos(self, grid: Grid, nodes: Mapping[str, Any], timeout: float) -> list[tuple[str, Hello]]:
+        """Return what is known of the nodes, in the order of their numbers. Raises UserError for
+        apps that do not answer what is asked.
+        """
+        said: dict[str, Hello] = {}
+        if questions := self._asks():
+            said, silent = introduced(grid, nodes, min(timeout, ASK_S))
+            if silent:
+                raise UserError(
+                    *questions,
+                    f"{len(silent)} of {len(nodes)} client apps do not answer such questions ({silent[0]}): add one "
+                    "line to the client app: app = hanse.flower.speaks(app)",
+                )
+        return [(key, said[key] if key in said else hello_of(node, {})) for key, node in nodes.items()]
+
+    def _make(self, hold: Hold) -> None:
+        """Make the run directory, empty."""
+        if self.overwrite and hold.folder.exists():
+            clear(hold.folder)
+        hold.folder.mkdir(parents=True, exist_ok=True)
+        hold.take()
+
+    def _settled(self, clients: int, rounds: int) -> Experiment:
+        """Return the experiment as it is recorded."""
+        data = self.experiment.data.model_copy(update={"clients": clients, "object": "a Flower app's own"})
+        run = self.experiment.run.model_copy(update={"rounds": rounds})
+        model = type(self.experiment.model)(name=OBJECT, object="the arrays of a Flower app")
+        return self.experiment.model_copy(update={"data": data, "run": run, "model": model})
+
+    def _setup(self, federation: PlainFederation, form: Form, first: Tensor, rounds: int, server: ServerTest) -> Setup:
+        mechanism, experiment, clients = self.experiment.mechanism.built, self.experiment, federation.clients
+        seed = experiment.run.seed
+        seats = getattr(mechanism.select, "clients_per_round", 1)
+        if isinstance(seats, int) and seats > clients and "clients_per_round" in experiment.mechanism.table:
+            raise UserError(f"clients_per_round: {seats}: more than the {clients} nodes that are here")
+
+        def initial(k: int) -> Tensor:
+            return first.clone() if k == 0 or self.another is None else form.row(self.another(k))
+
+        context = Context(clients, rounds, seed, experiment.train.recipe, form.layout, initial, mechanism.slots())
+        judge = FunctionJudge(None if self.evaluate is None else self._judged(form))
+        samples = Samples(torch.zeros(1, 1), torch.zeros(1))  # in the place of those that evaluate_fn has
+        data = RemoteData.of([1] * clients, (1,), None, None, samples if server.evaluate_fn is not None else None)
+        return Setup(
+            mechanism,
+            federation,
+            context,
+            cast(Judge, judge),  # it has what mechanisms ask of one that needs no samples
+            data,
+            Problem(nn.Identity(), form.layout, "mse"),
+            FunctionEngine(server.figures),
+            torch.device("cpu"),
+            torch.arange(clients if self.test else 0).numpy(),
+            remote=True,
+            grant=round(experiment.clients.grant * TOKEN),
+            floor=round(experiment.ledger.floor * TOKEN),
+            about=describe(mechanism.slots(), {}, Loyal(), [], clients, seed),
+        )
+
+    def _judged(self, form: Form) -> Callable[[Tensor], Figures]:
+        evaluate = self.evaluate
+        assert evaluate is not None
+        return lambda row: figures_of(evaluate(form.arrays(row)), "evaluate")
+
+    # ---- after the last round
+
+    def _result(self, result: Result, federation: PlainFederation, form: Form) -> Result:
+        assert self.run is not None
+        if len(rows := self.run.table.shared):  # the first of the server's models
+            result.arrays = form.arrays(self.run.table.rows[int(rows[0])])
+        for records, found in (
+            (federation.trained, result.train_metrics_clientapp),
+            (federation.tested, result.evaluate_metrics_clientapp),
+        ):
+            for number, each in sorted(records.items()):
+                found[number] = aggregated(each, self.keys.weighted_by)
+        return result

@@ -1,0 +1,246 @@
+"""What a coalition's model is worth: to a module on the server's validation set, to a function of the user's own, or to
+the clients' own evaluation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from hanse.base.errors import UserError, first_line, nearest
+from hanse.core.table import Floats, Ints
+from hanse.data.own import as_samples
+from hanse.data.samples import Samples
+from hanse.games.gram import inner_products
+from hanse.learning.agreement import settle, why_unfit
+from hanse.learning.coalitions import metric_of
+from hanse.learning.engines import EngineChoice
+from hanse.learning.job import Engine, Problem
+from hanse.learning.models import build_problem
+
+Evaluate = Callable[[ArrayRecord], float | Mapping[str, float]]
+LESS = ("loss", "error", "mse", "mae", "perplexity")  # in the name of a figure of which less is better
+
+
+class NoWorthError(Exception):
+    """Why a model has no worth; one line."""
+
+
+def less_is_better(name: str) -> bool:
+    """Say whether a figure of this name is the better the less it is."""
+    return any(word in name.lower() for word in LESS)
+
+
+@dataclass(frozen=True)
+class ByFunction:
+    """The user's ``evaluate(arrays)``, which returns a number (the more the better) or numbers by name, of which
+    ``utility`` counts: minus it if it is a loss or an error. Default: "loss", else "accuracy", else the only one.
+    """
+
+    evaluate: Evaluate
+    utility: str | None = None
+
+    def worth(self, arrays: ArrayRecord) -> float:
+        """Return what arrays are worth. Raises NoWorthError."""
+        try:
+            said: Any = self.evaluate(arrays)
+        except Exception as wrong:
+            raise NoWorthError(f"validation: raised {first_line(wrong)}") from wrong
+        name = "" if self.utility is None else self.utility
+        if isinstance(said, Mapping):
+            name = self._named(said)
+            said = said[name]
+        elif self.utility is not None:
+            raise NoWorthError(f"validation: returned {said!r:.80}, and utility is {self.utility!r}: must be by name")
+        try:
+            number = float(said)
+        except (TypeError, ValueError):
+            raise NoWorthError(f"validation: returned {said!r:.80}: must be a number, or numbers by name") from None
+        if not math.isfinite(number):
+            raise NoWorthError(f"validation: returned {number}{f' as {name!r}' if name else ''}: must be finite")
+        return -number if name and less_is_better(name) else number
+
+    def _named(self, said: Mapping[str, Any]) -> str:
+        """Return which of several figures counts."""
+        if self.utility is not None:
+            if self.utility not in said:
+                close = nearest(self.utility, map(str, said))
+                raise NoWorthError(f"utility: {self.utility!r}: validation returns no such figure{close}")
+            return self.utility
+        known = [name for name in ("loss", "accuracy") if name in said] or (list(said) if len(said) == 1 else [])
+        if not known:
+            raise NoWorthError(
+                f"utility: must be one of what validation returns: {', '.join(map(str, said)) or 'nothing'}"
+            )
+        return str(known[0])
+
+
+class Evaluated:
+    """The game of some replies whose models a function judges; it has what value parts ask of
+    :class:`hanse.learning.coalitions.Coalitions`.
+
+    ``make`` gives the model of players ``[m]``, by position (None: none, then it is ``base``, as for nobody).
+    """
+
+    def __init__(
+        self,
+        worth: Callable[[ArrayRecord], float],
+        make: Callable[[Ints], ArrayRecord | None],
+        base: ArrayRecord,
+        weights: Floats,
+        moves: Tensor,
+    ) -> None:
+        self._worth, self._make, self._base, self._moves = worth, make, base, moves
+        self._nothing: float | None = None
+        self.shares, self.evaluated, self.keep_outputs = weights, 0, False
+
+    @property
+    def players(self) -> int:
+        """The number of replies."""
+        return len(self.shares)
+
+    @property
+    def without_block(self) -> Floats:
+        """Nothing that means anything, ``[evaluated, 1]``: what a function makes of single samples is not known."""
+        return np.zeros((self.evaluated, 1))
+
+    def __call__(self, coalition: frozenset[int]) -> float:
+        """Return the worth of one coalition."""
+        return self.many([coalition])[0]
+
+    def many(self, coalitions: Sequence[frozenset[int]]) -> list[float]:
+        """Return the worth of each coalition, in order."""
+        return [self._one(np.array(sorted(one), np.int64)) for one in coalitions]
+
+    def _one(self, members: Ints) -> float:
+        self.evaluated += 1
+        arrays = self._make(members) if len(members) else None
+        if arrays is not None:
+            return self._worth(arrays)
+        if self._nothing is None:
+            self._nothing = self._worth(self._base)
+        return self._nothing
+
+    def update_gram(self) -> Floats:
+        """Return the inner products ``[S, S]`` of the updates' moves."""
+        return inner_products(self._moves)
+
+    def output_gram(self) -> None:
+        """Return None: a function's outputs are not seen."""
+
+
+@dataclass(frozen=True)
+class ByModule:
+    """A torch ``module`` on validation samples, by ``utility``: minus the loss, the accuracy, or a metric's name."""
+
+    problem: Problem
+    engine: Engine
+    samples: Samples
+    num_classes: int | None
+    utility: str
+
+    @staticmethod
+    def of(module: nn.Module, validation: Any, utility: str | None, target: str | None) -> ByModule:
+        """Return it, once it is seen that the module takes the samples. Raises UserError."""
+        samples, classes = validation_samples(validation, target)
+        problem, row = build_problem(module, samples.inputs or tuple(samples.x.shape[1:]), classes, 0)
+        if (why := why_unfit(problem, samples, classes)) is not None:
+            raise UserError(f"model: {type(module).__name__}: the model {why}")
+        metric_of(problem, samples, utility or "loss")
+        few = samples.take(torch.arange(min(64, len(samples))))
+        one = EngineChoice("sequential", 1, 1)
+        _, problem, engine, _ = settle(one, problem, row, few, torch.device("cpu"), "float32")
+        return ByModule(problem, engine, samples, classes, utility or "loss")
+
+
+def validation_samples(given: Any, target: str | None) -> tuple[Samples, int | None]:
+    """Return a validation set of any form, and its number of classes; of a ``DataLoader`` all its batches: pairs, or
+    dictionaries with the ``target`` (default: "label", "labels", "target" or "y"). Raises UserError.
+    """
+    if not isinstance(given, DataLoader):
+        return as_samples(given, target, "validation")
+    found: list[tuple[Any, Any]] = []
+    for batch in given:
+        if isinstance(batch, Mapping):
+            names = [name for name in (target, "label", "labels", "target", "y") if name in batch]
+            rest = {name: x for name, x in batch.items() if not names or name != names[0]}
+            if not names or not rest:
+                raise UserError(
+                    f"validation: its batches have {', '.join(map(str, batch))}: name the labels by target="
+                )
+            batch = (rest if len(rest) > 1 else next(iter(rest.values())), batch[names[0]])
+        if not isinstance(batch, list | tuple) or len(batch) != 2:
+            raise UserError("validation: its batches must be pairs (x, y), or dictionaries with the labels by target=")
+        found.append((batch[0], batch[1]))
+    if not found:
+        raise UserError("validation: has no samples")
+    xs, y = [x for x, _ in found], torch.cat([torch.as_tensor(y) for _, y in found])
+    x = {name: torch.cat([one[name] for one in xs]) for name in xs[0]} if isinstance(xs[0], Mapping) else torch.cat(xs)
+    return as_samples((x, y), None, "validation")
+
+
+# ---- without data of the server's
+
+
+@dataclass(frozen=True)
+class ByClients:
+    """The clients' own evaluation, of the ``utility`` among the metrics of their evaluate replies (default: the first
+    whose name has "loss", else "acc"): no data are needed at the server, and nothing is asked beside.
+
+    The round's gain is what the clients that evaluated both models report, weighted by their samples. It is shared out
+    to first order: client i's part is ``w_i <D_i, sum_j w_j D_j>``, how far its update ``D_i`` went the way that the
+    clients' updates, each a step down its own loss, go together. FedCE (Jiang et al., CVPR 2023) has this direction as
+    one of its two terms.
+    """
+
+    utility: str | None = None
+    known: dict[str, str] = field(default_factory=dict)  # the figure that was found, under "utility"
+
+    def figure(self, metrics: Mapping[str, Any]) -> float | None:
+        """Return what a client's evaluation says, the more the better; None if it has no such figure."""
+        name = self.utility or self.known.get("utility")
+        if name is None:
+            scalars = [k for k, v in metrics.items() if isinstance(v, int | float)]
+            close = [k for word in ("loss", "acc") for k in scalars if word in k.lower()]
+            if not close:
+                return None
+            name = self.known.setdefault("utility", close[0])
+        value = metrics.get(name)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return None
+        return -float(value) if less_is_better(name) else float(value)
+
+    @staticmethod
+    def gain(before: Mapping[int, tuple[float, float]], after: Mapping[int, tuple[float, float]]) -> float:
+        """Return how much better the new model is to the clients that evaluated both, from (figure, samples) by client.
+
+        Raises NoWorthError if nobody did.
+        """
+        both = sorted(before.keys() & after.keys())
+        if not both:
+            why = "no client evaluated the model before" if not before else "no client evaluated both models"
+            raise NoWorthError(f"{why} the round, so the clients do not say what it gained")
+        weights = np.array([after[c][1] for c in both])
+        weights = weights if weights.sum() > 0 else np.ones(len(both))
+        return float(np.average([after[c][0] - before[c][0] for c in both], weights=weights))
+
+    @staticmethod
+    def values(gain: float, weights: Floats, moves: Tensor) -> Floats:
+        """Return each update's part of the gain, ``[S]``, from the weights ``[S]`` and moves ``[S, P]``."""
+        shares = weights / weights.sum() if weights.sum() > 0 else np.full(len(weights), 1 / len(weights))
+        together = shares * (inner_products(moves) @ shares)
+        total = float(together.sum())
+        if not total > 0:
+            return np.zeros(len(weights))  # nothing moved
+        return np.asarray(gain * together / total)
+
+
+Worth = ByFunction | ByModule | ByClients

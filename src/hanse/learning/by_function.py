@@ -1,0 +1,163 @@
+"""Models that only a function of the user's can score: an engine, a judge and a game of coalitions over it.
+
+hanse need not know what the models are: a row goes in, what it is worth comes out. So there is no gradient, no
+confusion count, and no value with a block of the samples left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hanse.base.errors import UserError
+from hanse.core.recipe import Recipe
+from hanse.core.table import Floats, mix
+from hanse.data.samples import Samples
+from hanse.games.gram import inner_products
+from hanse.learning.coalitions import WORST, Rule, members_of, mixtures
+from hanse.learning.figures import Figures, accuracy_of, loss_of, worth_of
+from hanse.learning.job import ModelOutputs, Scores, SeatJob, TrainedRows
+
+Evaluate = Callable[[Tensor], Figures]
+
+
+@dataclass
+class FunctionEngine:
+    """Scores models by a function; the samples that it is handed play no role, since the function has its own."""
+
+    evaluate: Evaluate
+    name: str = "function"
+
+    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
+        """Return the scores of ``rows [C, P]``."""
+        said = [self.evaluate(row) for row in rows]
+        loss, accuracy = [loss_of(one) for one in said], [accuracy_of(one) for one in said]
+        count = [int(one.get("count", 1)) for one in said]
+        return Scores(np.array(loss), np.array(accuracy), np.array(count, np.int64))
+
+    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
+        """Return the same scores of ``rows [C, P]`` for each list of samples."""
+        return [self.score(rows, pool)] * len(index)
+
+    def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
+        """Raise RuntimeError: a function trains nothing."""
+        raise RuntimeError("models are trained elsewhere")
+
+    def outputs(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Sequence[ModelOutputs]:
+        """Raise RuntimeError: a function does not say what a model puts out."""
+        raise RuntimeError("a function says what a model is worth, not what it puts out")
+
+    def close(self) -> None:
+        """There is nothing to release."""
+
+
+class FunctionCoalitions:
+    """The game of ``updates [S, P]`` with ``weights [S]``, whose coalitions' models a function scores; for the rest as
+    :class:`hanse.learning.coalitions.Coalitions`, without values that leave a block of samples out.
+    """
+
+    def __init__(
+        self,
+        evaluate: Evaluate,
+        updates: Tensor,
+        base: Tensor,
+        weights: Sequence[float] | Floats,
+        utility: str,
+        affine: tuple[float, float] = (1.0, 0.0),
+        again: Rule | None = None,
+    ) -> None:
+        self.evaluate, self.updates, self.base, self.utility = evaluate, updates, base, utility
+        self.shares = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
+        self.affine, self.again = affine, again
+        self.evaluated, self.keep_outputs = 0, False
+
+    @property
+    def players(self) -> int:
+        """The number of updates, S."""
+        return len(self.shares)
+
+    @property
+    def without_block(self) -> Floats:
+        """Nothing is known of values with a block of the samples left out: NaN, ``[evaluated, 1]``."""
+        return np.full((self.evaluated, 1), math.nan)
+
+    def __call__(self, coalition: frozenset[int]) -> float:
+        """Return the utility of one coalition; higher is better."""
+        return self.many([coalition])[0]
+
+    def many(self, coalitions: Sequence[frozenset[int]]) -> list[float]:
+        """Return the utility of each coalition, in order."""
+        return [self._worth(coalition) for coalition in coalitions]
+
+    def update_gram(self) -> NDArray[np.float64]:
+        """Return the inner products ``[S, S]`` of what each update moved the base."""
+        return inner_products(self.updates - self.base)
+
+    def output_gram(self) -> None:
+        """Nothing is known of what the models put out."""
+
+    def _worth(self, coalition: frozenset[int]) -> float:
+        self.evaluated += 1
+        row = self._row(coalition)
+        return worth_of(self.evaluate(row), self.utility) if bool(torch.isfinite(row).all()) else WORST
+
+    def _row(self, coalition: frozenset[int]) -> Tensor:
+        members = members_of(coalition, self.players)
+        if not members:
+            return self.base
+        if self.again is None:
+            [shares] = mixtures([coalition], self.shares, self.affine)
+        else:
+            said = self.again(np.array(members))
+            if said.row is not None:
+                return said.row
+            assert said.weights is not None  # an aggregate has weights or a row
+            shares = np.zeros(self.players + 1)
+            shares[members], shares[-1] = said.weights, said.old
+        return mix(shares[None], self.updates, self.base[None])[0]
+
+
+@dataclass(frozen=True)
+class FunctionJudge:
+    """Scores models by a function of the user's (None: there is none), in the place of held-out samples."""
+
+    evaluate: Evaluate | None = None
+    engine: FunctionEngine = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "engine", FunctionEngine(self._asked))
+
+    def score(self, rows: Tensor) -> Scores:
+        """Score ``rows [C, P]``."""
+        return self.engine.score(rows, Samples(torch.zeros(0, 1), torch.zeros(0)))
+
+    def coalitions(
+        self,
+        updates: Tensor,
+        base: Tensor,
+        weights: Floats,
+        utility: str,
+        *,
+        affine: tuple[float, float] = (1.0, 0.0),
+        again: Rule | None = None,
+    ) -> FunctionCoalitions:
+        """Return the utility of coalitions of ``updates [S, P]``; the empty one is ``base [P]``."""
+        return FunctionCoalitions(self._asked, updates, base, weights, utility, affine, again)
+
+    def _asked(self, row: Tensor) -> Figures:
+        if self.evaluate is None:
+            raise RuntimeError("there is no function that scores models; the part should have named it in its needs")
+        return self.evaluate(row)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise UserError for what only samples can say (gradients, confusion counts, losses of classes)."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise UserError(f"evaluate: a function says what a model is worth; a part asks for its {name}")

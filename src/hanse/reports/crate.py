@@ -1,0 +1,148 @@
+"""A run as a Federated Learning RO-Crate: ``ro-crate-metadata.json`` beside hanse's own record.
+
+By the profile that flwrCrate follows (eScienceLab, v0.1): a ``CreateAction`` whose instruments are the software and the
+strategy with its settings, whose objects are the run's configuration, and whose results are the model and the log of
+the rounds. hanse adds what the profile has no words for as plain schema.org: each client's value, and the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hanse.base.errors import UserError, library
+from hanse.base.files import read_json, table
+from hanse.base.toml import flat
+from hanse.core.entry import JOURNAL
+from hanse.runs.record import METRICS, SEATS, RunRecord, is_number, load_run
+
+PROFILE = "https://esciencelab.org.uk/federated-learning-ro-crate-profile/federated-learning-profile.html"
+FILES: Mapping[str, tuple[str, str]] = {
+    METRICS: ("the rounds: counts, tests, values, seconds", "application/json-lines"),
+    SEATS: ("every reply: its weight, loss, value, or why it was refused", "application/json-lines"),
+    "config.toml": ("the experiment with every default", "application/toml"),
+    "environment.json": ("the machine and the packages", "application/json"),
+    JOURNAL: ("every posting of the books", "application/json-lines"),
+    "report.html": ("hanse's report", "text/html"),
+}
+SECTIONS = ("mechanism", "clients", "ledger", "run")
+SCHEMA = "http://schema.org/"
+
+
+def write_crate(path: str | Path, *, author: str | None = None, license: str | None = None) -> Path:
+    """Write a run directory's ``ro-crate-metadata.json`` and return its path; nothing else in it is touched.
+
+    ``author`` is a name or an ORCID address, ``license`` an address or a name. Raises UserError if it is no run
+    directory, or the library ``rocrate`` is not installed.
+    """
+    made = library("rocrate.rocrate", "hanse crate: needs rocrate; pip install 'hanse[crate]'")
+    entity = library("rocrate.model.contextentity", "hanse crate: needs rocrate").ContextEntity
+    run, crate = load_run(path), made.ROCrate()
+    crate.name = f"{run.name}: a federated learning run"
+    crate.description = f"{len(run.metrics)} rounds of {run.label} with {run.num_clients} clients, kept by hanse."
+
+    def add(address: str, kind: str, /, **properties: Any) -> dict[str, str]:
+        return {"@id": crate.add(entity(crate, address, properties={"@type": kind, **properties})).id}
+
+    crate.root_dataset["conformsTo"] = add(
+        PROFILE, "CreativeWork", name="Federated Learning RO-Crate profile v0.1", url=PROFILE
+    )
+    if license is not None:
+        crate.root_dataset["license"] = add(
+            license if "://" in license else f"#{_slug(license)}", "CreativeWork", name=license
+        )
+    action: dict[str, Any] = {
+        "name": "Federated learning training run",
+        "instrument": _instruments(run, add),
+        "object": [
+            add(f"#param-{_slug(name)}", "PropertyValue", name=name, value=_plain(value))
+            for name, value in flat({k: v for k, v in run.config.items() if k in SECTIONS})
+            if not name.startswith("mechanism.settings.")  # they are the strategy's
+        ],
+        "result": _results(run, crate, add),
+    }
+    whole = len(run.metrics) >= run.rounds_planned
+    action["actionStatus"] = {"@id": f"{SCHEMA}{'Completed' if whole else 'Failed'}ActionStatus"}
+    if author is not None:
+        known = author if "://" in author else f"#{_slug(author)}"
+        action["agent"] = crate.root_dataset["author"] = add(known, "Person", name=author)
+    crate.root_dataset["mentions"] = [add("#fl-run", "CreateAction", **action)]
+    file = run.path / "ro-crate-metadata.json"
+    try:
+        crate.metadata.write(run.path)
+    except OSError as wrong:
+        raise UserError(f"{file}: cannot be written: {wrong.strerror}") from None
+    return file
+
+
+def _instruments(run: RunRecord, add: Any) -> list[dict[str, str]]:
+    """Return the software and the strategy that made the run."""
+    file = run.path / "environment.json"
+    said = read_json(file) if file.is_file() else {}
+    packages = table(said, "packages") if isinstance(said, Mapping) else {}
+    mechanism = table(run.config, "mechanism")
+    if mechanism.get("flower"):
+        packages = {**packages, "flwr": mechanism["flower"]}
+    found = [
+        add(
+            f"#software-{_slug(name)}",
+            "SoftwareApplication",
+            name={"flwr": "Flower"}.get(name, name),
+            softwareVersion=str(number),
+        )
+        for name, number in packages.items()
+        if name in ("hanse", "flwr", "torch", "numpy")
+    ]
+    settings = mechanism.get("settings")
+    told = settings if isinstance(settings, Mapping) else {}
+    parameters = [
+        add(f"#strategy-{_slug(name)}", "PropertyValue", name=name, value=_plain(value)) for name, value in told.items()
+    ]
+    name = str(mechanism.get("strategy") or run.mechanism)
+    return [*found, add("#fl-strategy", "SoftwareApplication", name=name, additionalProperty=parameters)]
+
+
+def _results(run: RunRecord, crate: Any, add: Any) -> list[dict[str, str]]:
+    """Return what came out: the last checkpoint with its figures, the logs, and what each client was worth."""
+    found = []
+    models = sorted((run.path / "checkpoints").glob("*.safetensors"))
+    last = run.metrics[-1]
+    figures = [
+        add(f"#metric-{_slug(name)}", "PropertyValue", name=name, value=value)
+        for name, value in last.items()
+        if is_number(value) and name.split("/")[0] in ("test", "client", "value", "train")
+    ]
+    if models:
+        place = f"checkpoints/{models[-1].name}"
+        model = crate.add_file(dest_path=place, properties={"name": "the final model", "additionalProperty": figures})
+        found.append({"@id": model.id})
+    for name, (what, form) in FILES.items():
+        if (run.path / name).is_file():
+            one = crate.add_file(dest_path=name, properties={"name": what, "encodingFormat": form})
+            found.append({"@id": one.id})
+    totals: dict[int, float] = {}
+    for seat in run.clients:
+        if seat.value is not None:
+            totals[seat.client] = totals.get(seat.client, 0.0) + seat.value
+    for client, total in sorted(totals.items()):
+        label = run.client_label(client)
+        found.append(
+            add(
+                f"#value-client-{client}",
+                "PropertyValue",
+                name=f"{run.about.measure.name} of {label}, summed over its rounds",
+                value=total,
+            )
+        )
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool) else json.dumps(value, default=str)
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "x"

@@ -1,0 +1,658 @@
+"""Values around any Flower strategy: training is as without hanse, bit for bit, and values are what they say."""
+
+import copy
+import itertools
+import math
+import random
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedMedian,
+    FedXgbBagging,
+    Krum,
+    Strategy,
+)
+from recorded import RecordedGrid, evaluated, failed, first_arrays, trained
+from typer.testing import CliRunner
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.cli.entry import app
+from hanse.core.entry import TOKEN
+from hanse.deployment.again import NotAgain, copied
+from hanse.deployment.valued import LISTENED
+from hanse.runs.record import load_run
+
+ROUNDS = 3
+
+
+class Own(FedAvg):
+    """A user's own: half-way to the median, with a memory, a draw and a file."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        super().__init__()
+        self.kept: dict[str, Any] = {"rounds": [], "noise": []}
+        self.folder = folder
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        assert arrays is not None
+        noise = float(np.random.standard_normal())  # noqa: NPY002
+        self.kept["rounds"].append(server_round)
+        self.kept["noise"].append(noise)
+        return ArrayRecord({k: Array(np.tanh(a.numpy()) + 0.01 * noise) for k, a in arrays.items()}), metrics
+
+
+class Saving(FedAvg):
+    """As in Flower's documentation: the average is saved after each round."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        assert arrays is not None
+        np.savez(self.folder / f"round-{server_round}.npz", *arrays.to_numpy_ndarrays())
+        torch.save(arrays.to_torch_state_dict(), str(self.folder / f"round-{server_round}.pt"))
+        with (self.folder / "log.txt").open("a") as log:
+            log.write(f"{server_round}\n")
+        return arrays, metrics
+
+
+class SavingMedian(FedMedian):
+    """A rule that is no average, and writes."""
+
+    def __init__(self, folder: Path, how: str) -> None:
+        super().__init__()
+        self.folder, self.how = folder, how
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        if self.how == "torch":
+            torch.save(server_round, str(self.folder / "last.pt"))
+        elif self.how == "text":
+            with (self.folder / "log.txt").open("a") as log:
+                log.write(f"{server_round}\n")
+        else:
+            (self.folder / f"round {server_round}").mkdir()
+        return arrays, metrics
+
+
+def noisy(strategy: Strategy) -> Strategy:
+    return DifferentialPrivacyServerSideFixedClipping(strategy, 0.1, 1.0, 4)
+
+
+STRATEGIES: dict[str, Callable[[], Strategy]] = {
+    "fedavg": FedAvg,
+    "fedadam": FedAdam,
+    "krum": lambda: Krum(num_malicious_nodes=1),
+    "median": FedMedian,
+    "dp": lambda: noisy(FedAvg()),
+    "own": Own,
+}
+
+
+def evaluate(arrays: ArrayRecord) -> dict[str, float]:
+    """A loss that is not linear; it draws from every generator, as an evaluation with dropout would."""
+    random.random(), np.random.standard_normal(), torch.rand(3)  # noqa: NPY002
+    return {"loss": float(sum(np.log1p(np.square(a.numpy() - 0.2)).sum() for a in arrays.values()))}
+
+
+def seed() -> None:
+    random.seed(5)
+    np.random.seed(6)  # noqa: NPY002
+    torch.manual_seed(7)
+
+
+def drawn() -> tuple[Any, ...]:
+    """What each generator would give next."""
+    return random.getrandbits(64), np.random.bytes(8), torch.randint(2**60, (1,)).item()  # noqa: NPY002
+
+
+def plain(strategy: Strategy, grid: RecordedGrid | None = None) -> Any:
+    seed()
+    result = strategy.start(grid or RecordedGrid(), first_arrays(), num_rounds=ROUNDS)
+    return numbers(result), state_of(strategy), drawn()
+
+
+def watched(strategy: Strategy, out: Path, grid: RecordedGrid | None = None, **more: Any) -> Any:
+    seed()
+    with hanse.valued(strategy, out=out, **{"validation": evaluate, **more}) as listened:
+        assert listened is strategy
+        result = strategy.start(grid or RecordedGrid(), first_arrays(), num_rounds=ROUNDS)
+    return numbers(result), state_of(strategy), drawn()
+
+
+def numbers(result: Any) -> Any:
+    """All of a Flower result, its arrays as bytes."""
+    arrays = {name: (a.dtype, a.shape, a.data) for name, a in result.arrays.items()}
+    return arrays, dict(result.train_metrics_clientapp), dict(result.evaluate_metrics_clientapp)
+
+
+def state_of(thing: Any) -> Any:
+    """A strategy's state down to its bytes."""
+    if isinstance(thing, np.ndarray):
+        return thing.dtype.str, thing.shape, thing.tobytes()
+    if isinstance(thing, dict):
+        return {key: state_of(value) for key, value in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [state_of(one) for one in thing]
+    if isinstance(thing, Array):
+        return thing.dtype, thing.shape, thing.data
+    if isinstance(thing, Strategy):
+        return type(thing), {name: state_of(value) for name, value in vars(thing).items()}
+    return dict(thing) if isinstance(thing, ArrayRecord) else thing
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+# ---- the training is the same
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_models_state_and_generators_are_as_without_hanse(name: str, tmp_path: Path) -> None:
+    without = plain(STRATEGIES[name]())
+    with_it = watched(STRATEGIES[name](), tmp_path / "run")
+    assert with_it == without
+    record = load_run(tmp_path / "run")
+    assert [line.get("gap") for line in record.metrics] == [None] * ROUNDS
+    assert all(seat.value is not None for seat in record.clients)
+
+
+def test_the_same_nodes_are_sent_the_same_messages(tmp_path: Path) -> None:
+    grids = RecordedGrid(9), RecordedGrid(9)
+    half = {"fraction_train": 0.5, "fraction_evaluate": 0.3}
+    assert plain(FedAvg(**half), grids[0]) == watched(FedAvg(**half), tmp_path / "run", grids[1])
+    assert grids[0].sent == grids[1].sent
+
+
+def test_what_a_strategy_saves_is_what_it_saves_without_hanse(tmp_path: Path) -> None:
+    for name in ("with", "without"):
+        (tmp_path / name).mkdir()
+    plain(Saving(tmp_path / "without"))
+    watched(Saving(tmp_path / "with"), tmp_path / "run")
+    assert len(files(tmp_path / "with")) == 2 * ROUNDS + 1
+    assert files(tmp_path / "with").keys() == files(tmp_path / "without").keys()
+    for saved, written in files(tmp_path / "with").items():
+        if not saved.endswith("npz"):  # a zip has the time in it
+            assert written == files(tmp_path / "without")[saved]
+    assert all("gap" not in line for line in load_run(tmp_path / "run").metrics)  # it is an average
+
+
+@pytest.mark.parametrize("how", ["text", "torch", "folder"])
+def test_a_rule_that_writes_and_is_no_average_is_not_made_again(how: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    watched(SavingMedian(tmp_path / "a", how), tmp_path / "run")
+    gaps = [line["gap"] for line in load_run(tmp_path / "run").metrics]
+    assert all("which nobody may do for a model of some replies" in gap for gap in gaps)
+    assert files(tmp_path / "a").get("log.txt", b"1\n2\n3\n") == b"1\n2\n3\n"
+
+
+# ---- values
+
+
+def by_round(path: Path) -> list[dict[int, float]]:
+    found: list[dict[int, float]] = [{} for _ in range(ROUNDS)]
+    for seat in load_run(path).clients:
+        assert seat.value is not None
+        found[seat.round][seat.client + 1] = seat.value
+    return found
+
+
+def shapley(worth: Callable[[tuple[int, ...]], float], nodes: list[int]) -> dict[int, float]:
+    """By its definition, over all orders of the nodes."""
+    found = dict.fromkeys(nodes, 0.0)
+    for order in itertools.permutations(nodes):
+        for place, node in enumerate(order):
+            found[node] += worth(tuple(sorted(order[: place + 1]))) - worth(tuple(sorted(order[:place])))
+    return {node: total / math.factorial(len(nodes)) for node, total in found.items()}
+
+
+def test_values_of_fedavg_are_those_of_hanse_value(tmp_path: Path) -> None:
+    watched(FedAvg(), tmp_path / "run")
+    arrays = first_arrays()
+    for number, found in enumerate(by_round(tmp_path / "run"), 1):
+        replies = [trained(node, number, arrays) for node in (1, 2, 3, 4)]
+        updates = [reply["arrays"].to_numpy_ndarrays() for reply in replies]
+
+        def worth(model: Any) -> float:
+            return -evaluate(ArrayRecord(model))["loss"]
+
+        told = hanse.value(updates, worth, [10, 20, 30, 40], start=arrays.to_numpy_ndarrays())
+        assert list(found.values()) == pytest.approx(told.values.tolist(), rel=1e-5, abs=1e-6)
+        mean = [sum(w * u[i] for w, u in zip((0.1, 0.2, 0.3, 0.4), updates, strict=True)) for i in range(2)]
+        arrays = ArrayRecord(dict(zip(arrays, (Array(m.astype(np.float32)) for m in mean), strict=True)))
+
+
+def made_again(strategy: Strategy, number: int, replies: list[Message], old: ArrayRecord) -> Any:
+    """What the strategy's aggregate of some nodes' replies is worth, each coalition with the same noise."""
+    before, noise = copy.deepcopy(strategy), np.random.get_state()  # noqa: NPY002
+
+    @cache
+    def worth(nodes: tuple[int, ...]) -> float:
+        np.random.set_state(noise)  # noqa: NPY002
+        mine = [copy.deepcopy(reply) for reply in replies if reply.metadata.src_node_id in nodes]
+        made = copy.deepcopy(before).aggregate_train(number, mine)[0] if nodes else old
+        assert made is not None
+        return -evaluate(made)["loss"]
+
+    return worth
+
+
+@pytest.mark.parametrize("name", ["fedadam", "krum", "median", "dp", "own"])
+def test_values_of_other_rules_are_brute_force_over_aggregates_made_again(name: str, tmp_path: Path) -> None:
+    watched(STRATEGIES[name](), tmp_path / "run")
+    found = by_round(tmp_path / "run")
+    seed()
+    strategy, grid, arrays = STRATEGIES[name](), RecordedGrid(), first_arrays()
+    for number in range(1, ROUNDS + 1):
+        replies = list(grid.send_and_receive(strategy.configure_train(number, arrays, ConfigRecord(), grid)))
+        drawn_before = np.random.get_state()  # noqa: NPY002
+        expected = shapley(made_again(strategy, number, replies, arrays), [1, 2, 3, 4])
+        assert found[number - 1] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+        np.random.set_state(drawn_before)  # noqa: NPY002
+        arrays, _ = strategy.aggregate_train(number, replies)
+        list(grid.send_and_receive(strategy.configure_evaluate(number, arrays, ConfigRecord(), grid)))
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.full((4, 3), 0.5))
+        self.b = torch.nn.Parameter(torch.full((3,), 0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ self.w) + self.b
+
+
+def samples() -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(3)
+    return torch.randn(60, 4, generator=draw), torch.randint(3, (60,), generator=draw)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedadam"])
+def test_a_module_and_a_validation_set_are_the_function_that_they_stand_for(name: str, tmp_path: Path) -> None:
+    x, y = samples()
+
+    def loss(arrays: ArrayRecord) -> dict[str, float]:
+        net = Net()
+        net.load_state_dict({k: torch.from_numpy(v.numpy().astype(np.float32)) for k, v in arrays.items()})
+        with torch.no_grad():
+            return {"loss": float(torch.nn.functional.cross_entropy(net(x), y))}
+
+    watched(STRATEGIES[name](), tmp_path / "function", validation=loss)
+    net = Net()
+    before = copy.deepcopy(net.state_dict())
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=16, shuffle=True)
+    told = watched(STRATEGIES[name](), tmp_path / "module", validation=loader, model=net)
+    assert told == plain(STRATEGIES[name]())
+    assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
+    for mine, other in zip(by_round(tmp_path / "module"), by_round(tmp_path / "function"), strict=True):
+        assert mine == pytest.approx(other, rel=1e-4, abs=1e-5)
+    model = hanse.load(tmp_path / "module", trust=True, model=Net()).model()
+    kind, shape, data = told[0][0]["w"]
+    saved = Array(kind, shape, "numpy.ndarray", data).numpy()
+    assert model.w.detach().numpy() == pytest.approx(saved, rel=1e-6)
+
+
+def test_without_data_of_the_servers_the_clients_own_evaluation_is_shared_out(tmp_path: Path) -> None:
+    assert watched(FedAvg(), tmp_path / "run", validation=None) == plain(FedAvg())
+    lines = load_run(tmp_path / "run").metrics
+    assert "no client evaluated the model before" in lines[0]["gap"]
+    arrays, losses = first_arrays(), []
+    for number in range(1, ROUNDS + 1):
+        replies = [trained(node, number, arrays)["arrays"] for node in (1, 2, 3, 4)]
+        flat = np.stack([np.concatenate([a.numpy().ravel() for a in r.values()]) for r in replies]).astype(float)
+        old = np.concatenate([a.numpy().ravel() for a in arrays.values()]).astype(float)
+        shares, moves = np.array([0.1, 0.2, 0.3, 0.4]), flat - old
+        new = shares @ flat
+        arrays = ArrayRecord(
+            {"w": Array(new[:12].reshape(4, 3).astype(np.float32)), "b": Array(new[12:].astype(np.float32))}
+        )
+        reported = [evaluated(node, number, arrays)["metrics"]["eval_loss"] for node in (1, 2, 3, 4)]
+        losses.append(np.average(reported, weights=[1, 2, 3, 4]))
+        if number > 1:
+            parts = shares * (moves @ (shares @ moves))
+            expected = (losses[-2] - losses[-1]) * parts / parts.sum()
+            found = [s.value for s in load_run(tmp_path / "run").clients if s.round == number - 1]
+            assert found == pytest.approx(expected.tolist(), rel=1e-3)
+
+
+def test_a_payment_rule_fills_a_ledger_that_verifies(tmp_path: Path) -> None:
+    without = plain(FedAvg())
+    assert watched(FedAvg(), tmp_path / "run", payment={"name": "recorded:Wages", "pot": 7}) == without
+    run = hanse.load(tmp_path / "run", trust=True)
+    assert sum(run.book.balance(f"client/{c}") for c in range(4)) == (4 * 100 + ROUNDS * 7) * TOKEN
+    for command in ("ledger verify", "report", "statement"):
+        more = ["--receipts", str(tmp_path / "run" / "receipts")] if command == "ledger verify" else []
+        more = ["--client", "0"] if command == "statement" else more
+        done = CliRunner().invoke(app, [*command.split(), str(tmp_path / "run"), *more])
+        assert done.exit_code == 0, done.output
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"validation": 3}, "validation: int: must be a function evaluate(arrays)"),
+        ({"model": "net"}, "model: str: must be a torch.nn.Module"),
+        ({"validation": None, "model": Net()}, "model: needs validation="),
+        ({"method": "mixtur"}, "method: 'mixtur': no such name; did you mean 'mixture'?"),
+        ({"method": "first_order"}, "method: FirstOrder"),
+        ({"payment": "tokens"}, "payment: Tokens"),
+        ({"payment": "ipfl"}, "payment: IPFL"),
+        ({"payment": "nobody:Wages"}, "payment: 'nobody:Wages': there is no module 'nobody'"),
+        ({"grant": -1.0}, "grant"),
+        ({"clients": 0}, "clients: 0: must be a whole number from 1"),
+        ({"utility": ""}, "utility: ''"),
+        ({"validation": (torch.randn(4, 7), torch.tensor([0, 1, 2, 0])), "model": Net()}, "model: Net: the model"),
+    ],
+)
+def test_wrong_arguments_are_one_line_before_anything_is_made(more: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as wrong:
+        hanse.valued(FedAvg(), out=tmp_path / "run", **{"validation": evaluate, **more})
+    assert said in wrong.value.lines[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_no_strategy_a_place_that_is_taken_and_two_listeners_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"strategy: object: must be"):
+        hanse.valued(object(), out=tmp_path / "run")  # type: ignore[type-var]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="exists already"), hanse.valued(FedAvg(), out=tmp_path / "run"):
+        pass
+    strategy = FedAvg()
+    with (
+        hanse.valued(strategy, validation=evaluate, out=tmp_path / "a"),
+        pytest.raises(UserError, match="in another"),
+        hanse.valued(strategy, validation=evaluate, out=tmp_path / "b"),
+    ):
+        pass
+    assert not set(LISTENED) & vars(strategy).keys()
+    assert not (tmp_path / "a").exists()  # no round was played
+
+
+@pytest.mark.parametrize(
+    ("validation", "utility", "said"),
+    [
+        (lambda arrays: 1 / 0, None, "validation: raised ZeroDivisionError"),
+        (lambda arrays: math.nan, None, "validation: returned nan: must be finite"),
+        (lambda arrays: "good", None, "validation: returned 'good': must be a number"),
+        (lambda arrays: {"loss": 1.0}, "accuracy", "utility: 'accuracy': validation returns no such figure"),
+        (lambda arrays: {"a": 1.0, "b": 2.0}, None, "utility: must be one of what validation returns: a, b"),
+        (lambda arrays: 1.0, "loss", "utility is 'loss': must be by name"),
+    ],
+)
+def test_an_evaluation_that_never_works_is_said_before_anything_is_sent(
+    validation: Any, utility: str | None, said: str, tmp_path: Path
+) -> None:
+    grid, strategy = RecordedGrid(), FedAvg()
+    with (
+        pytest.raises(UserError) as wrong,
+        hanse.valued(strategy, validation=validation, utility=utility, out=tmp_path / "run"),
+    ):
+        strategy.start(grid, first_arrays(), num_rounds=1)
+    assert said in wrong.value.lines[0]
+    assert not grid.sent
+    assert not (tmp_path / "run").exists()
+
+
+def test_arrays_that_are_not_the_models_are_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    grid, strategy = RecordedGrid(), FedAvg()
+    other = ArrayRecord({"w": Array(np.zeros((4, 3), np.float32)), "b": Array(np.zeros(5, np.float32))})
+    listening = hanse.valued(strategy, validation=samples(), model=Net(), out=tmp_path / "run")
+    with pytest.raises(UserError, match=r"'b': has shape \[5\]: must be \[3\]"), listening:
+        strategy.start(grid, other, num_rounds=1)
+    assert not grid.sent
+
+
+def gaps(path: Path) -> list[str | None]:
+    return [line.get("gap") for line in load_run(path).metrics]
+
+
+def test_an_evaluation_that_fails_later_is_a_gap_and_training_goes_on(tmp_path: Path) -> None:
+    calls = itertools.count()
+
+    def fragile(arrays: ArrayRecord) -> float:
+        if next(calls) > 20:
+            raise RuntimeError("CUDA out of memory")
+        return evaluate(arrays)["loss"]
+
+    assert watched(FedAvg(), tmp_path / "run", validation=fragile) == plain(FedAvg())
+    first, *others = gaps(tmp_path / "run")
+    assert first is None
+    assert others == ["validation: raised RuntimeError: CUDA out of memory"] * 2
+
+
+class Locked(FedMedian):
+    def __init__(self) -> None:
+        super().__init__()
+        import threading
+
+        self.lock = threading.Lock()
+
+
+class Shared(FedMedian):
+    seen: list[int] = []  # noqa: RUF012 (that is the mistake)
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        self.seen.append(server_round)
+        return super().aggregate_train(server_round, replies)
+
+
+class Outside(FedMedian):
+    """Its state is a variable of its module."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        assert arrays is not None
+        return ArrayRecord({k: Array(a.numpy() + next(COUNTER)) for k, a in arrays.items()}), metrics
+
+
+COUNTER = itertools.count()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        (Locked, "its attribute 'lock' cannot be copied"),
+        (Shared, "would share Shared.seen of the class with it"),
+        (Outside, "would share 'COUNTER' of its module with it"),
+    ],
+)
+def test_state_that_a_copy_cannot_carry_is_a_gap(strategy: type[Strategy], said: str, tmp_path: Path) -> None:
+    Shared.seen.clear()
+    watched(strategy(), tmp_path / "run", validation=evaluate)
+    assert all(said in str(gap) for gap in gaps(tmp_path / "run"))
+    assert Shared.seen in ([], [1, 2, 3])
+    assert all(seat.value is None and seat.weight is None for seat in load_run(tmp_path / "run").clients)
+
+
+class Timed(FedMedian):
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        assert arrays is not None
+        return ArrayRecord({k: Array(a.numpy() + time.perf_counter()) for k, a in arrays.items()}), metrics
+
+
+def test_an_aggregate_that_a_copy_makes_otherwise_is_a_gap(tmp_path: Path) -> None:
+    watched(Timed(), tmp_path / "run")
+    assert all("it has state that a copy does not carry" in str(gap) for gap in gaps(tmp_path / "run"))
+
+
+def test_a_function_that_remembers_is_shared_and_one_that_makes_metrics_is_not_called() -> None:
+    history: list[int] = []
+    strategy = FedMedian(train_metrics_aggr_fn=lambda contents, key: MetricRecord({"n": float(len(history))}))
+    copied(strategy)
+    strategy.hook = lambda: history.append(1)  # type: ignore[attr-defined]
+    with pytest.raises(NotAgain, match="'history' of the function <lambda>"):
+        copied(strategy)
+
+
+def test_clients_that_fail_leave_or_come_are_named_and_the_others_valued(tmp_path: Path) -> None:
+    def meddle(node: int, round: int, reply: Message) -> Message | None:
+        if (node, round) == (2, 1):
+            return failed(reply)
+        return None if (node, round) == (3, 2) else reply
+
+    class Growing(RecordedGrid):
+        def get_node_ids(self) -> Any:
+            return list(range(1, 4 + (len(self.sent) > 20)))
+
+    grids = [Growing(4, meddle) for _ in range(2)]
+    few = {"min_train_nodes": 3, "min_available_nodes": 3}
+    assert plain(FedAvg(**few), grids[0]) == watched(FedAvg(**few), tmp_path / "run", grids[1])
+    seats = {(s.round, s.client): s for s in load_run(tmp_path / "run").clients}
+    assert seats[0, 1].refused == "the client failed: out of memory"
+    assert seats[1, 2].refused == "no reply"
+    assert gaps(tmp_path / "run") == [None] * ROUNDS
+    assert [seats[0, c].value is None for c in range(3)] == [False, True, False]
+
+
+class First(FedAvg):
+    """Takes the first reply's arrays of the right shape, whoever weighs what."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        found = [r.content["arrays"] for r in replies if list(r.content["arrays"]["b"].shape) == [3]]
+        return found[0].copy(), MetricRecord({"replies": len(found)})
+
+
+def test_replies_without_weights_and_of_other_shapes_are_named(tmp_path: Path) -> None:
+    def meddle(node: int, round: int, reply: Message) -> Message:
+        if node == 1:
+            reply.content["arrays"] = ArrayRecord({"w": Array(np.zeros((4, 3))), "b": Array(np.zeros(9))})
+        if node == 2:
+            reply.content["metrics"] = MetricRecord({})
+        if node == 3:
+            reply.content["arrays"]["w"] = Array(np.full((4, 3), np.nan, np.float32))
+        return reply
+
+    assert plain(First(), RecordedGrid(4, meddle)) == watched(First(), tmp_path / "run", RecordedGrid(4, meddle))
+    reasons = {s.client: s.refused for s in load_run(tmp_path / "run").clients if s.round == 0}
+    assert reasons[0] == "its reply, 'b': has shape [9]: must be [3]"
+    assert reasons[1] is None
+    assert reasons[2] == "update has NaN or infinite entries"
+
+
+def test_a_strategy_that_raises_raises_as_ever_and_the_rounds_before_are_kept(tmp_path: Path) -> None:
+    class Failing(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            if server_round == 2:
+                raise RuntimeError("mine")
+            return super().aggregate_train(server_round, replies)
+
+    strategy = Failing()
+    with pytest.raises(RuntimeError, match="mine"):
+        watched(strategy, tmp_path / "run")
+    assert gaps(tmp_path / "run") == [None, "the strategy made no aggregate"]
+    assert not set(LISTENED) & vars(strategy).keys()
+
+
+def test_a_full_disk_ends_the_record_and_not_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hanse.runs.rundir import RunDir
+
+    without = plain(FedAvg())
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunDir, "append", full)
+    assert watched(FedAvg(), tmp_path / "run") == without
+
+
+def test_iterators_are_read_once_and_a_strategy_of_ones_own_start_is_called(tmp_path: Path) -> None:
+    class Lazy(FedAvg):
+        started = 0
+
+        def configure_train(self, *given: Any, **more: Any) -> Any:
+            return (message for message in super().configure_train(*given, **more))
+
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            return super().aggregate_train(server_round, list(replies))
+
+        def start(self, *given: Any, **more: Any) -> Any:
+            self.started += 1
+            return super().start(*given, **more)
+
+    class Iterating(RecordedGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+            return iter(list(super().send_and_receive(messages)))
+
+    assert plain(Lazy(), Iterating()) == watched(Lazy(), tmp_path / "run", Iterating())
+    assert len(by_round(tmp_path / "run")[2]) == 4
+
+
+def test_a_forest_is_valued_by_aggregating_again(tmp_path: Path) -> None:
+    """XGBoost's arrays are bytes: nothing to average, but the strategy's own aggregate can be evaluated."""
+    import json
+
+    def forest(trees: int, node: int) -> bytes:
+        model = {
+            "gbtree_model_param": {"num_trees": str(trees), "num_parallel_tree": "1"},
+            "iteration_indptr": list(range(trees + 1)),
+            "trees": [{"id": i, "node": node} for i in range(trees)],
+            "tree_info": [0] * trees,
+        }
+        return json.dumps({"learner": {"gradient_booster": {"model": model}}}).encode()
+
+    def meddle(node: int, round: int, reply: Message) -> Message:
+        reply.content["arrays"] = ArrayRecord([np.frombuffer(forest(1, node), np.uint8)])
+        return reply
+
+    def worth(arrays: ArrayRecord) -> float:
+        data = arrays["0"].numpy().tobytes()
+        if not data:
+            return 0.0
+        trees = json.loads(data)["learner"]["gradient_booster"]["model"]["trees"]
+        return sum(t["node"] for t in trees) ** 0.5
+
+    class Bytes(RecordedGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+            for message in messages:
+                message.content["arrays"] = first_arrays()  # the recorded nodes know no forests
+            return super().send_and_receive(messages)
+
+    strategy, grid = FedXgbBagging(), Bytes(4, meddle)
+    seed()
+    with hanse.valued(strategy, validation=worth, out=tmp_path / "run"):
+        strategy.start(grid, ArrayRecord([np.frombuffer(b"", np.uint8)]), num_rounds=1)
+    found = by_round(tmp_path / "run")[0]
+    expected = shapley(lambda nodes: sum(nodes) ** 0.5, [1, 2, 3, 4])
+    assert found == pytest.approx(expected)
+
+
+def test_an_ro_crate_of_the_run_says_what_made_it_and_what_clients_were_worth(tmp_path: Path) -> None:
+    rocrate = pytest.importorskip("rocrate.rocrate", reason="needs the extra 'crate'")
+    watched(FedAdam(eta=0.25), tmp_path / "run", names={1: "Harvest"})
+    before = files(tmp_path / "run")
+    done = CliRunner().invoke(app, ["crate", str(tmp_path / "run"), "--author", "A. Name"])
+    assert done.exit_code == 0, done.output
+    assert files(tmp_path / "run").keys() - before.keys() == {"ro-crate-metadata.json"}
+    crate = rocrate.ROCrate(str(tmp_path / "run"))
+    action = crate.dereference("#fl-run")
+    assert [one["name"] for one in action["instrument"]][-1] == "FedAdam"
+    assert crate.dereference("#strategy-eta")["value"] == 0.25
+    value = sum(found[1] for found in by_round(tmp_path / "run"))
+    assert crate.dereference("#value-client-0")["value"] == pytest.approx(value)
+    assert "Harvest" in crate.dereference("#value-client-0")["name"]
+    assert "ro-crate-profile" in crate.root_dataset["conformsTo"].id
