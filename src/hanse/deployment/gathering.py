@@ -48,7 +48,7 @@ def hello_of(node: Any, said: Mapping[str, Any]) -> Hello:
 
 def introduced(grid: Grid, nodes: Mapping[str, Any], seconds: float) -> tuple[dict[str, Hello], list[str]]:
     """Ask the nodes whether they answer questions: what they said of themselves, by key, and a reason for each that
-    does not.
+    does not; of who says nothing in time, nothing.
     """
     question = to_records(Message("null"), kind=SPEAKS)
     messages = [
@@ -74,4 +74,4 @@ def introduced(grid: Grid, nodes: Mapping[str, Any], seconds: float) -> tuple[di
                 silent.append(one_line(f"{type(wrong).__name__}: {wrong}"))
         if waiting:
             time.sleep(0.05)
-    return said, silent + ["no answer"] * len(waiting)
+    return said, silent

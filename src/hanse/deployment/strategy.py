@@ -49,7 +49,7 @@ from hanse.runs.names import MEMBERS
 from hanse.runs.rundir import claim, clear
 
 Evaluate = Callable[[ArrayRecord], Any]
-ASK_S = 60.0  # so long apps may take to say whether they answer questions
+ASK_S = 600.0  # so long apps may take to say whether they answer questions: the first time each loads its framework
 
 
 def strategy(
@@ -192,6 +192,9 @@ class MechanismStrategy:
         said: dict[str, Hello] = {}
         if questions := self._asks():
             said, silent = introduced(grid, nodes, min(timeout, ASK_S))
+            if len(said) + len(silent) < len(nodes):
+                late = len(nodes) - len(said) - len(silent)
+                raise UserError(f"{late} of {len(nodes)} nodes have not answered within {min(timeout, ASK_S):g} s")
             if silent:
                 raise UserError(
                     *questions,
