@@ -190,7 +190,10 @@ def test_what_a_part_does_wrong_is_said_with_its_name(files: dict[str, str], tmp
         played(mechanism={"name": "fedavg", "select": "no_state:Alone"})
 
 
-def test_readme_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_readme_examples_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)  # they write run directories
     [file] = blocks(README, "toml")
     experiment = hanse.Experiment(**tomllib.loads(file))
     assert experiment.mechanism.name == "greedyfed"
