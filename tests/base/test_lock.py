@@ -103,14 +103,14 @@ FIRST = """
 import sys
 from hanse.cli import entry as cli
 from hanse.runs import experiment
-real = experiment._from_the_start
+real = experiment.play_setup
 def begin(*args):
     sys.setprofile(profile)
     try:
         return real(*args)
     finally:
         sys.setprofile(None)
-experiment._from_the_start = begin
+experiment.play_setup = begin
 count = 0
 def profile(frame, event, arg):
     global count
