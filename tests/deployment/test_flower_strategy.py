@@ -19,8 +19,8 @@ from flwr.supercore.task_identity import TaskIdentity
 import hanse
 from hanse.base.errors import UserError
 from hanse.core.calling import method_of
-from hanse.deployment.demands import ANSWERED, AT_CLIENTS, AT_SERVER
 from hanse.deployment.form import Form
+from hanse.deployment.strategy.demands import ANSWERED, AT_CLIENTS, AT_SERVER
 from hanse.federation.codec import WireError
 from hanse.flower import Keys, speaks, strategy
 from hanse.learning.by_function import FunctionCoalitions

@@ -33,8 +33,8 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.cli.entry import app
 from hanse.core.entry import TOKEN
-from hanse.deployment.again import NotAgain, copied
-from hanse.deployment.valued import LISTENED
+from hanse.deployment.valued.reaggregate import NotAgain, copied
+from hanse.deployment.valued.valued import LISTENED
 from hanse.runs.record import load_run
 
 ROUNDS = 3

@@ -1,8 +1,8 @@
 """The rounds of a Flower strategy as rounds of hanse: a mechanism whose decisions the strategy has made already.
 
 :class:`Watched` tells its parts what the strategy did; the loop then plays the round as any other, so that values,
-payments, books and records are those of every run. As ``hanse.deployment.watched:flower`` it stands in the run's
-``config.toml``, and cannot be played from there.
+payments, books and records are those of every run. As ``hanse.deployment.valued.mechanism:flower`` it stands in the
+run's ``config.toml``, and cannot be played from there.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from hanse.core.part import (
 from hanse.core.port import ClientInfo, Closing, Federation, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import Measure, Telling
-from hanse.deployment.again import Again, NotAgain
 from hanse.deployment.arrays import Form, average
-from hanse.deployment.worth import ByClients, ByFunction, Evaluated, NoWorthError, Worth
+from hanse.deployment.valued.reaggregate import Again, NotAgain
+from hanse.deployment.valued.worth import ByClients, ByFunction, Evaluated, NoWorthError, Worth
 from hanse.learning.coalitions import Rule
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.train import SharedModel

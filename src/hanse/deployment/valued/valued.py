@@ -25,10 +25,10 @@ from torch import nn
 from hanse.base.errors import UserError
 from hanse.base.lock import Hold
 from hanse.core.calling import method_of
-from hanse.deployment.again import same_generators
-from hanse.deployment.watch import Plan, Watch, guarded
-from hanse.deployment.watched import watching
-from hanse.deployment.worth import ByClients, ByFunction, ByModule, Worth
+from hanse.deployment.valued.mechanism import watching
+from hanse.deployment.valued.reaggregate import same_generators
+from hanse.deployment.valued.record import Plan, Watch, guarded
+from hanse.deployment.valued.worth import ByClients, ByFunction, ByModule, Worth
 from hanse.mechanisms.registry import unmet_needs
 from hanse.runs.config import Experiment
 from hanse.runs.rundir import claim
@@ -36,7 +36,7 @@ from hanse.runs.rundir import claim
 S = TypeVar("S", bound=Strategy)
 LISTENED = ("start", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
 GIVEN = frozenset({"strategy", "validation", "values", "groups", "clients"})  # what parts of such a run can count on
-MECHANISM = "hanse.deployment.watched:flower"
+MECHANISM = "hanse.deployment.valued.mechanism:flower"
 
 
 def valued(

@@ -14,7 +14,7 @@ from flwr.supercore import log
 from torch import Tensor
 
 from hanse.deployment.form import Form
-from hanse.deployment.plain import PlainFederation
+from hanse.deployment.strategy.federation import PlainFederation
 from hanse.learning.figures import Figures, figures_of
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]

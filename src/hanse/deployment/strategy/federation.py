@@ -1,6 +1,6 @@
 """The port on a Flower app as it is: training and tests are its own train and evaluate messages.
 
-Other questions go to apps that are wrapped by :func:`hanse.deployment.speaking.speaks`, and to these alone.
+Other questions go to apps that are wrapped by :func:`hanse.deployment.strategy.speaks.speaks`, and to these alone.
 """
 
 from __future__ import annotations

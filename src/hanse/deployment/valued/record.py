@@ -33,11 +33,11 @@ from hanse.core.telling import describe
 from hanse.data.federated import RemoteData
 from hanse.data.fingerprint import fingerprint
 from hanse.data.spec import OBJECT
-from hanse.deployment.again import Again, NotAgain, copied, generators, same_generators
 from hanse.deployment.arrays import Form
 from hanse.deployment.members import Hello, Members
-from hanse.deployment.watched import Replies, Watched, info, watching
-from hanse.deployment.worth import ByClients, ByFunction, ByModule, NoWorthError, Worth
+from hanse.deployment.valued.mechanism import Replies, Watched, info, watching
+from hanse.deployment.valued.reaggregate import Again, NotAgain, copied, generators, same_generators
+from hanse.deployment.valued.worth import ByClients, ByFunction, ByModule, NoWorthError, Worth
 from hanse.learning.engines import EngineChoice, make_engine
 from hanse.learning.job import Problem
 from hanse.learning.models import structure

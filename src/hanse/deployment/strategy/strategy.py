@@ -29,12 +29,12 @@ from hanse.core.telling import describe
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Samples
 from hanse.data.spec import OBJECT
-from hanse.deployment.demands import demands_of
 from hanse.deployment.form import Form
-from hanse.deployment.gathering import gathered, hello_of, introduced
 from hanse.deployment.members import Hello, Members
-from hanse.deployment.plain import Keys, PlainFederation
-from hanse.deployment.result import EvaluateFn, ServerTest, Told, aggregated
+from hanse.deployment.strategy.demands import demands_of
+from hanse.deployment.strategy.federation import Keys, PlainFederation
+from hanse.deployment.strategy.nodes import gathered, hello_of, introduced
+from hanse.deployment.strategy.result import EvaluateFn, ServerTest, Told, aggregated
 from hanse.federation.policy import Loyal
 from hanse.learning.by_function import FunctionEngine, FunctionJudge
 from hanse.learning.figures import Figures, figures_of
