@@ -75,7 +75,8 @@ def strategy(
         out: the run directory that it leaves, for ``hanse report``, ``statement``, ``serve`` and ``ledger``; without
             it nothing is written.
         evaluate: ``evaluate(arrays)`` says what a model is worth on the server's own samples: numbers by name ("loss",
-            "accuracy", ...) or one number, the more the better. Mechanisms that value updates need it.
+            "accuracy", ...) or one number, the more the better; a name decides whether less is better
+            (:func:`hanse.learning.figures.less_is_better`). Mechanisms that value updates need it.
         clients: how many nodes take part; their arrival is waited for. Default: those that are there, at least two.
         another: makes the k-th of several different models to start from (k from 1 on), for mechanisms with clusters or
             tiers; without it all start from ``initial_arrays``.

@@ -67,8 +67,8 @@ def valued(
             a PyTorch or Hugging Face data set, a ``DataLoader``. None: the clients' own evaluation, to first order.
         model: a torch module whose state dict the app's arrays are; it is not changed.
         utility: which figure counts: of those that ``evaluate`` returns, of those that clients report, or of a model
-            ("loss", "accuracy", "balanced", or a metric of hanse). Figures whose name has "loss" or "error" count as
-            the better the less they are. Default: the loss.
+            ("loss", "accuracy", "balanced", or a metric of hanse). Default: the loss, else the accuracy. A name decides
+            whether less is better (:func:`hanse.learning.figures.less_is_better`: losses and errors).
         target: the labels' name, where samples are dictionaries or a table.
         method: how values are found, as ``mechanism.value`` of an experiment: "mixture" (default), "exact", "gtg",
             "monte_carlo", "leave_one_out", "banzhaf", or a table with options. Where the strategy's aggregate is no
