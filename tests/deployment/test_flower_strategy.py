@@ -1,5 +1,6 @@
 """A mechanism of hanse's over client apps that know nothing of it, in the place of a Flower strategy."""
 
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,19 @@ def test_forms() -> None:
         strategy("fedavg").start(grid_of(three()), ArrayRecord([np.array([np.inf])]))
     with pytest.raises(WireError, match=r"array 'w'"):
         form.row(ArrayRecord({"w": Array(np.zeros((2, 2), np.int64)), "steps": Array(np.zeros(1))}))
+
+
+def test_numbers_that_numpy_has_not_are_kept_as_they_are() -> None:
+    saved = io.BytesIO()
+    np.save(saved, np.array([b"\x80?"], "V2"))  # 1.0, as JAX's bfloat16 is saved
+    brain = Array("bfloat16", (1,), "numpy.ndarray", saved.getvalue())
+    arrays = ArrayRecord({"w": Array(np.ones(2, np.float16)), "brain": brain})
+    form = Form.of(arrays)
+    assert form.names == ("w",)
+    again = form.arrays(2 * form.row(arrays))
+    assert again["w"].numpy().tolist() == [2.0, 2.0]
+    assert again["w"].dtype == "float16"
+    assert again["brain"].numpy().tobytes() == b"\x80?"
 
 
 def test_a_function_says_what_a_coalition_is_worth() -> None:

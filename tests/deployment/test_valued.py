@@ -35,6 +35,7 @@ from hanse.cli.entry import app
 from hanse.core.entry import TOKEN
 from hanse.deployment.valued.reaggregate import NotAgain, copied
 from hanse.deployment.valued.valued import LISTENED
+from hanse.deployment.valued.worth import ByClients
 from hanse.runs.record import load_run
 
 ROUNDS = 3
@@ -426,6 +427,14 @@ def test_arrays_that_are_not_the_models_are_refused_before_anything_is_sent(tmp_
     with pytest.raises(UserError, match=r"array 'b': has shape \[5\]: must be \[3\]"), listening:
         strategy.start(grid, other, num_rounds=1)
     assert not grid.sent
+
+
+def test_what_clients_report_counts_by_one_name_all_the_way() -> None:
+    worth = ByClients()
+    assert worth.figure({"duration": 3.0}) is None  # the only number there is says nothing of the model
+    assert worth.figure({"duration": 3.0, "eval_acc": 0.75, "eval_loss": 0.5}) == -0.5
+    assert worth.figure({"eval_acc": 0.75}) is None
+    assert ByClients("f1").figure({"f1": 0.25, "loss": 1.0}) == 0.25
 
 
 def gaps(path: Path) -> list[str | None]:
