@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hanse.base.errors import UserError
-    from hanse.deployment.valued import valued
+    from hanse.deployment.valued.valued import valued
     from hanse.learning.valuing import value
     from hanse.runs.config import Experiment
     from hanse.runs.experiment import Run, resume, run
@@ -22,7 +22,7 @@ _HOMES = {
     "resume": "hanse.runs.experiment",
     "run": "hanse.runs.experiment",
     "value": "hanse.learning.valuing",
-    "valued": "hanse.deployment.valued",
+    "valued": "hanse.deployment.valued.valued",
 }
 
 

@@ -5,10 +5,10 @@ Needs the extra ``flower`` (``pip install 'hanse[flower]'``).
 """
 
 from hanse.deployment.client import client_app, instructions
-from hanse.deployment.plain import Keys
 from hanse.deployment.server import server_app
-from hanse.deployment.speaking import speaks
-from hanse.deployment.strategy import strategy
+from hanse.deployment.strategy.federation import Keys
+from hanse.deployment.strategy.speaks import speaks
+from hanse.deployment.strategy.strategy import strategy
 from hanse.federation.node import ClientData
 
 __all__ = ["ClientData", "Keys", "client_app", "instructions", "server_app", "speaks", "strategy"]

@@ -1,5 +1,6 @@
 """A mechanism of hanse's over client apps that know nothing of it, in the place of a Flower strategy."""
 
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,12 @@ from flwr.supercore.task_identity import TaskIdentity
 import hanse
 from hanse.base.errors import UserError
 from hanse.core.calling import method_of
-from hanse.deployment.demands import ANSWERED, AT_CLIENTS, AT_SERVER
-from hanse.deployment.form import Form
+from hanse.deployment.arrays import Form
+from hanse.deployment.strategy.demands import ANSWERED, AT_CLIENTS, AT_SERVER
 from hanse.federation.codec import WireError
 from hanse.flower import Keys, speaks, strategy
-from hanse.learning.by_function import FunctionCoalitions
+from hanse.learning.by_function import FunctionJudge
 from hanse.learning.coalitions import WORST
-from hanse.learning.figures import figures_of, worth_of
 from hanse.mechanisms.registry import PARTS
 from hanse.runs.record import METRICS, SEATS, load_run, played_lines
 
@@ -137,8 +137,12 @@ def test_tokens_change_hands_over_apps_that_speak(tmp_path: Path) -> None:
     ("reply", "said"),
     [
         ({"metrics": {"train_loss": 1.0}}, "no 'num-examples'"),
-        ({"arrays": {"w": np.zeros((2, 3)), "steps": np.array([1])}}, r"shape \(2, 3\)"),
-        ({"arrays": {"v": np.zeros((2, 2))}}, "other arrays than those that were sent"),
+        (
+            {"arrays": {"w": np.zeros((2, 3)), "steps": np.array([1])}},
+            r"'w': has shape \[2, 3\]: must be \[2, 2\]",
+        ),
+        ({"arrays": {"v": np.zeros((2, 2))}}, "there is no array 'w'"),
+        ({"arrays": {"w": np.zeros((2, 2)), "v": np.zeros(1)}}, r"other arrays than those that were sent \(v\)"),
         ({"arrays": {"w": np.full((2, 2), np.nan), "steps": np.array([1])}}, "NaN or infinite"),
     ],
 )
@@ -157,25 +161,35 @@ def test_forms() -> None:
     row = torch.arange(4.0)
     assert torch.equal(form.row(form.arrays(row)), row)
     with pytest.raises(UserError, match="hanse mixes real numbers; a model whose aggregate is no mean"):
-        Form.of(ArrayRecord([np.zeros(3, np.uint8)]))
+        strategy("fedavg").start(grid_of(three()), ArrayRecord([np.zeros(3, np.uint8)]))
     with pytest.raises(UserError, match="not finite"):
-        Form.of(ArrayRecord([np.array([np.inf])]))
+        strategy("fedavg").start(grid_of(three()), ArrayRecord([np.array([np.inf])]))
     with pytest.raises(WireError, match=r"array 'w'"):
         form.row(ArrayRecord({"w": Array(np.zeros((2, 2), np.int64)), "steps": Array(np.zeros(1))}))
 
 
+def test_numbers_that_numpy_has_not_are_kept_as_they_are() -> None:
+    saved = io.BytesIO()
+    np.save(saved, np.array([b"\x80?"], "V2"))  # 1.0, as JAX's bfloat16 is saved
+    brain = Array("bfloat16", (1,), "numpy.ndarray", saved.getvalue())
+    arrays = ArrayRecord({"w": Array(np.ones(2, np.float16)), "brain": brain})
+    form = Form.of(arrays)
+    assert form.names == ("w",)
+    again = form.arrays(2 * form.row(arrays))
+    assert again["w"].numpy().tolist() == [2.0, 2.0]
+    assert again["w"].dtype == "float16"
+    assert again["brain"].numpy().tobytes() == b"\x80?"
+
+
 def test_a_function_says_what_a_coalition_is_worth() -> None:
-    updates, base = torch.tensor([[1.0, 0.0], [4.0, 0.0]]), torch.tensor([10.0, 0.0])
-    game = FunctionCoalitions(lambda row: {"loss": float(row[0])}, updates, base, [1.0, 2.0], "loss")
+    updates, base, weights = torch.tensor([[1.0, 0.0], [4.0, 0.0]]), torch.tensor([10.0, 0.0]), np.array([1.0, 2.0])
+    game = FunctionJudge(lambda row: {"loss": float(row[0])}).coalitions(updates, base, weights, "loss")
     assert game.many([frozenset(), frozenset({0}), frozenset({0, 1})]) == pytest.approx([-10.0, -1.0, -3.0])
-    stepped = FunctionCoalitions(lambda row: {"worth": float(row[0])}, updates, base, [1.0, 2.0], "loss", (0.5, 0.5))
+    alone = FunctionJudge(lambda row: {"worth": float(row[0])})
+    stepped = alone.coalitions(updates, base, weights, "loss", affine=(0.5, 0.5))
     assert stepped(frozenset({0, 1})) == pytest.approx(6.5)
-    assert worth_of({"loss": float("nan")}, "loss") == WORST
-    assert worth_of({"rmse": 2.0, "f1": 0.5}, "rmse") == -2.0
-    with pytest.raises(UserError, match="'f1': is not among what evaluate says"):
-        worth_of({"loss": 1.0}, "f1")
-    with pytest.raises(UserError, match="evaluate: returned 'None'"):
-        figures_of(None, "evaluate")
+    lost = FunctionJudge(lambda row: {"loss": float("nan")}).coalitions(updates, base, weights, "loss")
+    assert lost(frozenset({0})) == WORST
 
 
 def test_every_part_that_asks_clients_something_is_known() -> None:

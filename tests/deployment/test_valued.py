@@ -33,8 +33,9 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.cli.entry import app
 from hanse.core.entry import TOKEN
-from hanse.deployment.again import NotAgain, copied
-from hanse.deployment.valued import LISTENED
+from hanse.deployment.valued.reaggregate import NotAgain, copied
+from hanse.deployment.valued.valued import LISTENED
+from hanse.deployment.valued.worth import ByClients
 from hanse.runs.record import load_run
 
 ROUNDS = 3
@@ -397,10 +398,11 @@ def test_what_is_no_strategy_a_place_that_is_taken_and_two_listeners_are_refused
     [
         (lambda arrays: 1 / 0, None, "validation: raised ZeroDivisionError"),
         (lambda arrays: math.nan, None, "validation: returned nan: must be finite"),
+        (lambda arrays: None, None, "validation: returned 'None': must be a number"),
         (lambda arrays: "good", None, "validation: returned 'good': must be a number"),
-        (lambda arrays: {"loss": 1.0}, "accuracy", "utility: 'accuracy': validation returns no such figure"),
-        (lambda arrays: {"a": 1.0, "b": 2.0}, None, "utility: must be one of what validation returns: a, b"),
-        (lambda arrays: 1.0, "loss", "utility is 'loss': must be by name"),
+        (lambda arrays: {"loss": 1.0}, "accuracy", "utility: 'accuracy': nothing of that name is said of a model"),
+        (lambda arrays: {"a": 1.0, "b": 2.0}, None, "utility: must be one of what is said of a model: a, b"),
+        (lambda arrays: 1.0, "loss", "utility: 'loss': validation returned 1.0: must be numbers by name"),
     ],
 )
 def test_an_evaluation_that_never_works_is_said_before_anything_is_sent(
@@ -413,6 +415,7 @@ def test_an_evaluation_that_never_works_is_said_before_anything_is_sent(
     ):
         strategy.start(grid, first_arrays(), num_rounds=1)
     assert said in wrong.value.lines[0]
+    assert "the model before the first round" in wrong.value.lines[0]
     assert not grid.sent
     assert not (tmp_path / "run").exists()
 
@@ -421,9 +424,17 @@ def test_arrays_that_are_not_the_models_are_refused_before_anything_is_sent(tmp_
     grid, strategy = RecordedGrid(), FedAvg()
     other = ArrayRecord({"w": Array(np.zeros((4, 3), np.float32)), "b": Array(np.zeros(5, np.float32))})
     listening = hanse.valued(strategy, validation=samples(), model=Net(), out=tmp_path / "run")
-    with pytest.raises(UserError, match=r"'b': has shape \[5\]: must be \[3\]"), listening:
+    with pytest.raises(UserError, match=r"array 'b': has shape \[5\]: must be \[3\]"), listening:
         strategy.start(grid, other, num_rounds=1)
     assert not grid.sent
+
+
+def test_what_clients_report_counts_by_one_name_all_the_way() -> None:
+    worth = ByClients()
+    assert worth.figure({"duration": 3.0}) is None  # the only number there is says nothing of the model
+    assert worth.figure({"duration": 3.0, "eval_acc": 0.75, "eval_loss": 0.5}) == -0.5
+    assert worth.figure({"eval_acc": 0.75}) is None
+    assert ByClients("f1").figure({"f1": 0.25, "loss": 1.0}) == 0.25
 
 
 def gaps(path: Path) -> list[str | None]:
@@ -549,7 +560,7 @@ def test_replies_without_weights_and_of_other_shapes_are_named(tmp_path: Path) -
 
     assert plain(First(), RecordedGrid(4, meddle)) == watched(First(), tmp_path / "run", RecordedGrid(4, meddle))
     reasons = {s.client: s.refused for s in load_run(tmp_path / "run").clients if s.round == 0}
-    assert reasons[0] == "its reply, 'b': has shape [9]: must be [3]"
+    assert reasons[0] == "its reply: array 'b': has shape [9]: must be [3]"
     assert reasons[1] is None
     assert reasons[2] == "update has NaN or infinite entries"
 

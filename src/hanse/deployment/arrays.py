@@ -1,36 +1,47 @@
-"""Flower's array records as rows of hanse's table, and averages of such records."""
+"""What a Flower app sends: its arrays as rows of the model table and back, their averages, and the numbers of a reply.
+
+Both :func:`hanse.valued` and :func:`hanse.flower.strategy` read apps by this module.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hanse.base.errors import UserError
 from hanse.core.table import Floats, Layout
+from hanse.federation.codec import WireError
+
+_KEY = "hanse.form"  # of the records that say what a row's arrays are
 
 
 @dataclass(frozen=True)
 class Form:
-    """What an app's arrays are: ``names``, in the order of a row's columns, of those with real numbers, and their
-    places in a row. Arrays of whole numbers (counters, a serialised forest) are no columns.
+    """What the arrays of an app are: the ``names``, in the order of a row's columns, and ``types`` of those with real
+    numbers, and where they lie in a row.
+
+    The ``fixed`` ones (counters, a serialised forest; numbers that NumPy has not, such as bfloat16) are no columns.
     """
 
     names: tuple[str, ...]
+    types: tuple[str, ...]
     layout: Layout
+    fixed: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
 
     @staticmethod
     def of(arrays: ArrayRecord) -> Form:
-        """Return the form of arrays: all those of real numbers, in their order."""
-        names = [name for name, array in arrays.items() if _is_real(array)]
-        shapes = tuple(torch.Size(arrays[name].shape) for name in names)
-        ends = np.cumsum([0, *(shape.numel() for shape in shapes)]).tolist()
-        return Form(tuple(names), Layout(tuple(names), shapes, tuple(ends), ends[-1], ends[-1]))
+        """Return the form of arrays, in their own order; it has no columns if none are real numbers."""
+        found = {name: array.numpy() for name, array in arrays.items()}
+        shapes = {name: tuple(a.shape) for name, a in found.items() if _is_real(a)}
+        types = {name: str(found[name].dtype) for name in shapes}
+        return Form(tuple(shapes), tuple(types.values()), _layout(shapes), _others(found, shapes))
 
     @staticmethod
     def of_module(module: nn.Module, arrays: ArrayRecord) -> Form:
@@ -45,24 +56,73 @@ class Form:
             called = dict(zip(state, arrays, strict=True))
         else:
             raise UserError(f"model: has {len(state)} tensors, and the app's arrays are {len(arrays)}: must be as many")
-        form = Form(tuple(called[name] for name in layout.names), layout)
-        form.row(arrays, "model: the app's arrays")
+        found, names = {name: array.numpy() for name, array in arrays.items()}, [called[name] for name in layout.names]
+        types = tuple(str(found[name].dtype) for name in names)
+        form = Form(tuple(names), types, layout, _others(found, names))
+        try:
+            form.row(arrays)
+        except WireError as wrong:
+            raise UserError(f"model: the app's arrays: {wrong}") from None
         return form
 
-    def row(self, arrays: ArrayRecord, where: str) -> Tensor:
-        """Return arrays as a row ``[P]`` float32. Raises UserError, beginning with ``where``, for other arrays."""
+    def row(self, arrays: ArrayRecord) -> Tensor:
+        """Return arrays as a row ``[P]`` float32; what is no column of it is not looked at.
+
+        Raises WireError if one is missing, of another shape, or not of real numbers.
+        """
         parts = [torch.zeros(0)]
         for name, shape in zip(self.names, self.layout.shapes, strict=True):
             if name not in arrays:
-                raise UserError(f"{where}: there is no {name!r}")
-            if tuple(arrays[name].shape) != tuple(shape):
-                raise UserError(f"{where}, {name!r}: has shape {list(arrays[name].shape)}: must be {list(shape)}")
-            parts.append(torch.from_numpy(np.array(arrays[name].numpy(), np.float32)).reshape(-1))
+                raise WireError(f"there is no array {name[:60]!r}")
+            array = arrays[name].numpy()
+            if tuple(array.shape) != tuple(shape):
+                raise WireError(f"array {name[:60]!r}: has shape {list(array.shape)}: must be {list(shape)}")
+            if not _is_real(array):
+                raise WireError(f"array {name[:60]!r}: is of {array.dtype}: must be of real numbers")
+            parts.append(torch.from_numpy(np.array(array, np.float32).reshape(-1)))
         return torch.cat(parts)
 
+    def arrays(self, row: Tensor) -> ArrayRecord:
+        """Return a row ``[P]`` as arrays of the app's own names, shapes and types, with the fixed ones as they were."""
+        views = self.layout.unflatten(row).values()
+        made = {n: x.detach().cpu().numpy().astype(t) for n, t, x in zip(self.names, self.types, views, strict=True)}
+        return ArrayRecord({name: Array(np.ascontiguousarray(a)) for name, a in {**made, **self.fixed}.items()})
 
-def _is_real(array: Array) -> bool:
-    return np.dtype(array.dtype).kind == "f" if array.dtype != "bfloat16" else True
+    # ---- beside a question, for who has to make arrays of its rows
+
+    def into(self, records: RecordDict) -> RecordDict:
+        """Return the records with this form beside them."""
+        said = [[n, list(s), t] for n, s, t in zip(self.names, self.layout.shapes, self.types, strict=True)]
+        records[_KEY] = ConfigRecord({"form": json.dumps({"shapes": said})})
+        records[f"{_KEY}.fixed"] = ArrayRecord({n: Array(np.asarray(a)) for n, a in self.fixed.items()})
+        return records
+
+    @staticmethod
+    def beside(records: RecordDict) -> Form:
+        """Return the form that stands beside a question. Raises WireError if there is none."""
+        config, fixed = records.get(_KEY), records.get(f"{_KEY}.fixed")
+        if not isinstance(config, ConfigRecord) or not isinstance(fixed, ArrayRecord):
+            raise WireError("the question does not say what its models' arrays are")
+        said = json.loads(str(config["form"]))["shapes"]
+        shapes = {str(name): tuple(shape) for name, shape, _ in said}
+        others = {name: array.numpy() for name, array in fixed.items()}
+        return Form(tuple(shapes), tuple(kind for _, _, kind in said), _layout(shapes), others)
+
+
+def _is_real(array: NDArray[np.generic]) -> bool:
+    return array.dtype.kind == "f"
+
+
+def _layout(shapes: Mapping[str, Sequence[int]]) -> Layout:
+    """Return where arrays of these shapes lie in a row, one after another."""
+    sizes = [torch.Size(shape) for shape in shapes.values()]
+    ends = np.cumsum([0, *(size.numel() for size in sizes)]).tolist()
+    return Layout(tuple(shapes), tuple(sizes), tuple(ends), ends[-1], ends[-1])
+
+
+def _others(found: Mapping[str, NDArray[np.generic]], columns: Collection[str]) -> dict[str, NDArray[np.generic]]:
+    """Return the arrays that are no columns."""
+    return {name: a for name, a in found.items() if name not in columns}
 
 
 def average(records: Sequence[ArrayRecord], weights: Floats) -> ArrayRecord:
@@ -78,3 +138,27 @@ def average(records: Sequence[ArrayRecord], weights: Floats) -> ArrayRecord:
         kind = first.numpy().dtype
         found[name] = Array(np.asarray(mean, kind if kind.kind == "f" else np.float64))
     return ArrayRecord(found)
+
+
+# ---- a reply's records
+
+
+def arrays_of(content: RecordDict) -> ArrayRecord:
+    """Return the one ArrayRecord of a reply. Raises WireError if it has not one."""
+    found = list(content.array_records.values())
+    if len(found) != 1:
+        raise WireError(f"{len(found)} records of arrays: must be one")
+    return found[0]
+
+
+def metrics_of(content: RecordDict) -> MetricRecord:
+    """Return the one MetricRecord of a reply. Raises WireError if it has not one."""
+    found = list(content.metric_records.values())
+    if len(found) != 1:
+        raise WireError(f"{len(found)} records of metrics: must be one")
+    return found[0]
+
+
+def numbers_of(metrics: MetricRecord) -> dict[str, float]:
+    """Return the numbers among metrics; lists are left out."""
+    return {str(name): float(x) for name, x in metrics.items() if isinstance(x, int | float)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Generic, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.core.recipe import Recipe
-from hanse.core.table import Floats, mix
+from hanse.core.table import Floats, Ints, mix
 from hanse.data.samples import Samples
 from hanse.games.gram import inner_products
 from hanse.learning.coalitions import WORST, Rule, members_of, mixtures
@@ -26,6 +26,7 @@ from hanse.learning.figures import Figures, accuracy_of, loss_of, worth_of
 from hanse.learning.job import ModelOutputs, Scores, SeatJob, TrainedRows
 
 Evaluate = Callable[[Tensor], Figures]
+Model = TypeVar("Model")
 
 
 @dataclass
@@ -58,24 +59,28 @@ class FunctionEngine:
         """There is nothing to release."""
 
 
-class FunctionCoalitions:
-    """The game of ``updates [S, P]`` with ``weights [S]``, whose coalitions' models a function scores; for the rest as
+class FunctionCoalitions(Generic[Model]):
+    """The game of updates with ``weights [S]``, whose coalitions' models a function scores; for the rest as
     :class:`hanse.learning.coalitions.Coalitions`, without values that leave a block of samples out.
+
+    ``make`` gives the model of players ``[m]``, by position (None: they make none); ``base`` is the model of nobody,
+    and of those who make none. ``worth`` says what a model is worth, ``moves [S, P]`` how each update moved the base.
+    ``again`` is the rule by which ``make`` aggregates anew; None: it mixes.
     """
 
     def __init__(
         self,
-        evaluate: Evaluate,
-        updates: Tensor,
-        base: Tensor,
+        worth: Callable[[Model], float],
+        make: Callable[[Ints], Model | None],
+        base: Model,
         weights: Sequence[float] | Floats,
-        utility: str,
-        affine: tuple[float, float] = (1.0, 0.0),
+        moves: Tensor,
         again: Rule | None = None,
     ) -> None:
-        self.evaluate, self.updates, self.base, self.utility = evaluate, updates, base, utility
+        self.again = again
+        self._worth, self._make, self._base, self._moves = worth, make, base, moves
+        self._nothing: float | None = None  # what the base is worth, once it was asked
         self.shares = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
-        self.affine, self.again = affine, again
         self.evaluated, self.keep_outputs = 0, False
 
     @property
@@ -94,34 +99,45 @@ class FunctionCoalitions:
 
     def many(self, coalitions: Sequence[frozenset[int]]) -> list[float]:
         """Return the utility of each coalition, in order."""
-        return [self._worth(coalition) for coalition in coalitions]
+        return [self._one(np.array(members_of(coalition, self.players), np.int64)) for coalition in coalitions]
 
     def update_gram(self) -> NDArray[np.float64]:
         """Return the inner products ``[S, S]`` of what each update moved the base."""
-        return inner_products(self.updates - self.base)
+        return inner_products(self._moves)
 
     def output_gram(self) -> None:
         """Nothing is known of what the models put out."""
 
-    def _worth(self, coalition: frozenset[int]) -> float:
+    def _one(self, members: Ints) -> float:
         self.evaluated += 1
-        row = self._row(coalition)
-        return worth_of(self.evaluate(row), self.utility) if bool(torch.isfinite(row).all()) else WORST
+        model = self._make(members) if len(members) else None
+        if model is not None:
+            return self._worth(model)
+        if self._nothing is None:
+            self._nothing = self._worth(self._base)
+        return self._nothing
 
-    def _row(self, coalition: frozenset[int]) -> Tensor:
-        members = members_of(coalition, self.players)
-        if not members:
-            return self.base
-        if self.again is None:
-            [shares] = mixtures([coalition], self.shares, self.affine)
+
+def mixer(
+    updates: Tensor, base: Tensor, weights: Floats, affine: tuple[float, float] = (1.0, 0.0), again: Rule | None = None
+) -> Callable[[Ints], Tensor]:
+    """Return what makes the row of some players, ``[m]`` by position, of ``updates [S, P]``: their mixture by the
+    weights, or what the rule ``again`` makes of them.
+    """
+
+    def row(members: Ints) -> Tensor:
+        if again is None:
+            [shares] = mixtures([frozenset(members.tolist())], weights, affine)
         else:
-            said = self.again(np.array(members))
+            said = again(members)
             if said.row is not None:
                 return said.row
             assert said.weights is not None  # an aggregate has weights or a row
-            shares = np.zeros(self.players + 1)
+            shares = np.zeros(len(updates) + 1)
             shares[members], shares[-1] = said.weights, said.old
-        return mix(shares[None], self.updates, self.base[None])[0]
+        return mix(shares[None], updates, base[None])[0]
+
+    return row
 
 
 @dataclass(frozen=True)
@@ -147,9 +163,20 @@ class FunctionJudge:
         *,
         affine: tuple[float, float] = (1.0, 0.0),
         again: Rule | None = None,
-    ) -> FunctionCoalitions:
-        """Return the utility of coalitions of ``updates [S, P]``; the empty one is ``base [P]``."""
-        return FunctionCoalitions(self._asked, updates, base, weights, utility, affine, again)
+    ) -> FunctionCoalitions[Tensor]:
+        """Return the utility of coalitions of ``updates [S, P]``; the empty one is ``base [P]``. A model with numbers
+        that are not finite, or with such a worth, is worth WORST.
+        """
+
+        def worth(row: Tensor) -> float:
+            if not bool(torch.isfinite(row).all()):
+                return WORST
+            found = worth_of(self._asked(row), utility, "mechanism.value.utility")
+            return found if math.isfinite(found) else WORST
+
+        shares = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
+        make = mixer(updates, base, shares, affine, again)
+        return FunctionCoalitions(worth, make, base, shares, updates - base, again)
 
     def _asked(self, row: Tensor) -> Figures:
         if self.evaluate is None:

@@ -5,7 +5,7 @@ the clients' own evaluation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,34 +15,35 @@ from flwr.app import ArrayRecord
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from hanse.base.errors import UserError, first_line, nearest
-from hanse.core.table import Floats, Ints
+from hanse.base.errors import UserError, first_line
+from hanse.core.table import Floats
 from hanse.data.own import as_samples
 from hanse.data.samples import Samples
 from hanse.games.gram import inner_products
 from hanse.learning.agreement import settle, why_unfit
 from hanse.learning.coalitions import metric_of
 from hanse.learning.engines import EngineChoice
+from hanse.learning.figures import WORTH, Figures, as_figures, counted, signed, worth_of
 from hanse.learning.job import Engine, Problem
 from hanse.learning.models import build_problem
 
 Evaluate = Callable[[ArrayRecord], float | Mapping[str, float]]
-LESS = ("loss", "error", "mse", "mae", "perplexity")  # in the name of a figure of which less is better
 
 
 class NoWorthError(Exception):
     """Why a model has no worth; one line."""
 
 
-def less_is_better(name: str) -> bool:
-    """Say whether a figure of this name is the better the less it is."""
-    return any(word in name.lower() for word in LESS)
+FIRST = (
+    "(of the initial arrays, the model before the first round: evaluate is asked for its worth, too. For a model that "
+    "is still empty, as a forest without trees, return what a guess is worth: {'loss': math.log(2)} for two classes)"
+)
 
 
 @dataclass(frozen=True)
 class ByFunction:
     """The user's ``evaluate(arrays)``, which returns a number (the more the better) or numbers by name, of which
-    ``utility`` counts: minus it if it is a loss or an error. Default: "loss", else "accuracy", else the only one.
+    ``utility`` counts (default: :func:`hanse.learning.figures.counted`).
     """
 
     evaluate: Evaluate
@@ -54,87 +55,24 @@ class ByFunction:
             said: Any = self.evaluate(arrays)
         except Exception as wrong:
             raise NoWorthError(f"validation: raised {first_line(wrong)}") from wrong
-        name = "" if self.utility is None else self.utility
-        if isinstance(said, Mapping):
-            name = self._named(said)
-            said = said[name]
-        elif self.utility is not None:
-            raise NoWorthError(f"validation: returned {said!r:.80}, and utility is {self.utility!r}: must be by name")
         try:
-            number = float(said)
-        except (TypeError, ValueError):
-            raise NoWorthError(f"validation: returned {said!r:.80}: must be a number, or numbers by name") from None
+            figures = as_figures(said, "validation")
+            if self.utility is not None and list(figures) == [WORTH] != [self.utility]:
+                raise UserError(f"utility: {self.utility!r}: validation returned {said!r:.60}: must be numbers by name")
+            number = worth_of(figures, self.utility, "utility")
+        except UserError as wrong:
+            raise NoWorthError(str(wrong)) from None
         if not math.isfinite(number):
-            raise NoWorthError(f"validation: returned {number}{f' as {name!r}' if name else ''}: must be finite")
-        return -number if name and less_is_better(name) else number
+            name = "" if list(figures) == [WORTH] else f" as {counted(figures, self.utility)!r}"
+            raise NoWorthError(f"validation: returned {abs(number)}{name}: must be finite")
+        return number
 
-    def _named(self, said: Mapping[str, Any]) -> str:
-        """Return which of several figures counts."""
-        if self.utility is not None:
-            if self.utility not in said:
-                close = nearest(self.utility, map(str, said))
-                raise NoWorthError(f"utility: {self.utility!r}: validation returns no such figure{close}")
-            return self.utility
-        known = [name for name in ("loss", "accuracy") if name in said] or (list(said) if len(said) == 1 else [])
-        if not known:
-            raise NoWorthError(
-                f"utility: must be one of what validation returns: {', '.join(map(str, said)) or 'nothing'}"
-            )
-        return str(known[0])
-
-
-class Evaluated:
-    """The game of some replies whose models a function judges; it has what value parts ask of
-    :class:`hanse.learning.coalitions.Coalitions`.
-
-    ``make`` gives the model of players ``[m]``, by position (None: none, then it is ``base``, as for nobody).
-    """
-
-    def __init__(
-        self,
-        worth: Callable[[ArrayRecord], float],
-        make: Callable[[Ints], ArrayRecord | None],
-        base: ArrayRecord,
-        weights: Floats,
-        moves: Tensor,
-    ) -> None:
-        self._worth, self._make, self._base, self._moves = worth, make, base, moves
-        self._nothing: float | None = None
-        self.shares, self.evaluated, self.keep_outputs = weights, 0, False
-
-    @property
-    def players(self) -> int:
-        """The number of replies."""
-        return len(self.shares)
-
-    @property
-    def without_block(self) -> Floats:
-        """Nothing that means anything, ``[evaluated, 1]``: what a function makes of single samples is not known."""
-        return np.zeros((self.evaluated, 1))
-
-    def __call__(self, coalition: frozenset[int]) -> float:
-        """Return the worth of one coalition."""
-        return self.many([coalition])[0]
-
-    def many(self, coalitions: Sequence[frozenset[int]]) -> list[float]:
-        """Return the worth of each coalition, in order."""
-        return [self._one(np.array(sorted(one), np.int64)) for one in coalitions]
-
-    def _one(self, members: Ints) -> float:
-        self.evaluated += 1
-        arrays = self._make(members) if len(members) else None
-        if arrays is not None:
-            return self._worth(arrays)
-        if self._nothing is None:
-            self._nothing = self._worth(self._base)
-        return self._nothing
-
-    def update_gram(self) -> Floats:
-        """Return the inner products ``[S, S]`` of the updates' moves."""
-        return inner_products(self._moves)
-
-    def output_gram(self) -> None:
-        """Return None: a function's outputs are not seen."""
+    def first_worth(self, arrays: ArrayRecord) -> float:
+        """Return what the model before the first round is worth. Raises UserError, which says that it is that one."""
+        try:
+            return self.worth(arrays)
+        except NoWorthError as wrong:
+            raise UserError(f"{wrong} {FIRST}") from None
 
 
 @dataclass(frozen=True)
@@ -192,8 +130,8 @@ def validation_samples(given: Any, target: str | None) -> tuple[Samples, int | N
 
 @dataclass(frozen=True)
 class ByClients:
-    """The clients' own evaluation, of the ``utility`` among the metrics of their evaluate replies (default: the first
-    whose name has "loss", else "acc"): no data are needed at the server, and nothing is asked beside.
+    """The clients' own evaluation, of the ``utility`` among the metrics of their evaluate replies (default: the
+    loss, else the accuracy): no data are needed at the server, and nothing is asked beside.
 
     The round's gain is what the clients that evaluated both models report, weighted by their samples. It is shared out
     to first order: client i's part is ``w_i <D_i, sum_j w_j D_j>``, how far its update ``D_i`` went the way that the
@@ -204,19 +142,14 @@ class ByClients:
     utility: str | None = None
     known: dict[str, str] = field(default_factory=dict)  # the figure that was found, under "utility"
 
-    def figure(self, metrics: Mapping[str, Any]) -> float | None:
+    def figure(self, numbers: Figures) -> float | None:
         """Return what a client's evaluation says, the more the better; None if it has no such figure."""
-        name = self.utility or self.known.get("utility")
-        if name is None:
-            scalars = [k for k, v in metrics.items() if isinstance(v, int | float)]
-            close = [k for word in ("loss", "acc") for k in scalars if word in k.lower()]
-            if not close:
-                return None
-            name = self.known.setdefault("utility", close[0])
-        value = metrics.get(name)
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        wanted = self.utility or self.known.get("utility")
+        name = counted(numbers, wanted) if wanted else counted(numbers, "loss") or counted(numbers, "accuracy")
+        if name is None or not math.isfinite(numbers[name]):
             return None
-        return -float(value) if less_is_better(name) else float(value)
+        self.known.setdefault("utility", name)
+        return signed(numbers, name)
 
     @staticmethod
     def gain(before: Mapping[int, tuple[float, float]], after: Mapping[int, tuple[float, float]]) -> float:

@@ -17,8 +17,8 @@ from hanse.deployment.link import FlowerFederation
 from hanse.deployment.members import NAME, Hello
 from hanse.deployment.message import to_records
 from hanse.deployment.newcomers import pulled
-from hanse.deployment.plain import QUERY
-from hanse.deployment.speaking import SPEAKS
+from hanse.deployment.strategy.federation import QUERY
+from hanse.deployment.strategy.speaks import SPEAKS
 from hanse.federation.check import one_line
 from hanse.federation.codec import Message
 

@@ -1,8 +1,8 @@
 """The rounds of a Flower strategy as rounds of hanse: a mechanism whose decisions the strategy has made already.
 
 :class:`Watched` tells its parts what the strategy did; the loop then plays the round as any other, so that values,
-payments, books and records are those of every run. As ``hanse.deployment.watched:flower`` it stands in the run's
-``config.toml``, and cannot be played from there.
+payments, books and records are those of every run. As ``hanse.deployment.valued.mechanism:flower`` it stands in the
+run's ``config.toml``, and cannot be played from there.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import ArrayRecord
+from torch import Tensor
 
-from hanse.base.errors import first_line
+from hanse.base.errors import UserError, first_line
 from hanse.core.part import (
     Aggregate,
     Aggregated,
@@ -33,9 +34,11 @@ from hanse.core.part import (
 from hanse.core.port import ClientInfo, Closing, Federation, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import Measure, Telling
-from hanse.deployment.again import Again, NotAgain
 from hanse.deployment.arrays import Form, average
-from hanse.deployment.worth import ByClients, ByFunction, Evaluated, NoWorthError, Worth
+from hanse.deployment.valued.reaggregate import Again, NotAgain
+from hanse.deployment.valued.worth import ByClients, ByFunction, NoWorthError, Worth
+from hanse.federation.codec import WireError
+from hanse.learning.by_function import FunctionCoalitions
 from hanse.learning.coalitions import Rule
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.train import SharedModel
@@ -96,7 +99,8 @@ class Watched:
             return False
         clients = list(self.replies)
         rows = torch.stack([self.replies[c].row for c in clients]).double()
-        mean, made = torch.from_numpy(self.share(clients)) @ rows, self.form.row(self.made, "the aggregate").double()
+        mean = torch.from_numpy(self.share(clients)) @ rows
+        made = row_of(self.form, self.made, "the aggregate").double()
         near = 1e-5 * float(rows.abs().max())
         return bool(((mean - made).abs() <= near * 0.1 + 1e-5 * mean.abs()).all())
 
@@ -112,6 +116,14 @@ class Watched:
             sound, why = False, str(wrong) if isinstance(wrong, NotAgain) else first_line(wrong)
         if not sound:
             self.again, self.why_not = None, why
+
+
+def row_of(form: Form, arrays: ArrayRecord, what: str) -> Tensor:
+    """Return arrays as a row ``[P]``. Raises UserError, which says ``what`` they are, if they are of another form."""
+    try:
+        return form.row(arrays)
+    except WireError as wrong:
+        raise UserError(f"{what}: {wrong}") from None
 
 
 def same(one: ArrayRecord, other: ArrayRecord) -> bool:
@@ -175,9 +187,9 @@ class Combined(AggregatePart):
         if told.average:
             return Aggregate(told.share(clients))
         if len(clients) == len(group.view.trained):
-            return Aggregate(row=told.form.row(told.made, "the aggregate"))
+            return Aggregate(row=row_of(told.form, told.made, "the aggregate"))
         made = told.coalition(clients)
-        return Aggregate(row=group.old if made is None else told.form.row(made, "the aggregate of some replies"))
+        return Aggregate(row=group.old if made is None else row_of(told.form, made, "the aggregate of some replies"))
 
 
 @dataclass(frozen=True)
@@ -227,7 +239,7 @@ class OfReplies(ValuePart):
         }
         errors = np.zeros(len(clients)) if solved.errors is None else solved.errors  # of all coalitions: none
         known = None if np.isnan(errors).all() else errors
-        without = None if isinstance(game, Evaluated) else solved.without_block
+        without = None if isinstance(game, FunctionCoalitions) else solved.without_block
         return Values(solved.values, known, solved.exact, metrics, without), state
 
     @staticmethod
@@ -238,7 +250,7 @@ class OfReplies(ValuePart):
             def make(members: Ints) -> ArrayRecord | None:
                 return told.coalition([clients[m] for m in members.tolist()])
 
-            return Evaluated(told.worth.worth, make, told.before, weights, rows - old)
+            return FunctionCoalitions(told.worth.worth, make, told.before, weights, rows - old)
         aggregated = view.get(Aggregated)
         assert aggregated is not None
         rule: Rule | None = None if told.average else aggregated.again[0]

@@ -13,9 +13,9 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore import log
 from torch import Tensor
 
-from hanse.deployment.form import Form
-from hanse.deployment.plain import PlainFederation
-from hanse.learning.figures import Figures, figures_of
+from hanse.deployment.arrays import Form
+from hanse.deployment.strategy.federation import PlainFederation
+from hanse.learning.figures import Figures, as_figures
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -41,7 +41,7 @@ class ServerTest:
         if said is None:
             return {}
         self.result.evaluate_metrics_serverapp[number] = said
-        return figures_of(said, "evaluate_fn")
+        return as_figures(said, "evaluate_fn")
 
 
 @dataclass(frozen=True)

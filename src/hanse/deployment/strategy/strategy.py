@@ -14,6 +14,7 @@ from logging import INFO
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
@@ -29,15 +30,15 @@ from hanse.core.telling import describe
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Samples
 from hanse.data.spec import OBJECT
-from hanse.deployment.demands import demands_of
-from hanse.deployment.form import Form
-from hanse.deployment.gathering import gathered, hello_of, introduced
+from hanse.deployment.arrays import Form
 from hanse.deployment.members import Hello, Members
-from hanse.deployment.plain import Keys, PlainFederation
-from hanse.deployment.result import EvaluateFn, ServerTest, Told, aggregated
+from hanse.deployment.strategy.demands import demands_of
+from hanse.deployment.strategy.federation import Keys, PlainFederation
+from hanse.deployment.strategy.nodes import gathered, hello_of, introduced
+from hanse.deployment.strategy.result import EvaluateFn, ServerTest, Told, aggregated
 from hanse.federation.policy import Loyal
 from hanse.learning.by_function import FunctionEngine, FunctionJudge
-from hanse.learning.figures import Figures, figures_of
+from hanse.learning.figures import Figures, as_figures
 from hanse.learning.job import Problem
 from hanse.mechanisms.ifca import IFCA
 from hanse.mechanisms.registry import REASONS, unmet_needs
@@ -74,7 +75,8 @@ def strategy(
         out: the run directory that it leaves, for ``hanse report``, ``statement``, ``serve`` and ``ledger``; without
             it nothing is written.
         evaluate: ``evaluate(arrays)`` says what a model is worth on the server's own samples: numbers by name ("loss",
-            "accuracy", ...) or one number, the more the better. Mechanisms that value updates need it.
+            "accuracy", ...) or one number, the more the better; a name decides whether less is better
+            (:func:`hanse.learning.figures.less_is_better`). Mechanisms that value updates need it.
         clients: how many nodes take part; their arrival is waited for. Default: those that are there, at least two.
         another: makes the k-th of several different models to start from (k from 1 on), for mechanisms with clusters or
             tiers; without it all start from ``initial_arrays``.
@@ -119,6 +121,20 @@ def _in_flower(line: str) -> str:
     return line
 
 
+def _mixable(arrays: ArrayRecord) -> Form:
+    """Return the form of the arrays that training starts from. Raises UserError if there is nothing to mix."""
+    form = Form.of(arrays)
+    if not form.layout.size:
+        kinds = ", ".join(sorted({array.dtype for array in arrays.values()})) or "none"
+        raise UserError(
+            f"initial_arrays: arrays of {kinds}: hanse mixes real numbers; a model whose aggregate is no mean "
+            "(trees) keeps its own strategy, and hanse.valued values it by aggregating again"
+        )
+    if not all(np.isfinite(arrays[name].numpy()).all() for name in form.names):
+        raise UserError("initial_arrays: have numbers that are not finite")
+    return form
+
+
 @dataclass
 class MechanismStrategy:
     """A mechanism that is started as a Flower strategy is; :func:`strategy` makes it. ``run`` is what it has played."""
@@ -156,7 +172,7 @@ class MechanismStrategy:
         """
         if num_rounds < 1:
             raise UserError(f"num_rounds: {num_rounds}: must be at least 1")
-        form, result = Form.of(initial_arrays), Result()
+        form, result = _mixable(initial_arrays), Result()
         with tempfile.TemporaryDirectory(prefix="hanse-") as scratch, Hold(self.out or Path(scratch) / "run") as hold:
             if self.out is not None:
                 claim(hold, overwrite=self.overwrite)
@@ -250,7 +266,7 @@ class MechanismStrategy:
     def _judged(self, form: Form) -> Callable[[Tensor], Figures]:
         evaluate = self.evaluate
         assert evaluate is not None
-        return lambda row: figures_of(evaluate(form.arrays(row)), "evaluate")
+        return lambda row: as_figures(evaluate(form.arrays(row)), "evaluate")
 
     # ---- after the last round
 

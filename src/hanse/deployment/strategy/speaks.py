@@ -19,7 +19,7 @@ from hanse.base.errors import UserError
 from hanse.core.port import Reply, Request, Tested
 from hanse.core.recipe import Recipe
 from hanse.data.federated import RemoteData
-from hanse.deployment.form import Form, numbers_of
+from hanse.deployment.arrays import Form, metrics_of, numbers_of
 from hanse.deployment.message import from_records, to_records
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
@@ -102,7 +102,7 @@ class _Asked:
         asked = FlowerMessage(content, reply_to=self.message)  # in a client app Flower makes no other
         asked.metadata.message_type = MessageType.EVALUATE
         said = self.app(asked, self.context)
-        figures = numbers_of(said.content)
+        figures = numbers_of(metrics_of(said.content))
         return {**figures, "count": figures.get(str(self.values["weighted-by-key"]), 1.0)}
 
 

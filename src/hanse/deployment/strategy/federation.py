@@ -1,6 +1,6 @@
 """The port on a Flower app as it is: training and tests are its own train and evaluate messages.
 
-Other questions go to apps that are wrapped by :func:`hanse.deployment.speaking.speaks`, and to these alone.
+Other questions go to apps that are wrapped by :func:`hanse.deployment.strategy.speaks.speaks`, and to these alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 
 from hanse.core.declared import MOST_METRICS
 from hanse.core.port import Closing, Reply, Request, Result, Roster, Task, Test, Tested, Train, Trained
-from hanse.deployment.form import Form, arrays_of, numbers_of
+from hanse.deployment.arrays import Form, arrays_of, metrics_of, numbers_of
 from hanse.deployment.link import POLL_S, SELDOM_S, FlowerFederation
 from hanse.deployment.members import Members
 from hanse.deployment.message import from_records, said_beside, to_records
@@ -183,23 +183,27 @@ class PlainFederation:
             return [reading(wrong)] * len(tasks), 0
 
     def _trained(self, round: int, client: int, task: Train, content: RecordDict) -> Trained:
-        numbers, row = numbers_of(content), self.form.row(arrays_of(content))
+        said, arrays = metrics_of(content), arrays_of(content)
+        numbers, row = numbers_of(said), self.form.row(arrays)
+        if odd := sorted(set(arrays) - {*self.form.names, *self.form.fixed})[:3]:
+            raise WireError(f"other arrays than those that were sent ({', '.join(odd)})"[:200])
         samples = self._count(numbers)
         loss = numbers.get(self.keys.loss) if self.keys.loss else loss_of(numbers)
         if loss is None:
             raise WireError(f"its metrics have no {self.keys.loss!r}")
         self._samples[client] = int(samples)
-        self.trained.setdefault(round + 1, []).append(next(iter(content.metric_records.values())))
+        self.trained.setdefault(round + 1, []).append(said)
         finite = [(n, x) for n, x in numbers.items() if n != self.keys.weighted_by and math.isfinite(x)]
         metrics = dict(finite[:MOST_METRICS])
         return Trained(task.seat, row, samples, None if math.isnan(loss) else loss, 0, metrics=metrics)
 
     def _tested(self, round: int, task: Test, content: RecordDict) -> Tested:
-        numbers = numbers_of(content)
+        said = metrics_of(content)
+        numbers = numbers_of(said)
         loss, accuracy, samples = loss_of(numbers), accuracy_of(numbers), self._count(numbers)
         if math.isnan(loss):
             raise WireError("its metrics have no loss, which a test is recorded by")
-        self.tested.setdefault(round, []).append(next(iter(content.metric_records.values())))
+        self.tested.setdefault(round, []).append(said)
         return Tested(task.name, loss, None if math.isnan(accuracy) else accuracy, int(samples))
 
     def _count(self, numbers: Mapping[str, float]) -> float:

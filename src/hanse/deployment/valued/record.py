@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,13 +18,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, Strategy
 from torch import nn
 
 from hanse.base.errors import MachineError, UserError, first_line
 from hanse.base.files import write_whole
 from hanse.base.lock import Hold
+from hanse.core.declared import MOST_METRICS
 from hanse.core.entry import TOKEN
 from hanse.core.part import Context, Mechanism
 from hanse.core.port import Roster, Tested, Trained
@@ -33,12 +35,14 @@ from hanse.core.telling import describe
 from hanse.data.federated import RemoteData
 from hanse.data.fingerprint import fingerprint
 from hanse.data.spec import OBJECT
-from hanse.deployment.again import Again, NotAgain, copied, generators, same_generators
-from hanse.deployment.arrays import Form
+from hanse.deployment.arrays import Form, arrays_of, numbers_of
 from hanse.deployment.members import Hello, Members
-from hanse.deployment.watched import Replies, Watched, info, watching
-from hanse.deployment.worth import ByClients, ByFunction, ByModule, NoWorthError, Worth
+from hanse.deployment.valued.mechanism import Replies, Watched, info, row_of, watching
+from hanse.deployment.valued.reaggregate import Again, NotAgain, copied, generators, same_generators
+from hanse.deployment.valued.worth import ByClients, ByFunction, ByModule, NoWorthError, Worth
+from hanse.federation.codec import WireError
 from hanse.learning.engines import EngineChoice, make_engine
+from hanse.learning.figures import accuracy_of, loss_name, loss_of
 from hanse.learning.job import Problem
 from hanse.learning.models import structure
 from hanse.rounds.judge import Judge
@@ -107,10 +111,7 @@ class Watch:
             module = worth.problem.module if isinstance(worth, ByModule) else None
             self._form = Form.of(arrays) if module is None else Form.of_module(module, arrays)
             if isinstance(worth, ByFunction):
-                try:
-                    worth.worth(arrays)  # a slip in it is better said now than in each round
-                except NoWorthError as wrong:
-                    raise UserError(str(wrong)) from None
+                worth.first_worth(arrays)  # a slip in it is better said now than in each round
             self._make(arrays, module)
 
     def asks(self, number: int, arrays: ArrayRecord) -> None:
@@ -183,12 +184,11 @@ class Watch:
             known = self.members.by_key.get(f"node {node}")
             if reply.has_error() or known is None or len(reply.content.metric_records) != 1:
                 continue
-            metrics = next(iter(reply.content.metric_records.values()))
-            samples = _number(metrics.get(_weighted_by(self.strategy))) or 0.0
-            value = worth.figure(metrics)
+            numbers, samples = self._numbers(reply.content)
+            value = worth.figure(numbers)
             if value is not None:
-                found[known.id] = (value, samples)
-            tested[known.id] = _tested(metrics, samples)
+                found[known.id] = (value, samples or 0.0)
+            tested[known.id] = _tested(numbers, samples or 0.0)
         if self._now is not None:
             self._now.tests = found
         self._tests = found
@@ -237,27 +237,25 @@ class Watch:
 
     def _read(self, reply: Message, form: Form) -> tuple[ArrayRecord, Trained, float]:
         """Return a reply's arrays, what hanse knows of it, and its weight. Raises UserError for what is no update."""
-        content = reply.content
-        if len(content.array_records) != 1:
-            raise UserError(f"its reply has {len(content.array_records)} array records: must be one")
-        arrays = next(iter(content.array_records.values())).copy()
-        metrics: dict[str, Any] = dict(next(iter(content.metric_records.values()), {}))
-        weight = _number(metrics.get(_weighted_by(self.strategy)))
+        try:
+            arrays = arrays_of(reply.content).copy()
+        except WireError as wrong:
+            raise UserError(f"its reply: {wrong}") from None
+        numbers, weight = self._numbers(reply.content)
         if weight is not None and weight < 0:
             raise UserError(f"its reply's {_weighted_by(self.strategy)!r} is {weight}: must be at least 0")
-        loss = next((k for k, v in metrics.items() if "loss" in k.lower() and _number(v) is not None), None)
-        counted = (loss, _weighted_by(self.strategy))
-        told = {k: float(v) for k, v in metrics.items() if _number(v) is not None and k not in counted and len(k) <= 80}
-        row = form.row(arrays, "its reply")
-        one = Trained(
-            0,
-            row,
-            weight or 0.0,
-            None if loss is None else float(metrics[loss]),
-            0,
-            metrics=dict(list(told.items())[:20]),
-        )
+        name = loss_name(numbers)
+        loss = None if name is None else numbers.pop(name)
+        told = {k: v for k, v in numbers.items() if len(k) <= 80}
+        row = row_of(form, arrays, "its reply")
+        one = Trained(0, row, weight or 0.0, loss, 0, metrics=dict(list(told.items())[:MOST_METRICS]))
         return arrays, one, weight or 0.0
+
+    def _numbers(self, content: RecordDict) -> tuple[dict[str, float], float | None]:
+        """Return the finite numbers of a reply's metrics, without the one that weighs it, and that one."""
+        said = numbers_of(next(iter(content.metric_records.values()), MetricRecord()))
+        numbers = {name: x for name, x in said.items() if math.isfinite(x)}
+        return numbers, numbers.pop(_weighted_by(self.strategy), None)
 
     def _played(self, now: Watched, setup: Setup, state: LoopState) -> RoundRecord:
         """Return the record of a round; one with a gap where its values, or all of it, cannot be had."""
@@ -300,7 +298,7 @@ class Watch:
         if now.made is None:
             return state
         try:
-            row = now.form.row(now.made, "the aggregate")
+            row = row_of(now.form, now.made, "the aggregate")
         except UserError:
             return state
         return replace(state, table=replace(state.table, rows=row.unsqueeze(0)))
@@ -334,7 +332,7 @@ class Watch:
         else:  # models are judged elsewhere, and the module is never run
             problem = Problem(nn.Identity(), form.layout)
             engine = make_engine(EngineChoice("sequential", 1, 1), problem)
-        row = form.row(arrays, "initial arrays")
+        row = form.row(arrays)
         context = Context(room, self.rounds, experiment.run.seed, Recipe(), form.layout, lambda k: row.clone())
         nobody = Watched(form, worth, Roster(), arrays)
         mechanism = self.plan.mechanism
@@ -384,18 +382,10 @@ def _weighted_by(strategy: Any) -> str:
     return found
 
 
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
-        return None
-    return float(value)
-
-
-def _tested(metrics: Mapping[str, Any], samples: float) -> Tested:
+def _tested(numbers: Mapping[str, float], samples: float) -> Tested:
     """Return what a client's evaluation says of loss and accuracy, under whatever names."""
-    numbers = {k.lower(): v for k, value in metrics.items() if (v := _number(value)) is not None}
-    loss = next((v for k, v in numbers.items() if "loss" in k), None)
-    right = next((v for k, v in numbers.items() if "acc" in k and 0 <= v <= 1), None)
-    return Tested("test", loss, right, int(samples))
+    loss, right = loss_of(numbers), accuracy_of(numbers)
+    return Tested("test", None if math.isnan(loss) else loss, None if math.isnan(right) else right, int(samples))
 
 
 def _line(wrong: Exception) -> str:

@@ -47,7 +47,7 @@ INSTEAD = "a plain train or evaluate function does not do that; hanse.flower.cli
 @dataclass(frozen=True)
 class Demand:
     """What the part in a slot asks: ``never``, a line, if no plain app can do it; ``question``, a line, if it can once
-    it is wrapped by :func:`hanse.deployment.speaking.speaks`.
+    it is wrapped by :func:`hanse.deployment.strategy.speaks.speaks`.
     """
 
     never: str | None = None

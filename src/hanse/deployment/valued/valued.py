@@ -25,10 +25,10 @@ from torch import nn
 from hanse.base.errors import UserError
 from hanse.base.lock import Hold
 from hanse.core.calling import method_of
-from hanse.deployment.again import same_generators
-from hanse.deployment.watch import Plan, Watch, guarded
-from hanse.deployment.watched import watching
-from hanse.deployment.worth import ByClients, ByFunction, ByModule, Worth
+from hanse.deployment.valued.mechanism import watching
+from hanse.deployment.valued.reaggregate import same_generators
+from hanse.deployment.valued.record import Plan, Watch, guarded
+from hanse.deployment.valued.worth import ByClients, ByFunction, ByModule, Worth
 from hanse.mechanisms.registry import unmet_needs
 from hanse.runs.config import Experiment
 from hanse.runs.rundir import claim
@@ -36,7 +36,7 @@ from hanse.runs.rundir import claim
 S = TypeVar("S", bound=Strategy)
 LISTENED = ("start", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
 GIVEN = frozenset({"strategy", "validation", "values", "groups", "clients"})  # what parts of such a run can count on
-MECHANISM = "hanse.deployment.watched:flower"
+MECHANISM = "hanse.deployment.valued.mechanism:flower"
 
 
 def valued(
@@ -67,8 +67,8 @@ def valued(
             a PyTorch or Hugging Face data set, a ``DataLoader``. None: the clients' own evaluation, to first order.
         model: a torch module whose state dict the app's arrays are; it is not changed.
         utility: which figure counts: of those that ``evaluate`` returns, of those that clients report, or of a model
-            ("loss", "accuracy", "balanced", or a metric of hanse). Figures whose name has "loss" or "error" count as
-            the better the less they are. Default: the loss.
+            ("loss", "accuracy", "balanced", or a metric of hanse). Default: the loss, else the accuracy. A name decides
+            whether less is better (:func:`hanse.learning.figures.less_is_better`: losses and errors).
         target: the labels' name, where samples are dictionaries or a table.
         method: how values are found, as ``mechanism.value`` of an experiment: "mixture" (default), "exact", "gtg",
             "monte_carlo", "leave_one_out", "banzhaf", or a table with options. Where the strategy's aggregate is no

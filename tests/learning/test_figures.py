@@ -1,0 +1,63 @@
+"""What somebody else's function says of a model: one rule for which figure counts, and which way it is better."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from hanse.base.errors import UserError
+from hanse.learning.figures import accuracy_of, as_figures, counted, less_is_better, loss_of, worth_of
+from hanse.learning.metrics import _READINGS
+
+
+@pytest.mark.parametrize("name", ["loss", "eval_loss", "RMSE", "val_mae", "merror", "mlogloss", "Perplexity", "nll"])
+def test_less_of_it_is_better(name: str) -> None:
+    assert less_is_better(name)
+    assert worth_of({name: 2.0}, name, "utility") == -2.0
+
+
+@pytest.mark.parametrize("name", ["worth", "accuracy", "f1", "auc", "neg_log_loss", "neg_mean_squared_error"])
+def test_more_of_it_is_better(name: str) -> None:
+    assert not less_is_better(name)
+    assert worth_of({name: 2.0}, name, "utility") == 2.0
+
+
+def test_hanses_own_metrics_are_better_the_same_way() -> None:
+    assert {key: less_is_better(key) for key in _READINGS} == {k: r.less_is_better for k, r in _READINGS.items()}
+
+
+@pytest.mark.parametrize(
+    ("names", "utility", "found"),
+    [
+        (["accuracy", "loss"], None, "loss"),
+        (["accuracy", "train_loss"], None, "accuracy"),  # just that name first
+        (["eval_acc", "eval_loss"], None, "eval_loss"),
+        (["eval_acc", "f1"], None, "eval_acc"),
+        (["f1"], None, "f1"),
+        (["f1", "auc"], None, None),
+        (["f1", "eval_loss"], "loss", "eval_loss"),
+        (["f1", "eval_loss"], "eval", None),
+        (["Accuracy"], "accuracy", "Accuracy"),
+    ],
+)
+def test_which_figure_counts(names: list[str], utility: str | None, found: str | None) -> None:
+    assert counted(names, utility) == found
+
+
+def test_what_a_function_returns_is_read() -> None:
+    said = {"loss": np.float32(0.5), "auc": torch.tensor(0.75), "f1": np.array(0.25), "note": "late", "yes": True}
+    assert as_figures(said, "evaluate") == {"loss": 0.5, "auc": 0.75, "f1": 0.25}
+    assert as_figures(np.int64(3), "evaluate") == {"worth": 3.0}
+    for wrong in (None, "0.5", {}, {"loss": None}, np.zeros(2), True):
+        with pytest.raises(UserError, match=r"evaluate: returned .*: must be a number, or numbers by name"):
+            as_figures(wrong, "evaluate")
+
+
+def test_loss_and_accuracy_under_whatever_names() -> None:
+    figures = {"eval_loss": 0.5, "acc": 0.75}
+    assert (loss_of(figures), accuracy_of(figures)) == (0.5, 0.75)
+    assert math.isnan(accuracy_of({"accuracy": 87.5}))  # percent is no share
+    assert math.isnan(loss_of({"f1": 1.0}))
+    with pytest.raises(UserError, match="value: 'los': nothing of that name is said of a model; did you mean 'loss'"):
+        worth_of({"loss": 1.0}, "los", "value")
