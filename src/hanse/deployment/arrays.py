@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,7 +52,7 @@ class Form:
 
     def row(self, arrays: ArrayRecord, where: str) -> Tensor:
         """Return arrays as a row ``[P]`` float32. Raises UserError, beginning with ``where``, for other arrays."""
-        parts = [torch.zeros(0)]
+        parts = [torch.zeros(0, dtype=torch.float32)]
         for name, shape in zip(self.names, self.layout.shapes, strict=True):
             if name not in arrays:
                 raise UserError(f"{where}: there is no {name!r}")
@@ -63,6 +64,11 @@ class Form:
 
 def _is_real(array: Array) -> bool:
     return np.dtype(array.dtype).kind == "f" if array.dtype != "bfloat16" else True
+
+
+def own_copy(arrays: ArrayRecord) -> ArrayRecord:
+    """Return a record with arrays of its own; their bytes, which nobody can change, are not copied."""
+    return ArrayRecord({name: copy.copy(array) for name, array in arrays.items()})
 
 
 def average(records: Sequence[ArrayRecord], weights: Floats) -> ArrayRecord:

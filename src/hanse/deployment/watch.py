@@ -33,8 +33,8 @@ from hanse.core.telling import describe
 from hanse.data.federated import RemoteData
 from hanse.data.fingerprint import fingerprint
 from hanse.data.spec import OBJECT
-from hanse.deployment.again import Again, NotAgain, copied, generators, same_generators
-from hanse.deployment.arrays import Form
+from hanse.deployment.again import Again, NotAgain, Reach, as_before, copied, generators
+from hanse.deployment.arrays import Form, own_copy
 from hanse.deployment.members import Hello, Members
 from hanse.deployment.watched import Replies, Watched, info, watching
 from hanse.deployment.worth import ByClients, ByFunction, ByModule, NoWorthError, Worth
@@ -102,13 +102,13 @@ class Watch:
         self.rounds = self.rounds or rounds or 0
         if arrays is None or self._setup is not None:
             return
-        with same_generators():
+        with as_before():
             worth = self.plan.worth
             module = worth.problem.module if isinstance(worth, ByModule) else None
             self._form = Form.of(arrays) if module is None else Form.of_module(module, arrays)
             if isinstance(worth, ByFunction):
                 try:
-                    worth.worth(arrays)  # a slip in it is better said now than in each round
+                    worth.worth(own_copy(arrays))  # a slip in it is better said now than in each round
                 except NoWorthError as wrong:
                     raise UserError(str(wrong)) from None
             self._make(arrays, module)
@@ -122,7 +122,7 @@ class Watch:
         assert self._form is not None
         self._number = number
         self._figures = Figures()
-        self._now = Watched(self._form, self.plan.worth, Roster(), arrays.copy(), tests_before=self._tests)
+        self._now = Watched(self._form, self.plan.worth, Roster(), own_copy(arrays), tests_before=self._tests)
 
     def asked(self, nodes: Iterable[int]) -> None:
         """Hear that nodes are sent training messages; new ones become clients, in the order of their ids."""
@@ -161,7 +161,9 @@ class Watch:
             now.average = True
             return
         try:
-            now.again = Again(copied(self.strategy), self._number, messages, generators())
+            before = copied(self.strategy)
+            kinds = tuple(Reach.of(before).kinds)
+            now.again = Again(before, self._number, messages, generators(), kinds)
         except NotAgain as wrong:
             now.why_not = str(wrong)
 
@@ -169,7 +171,7 @@ class Watch:
         """Hear what the strategy made of the replies."""
         if self._now is None:
             return
-        self._now.made = None if arrays is None else arrays.copy()
+        self._now.made = None if arrays is None else own_copy(arrays)
         if self._now.average and not self._now.averaged():
             self._now.average, self._now.why_not = False, "its aggregate is not the average of the replies"
         self._now.settled()
@@ -201,7 +203,7 @@ class Watch:
         now, self._now = self._now, None
         if now is None or self._setup is None or self.state is None or self._folder is None:
             return
-        with same_generators():
+        with as_before():
             record = self._played(now, self._setup, self.state)
             self._folder.append(record)
             self._folder.checkpoint(record.played.state)
@@ -214,7 +216,7 @@ class Watch:
         self._folder = None
         if folder is None or setup is None or state is None:
             return
-        with same_generators():
+        with as_before():
             if folder.is_new:
                 folder.discard()
                 return
@@ -240,7 +242,7 @@ class Watch:
         content = reply.content
         if len(content.array_records) != 1:
             raise UserError(f"its reply has {len(content.array_records)} array records: must be one")
-        arrays = next(iter(content.array_records.values())).copy()
+        arrays = own_copy(next(iter(content.array_records.values())))
         metrics: dict[str, Any] = dict(next(iter(content.metric_records.values()), {}))
         weight = _number(metrics.get(_weighted_by(self.strategy)))
         if weight is not None and weight < 0:
@@ -336,7 +338,7 @@ class Watch:
             engine = make_engine(EngineChoice("sequential", 1, 1), problem)
         row = form.row(arrays, "initial arrays")
         context = Context(room, self.rounds, experiment.run.seed, Recipe(), form.layout, lambda k: row.clone())
-        nobody = Watched(form, worth, Roster(), arrays)
+        nobody = Watched(form, worth, Roster(), own_copy(arrays))
         mechanism = self.plan.mechanism
         setup = Setup(
             mechanism, Replies(nobody), context, Judge(problem, engine, samples, 1, classes), data, problem, engine,
@@ -360,7 +362,7 @@ def guarded(watch: Watch) -> Iterator[None]:
         yield
         return
     try:
-        with same_generators():
+        with as_before():
             yield
     except Exception as wrong:
         watch.broken = True

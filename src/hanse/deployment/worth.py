@@ -19,6 +19,7 @@ from hanse.base.errors import UserError, first_line, nearest
 from hanse.core.table import Floats, Ints
 from hanse.data.own import as_samples
 from hanse.data.samples import Samples
+from hanse.deployment.arrays import own_copy
 from hanse.games.gram import inner_products
 from hanse.learning.agreement import settle, why_unfit
 from hanse.learning.coalitions import metric_of
@@ -49,21 +50,22 @@ class ByFunction:
     utility: str | None = None
 
     def worth(self, arrays: ArrayRecord) -> float:
-        """Return what arrays are worth. Raises NoWorthError."""
+        """Return what arrays are worth; ``evaluate`` may change those that it gets. Raises NoWorthError."""
         try:
-            said: Any = self.evaluate(arrays)
-        except Exception as wrong:
+            said: Any = self.evaluate(own_copy(arrays))
+        except (Exception, SystemExit) as wrong:  # sys.exit() in it is no reason to end a training
             raise NoWorthError(f"validation: raised {first_line(wrong)}") from wrong
         name = "" if self.utility is None else self.utility
         if isinstance(said, Mapping):
+            said = {str(figure): value for figure, value in said.items()}
             name = self._named(said)
             said = said[name]
         elif self.utility is not None:
-            raise NoWorthError(f"validation: returned {said!r:.80}, and utility is {self.utility!r}: must be by name")
+            raise NoWorthError(f"validation: returned {_shown(said)}, and utility is {self.utility!r}: must be by name")
         try:
             number = float(said)
-        except (TypeError, ValueError):
-            raise NoWorthError(f"validation: returned {said!r:.80}: must be a number, or numbers by name") from None
+        except Exception:  # whatever its own way of becoming a number raises
+            raise NoWorthError(f"validation: returned {_shown(said)}: must be a number, or numbers by name") from None
         if not math.isfinite(number):
             raise NoWorthError(f"validation: returned {number}{f' as {name!r}' if name else ''}: must be finite")
         return -number if name and less_is_better(name) else number
@@ -81,6 +83,14 @@ class ByFunction:
                 f"utility: must be one of what validation returns: {', '.join(map(str, said)) or 'nothing'}"
             )
         return str(known[0])
+
+
+def _shown(said: Any) -> str:
+    """Return what was returned, shortly."""
+    try:
+        return " ".join(f"{said!r:.80}".split())
+    except Exception:
+        return type(said).__name__
 
 
 class Evaluated:
