@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 import sys
 import threading
 from collections.abc import Callable
@@ -15,9 +16,13 @@ import torch
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Strategy
+from recorded import RecordedGrid, first_arrays
 from test_valued import ROUNDS, evaluate, gaps, plain, watched
+
+from hanse.base.errors import UserError
+from hanse.runs.record import load_run
 
 HISTORY: list[int] = []
 DRAW = np.random.default_rng(1)
@@ -276,8 +281,6 @@ def test_a_wrapper_of_ones_own_is_valued_as_what_it_wraps(tmp_path: Path) -> Non
 
 
 def worths(path: Path) -> list[float | None]:
-    from hanse.runs.record import load_run
-
     return [seat.value for seat in load_run(path).clients]
 
 
@@ -353,8 +356,6 @@ class Odd:
 
 @pytest.mark.parametrize("said", [Odd(), torch.ones(2), 10**400, {1: Odd()}])
 def test_what_is_no_number_is_one_line(said: Any, tmp_path: Path) -> None:
-    from hanse.base.errors import UserError
-
     with pytest.raises(UserError, match=r"validation: returned .*: must be a number, or numbers by name"):
         watched(FedAvg(), tmp_path / "run", validation=lambda arrays: said)
 
@@ -362,3 +363,141 @@ def test_what_is_no_number_is_one_line(said: Any, tmp_path: Path) -> None:
 def test_a_figure_may_have_any_name(tmp_path: Path) -> None:
     watched(FedAvg(), tmp_path / "run", validation=lambda arrays: {1: evaluate(arrays)["loss"]})
     assert gaps(tmp_path / "run") == [None] * ROUNDS
+
+
+# ---- replies
+
+
+class Last(FedAvg):
+    """Takes the last reply's arrays, whatever the others are."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        return ArrayRecord(dict([*replies][-1].content["arrays"])), MetricRecord({})
+
+
+def weighing(weight: Any) -> Callable[[Message], None]:
+    def change(reply: Message) -> None:
+        reply.content["metrics"] = MetricRecord({"num-examples": weight, "train_loss": 1.0})
+
+    return change
+
+
+def garbage(reply: Message) -> None:
+    reply.content["arrays"]["w"].data = b"junk"
+
+
+def words(reply: Message) -> None:
+    reply.content["arrays"]["w"] = Array(np.full((4, 3), "x"))
+
+
+def changing(change: Callable[[Message], None]) -> RecordedGrid:
+    def meddle(node: int, round: int, reply: Message) -> Message:
+        if node == 1:
+            change(reply)
+        return reply
+
+    return RecordedGrid(4, meddle)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (weighing(-5), "its reply's 'num-examples' is -5: must be a number from 0 to 9e+15"),
+        (weighing(math.nan), "its reply's 'num-examples' is nan: must be"),
+        (weighing(1e300), "its reply's 'num-examples' is 1e+300: must be"),
+        (weighing([1, 2]), "its reply's 'num-examples' is [1, 2]: must be"),
+        (garbage, "its reply: ValueError"),
+        (words, "its reply: ValueError"),
+    ],
+)
+def test_a_reply_that_cannot_be_read_is_refused_and_the_others_are_valued(
+    change: Callable[[Message], None], said: str, tmp_path: Path
+) -> None:
+    assert watched(Last(), tmp_path / "run", changing(change)) == plain(Last(), changing(change))
+    assert gaps(tmp_path / "run") == [None] * ROUNDS
+    seats = load_run(tmp_path / "run").clients
+    assert all((seat.refused or "").startswith(said) == (seat.client == 0) for seat in seats)
+    assert all((seat.value is None) == (seat.client == 0) for seat in seats)
+
+
+@pytest.mark.parametrize("weight", [-5, 1e300])
+@pytest.mark.parametrize("kind", [FedAvg, FedMedian])
+def test_a_model_with_refused_replies_in_it_has_no_values(kind: type[Strategy], weight: float, tmp_path: Path) -> None:
+    change = weighing(weight)
+    assert watched(kind(), tmp_path / "run", changing(change)) == plain(kind(), changing(change))
+    assert all("others, refused here, of node 1" in str(gap) for gap in gaps(tmp_path / "run"))
+    assert worths(tmp_path / "run") == [None] * 4 * ROUNDS
+
+
+class Twice(RecordedGrid):
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        replies = list(super().send_and_receive(messages))
+        return [*replies, copy.deepcopy(replies[0])]
+
+
+@pytest.mark.parametrize("kind", [FedAvg, FedMedian])
+def test_a_client_that_answers_twice_is_named(kind: type[Strategy], tmp_path: Path) -> None:
+    assert watched(kind(), tmp_path / "run", Twice()) == plain(kind(), Twice())
+    assert all("others, refused here, of node 1" in str(gap) for gap in gaps(tmp_path / "run"))
+    assert [s.refused for s in load_run(tmp_path / "run").clients[:2]] == ["it answered more than once", None]
+
+
+class Boasting(RecordedGrid):
+    """Evaluates on more samples than there are."""
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        replies = list(super().send_and_receive(messages))
+        for reply in replies:
+            if "arrays" not in reply.content:
+                reply.content["metrics"] = MetricRecord({"num-examples": 1e300, "eval_loss": 1.0, "eval_acc": 0.5})
+        return replies
+
+
+def test_evaluations_that_cannot_be_are_left_out(tmp_path: Path) -> None:
+    assert watched(FedAvg(), tmp_path / "run", Boasting()) == plain(FedAvg(), Boasting())
+    assert gaps(tmp_path / "run") == [None] * ROUNDS
+
+
+class Broken(RecordedGrid):
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        list(super().send_and_receive(messages))
+        raise ConnectionError("mine")
+
+
+def test_a_round_in_which_nothing_came_back_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionError, match="mine"):
+        watched(FedAvg(), tmp_path / "run", Broken())
+    assert gaps(tmp_path / "run") == ["nobody replied soundly"]
+    assert [seat.refused for seat in load_run(tmp_path / "run").clients] == ["no reply"] * 4
+
+
+# ---- what an average is
+
+
+def halved(node: int, round: int, reply: Message) -> Message:
+    arrays = reply.content["arrays"]
+    reply.content["arrays"] = ArrayRecord({k: Array(a.numpy().astype(np.float16)) for k, a in arrays.items()})
+    return reply
+
+
+def test_averages_of_half_precision_are_averages(tmp_path: Path) -> None:
+    assert watched(FedAvg(), tmp_path / "run", RecordedGrid(4, halved)) == plain(FedAvg(), RecordedGrid(4, halved))
+    assert gaps(tmp_path / "run") == [None] * ROUNDS
+
+
+def slightly(node: int, round: int, reply: Message) -> Message:
+    """A fine-tuning: one step of 1e-5 from a weight of 0.5."""
+    draw = np.random.default_rng([node, round])
+    reply.content["arrays"] = ArrayRecord(
+        {k: Array((a.numpy() + 1e-5 * draw.standard_normal(a.shape)).astype(np.float32)) for k, a in START.items()}
+    )
+    return reply
+
+
+START = first_arrays()
+
+
+def test_a_median_of_small_steps_is_no_average(tmp_path: Path) -> None:
+    watched(FedMedian(), tmp_path / "run", RecordedGrid(4, slightly))
+    lines = load_run(tmp_path / "run").metrics
+    assert [line.get("value/aggregated_again") for line in lines] == [1.0] * ROUNDS

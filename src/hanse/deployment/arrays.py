@@ -61,6 +61,20 @@ class Form:
             parts.append(torch.from_numpy(np.array(arrays[name].numpy(), np.float32)).reshape(-1))
         return torch.cat(parts)
 
+    def rounding(self, records: Sequence[ArrayRecord]) -> Tensor:
+        """Return the relative rounding error of each column, ``[P]``: that of the coarsest of the records' types."""
+        parts = [torch.zeros(0, dtype=torch.float64)]
+        for name, shape in zip(self.names, self.layout.shapes, strict=True):
+            parts.append(torch.full((shape.numel(),), max(_epsilon(one[name]) for one in records), dtype=torch.float64))
+        return torch.cat(parts)
+
+
+def _epsilon(array: Array) -> float:
+    if array.dtype == "bfloat16":
+        return 2.0**-7
+    kind = np.dtype(array.dtype)
+    return float(np.finfo(kind if kind.kind == "f" and kind.itemsize < 4 else np.float32).eps)  # rows are float32
+
 
 def _is_real(array: Array) -> bool:
     return np.dtype(array.dtype).kind == "f" if array.dtype != "bfloat16" else True

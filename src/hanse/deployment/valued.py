@@ -130,7 +130,7 @@ class Valued(Generic[S]):
                 watch.close()
         self._hold.release()
         if watch.state is not None and watch.state.round:
-            said = f"{watch.state.round} rounds valued, {len(watch.gaps)} without values"
+            said = f"{watch.state.round} rounds kept, {len(watch.gaps)} of them without values"
             logging.getLogger("flwr").info("hanse: %s; see: hanse report %s", said, self.plan.out)
 
     # ---- listening

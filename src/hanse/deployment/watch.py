@@ -51,6 +51,7 @@ from hanse.runs.testing import Figures, figures_of
 LOG = logging.getLogger("hanse.valued")
 LONGEST = 300  # characters of a gap that are recorded
 LOST = "no reply"
+MOST = 9e15  # samples of a client
 
 
 @dataclass(frozen=True)
@@ -148,15 +149,17 @@ class Watch:
             if reply.has_error():
                 refused[client] = f"the client failed: {reply.error.reason or f'code {reply.error.code}'}"
                 continue
-            messages[client] = reply
             try:
+                if client in messages:
+                    raise UserError("it answered more than once")
                 records[client], trained[client], weights[client] = self._read(reply, now.form)
-            except UserError as wrong:
-                refused[client] = str(wrong)
+            except Exception as wrong:  # arrays of whatever kind and bytes
+                refused[client] = str(wrong) if isinstance(wrong, UserError) else f"its reply: {first_line(wrong)}"
+                for kept in (records, trained, weights):
+                    kept.pop(client, None)
+            messages.setdefault(client, reply)
         now.records, now.replies, now.weights, now.refused = records, trained, weights, refused
-        now.roster = Roster(
-            info(m.id, int(m.key.split()[1]), m.name, weights.get(m.id, 0)) for m in self.members.by_id().values()
-        )
+        now.answered, now.roster = list(messages), self._roster(weights)
         if _averages(self.strategy):
             now.average = True
             return
@@ -172,8 +175,6 @@ class Watch:
         if self._now is None:
             return
         self._now.made = None if arrays is None else own_copy(arrays)
-        if self._now.average and not self._now.averaged():
-            self._now.average, self._now.why_not = False, "its aggregate is not the average of the replies"
         self._now.settled()
 
     def tests(self, replies: Sequence[Message]) -> None:
@@ -187,6 +188,8 @@ class Watch:
                 continue
             metrics = next(iter(reply.content.metric_records.values()))
             samples = _number(metrics.get(_weighted_by(self.strategy))) or 0.0
+            if not 0 <= samples <= MOST:
+                continue
             value = worth.figure(metrics)
             if value is not None:
                 found[known.id] = (value, samples)
@@ -234,6 +237,11 @@ class Watch:
 
     # ---- how it is kept
 
+    def _roster(self, weights: Mapping[int, float]) -> Roster:
+        """Return who has come so far, with the samples that the replies of this round state."""
+        known = self.members.by_id().values()
+        return Roster(info(m.id, int(m.key.split()[1]), m.name, weights.get(m.id, 0)) for m in known)
+
     def _client(self, node: int) -> int:
         return self.members.by_key[f"node {node}"].id
 
@@ -244,13 +252,16 @@ class Watch:
             raise UserError(f"its reply has {len(content.array_records)} array records: must be one")
         arrays = own_copy(next(iter(content.array_records.values())))
         metrics: dict[str, Any] = dict(next(iter(content.metric_records.values()), {}))
-        weight = _number(metrics.get(_weighted_by(self.strategy)))
-        if weight is not None and weight < 0:
-            raise UserError(f"its reply's {_weighted_by(self.strategy)!r} is {weight}: must be at least 0")
+        by = _weighted_by(self.strategy)
+        weight = _number(metrics.get(by))
+        if by in metrics and (weight is None or not 0 <= weight <= MOST):
+            raise UserError(f"its reply's {by!r} is {metrics[by]!r:.60}: must be a number from 0 to {MOST:.0e}")
         loss = next((k for k, v in metrics.items() if "loss" in k.lower() and _number(v) is not None), None)
-        counted = (loss, _weighted_by(self.strategy))
+        counted = (loss, by)
         told = {k: float(v) for k, v in metrics.items() if _number(v) is not None and k not in counted and len(k) <= 80}
         row = form.row(arrays, "its reply")
+        if not bool(row.isfinite().all()):
+            raise UserError("update has NaN or infinite entries")
         one = Trained(
             0,
             row,
@@ -266,6 +277,8 @@ class Watch:
         for client in now.asked:
             if client not in now.replies and client not in now.refused:
                 now.refused = {**now.refused, client: LOST}
+        if not now.roster:  # nothing came back at all
+            now.roster = self._roster({})
         begun, gap = time.perf_counter(), ""
         mechanism = watching(setup.mechanism, now)
         try:
