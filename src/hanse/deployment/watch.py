@@ -282,6 +282,7 @@ class Watch:
         begun, gap = time.perf_counter(), ""
         mechanism = watching(setup.mechanism, now)
         try:
+            self._fits()
             played = play_round(replace(setup, mechanism=mechanism, federation=Replies(now)), state)
         except Exception as wrong:
             gap = _line(wrong)
@@ -298,10 +299,17 @@ class Watch:
             LOG.warning("hanse: round %d: no values: %s", self._number, gap)
         return record
 
+    def _fits(self) -> None:
+        """Raise UserError if more nodes came than there is room for."""
+        room, came = self.plan.experiment.data.clients, len(self.members.by_key)
+        if came > room:
+            raise UserError(f"clients: {came} nodes have come, and there is room for {room}")
+
     def _without_values(self, now: Watched, setup: Setup, state: LoopState, mechanism: Mechanism) -> Played:
         """Return the round without values, or, if that cannot be had, one in which nothing happened."""
         bare = replace(mechanism, value=None)
         try:
+            self._fits()
             return play_round(replace(setup, mechanism=bare, federation=Replies(now)), state)
         except Exception as wrong:
             LOG.warning("hanse: round %d: nothing is recorded of it: %s", self._number, _line(wrong))
