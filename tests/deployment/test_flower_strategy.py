@@ -156,6 +156,16 @@ def test_a_wrong_reply_costs_its_seat_alone(reply: dict[str, Any], said: str, tm
     assert [s["weight"] for s in seats if "refused" not in s] == pytest.approx([0.25, 0.75])
 
 
+@pytest.mark.parametrize("samples", [-5, 1e300, float("nan"), float("inf")])
+def test_what_is_refused_is_in_no_figure(samples: float, tmp_path: Path) -> None:
+    apps = {**three(), 1: plain_app({"metrics": {"train_loss": 1.0, "num-examples": samples}})}
+    ours = strategy("fedavg", clients_per_round=3, out=tmp_path / "run")
+    told = ours.start(grid_of(apps), FIRST, num_rounds=1)
+    assert told.train_metrics_clientapp[1]["train_loss"] == pytest.approx((1 * 3.0 + 3 * 9.0) / 4)
+    seats = played_lines(tmp_path / "run", SEATS)
+    assert f"its 'num-examples' is {float(samples)}: must be a number from 0 to 9e+15" in str(seats[1]["refused"])
+
+
 def test_forms() -> None:
     form = Form.of(FIRST)
     row = torch.arange(4.0)

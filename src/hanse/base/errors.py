@@ -37,7 +37,7 @@ class PartError(RuntimeError):
     """A part of a mechanism did what no part may do: its line names the part, the round and what is allowed."""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return an error's kind and the first line of what it says, for a line that explains it to a user."""
     said = str(error).strip().splitlines()
     return f"{type(error).__name__}: {said[0][:160]}" if said else type(error).__name__

@@ -5,6 +5,7 @@ Both :func:`hanse.valued` and :func:`hanse.flower.strategy` read apps by this mo
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,7 +71,7 @@ class Form:
 
         Raises WireError if one is missing, of another shape, or not of real numbers.
         """
-        parts = [torch.zeros(0)]
+        parts = [torch.zeros(0, dtype=torch.float32)]
         for name, shape in zip(self.names, self.layout.shapes, strict=True):
             if name not in arrays:
                 raise WireError(f"there is no array {name[:60]!r}")
@@ -87,6 +88,13 @@ class Form:
         views = self.layout.unflatten(row).values()
         made = {n: x.detach().cpu().numpy().astype(t) for n, t, x in zip(self.names, self.types, views, strict=True)}
         return ArrayRecord({name: Array(np.ascontiguousarray(a)) for name, a in {**made, **self.fixed}.items()})
+
+    def rounding(self, records: Sequence[ArrayRecord]) -> Tensor:
+        """Return the relative rounding error of each column, ``[P]``: that of the coarsest of the records' types."""
+        parts = [torch.zeros(0, dtype=torch.float64)]
+        for name, shape in zip(self.names, self.layout.shapes, strict=True):
+            parts.append(torch.full((shape.numel(),), max(_epsilon(one[name]) for one in records), dtype=torch.float64))
+        return torch.cat(parts)
 
     # ---- beside a question, for who has to make arrays of its rows
 
@@ -109,6 +117,13 @@ class Form:
         return Form(tuple(shapes), tuple(kind for _, _, kind in said), _layout(shapes), others)
 
 
+def _epsilon(array: Array) -> float:
+    if array.dtype == "bfloat16":
+        return 2.0**-7
+    kind = np.dtype(array.dtype)
+    return float(np.finfo(kind if kind.kind == "f" and kind.itemsize < 4 else np.float32).eps)  # rows are float32
+
+
 def _is_real(array: NDArray[np.generic]) -> bool:
     return array.dtype.kind == "f"
 
@@ -123,6 +138,11 @@ def _layout(shapes: Mapping[str, Sequence[int]]) -> Layout:
 def _others(found: Mapping[str, NDArray[np.generic]], columns: Collection[str]) -> dict[str, NDArray[np.generic]]:
     """Return the arrays that are no columns."""
     return {name: a for name, a in found.items() if name not in columns}
+
+
+def own_copy(arrays: ArrayRecord) -> ArrayRecord:
+    """Return a record with arrays of its own; their bytes, which nobody can change, are not copied."""
+    return ArrayRecord({name: copy.copy(array) for name, array in arrays.items()})
 
 
 def average(records: Sequence[ArrayRecord], weights: Floats) -> ArrayRecord:

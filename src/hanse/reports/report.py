@@ -288,13 +288,20 @@ def _late(groups: Sequence[SeedGroup]) -> list[str]:
 
 
 def warnings(groups: Sequence[SeedGroup], runs: Sequence[RunRecord]) -> list[str]:
-    """Return what a reader must know of the runs themselves: unfinished ones, and repeats that do not count."""
+    """Return what a reader must know of the runs themselves: unfinished ones, rounds without values,
+    and repeats that do not count.
+    """
     told = [
         f"{run.name} has {len(run.metrics)} of {run.rounds_planned} rounds: "
         + ("it is not finished." if run.ended_early is None else f"{run.ended_early}.")
         for run in runs
         if len(run.metrics) < run.rounds_planned
     ]
+    for run in runs:
+        gaps = [(number, line["gap"]) for number, line in enumerate(run.metrics, 1) if line.get("gap")]
+        if gaps:
+            first = f"round {gaps[0][0]}: {gaps[0][1]}"
+            told.append(f"{run.name} has no values of {len(gaps)} of its {len(run.metrics)} rounds; {first}.")
     counted = {run.path for group in groups for run in group.runs}
     told += [
         f"{run.name} repeats another run (same experiment, same seeds), so that it does not count in means and curves."

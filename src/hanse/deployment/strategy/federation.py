@@ -27,6 +27,7 @@ from hanse.federation.check import one_line, reading, room
 from hanse.federation.codec import WireError, pack, unpack_reply
 from hanse.learning.figures import accuracy_of, loss_of
 
+MOST_SAMPLES = 9e15  # of a client
 QUERY = "query.hanse"
 
 
@@ -209,7 +210,10 @@ class PlainFederation:
     def _count(self, numbers: Mapping[str, float]) -> float:
         if self.keys.weighted_by not in numbers:
             raise WireError(f"its metrics have no {self.keys.weighted_by!r}, the number of its samples")
-        return numbers[self.keys.weighted_by]
+        found = numbers[self.keys.weighted_by]
+        if not 0 <= found <= MOST_SAMPLES:
+            raise WireError(f"its {self.keys.weighted_by!r} is {found}: must be a number from 0 to {MOST_SAMPLES:.0e}")
+        return found
 
     def _said(self, request: Request, tasks: tuple[Task, ...], content: RecordDict) -> Sequence[Result | str]:
         """Return what an app that speaks answered."""

@@ -46,6 +46,7 @@ from hanse.mechanisms.value import GTG, Exact, Mixture
 
 STRATEGY = frozenset({"strategy"})
 OTHER = "aggregated again, the same replies made another model: it has state that a copy does not carry"
+TINY = 1e-37  # what numbers near 0 may differ by
 FEW = 6  # replies: up to so many all coalitions are aggregated again
 GAIN = Measure(
     "first-order share of the gain",
@@ -60,6 +61,7 @@ class Watched:
     """One round of the strategy: who was ``asked``, each client's ``reply`` or why there is none (``refused``), the
     ``weights`` that replies state, the arrays ``before`` and those that were ``made`` (None: no aggregate).
 
+    ``answered`` are those whose replies, sound or not, the strategy had.
     ``again`` makes it of some of them where it is no ``average`` (or ``why_not``: why that cannot be). ``tests`` are
     what clients say of the new model, (figure, samples) by client, ``tests_before`` what they said of the one before.
     """
@@ -76,6 +78,7 @@ class Watched:
     made: ArrayRecord | None = None
     average: bool = False
     again: Again | None = None
+    answered: Sequence[int] = ()
     why_not: str = ""
     tests: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     tests_before: Mapping[int, tuple[float, float]] = field(default_factory=dict)
@@ -93,29 +96,46 @@ class Watched:
             raise NotAgain(self.why_not)
         return self.again.made(clients)
 
-    def averaged(self) -> bool:
-        """Say whether what was made is the average of the replies, by their weights, to rounding."""
+    def averaged(self, known: bool) -> bool:
+        """Say whether what was made is the average of the replies, by their weights, to rounding. Of a rule that is
+        not ``known`` for averages, only replies that differ by more than rounding can say so.
+        """
         if self.made is None or not self.replies or not self.form.names:
             return False
         clients = list(self.replies)
         rows = torch.stack([self.replies[c].row for c in clients]).double()
-        mean = torch.from_numpy(self.share(clients)) @ rows
-        made = row_of(self.form, self.made, "the aggregate").double()
-        near = 1e-5 * float(rows.abs().max())
-        return bool(((mean - made).abs() <= near * 0.1 + 1e-5 * mean.abs()).all())
+        old = row_of(self.form, self.before, "the arrays before").double()
+        mean, made = (
+            torch.from_numpy(self.share(clients)) @ rows,
+            row_of(self.form, self.made, "the aggregate").double(),
+        )
+        size = torch.maximum(rows.abs().max(0).values, old.abs())
+        near = (len(clients) + 2) * (self.form.rounding([self.made, *self.records.values()]) * size + TINY)
+        tells = known or bool(((rows - mean).abs() > 4 * near).any())
+        return tells and bool(((mean - made).abs() <= near).all())
 
     def settled(self) -> None:
         """Find out what kind of aggregate it was, and whether a copy of the strategy makes the same one."""
-        self.average = self.average or self.averaged()
-        if self.average or self.again is None or self.made is None:
+        if self.made is None:
             return
-        try:
-            remade = self.again.made(list(self.again.replies))
-            sound, why = remade is not None and same(self.made, remade), OTHER
-        except Exception as wrong:
-            sound, why = False, str(wrong) if isinstance(wrong, NotAgain) else first_line(wrong)
-        if not sound:
-            self.again, self.why_not = None, why
+        known, self.average = self.average, self.averaged(self.average)
+        if self.average:
+            return
+        why = "its aggregate is not the average of the replies" if known else OTHER
+        if self.again is not None:
+            try:
+                remade = self.again.made(list(self.replies)) if self.replies else None
+                if remade is not None and same(self.made, remade):
+                    return
+            except Exception as wrong:
+                why = str(wrong) if isinstance(wrong, NotAgain) else first_line(wrong)
+        elif not known:
+            return  # why_not says it
+        unsound = [client for client in self.answered if client not in self.replies]
+        if unsound:
+            names = ", ".join(self.roster[client].name for client in unsound)[:150]
+            why = f"its aggregate is not that of the sound replies alone: there were others, refused here, of {names}"
+        self.again, self.why_not = None, why
 
 
 def row_of(form: Form, arrays: ArrayRecord, what: str) -> Tensor:

@@ -19,11 +19,16 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache, cached_property, partial
+from pathlib import PurePath
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import torch
@@ -36,8 +41,12 @@ from hanse.learning.generators import untouched
 SKIPPED = frozenset({"train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"})  # of Flower's: they make no arrays
 _DEEPEST = 12  # attributes of attributes that are looked at
 _ATOMS = (
-    str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, types.BuiltinFunctionType, range, slice,
-    np.dtype, np.number, np.ufunc, torch.dtype, torch.device, torch.Size, logging.Logger, enum.Enum, re.Pattern,
+    str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, range, slice, np.dtype, np.number,
+    np.ufunc, torch.dtype, torch.device, torch.Size, logging.Logger, enum.Enum, re.Pattern,
+)  # fmt: skip
+_STILL = (
+    types.FunctionType, types.GetSetDescriptorType, types.MemberDescriptorType, PurePath, date, timedelta, Decimal,
+    Fraction, UUID,
 )  # fmt: skip
 _HERE = threading.local()  # whether a copy works in this thread
 
@@ -71,57 +80,139 @@ def shared(strategy: Strategy, other: Strategy) -> str | None:
     """Return what can change and is part of both a strategy and its copy, or None: an attribute that refuses to be
     copied, what a function of it remembers, a class's own list.
     """
-    mine, theirs = dict(_reached(strategy, "", 0, {})), dict(_reached(other, "", 0, {}))
+    mine, theirs = Reach.of(strategy).found, Reach.of(other).found
     return next((theirs[key] for key in theirs if key in mine), None)
 
 
-def _reached(thing: Any, path: str, depth: int, seen: dict[int, Any]) -> Iterator[tuple[int, str]]:
-    """Yield the identity of everything changeable that is reached from a thing, with its path in words."""
-    if isinstance(thing, _ATOMS) or id(thing) in seen or depth > _DEEPEST:
-        return
-    seen[id(thing)] = thing
-    if isinstance(thing, types.FunctionType):
-        for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True):
+@dataclass
+class Reach:
+    """What a strategy reaches: everything that can change with its path in words, by identity or by a variable's name
+    (``found``), and the classes that users wrote (``kinds``).
+    """
+
+    found: dict[Any, str] = field(default_factory=dict)
+    kinds: dict[type, None] = field(default_factory=dict)
+    seen: dict[int, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(strategy: Strategy) -> Reach:
+        """Return what a strategy reaches."""
+        reach = Reach()
+        reach.thing(strategy, "", 0)
+        return reach
+
+    def thing(self, thing: Any, path: str, depth: int) -> None:
+        """Look at anything: its elements, its attributes, its class, what a function remembers."""
+        if isinstance(thing, _ATOMS) or id(thing) in self.seen or depth > _DEEPEST:
+            return
+        self.seen[id(thing)] = thing
+        if isinstance(thing, types.FunctionType):
+            self.function(thing, depth)
+            return
+        if isinstance(thing, types.MethodType | types.BuiltinFunctionType):
+            if not any(thing.__self__ is one for one in _PUT_BACK):
+                self.thing(thing.__self__, f"the object of {path}", depth + 1)
+            return
+        if not isinstance(thing, tuple | frozenset):
+            self.found[id(thing)] = path or "itself"
+        if isinstance(thing, partial):
+            for part in (thing.func, *thing.args, *thing.keywords.values()):
+                self.thing(part, f"a part of {path}", depth + 1)
+        if isinstance(thing, Mapping):
+            for key, value in thing.items():
+                self.thing(value, f"{path}[{key!r}]", depth + 1)
+        elif isinstance(thing, list | tuple | set | frozenset):
+            for place, value in enumerate(thing):
+                self.thing(value, f"{path}[{place}]", depth + 1)
+        for name, value in _attributes(thing).items():
+            if name not in SKIPPED:
+                self.thing(value, f"{path}.{name}" if path else f"attribute {name!r}", depth + 1)
+        self.kind(type(thing), depth)
+
+    def kind(self, kind: type, depth: int) -> None:
+        """Look at the classes that users wrote, of which an object is: their own attributes and methods."""
+        for one in _own_classes(kind):
+            if one in self.kinds or issubclass(one, tuple | enum.Enum):
+                continue
+            self.kinds[one] = None
+            for name, value in vars(one).items():
+                for function in _functions_of(value):
+                    self.function(function, depth + 1)
+                if _changes(value) and not name.startswith("__"):
+                    self.found[id(value)] = f"{one.__name__}.{name} of the class"
+
+    def function(self, function: types.FunctionType, depth: int) -> None:
+        """Look at what a function remembers, its defaults, and the variables of its module."""
+        self.seen[id(function)] = function
+        sets = {one.argval for one in _steps(function) if one.opname == "STORE_DEREF"}
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # an empty cell
-                yield from _reached(cell.cell_contents, f"{name!r} of the function {thing.__name__}", depth + 1, seen)
-        for one in thing.__defaults__ or ():
-            yield from _reached(one, f"a default of the function {thing.__name__}", depth + 1, seen)
-        yield from _of_module(thing)
-        return
-    if isinstance(thing, types.MethodType):
-        yield from _reached(thing.__self__, f"the object of {path}", depth + 1, seen)
-        return
-    if not isinstance(thing, tuple | frozenset):
-        yield id(thing), path or "itself"
-    if isinstance(thing, Mapping):
-        for key, value in thing.items():
-            yield from _reached(value, f"{path}[{key!r}]", depth + 1, seen)
-    elif isinstance(thing, list | tuple | set | frozenset):
-        for place, value in enumerate(thing):
-            yield from _reached(value, f"{path}[{place}]", depth + 1, seen)
-    for name, value in (vars(thing) if hasattr(thing, "__dict__") else {}).items():
-        if name not in SKIPPED:
-            yield from _reached(value, f"{path}.{name}" if path else f"attribute {name!r}", depth + 1, seen)
+                path = f"{name!r} of the function {function.__name__}"
+                if name in sets:
+                    self.found[id(cell)] = path
+                self.thing(cell.cell_contents, path, depth + 1)
+        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self.thing(value, f"a default of the function {function.__name__}", depth + 1)
+        if not _library(function.__module__):
+            self._module(function, depth)
+
+    def _module(self, function: types.FunctionType, depth: int) -> None:
+        """Look at the variables that a user's function uses, of its module and of other modules of the user's: those
+        that can change, or that it sets; functions and classes among them are looked at in their turn.
+        """
+        steps = list(_steps(function))
+        uses = {one.argval for one in steps if one.opname in _VARIABLES}
+        parts = {one.argval for one in steps if one.opname in _ATTRIBUTES}
+        sets = {one.argval for one in steps if one.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
+        variables = {name: function.__globals__[name] for name in sorted(uses & function.__globals__.keys())}
+        modules = [one for one in variables.values() if isinstance(one, types.ModuleType)]
+        own = [one for one in modules if not _library(one.__name__)]
+        self._variables(variables, function.__module__, sets, "its module", depth)
+        for module in own:
+            named = {name: vars(module)[name] for name in sorted(parts & vars(module).keys())}
+            self._variables(named, module.__name__, set(), f"the module {module.__name__}", depth)
+
+    def _variables(self, variables: Mapping[str, Any], module: str, sets: set[Any], where: str, depth: int) -> None:
+        for name, value in variables.items():
+            if name in sets or _changes(value):
+                self.found[module, name] = f"{name!r} of {where}"
+            elif isinstance(value, type):
+                self.kind(value, depth + 1)
+            elif isinstance(value, types.FunctionType | partial) and id(value) not in self.seen:
+                self.thing(value, f"{name!r} of {where}", depth + 1)
+
+
+_VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR")
+_PUT_BACK = (random._inst, np.random.mtrand._rand)  # the global generators
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    """Return an object's attributes, in slots too."""
+    found = dict(vars(thing)) if hasattr(thing, "__dict__") else {}
     for kind in _own_classes(type(thing)):
-        for name, value in vars(kind).items():
-            if isinstance(value, types.FunctionType):
-                yield from _of_module(value)
-            elif _changes(value) and not name.startswith("__"):
-                yield id(value), f"{kind.__name__}.{name} of the class"
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            with contextlib.suppress(AttributeError):
+                found[name] = getattr(thing, name)
+    return found
 
 
-def _of_module(function: types.FunctionType) -> Iterator[tuple[int, str]]:
-    """Yield the variables of its module that a user's function uses and that can change, or that it sets."""
-    if _library(function.__module__):
-        return
-    codes = list(_codes(function.__code__))
-    uses = {name for code in codes for name in code.co_names}
-    steps = (one for code in codes for one in dis.get_instructions(code))
-    sets = {one.argval for one in steps if one.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
-    for name in sorted(uses & function.__globals__.keys()):
-        value = function.__globals__[name]
-        if name in sets or _changes(value):
-            yield hash((function.__module__, name)), f"{name!r} of its module"
+def _functions_of(value: Any) -> list[types.FunctionType]:
+    """Return the functions behind an attribute of a class: a method, a property, a class method."""
+    if isinstance(value, property):
+        found: list[Any] = [value.fget, value.fset, value.fdel]
+    elif isinstance(value, staticmethod | classmethod):
+        found = [value.__func__]
+    else:
+        found = [value, getattr(value, "func", None)]  # of a cached property
+    return [one for one in found if isinstance(one, types.FunctionType)]
+
+
+def _steps(function: types.FunctionType) -> Iterator[dis.Instruction]:
+    """Yield the instructions of a function, and of the functions and comprehensions in it."""
+    for code in _codes(function.__code__):
+        yield from dis.get_instructions(code)
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -133,11 +224,17 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _changes(value: Any) -> bool:
-    """Say whether a variable of a class or a module is something that can change."""
-    if isinstance(value, (*_ATOMS, types.FunctionType, types.MethodType)):
+    """Say whether a variable of a class or a module is something that can change: a list, a generator of random
+    numbers, a pool of threads, an open file, a cache; no number, function, or class.
+    """
+    if isinstance(value, types.MethodType | types.BuiltinFunctionType):
+        return not any(value.__self__ is one for one in _PUT_BACK) and _changes(value.__self__)
+    if isinstance(value, tuple | frozenset):
+        return any(map(_changes, value))
+    if isinstance(value, (*_ATOMS, *_STILL)):
         return False
-    kept = isinstance(value, list | dict | set | bytearray | np.ndarray | torch.Tensor | Iterator)
-    return kept or bool(_own_classes(type(value)))
+    typing = type(value).__module__ in ("typing", "types", "typing_extensions", "__future__", "_abc")
+    return not typing and not isinstance(value, staticmethod | classmethod | property | cached_property | partial)
 
 
 @cache
@@ -161,20 +258,22 @@ def _own_classes(kind: type) -> list[type]:
 @dataclass(frozen=True)
 class Again:
     """What a strategy makes of some replies of a round: ``before`` is its copy from before the round, ``replies`` those
-    by client, ``generators`` what was to be drawn (so that all coalitions meet the same noise).
+    by client, ``generators`` what was to be drawn (so that all coalitions meet the same noise), ``kinds`` the users'
+    classes whose attributes may be its state.
     """
 
     before: Strategy
     number: int
     replies: Mapping[int, Message]
     generators: Any
+    kinds: Sequence[type] = ()
 
     def made(self, clients: Sequence[int]) -> ArrayRecord | None:
         """Return the aggregate of these clients' replies, in the order in which they came; None: it makes none of so
         few. Raises NotAgain for what a copy may not do.
         """
         wanted = set(clients)
-        with bare():
+        with bare(self.kinds):
             strategy = copy.deepcopy(self.before)
             for name in SKIPPED & vars(strategy).keys():
                 setattr(strategy, name, _nothing)
@@ -184,7 +283,10 @@ class Again:
                 arrays, _ = strategy.aggregate_train(self.number, replies)
             except NotAgain:
                 raise
-            except Exception:  # a rule that needs more of them, most likely: then the model stays as it was
+            except (
+                Exception,
+                SystemExit,
+            ):  # a rule that needs more of them, most likely: then the model stays as it was
                 if len(wanted) == len(self.replies):
                     raise
                 return None
@@ -214,25 +316,38 @@ def set_generators(states: Any) -> None:
 
 
 @contextmanager
-def same_generators() -> Iterator[None]:
-    """Let a block draw what it likes, and put all generators back."""
-    states = generators()
+def as_before() -> Iterator[None]:
+    """Let a block draw and set what it likes, and put all generators, and PyTorch's and NumPy's settings, back."""
+    states, settings = generators(), _settings()
     try:
         with untouched(torch.device("cpu")):
             yield
     finally:
         set_generators(states)
+        if _settings() != settings:
+            kind, certain, warns, threads, grad, known = settings
+            torch.set_default_dtype(kind)
+            torch.use_deterministic_algorithms(certain, warn_only=warns)
+            torch.set_num_threads(threads)
+            torch.set_grad_enabled(grad)
+            np.seterr(**known)
+
+
+def _settings() -> tuple[Any, ...]:
+    """Return the settings that change what the rest of the process computes."""
+    certain, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    return torch.get_default_dtype(), certain, warns, torch.get_num_threads(), torch.is_grad_enabled(), np.geterr()
 
 
 @contextmanager
-def bare() -> Iterator[None]:
+def bare(kinds: Iterable[type] = ()) -> Iterator[None]:
     """Let a copy of a strategy work without any trace: see the top of this file."""
     _watch_writes()
-    disabled, kept = logging.root.manager.disable, _class_attributes()
+    disabled, kept = logging.root.manager.disable, _class_attributes(kinds)
     _HERE.works = True
     logging.disable(logging.CRITICAL)
     try:
-        with same_generators(), contextlib.redirect_stdout(io.StringIO()), _no_torch_files():
+        with as_before(), _nothing_printed(), _no_torch_files(), _no_threads():
             yield
     finally:
         _HERE.works = False
@@ -240,9 +355,15 @@ def bare() -> Iterator[None]:
         _restore(kept)
 
 
-def _class_attributes() -> dict[type, dict[str, Any]]:
-    """Return the attributes of the strategies' classes that users wrote."""
-    found, left = {}, list(Strategy.__subclasses__())
+@contextmanager
+def _nothing_printed() -> Iterator[None]:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+def _class_attributes(kinds: Iterable[type]) -> dict[type, dict[str, Any]]:
+    """Return the attributes of these classes, and of the strategies' classes that users wrote."""
+    found, left = {kind: dict(vars(kind)) for kind in kinds}, list(Strategy.__subclasses__())
     while left:
         kind = left.pop()
         left += kind.__subclasses__()
@@ -307,3 +428,20 @@ def _no_torch_files() -> Iterator[None]:
         yield
     finally:
         serial._open_zipfile_writer = known
+
+
+@contextmanager
+def _no_threads() -> Iterator[None]:
+    """Let a copy start no thread: what it writes there, no audit of this thread sees."""
+    known = threading.Thread.start
+
+    def refused(thread: Any) -> None:
+        if getattr(_HERE, "works", False):
+            raise NotAgain("its aggregate_train starts a thread, which nobody may do for a model of some replies")
+        known(thread)
+
+    threading.Thread.start = refused  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        threading.Thread.start = known  # type: ignore[method-assign]

@@ -35,10 +35,10 @@ from hanse.core.telling import describe
 from hanse.data.federated import RemoteData
 from hanse.data.fingerprint import fingerprint
 from hanse.data.spec import OBJECT
-from hanse.deployment.arrays import Form, arrays_of, numbers_of
+from hanse.deployment.arrays import Form, arrays_of, numbers_of, own_copy
 from hanse.deployment.members import Hello, Members
 from hanse.deployment.valued.mechanism import Replies, Watched, info, row_of, watching
-from hanse.deployment.valued.reaggregate import Again, NotAgain, copied, generators, same_generators
+from hanse.deployment.valued.reaggregate import Again, NotAgain, Reach, as_before, copied, generators
 from hanse.deployment.valued.worth import ByClients, ByFunction, ByModule, NoWorthError, Worth
 from hanse.federation.codec import WireError
 from hanse.learning.engines import EngineChoice, make_engine
@@ -55,6 +55,7 @@ from hanse.runs.testing import Figures, figures_of
 LOG = logging.getLogger("hanse.valued")
 LONGEST = 300  # characters of a gap that are recorded
 LOST = "no reply"
+MOST = 9e15  # samples of a client
 
 
 @dataclass(frozen=True)
@@ -106,12 +107,12 @@ class Watch:
         self.rounds = self.rounds or rounds or 0
         if arrays is None or self._setup is not None:
             return
-        with same_generators():
+        with as_before():
             worth = self.plan.worth
             module = worth.problem.module if isinstance(worth, ByModule) else None
             self._form = Form.of(arrays) if module is None else Form.of_module(module, arrays)
             if isinstance(worth, ByFunction):
-                worth.first_worth(arrays)  # a slip in it is better said now than in each round
+                worth.first_worth(own_copy(arrays))  # a slip in it is better said now than in each round
             self._make(arrays, module)
 
     def asks(self, number: int, arrays: ArrayRecord) -> None:
@@ -123,7 +124,7 @@ class Watch:
         assert self._form is not None
         self._number = number
         self._figures = Figures()
-        self._now = Watched(self._form, self.plan.worth, Roster(), arrays.copy(), tests_before=self._tests)
+        self._now = Watched(self._form, self.plan.worth, Roster(), own_copy(arrays), tests_before=self._tests)
 
     def asked(self, nodes: Iterable[int]) -> None:
         """Hear that nodes are sent training messages; new ones become clients, in the order of their ids."""
@@ -149,20 +150,24 @@ class Watch:
             if reply.has_error():
                 refused[client] = f"the client failed: {reply.error.reason or f'code {reply.error.code}'}"
                 continue
-            messages[client] = reply
             try:
+                if client in messages:
+                    raise UserError("it answered more than once")
                 records[client], trained[client], weights[client] = self._read(reply, now.form)
-            except UserError as wrong:
-                refused[client] = str(wrong)
+            except Exception as wrong:  # arrays of whatever kind and bytes
+                refused[client] = str(wrong) if isinstance(wrong, UserError) else f"its reply: {first_line(wrong)}"
+                for kept in (records, trained, weights):
+                    kept.pop(client, None)
+            messages.setdefault(client, reply)
         now.records, now.replies, now.weights, now.refused = records, trained, weights, refused
-        now.roster = Roster(
-            info(m.id, int(m.key.split()[1]), m.name, weights.get(m.id, 0)) for m in self.members.by_id().values()
-        )
+        now.answered, now.roster = list(messages), self._roster(weights)
         if _averages(self.strategy):
             now.average = True
             return
         try:
-            now.again = Again(copied(self.strategy), self._number, messages, generators())
+            before = copied(self.strategy)
+            kinds = tuple(Reach.of(before).kinds)
+            now.again = Again(before, self._number, messages, generators(), kinds)
         except NotAgain as wrong:
             now.why_not = str(wrong)
 
@@ -170,9 +175,7 @@ class Watch:
         """Hear what the strategy made of the replies."""
         if self._now is None:
             return
-        self._now.made = None if arrays is None else arrays.copy()
-        if self._now.average and not self._now.averaged():
-            self._now.average, self._now.why_not = False, "its aggregate is not the average of the replies"
+        self._now.made = None if arrays is None else own_copy(arrays)
         self._now.settled()
 
     def tests(self, replies: Sequence[Message]) -> None:
@@ -184,11 +187,14 @@ class Watch:
             known = self.members.by_key.get(f"node {node}")
             if reply.has_error() or known is None or len(reply.content.metric_records) != 1:
                 continue
-            numbers, samples = self._numbers(reply.content)
+            numbers, said = self._numbers(reply.content)
+            samples = said or 0.0
+            if not 0 <= samples <= MOST:
+                continue
             value = worth.figure(numbers)
             if value is not None:
-                found[known.id] = (value, samples or 0.0)
-            tested[known.id] = _tested(numbers, samples or 0.0)
+                found[known.id] = (value, samples)
+            tested[known.id] = _tested(numbers, samples)
         if self._now is not None:
             self._now.tests = found
         self._tests = found
@@ -201,7 +207,7 @@ class Watch:
         now, self._now = self._now, None
         if now is None or self._setup is None or self.state is None or self._folder is None:
             return
-        with same_generators():
+        with as_before():
             record = self._played(now, self._setup, self.state)
             self._folder.append(record)
             self._folder.checkpoint(record.played.state)
@@ -214,7 +220,7 @@ class Watch:
         self._folder = None
         if folder is None or setup is None or state is None:
             return
-        with same_generators():
+        with as_before():
             if folder.is_new:
                 folder.discard()
                 return
@@ -232,22 +238,30 @@ class Watch:
 
     # ---- how it is kept
 
+    def _roster(self, weights: Mapping[int, float]) -> Roster:
+        """Return who has come so far, with the samples that the replies of this round state."""
+        known = self.members.by_id().values()
+        return Roster(info(m.id, int(m.key.split()[1]), m.name, weights.get(m.id, 0)) for m in known)
+
     def _client(self, node: int) -> int:
         return self.members.by_key[f"node {node}"].id
 
     def _read(self, reply: Message, form: Form) -> tuple[ArrayRecord, Trained, float]:
         """Return a reply's arrays, what hanse knows of it, and its weight. Raises UserError for what is no update."""
         try:
-            arrays = arrays_of(reply.content).copy()
+            arrays = own_copy(arrays_of(reply.content))
         except WireError as wrong:
             raise UserError(f"its reply: {wrong}") from None
         numbers, weight = self._numbers(reply.content)
-        if weight is not None and weight < 0:
-            raise UserError(f"its reply's {_weighted_by(self.strategy)!r} is {weight}: must be at least 0")
+        by, metrics = _weighted_by(self.strategy), next(iter(reply.content.metric_records.values()), MetricRecord())
+        if by in metrics and (weight is None or not 0 <= weight <= MOST):
+            raise UserError(f"its reply's {by!r} is {metrics[by]!r:.60}: must be a number from 0 to {MOST:.0e}")
         name = loss_name(numbers)
         loss = None if name is None else numbers.pop(name)
         told = {k: v for k, v in numbers.items() if len(k) <= 80}
         row = row_of(form, arrays, "its reply")
+        if not bool(row.isfinite().all()):
+            raise UserError("update has NaN or infinite entries")
         one = Trained(0, row, weight or 0.0, loss, 0, metrics=dict(list(told.items())[:MOST_METRICS]))
         return arrays, one, weight or 0.0
 
@@ -262,9 +276,12 @@ class Watch:
         for client in now.asked:
             if client not in now.replies and client not in now.refused:
                 now.refused = {**now.refused, client: LOST}
+        if not now.roster:  # nothing came back at all
+            now.roster = self._roster({})
         begun, gap = time.perf_counter(), ""
         mechanism = watching(setup.mechanism, now)
         try:
+            self._fits()
             played = play_round(replace(setup, mechanism=mechanism, federation=Replies(now)), state)
         except Exception as wrong:
             gap = _line(wrong)
@@ -281,10 +298,17 @@ class Watch:
             LOG.warning("hanse: round %d: no values: %s", self._number, gap)
         return record
 
+    def _fits(self) -> None:
+        """Raise UserError if more nodes came than there is room for."""
+        room, came = self.plan.experiment.data.clients, len(self.members.by_key)
+        if came > room:
+            raise UserError(f"clients: {came} nodes have come, and there is room for {room}")
+
     def _without_values(self, now: Watched, setup: Setup, state: LoopState, mechanism: Mechanism) -> Played:
         """Return the round without values, or, if that cannot be had, one in which nothing happened."""
         bare = replace(mechanism, value=None)
         try:
+            self._fits()
             return play_round(replace(setup, mechanism=bare, federation=Replies(now)), state)
         except Exception as wrong:
             LOG.warning("hanse: round %d: nothing is recorded of it: %s", self._number, _line(wrong))
@@ -334,7 +358,7 @@ class Watch:
             engine = make_engine(EngineChoice("sequential", 1, 1), problem)
         row = form.row(arrays)
         context = Context(room, self.rounds, experiment.run.seed, Recipe(), form.layout, lambda k: row.clone())
-        nobody = Watched(form, worth, Roster(), arrays)
+        nobody = Watched(form, worth, Roster(), own_copy(arrays))
         mechanism = self.plan.mechanism
         setup = Setup(
             mechanism, Replies(nobody), context, Judge(problem, engine, samples, 1, classes), data, problem, engine,
@@ -358,7 +382,7 @@ def guarded(watch: Watch) -> Iterator[None]:
         yield
         return
     try:
-        with same_generators():
+        with as_before():
             yield
     except Exception as wrong:
         watch.broken = True

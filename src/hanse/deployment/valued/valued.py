@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +27,7 @@ from hanse.base.errors import UserError
 from hanse.base.lock import Hold
 from hanse.core.calling import method_of
 from hanse.deployment.valued.mechanism import watching
-from hanse.deployment.valued.reaggregate import same_generators
+from hanse.deployment.valued.reaggregate import as_before
 from hanse.deployment.valued.record import Plan, Watch, guarded
 from hanse.deployment.valued.worth import ByClients, ByFunction, ByModule, Worth
 from hanse.mechanisms.registry import unmet_needs
@@ -89,7 +90,7 @@ def valued(
         raise UserError(f"strategy: {type(strategy).__name__}: must be a flwr.serverapp.strategy.Strategy")
     if not hasattr(strategy, "__dict__"):
         raise UserError(f"strategy: {type(strategy).__name__}: has __slots__, so nobody can listen to it")
-    with same_generators():
+    with as_before():
         worth = _worth(validation, model, utility, target)
     experiment = _experiment(strategy, method, payment, grant, clients, seed)
     return Valued(strategy, Plan(experiment, worth, Path(out), names or {}, overwrite))
@@ -115,7 +116,6 @@ class Valued(Generic[S]):
         if any(isinstance(mine.get(name), _Listening) for name in LISTENED):
             raise UserError("strategy: is in another 'with hanse.valued(...)' already")
         claim(self._hold, overwrite=self.plan.overwrite)
-        self._own = {name: mine[name] for name in LISTENED if name in mine}
         self._put_on()
         return self.strategy
 
@@ -130,49 +130,65 @@ class Valued(Generic[S]):
                 watch.close()
         self._hold.release()
         if watch.state is not None and watch.state.round:
-            said = f"{watch.state.round} rounds valued, {len(watch.gaps)} without values"
+            said = f"{watch.state.round} rounds kept, {len(watch.gaps)} of them without values"
             logging.getLogger("flwr").info("hanse: %s; see: hanse report %s", said, self.plan.out)
 
     # ---- listening
 
     def _put_on(self) -> None:
-        for name in LISTENED:
-            vars(self.strategy)[name] = _Listening(self, name)
+        mine = vars(self.strategy)
+        self._own = {name: mine[name] for name in LISTENED if name in mine}
+        mine.update({name: _Listening(self, name) for name in LISTENED})
 
     def _take_off(self) -> None:
+        """Leave the strategy's own attributes; one that it gave itself in the meantime stays."""
+        mine = vars(self.strategy)
         for name in LISTENED:
-            vars(self.strategy).pop(name, None)
-        vars(self.strategy).update(self._own)
+            if isinstance(mine.get(name), _Listening):
+                del mine[name]
+                if name in self._own:
+                    mine[name] = self._own[name]
+
+    @contextmanager
+    def _bare(self) -> Iterator[None]:
+        """Let nobody listen for a block, in which the strategy is as its author wrote it."""
+        self._take_off()
+        try:
+            yield
+        finally:
+            self._put_on()
 
     def call(self, name: str, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
         """Call a method of the strategy's own, and hear what goes in and comes out."""
         if name == "start":
             self._starts(given, more)
-            return self._bare("start", given, more, listening=True)
+            return self._its_own(name)(*given, **more)
         if name == "configure_evaluate":
-            return self._bare(name, given, more)
+            return self._alone(name, given, more)
         return getattr(self, f"_{name}")(given, more)
 
-    def _bare(self, name: str, given: tuple[Any, ...], more: dict[str, Any], *, listening: bool = False) -> Any:
-        """Call the strategy's own method while nobody listens (but for ``start``, which calls what is listened to)."""
-        if listening:
-            own = self._own.get(name) or partial(getattr(type(self.strategy), name), self.strategy)
-            return own(*given, **more)
-        self._take_off()
-        try:
+    def _its_own(self, name: str) -> Any:
+        """Return the strategy's own method."""
+        return self._own.get(name) or partial(getattr(type(self.strategy), name), self.strategy)
+
+    def _alone(self, name: str, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
+        """Call the strategy's own method while nobody listens."""
+        with self._bare():
             return getattr(self.strategy, name)(*given, **more)
-        finally:
-            self._put_on()
 
     def _given(self, name: str, given: tuple[Any, ...], more: dict[str, Any]) -> dict[str, Any]:
-        """Return what a method is called with, by the names of its parameters."""
-        own = self._own.get(name) or partial(getattr(type(self.strategy), name), self.strategy)
-        try:
-            bound = inspect.signature(own).bind(*given, **more)
-        except (TypeError, ValueError):
-            return dict(more)
-        bound.apply_defaults()
-        return dict(bound.arguments)
+        """Return what a method is called with, by the names of its parameters, or else by Flower's (a wrapper's own are
+        often ``*args``).
+        """
+        found: dict[str, Any] = {}
+        for method in (partial(getattr(Strategy, name), None), self._its_own(name)):
+            try:
+                bound = inspect.signature(method).bind(*given, **more)
+            except (TypeError, ValueError):
+                continue
+            bound.apply_defaults()
+            found = {**bound.arguments, **found}
+        return found or dict(more)
 
     def _starts(self, given: tuple[Any, ...], more: dict[str, Any]) -> None:
         said = self._given("start", given, more)
@@ -187,7 +203,7 @@ class Valued(Generic[S]):
         with guarded(watch):
             if not watch.broken:
                 watch.asks(number or 0, arrays if arrays is not None else ArrayRecord())
-        return self._heard(self._bare("configure_train", given, more))
+        return self._heard(self._alone("configure_train", given, more))
 
     def _asked(self, messages: Iterable[Message]) -> None:
         with guarded(self._watch):
@@ -212,8 +228,9 @@ class Valued(Generic[S]):
         given, more, replies = _listed(given, more)
         with guarded(watch):
             if not watch.broken:
-                watch.comes(_copies(replies))
-        found = self._bare("aggregate_train", given, more)
+                with self._bare():  # a copy of the strategy is made, by its own ways of copying
+                    watch.comes(_copies(replies))
+        found = self._alone("aggregate_train", given, more)
         with guarded(watch):
             if not watch.broken:
                 watch.makes(found[0] if isinstance(found, tuple) and found else None)
@@ -226,7 +243,7 @@ class Valued(Generic[S]):
             if not watch.broken:
                 watch.tests(_copies(replies))
         try:
-            return self._bare("aggregate_evaluate", given, more)
+            return self._alone("aggregate_evaluate", given, more)
         finally:
             with guarded(watch):
                 if not watch.broken:

@@ -19,6 +19,7 @@ from hanse.base.errors import UserError, first_line
 from hanse.core.table import Floats
 from hanse.data.own import as_samples
 from hanse.data.samples import Samples
+from hanse.deployment.arrays import own_copy
 from hanse.games.gram import inner_products
 from hanse.learning.agreement import settle, why_unfit
 from hanse.learning.coalitions import metric_of
@@ -50,18 +51,22 @@ class ByFunction:
     utility: str | None = None
 
     def worth(self, arrays: ArrayRecord) -> float:
-        """Return what arrays are worth. Raises NoWorthError."""
+        """Return what arrays are worth; ``evaluate`` may change those that it gets. Raises NoWorthError."""
         try:
-            said: Any = self.evaluate(arrays)
-        except Exception as wrong:
+            said: Any = self.evaluate(own_copy(arrays))
+        except (Exception, SystemExit) as wrong:  # sys.exit() in it is no reason to end a training
             raise NoWorthError(f"validation: raised {first_line(wrong)}") from wrong
         try:
             figures = as_figures(said, "validation")
             if self.utility is not None and list(figures) == [WORTH] != [self.utility]:
-                raise UserError(f"utility: {self.utility!r}: validation returned {said!r:.60}: must be numbers by name")
+                raise UserError(
+                    f"utility: {self.utility!r}: validation returned {_shown(said)}: must be numbers by name"
+                )
             number = worth_of(figures, self.utility, "utility")
         except UserError as wrong:
             raise NoWorthError(str(wrong)) from None
+        except Exception:  # whatever its own way of becoming a number, or a text, raises
+            raise NoWorthError(f"validation: returned {_shown(said)}: must be a number, or numbers by name") from None
         if not math.isfinite(number):
             name = "" if list(figures) == [WORTH] else f" as {counted(figures, self.utility)!r}"
             raise NoWorthError(f"validation: returned {abs(number)}{name}: must be finite")
@@ -73,6 +78,14 @@ class ByFunction:
             return self.worth(arrays)
         except NoWorthError as wrong:
             raise UserError(f"{wrong} {FIRST}") from None
+
+
+def _shown(said: Any) -> str:
+    """Return what was returned, shortly."""
+    try:
+        return " ".join(f"{said!r:.80}".split())
+    except Exception:
+        return type(said).__name__
 
 
 @dataclass(frozen=True)
