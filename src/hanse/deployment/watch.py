@@ -110,7 +110,7 @@ class Watch:
                 try:
                     worth.worth(arrays)  # a slip in it is better said now than in each round
                 except NoWorthError as wrong:
-                    raise UserError(str(wrong)) from None
+                    raise UserError(f"{wrong} (tried on the initial arrays)") from None
             self._make(arrays, module)
 
     def asks(self, number: int, arrays: ArrayRecord) -> None:
@@ -266,7 +266,10 @@ class Watch:
                 now.refused = {**now.refused, client: LOST}
         begun, gap = time.perf_counter(), ""
         mechanism = watching(setup.mechanism, now)
+        room = setup.context.num_clients
         try:
+            if len(self.members.by_key) > room:
+                raise NoWorthError(f"{len(self.members.by_key)} nodes came, more than clients={room} has room for")
             played = play_round(replace(setup, mechanism=mechanism, federation=Replies(now)), state)
         except Exception as wrong:
             gap = _line(wrong)

@@ -47,6 +47,7 @@ class ByFunction:
 
     evaluate: Evaluate
     utility: str | None = None
+    known: dict[str, str] = field(default_factory=dict)  # the figure that counts, under "utility"
 
     def worth(self, arrays: ArrayRecord) -> float:
         """Return what arrays are worth. Raises NoWorthError."""
@@ -56,7 +57,7 @@ class ByFunction:
             raise NoWorthError(f"validation: raised {first_line(wrong)}") from wrong
         name = "" if self.utility is None else self.utility
         if isinstance(said, Mapping):
-            name = self._named(said)
+            name = self.known["utility"] = self._named(said)
             said = said[name]
         elif self.utility is not None:
             raise NoWorthError(f"validation: returned {said!r:.80}, and utility is {self.utility!r}: must be by name")
@@ -81,6 +82,23 @@ class ByFunction:
                 f"utility: must be one of what validation returns: {', '.join(map(str, said)) or 'nothing'}"
             )
         return str(known[0])
+
+
+def counted_in(worth: Worth) -> str:
+    """Return a sentence of what the values' unit is."""
+    if isinstance(worth, ByModule):
+        name, whose = worth.utility, "on the server's validation samples"
+    elif isinstance(worth, ByFunction):
+        name, whose = worth.known.get("utility", ""), "by the server's own function"
+    else:
+        name, whose = worth.utility or "", "as the clients report it"
+    if not name and isinstance(worth, ByFunction):
+        return "A value of 0.1 is a model that the server's own function calls better by 0.1."
+    if not name:  # which figure they have is seen once they reply
+        return (
+            "A value of 0.1 is a loss lower by 0.1, or, without a loss, an accuracy higher, as the clients report it."
+        )
+    return f"A value of 0.1 is {name[:60]} {'lower' if less_is_better(name) else 'higher'} by 0.1, {whose}."
 
 
 class Evaluated:
