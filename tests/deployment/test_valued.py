@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import json
 import math
 import random
 import time
@@ -39,6 +40,7 @@ from hanse.reports.report import warnings
 from hanse.reports.statement import statement
 from hanse.reports.statement_page import render
 from hanse.runs.record import load_run
+from hanse.web.live_run import progress_of
 
 ROUNDS = 3
 
@@ -563,8 +565,13 @@ def test_the_report_and_statements_say_which_rounds_have_no_values_and_in_what_u
     assert "A value of 0.1 is loss lower by 0.1, by the server's own function." in measured
 
 
-def test_a_statement_counts_the_clients_that_came_and_not_those_that_there_is_room_for(tmp_path: Path) -> None:
+def test_statements_and_the_live_page_count_the_clients_that_came_and_not_those_that_there_is_room_for(
+    tmp_path: Path,
+) -> None:
     watched(FedAvg(), tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    far = progress_of(tmp_path / "run", load_run(tmp_path / "run").config, json.loads(lines[-1]), None, 0.0)
+    assert (far["clients"], far["rounds"], far["state"]) == (4, ROUNDS, "finished")
     models = statement(tmp_path / "run", 0).models
     assert (models.reached, models.deliveries) == (3, 3 * ROUNDS)
 

@@ -53,7 +53,7 @@ GAIN = Measure(
 
 APP = (
     "A Flower app's own rounds, in which hanse valued the replies: what was trained, on which data and how, is the "
-    "app's. [data], [train] and [model] below are hanse's defaults, which had no part in it."
+    "app's. In config.toml [data], [train] and [model] are hanse's defaults, which had no part in it."
 )
 
 
