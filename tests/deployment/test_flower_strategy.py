@@ -75,7 +75,7 @@ def test_a_run_directory_like_any_other(tmp_path: Path) -> None:
     [line] = played_lines(out, METRICS)
     assert line["test/loss"] == pytest.approx(worth_of_arrays(14 / 6 * STEPS), abs=1e-5)
     assert load_run(out).names == ("site-100", "site-101", "site-102")
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match=r"^out: .*: exists already; give another folder, or overwrite=True$"):
         strategy("fedavg", out=out).start(grid_of(three()), FIRST)
 
 
@@ -89,7 +89,7 @@ def worth_of_arrays(w: np.ndarray) -> float:
         ("ditto", {}, "Ditto pulls or tilts what clients train"),
         ("scaffold", {}, "Scaffold pulls or tilts"),
         ("fedgen", {}, "FedGen adds a loss to each batch"),
-        ("pifl", {}, "FirstOrderAtClients asks clients for gradients"),
+        ("pifl", {}, "value part that needs no more than models, such as value='gtg'"),
         ("fedsoft", {}, "FedSoft asks clients for which of several models"),
         ("fedavg", {"weigh": "fednova"}, "FedNova reads how many steps"),
         ("greedyfed", {}, "GTG needs evaluate=..., a function"),

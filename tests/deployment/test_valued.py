@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import json
 import math
 import random
 import time
@@ -36,7 +37,11 @@ from hanse.core.entry import TOKEN
 from hanse.deployment.valued.reaggregate import NotAgain, copied
 from hanse.deployment.valued.valued import LISTENED
 from hanse.deployment.valued.worth import ByClients
+from hanse.reports.report import warnings
+from hanse.reports.statement import statement
+from hanse.reports.statement_page import render
 from hanse.runs.record import load_run
+from hanse.web.live_run import progress_of
 
 ROUNDS = 3
 
@@ -365,12 +370,15 @@ def test_a_payment_rule_fills_a_ledger_that_verifies(tmp_path: Path) -> None:
         ({"grant": -1.0}, "grant"),
         ({"clients": 0}, "clients: 0: must be a whole number from 1"),
         ({"utility": ""}, "utility: ''"),
+        ({"out": None}, "out: None: must be the path of a new folder"),
+        ({"names": ["Harvest"]}, "names: ['Harvest']: must be what nodes are called, by node id"),
+        ({"names": {"Harvest": 1}}, "names: {'Harvest': 1}: must be what nodes are called, by node id"),
         ({"validation": (torch.randn(4, 7), torch.tensor([0, 1, 2, 0])), "model": Net()}, "model: Net: the model"),
     ],
 )
 def test_wrong_arguments_are_one_line_before_anything_is_made(more: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as wrong:
-        hanse.valued(FedAvg(), out=tmp_path / "run", **{"validation": evaluate, **more})
+        hanse.valued(FedAvg(), **{"out": tmp_path / "run", "validation": evaluate, **more})
     assert said in wrong.value.lines[0]
     assert not (tmp_path / "run").exists()
 
@@ -380,8 +388,13 @@ def test_what_is_no_strategy_a_place_that_is_taken_and_two_listeners_are_refused
         hanse.valued(object(), out=tmp_path / "run")  # type: ignore[type-var]
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("mine")
-    with pytest.raises(UserError, match="exists already"), hanse.valued(FedAvg(), out=tmp_path / "run"):
+    with pytest.raises(UserError, match=r"strategy: the class FedAvg: must be an object, such as FedAvg\(\)"):
+        hanse.valued(FedAvg, out=tmp_path / "run")  # type: ignore[type-var]
+    with pytest.raises(UserError) as wrong, hanse.valued(FedAvg(), out=tmp_path / "run"):
         pass
+    assert str(wrong.value) == f"out: {tmp_path / 'run'}: exists already; give another folder, or overwrite=True"
+    with pytest.raises(UserError, match=r"start: write 'with hanse.valued\(...\) as strategy:'"):
+        hanse.valued(FedAvg(), out=tmp_path / "run").start(RecordedGrid(), first_arrays(), num_rounds=1)
     strategy = FedAvg()
     with (
         hanse.valued(strategy, validation=evaluate, out=tmp_path / "a"),
@@ -538,6 +551,40 @@ def test_clients_that_fail_leave_or_come_are_named_and_the_others_valued(tmp_pat
     assert seats[1, 2].refused == "no reply"
     assert gaps(tmp_path / "run") == [None] * ROUNDS
     assert [seats[0, c].value is None for c in range(3)] == [False, True, False]
+
+
+def test_more_nodes_than_there_is_room_for_are_a_gap_that_says_so(tmp_path: Path) -> None:
+    assert plain(FedAvg()) == watched(FedAvg(), tmp_path / "run", clients=3)
+    assert gaps(tmp_path / "run") == ["clients: 4 nodes have come, and there is room for 3"] * ROUNDS
+
+
+def test_the_report_and_statements_say_which_rounds_have_no_values_and_in_what_unit_the_others_are(
+    tmp_path: Path,
+) -> None:
+    watched(FedAvg(), tmp_path / "run", validation=None)
+    told = f"No values for round 0 (of {ROUNDS}, counted from 0), which is in no sum of values: no client evaluated"
+    assert told in " ".join(warnings([], [load_run(tmp_path / "run")]))
+    found = statement(tmp_path / "run", 0)
+    assert found.contributed.gaps[0].startswith(told)
+    assert told in render(found)
+    assert (
+        "A value of 0.1 is a loss lower by 0.1, or, without a loss, an accuracy higher, as the"
+        in found.contributed.measured
+    )
+    watched(FedAvg(), tmp_path / "b")
+    measured = statement(tmp_path / "b", 0).contributed.measured
+    assert "A value of 0.1 is loss lower by 0.1, by the server's own function." in measured
+
+
+def test_statements_and_the_live_page_count_the_clients_that_came_and_not_those_that_there_is_room_for(
+    tmp_path: Path,
+) -> None:
+    watched(FedAvg(), tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    far = progress_of(tmp_path / "run", load_run(tmp_path / "run").config, json.loads(lines[-1]), None, 0.0)
+    assert (far["clients"], far["rounds"], far["state"]) == (4, ROUNDS, "finished")
+    models = statement(tmp_path / "run", 0).models
+    assert (models.reached, models.deliveries) == (3, 3 * ROUNDS)
 
 
 class First(FedAvg):

@@ -20,10 +20,8 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Strategy
 from recorded import RecordedGrid, first_arrays
 from test_valued import ROUNDS, evaluate, gaps, plain, watched
-from typer.testing import CliRunner
 
 from hanse.base.errors import UserError
-from hanse.cli.entry import app
 from hanse.runs.record import load_run
 
 HISTORY: list[int] = []
@@ -409,7 +407,7 @@ def changing(change: Callable[[Message], None]) -> RecordedGrid:
         (weighing(1e300), "its reply's 'num-examples' is 1e+300: must be"),
         (weighing([1, 2]), "its reply's 'num-examples' is [1, 2]: must be"),
         (garbage, "its reply: ValueError"),
-        (words, "its reply: ValueError"),
+        (words, "its reply: array"),
     ],
 )
 def test_a_reply_that_cannot_be_read_is_refused_and_the_others_are_valued(
@@ -503,11 +501,3 @@ def test_a_median_of_small_steps_is_no_average(tmp_path: Path) -> None:
     watched(FedMedian(), tmp_path / "run", RecordedGrid(4, slightly))
     lines = load_run(tmp_path / "run").metrics
     assert [line.get("value/aggregated_again") for line in lines] == [1.0] * ROUNDS
-
-
-def test_more_nodes_than_there_is_room_for_are_named_in_the_report(tmp_path: Path) -> None:
-    assert watched(FedAvg(), tmp_path / "run", clients=2) == plain(FedAvg())
-    assert gaps(tmp_path / "run") == ["clients: 4 nodes have come, and there is room for 2"] * ROUNDS
-    assert CliRunner().invoke(app, ["report", str(tmp_path / "run")]).exit_code == 0
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert "has no values of 3 of its 3 rounds; round 1: clients: 4 nodes have come" in page

@@ -10,14 +10,18 @@ import pytest
 import torch
 from reports_cases import metric, seat, write_run
 from torch import nn
+from typer.testing import CliRunner
 
 import hanse
+from hanse.cli.entry import app
 from hanse.data import build
 from hanse.federation.behaviour import FreeRider
-from hanse.reports.contributions import contribution_charts, errors_of
+from hanse.reports.chart import Bars
+from hanse.reports.contributions import contribution_charts, errors_of, without_values
 from hanse.reports.groups import group_runs, kinds_of
 from hanse.reports.report import summary
-from hanse.reports.statement import Fit, Models, contributed, verdict_of
+from hanse.reports.statement import Fit, Models, contributed, statement, verdict_of
+from hanse.reports.statement_page import render
 from hanse.runs.record import load_run, load_runs
 
 
@@ -114,3 +118,36 @@ def test_an_estimate_whose_error_is_not_known_has_no_interval(tmp_path: Path) ->
     assert given.interval is None
     assert not given.sure
     assert "interval is below zero" not in " ".join(summary(group_runs([read])))
+
+
+def test_exact_values_are_called_exact_and_have_no_interval_of_no_width(tmp_path: Path) -> None:
+    seats = [seat(r, c, v, value_error=0.0) for r in range(2) for c, v in ((0, 1.5), (1, -0.5))]
+    path = write_run(tmp_path / "a", [metric(0), metric(1)], seats)
+    given = contributed(load_run(path), 1)
+    assert given.exact
+    assert (given.value, given.error, given.interval, given.share_interval) == (-1.0, 0.0, None, None)
+    page = render(statement(path, 1))
+    assert "these values are exact on the validation samples" in page
+    assert "That is below zero: by this measure" in page
+    groups = group_runs(load_runs([path]))
+    told = [page, *summary(groups), *(chart.caption for chart in contribution_charts(groups))]
+    for words in ("95 %", "±", "standard error of 0", "(0 at the median)", "whisker", "Whisker"):
+        assert not [text for text in told if words in text], words
+    ranking = contribution_charts(groups)[0]
+    assert ranking.caption.count("These values are exact") == 1
+    assert isinstance(ranking.marks, Bars)
+    assert ranking.marks.series[0].errors is None
+    done = CliRunner().invoke(app, ["statement", str(path), "--client", "1"])
+    assert "worth -1 in all, exactly on the validation samples, by the Shapley value." in " ".join(done.output.split())
+
+
+def test_rounds_without_values_are_named_with_their_reason(tmp_path: Path) -> None:
+    lines = [metric(r, **({"gap": "it <raised>"} if r in (0, 1, 2, 4) else {"gap": 3})) for r in range(6)]
+    run = load_run(write_run(tmp_path / "a", lines))
+    assert without_values(run) == [
+        "No values for rounds 0 to 2 and 4 (of 6, counted from 0), which are in no sum of values: it <raised>."
+    ]
+    page = render(statement(tmp_path / "a", 0))
+    assert "None of its updates was valued." in page
+    assert "it &lt;raised&gt;." in page
+    assert "it <raised>" not in page

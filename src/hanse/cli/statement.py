@@ -168,12 +168,12 @@ def _worth(found: Statement) -> str:
     given = found.contributed
     if given.value is None:
         return ""
-    between = ""
-    if given.interval is not None:
-        between = f", with 95 % confidence between {given.interval[0]:.3g} and {given.interval[1]:.3g}"
-    return (
-        f"Its updates were worth {given.value:.3g} in all{between}, by the {given.measure}. {given.standing}".rstrip()
-    )
+    between = ","
+    if given.exact:
+        between = ", exactly on the validation samples,"
+    elif given.interval is not None:
+        between = f", with 95 % confidence between {given.interval[0]:.3g} and {given.interval[1]:.3g},"
+    return f"Its updates were worth {given.value:.3g} in all{between} by the {given.measure}. {given.standing}".rstrip()
 
 
 def _before(file: Path, client: str, as_json: bool) -> None:

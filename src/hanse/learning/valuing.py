@@ -273,7 +273,9 @@ class _Averages:
         try:
             number = float(worth)
         except (TypeError, ValueError):
-            raise UserError(f"evaluate: returned {worth!r} for {who}: must be a number") from None
+            raise UserError(
+                f"evaluate: returned {worth!r} for {who}: must be one number, the more the better"
+            ) from None
         if not math.isfinite(number):
             raise UserError(f"evaluate: returned {number} for {who}: must be a finite number")
         return number

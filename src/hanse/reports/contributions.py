@@ -22,6 +22,10 @@ from hanse.runs.record import RunRecord
 
 
 SURE = 1.96  # standard errors on either side: a 95 % interval
+EXACT = (
+    "These values are exact on the validation samples, since every group of updates was tried; what others would have "
+    "said is not recorded"
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,14 @@ class Errors:
         sampling, drawn = (np.nan_to_num(one, posinf=0.0) for one in (self.sampling, self.drawn))
         both = np.sqrt(sampling**2 + drawn**2)
         return np.where(unknown, np.nan, both)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every group of updates was tried, and nothing is known of other validation samples: an error of 0
+        would be taken for certainty.
+        """
+        known = self.total[np.isfinite(self.total)]
+        return bool(len(known)) and not known.any()
 
 
 def errors_of(run: RunRecord, groups: Sequence[Ints], ends: Ints) -> Errors:
@@ -100,11 +112,42 @@ def shown(errors: Errors) -> str:
     return f"one standard error, {' and '.join(found)}" if found else "one standard error, which is not known here"
 
 
+def how_sure(errors: Errors, before: str) -> str:
+    """Return a sentence of which errors are shown: ``before`` ("Whiskers:") and :func:`shown`, or that the values have
+    none, since they are exact.
+    """
+    return f"{EXACT}." if errors.exact else f"{before} {shown(errors)}."
+
+
+def without_values(run: RunRecord) -> list[str]:
+    """Say which rounds of the run have no values, and why, a sentence a reason; nothing where the record has none."""
+    return [
+        f"No values for {'round' if len(rounds) == 1 else 'rounds'} {_rounds(rounds)} (of {len(run.metrics)}, counted "
+        f"from 0), which {'is' if len(rounds) == 1 else 'are'} in no sum of values: {why}."
+        for why, rounds in run.gaps.items()
+    ]
+
+
+def _rounds(rounds: Sequence[int]) -> str:
+    """Return ascending rounds in words: "0", "2 to 6", "0, 3 and 5 to 7"."""
+    stretches: list[list[int]] = []
+    for round in rounds:
+        if stretches and stretches[-1][-1] == round - 1:
+            stretches[-1].append(round)
+        else:
+            stretches.append([round])
+    told = [str(s[0]) if len(s) == 1 else f"{s[0]} to {s[-1]}" for s in stretches]
+    if len(told) > _MOST_STRETCHES:
+        told = [*told[: _MOST_STRETCHES - 1], f"{sum(map(len, stretches[_MOST_STRETCHES - 1 :]))} more"]
+    return told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"
+
+
 # ---- which sums can be told apart, and how sure parts of the whole are
 
 
 ROUNDING = 1e-9  # of the largest sum: a smaller difference is one of last bits
 MOST_SPANS = 3  # stretches of places that are written out
+_MOST_STRETCHES = 6  # of rounds without values
 
 
 @dataclass(frozen=True)
@@ -393,16 +436,22 @@ def _ranking(group: SeedGroup, found: Contribution, name: str, many: str) -> Cha
         errors.insert(1, np.array([np.nan]))
     caption = (
         f"The sum of a client's {found.measure.name}s over all rounds, in the unit of the validation loss (or of the "
-        f"utility that the experiment names). {found.measure.sentence} A bar whose whiskers, doubled, reach across "
-        "zero says neither that the updates helped nor that they harmed; one update says little."
+        f"utility that the experiment names). {found.measure.sentence} "
     ).replace("  ", " ")
+    exact = found.last.exact
+    caption += (
+        "One update says little."
+        if exact
+        else "A bar whose whiskers, doubled, reach across zero says neither that the updates helped nor that they "
+        "harmed; one update says little."
+    )
     known = bool(np.isfinite(found.errors).any())
     if known:
-        caption += f" Whiskers: {shown(found.last)}."
-    caption += _ties_told(found.ranked)
+        caption += f" {how_sure(found.last, 'Whiskers:')}"
+    caption += " Before a name is its place." if exact and found.ranked.known else _ties_told(found.ranked)
     if left_out:
         caption += f" The 15 best and the 10 worst; of the {left_out} clients between them, the mean."
-    series = Series("total value", np.concatenate(totals), np.concatenate(errors) if known else None)
+    series = Series("total value", np.concatenate(totals), np.concatenate(errors) if known and not exact else None)
     marks = Bars(tuple(labels), (series,))
     title = f"Total contribution by client: {group.label}{many}"
     return Chart(f"contribution-ranking-{name}", _SECTION, title, caption, marks, x="total value")
@@ -452,14 +501,14 @@ def _best_and_worst(group: SeedGroup, found: Contribution, name: str, many: str)
         "All clients." if len(kept) == len(found.clients) else "The four highest and the three lowest at the end."
     )
     if any(line.low is not None for line in lines):
-        caption += f" Bands, up and down: {shown(found.last)}."
+        caption += f" {how_sure(found.last, 'Bands, up and down:')}"
     title = f"Contribution over rounds: {group.label}{many}"
     marks = Lines(lines, zero=True)
     return Chart(f"contribution-rounds-{name}", _SECTION, title, caption, marks, x="rounds played", y="value so far")
 
 
 def _banded(name: str, x: Floats, y: Floats, error: Floats) -> Line:
-    known = bool(np.isfinite(error).all())
+    known = bool(np.isfinite(error).all() and error.any())  # exact values have no band
     return Line(name, x, y, y - error, y + error) if known else Line(name, x, y)
 
 
@@ -471,7 +520,7 @@ def _map(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
         "A row that lights up early is a client whose first updates counted."
     )
     if bool(np.isfinite(found.errors).any()):
-        caption += f" A row's last value has {shown(found.last)}."
+        caption += " " + how_sure(found.last, "A row's last value has")
     if len(kept) < len(found.clients):
         caption += f" The {half} highest and {half} lowest of {len(found.clients):,} clients."
     marks = Heat(
@@ -649,7 +698,7 @@ def _score_error(run: RunRecord) -> str:
     seats = run.seats
     if not np.isfinite(seats.error).any() and not np.isfinite(seats.drawn).any():
         return "How sure the values are that it is made of is not known."
-    return f"The values that it is made of have {shown(Errors(seats.error, seats.drawn))}."
+    return how_sure(Errors(seats.error, seats.drawn), "The values that it is made of have")
 
 
 def _ends(count: int, first: int, last: int) -> list[int]:

@@ -21,7 +21,15 @@ from hanse.reports.accuracy import curve_charts, own_charts
 from hanse.reports.chart import Chart, to_csv
 from hanse.reports.classmap import DataFacts, class_chart, data_facts
 from hanse.reports.compare import differences_tables, experiments_table, run_row, runs_table
-from hanse.reports.contributions import SURE, Contribution, contribution, contribution_charts, estimate_charts, shown
+from hanse.reports.contributions import (
+    SURE,
+    Contribution,
+    contribution,
+    contribution_charts,
+    estimate_charts,
+    how_sure,
+    without_values,
+)
 from hanse.reports.draw_matplotlib import save
 from hanse.reports.draw_plotly import to_plotly
 from hanse.reports.groups import SeedGroup, group_runs, honest_of, unknown_roles
@@ -192,9 +200,10 @@ def _value(groups: Sequence[SeedGroup]) -> list[str]:
         best, worst = int(several[0]), int(several[-1])
         comma = "," if group.seeds_text else ""
         told.append(f"In {group.label}{group.seeds_text}{comma} {_ends_of(found, best, worst)}.")
-        sure = sure or (shown(found.last) if np.isfinite(found.errors[[best, worst]]).any() else "")
+        if not sure and np.isfinite(found.errors[[best, worst]]).any():
+            sure = how_sure(found.last, "After ± of a value:")
     if sure:
-        told[-1] += f" After ± of a value: {sure}."
+        told[-1] += f" {sure}"
     return told
 
 
@@ -251,13 +260,15 @@ def _harm(found: Contribution) -> str:
     told = f"; {int(below.sum())} of {len(below)} clients have a negative sum"
     if surely:
         harmed = f"by the {found.measure.name} their updates did more harm than good"
+        if found.last.exact:
+            return f"{told}: {harmed}"
         return f"{told}, and of {surely} of them the whole 95 % interval is below zero: {harmed}"
     return f"{told}, none of them so clearly that it could not be chance"
 
 
 def _error(error: float, digits: int | None = None) -> str:
-    """Return a standard error as it stands behind its number; nothing if it is not known."""
-    if not np.isfinite(error):
+    """Return a standard error as it stands behind its number; nothing if it is not known, or the value is exact."""
+    if not np.isfinite(error) or error == 0:
         return ""
     return f" ± {error:.2g}" if digits is None else f" ± {error:.{digits}f}"
 
@@ -288,8 +299,8 @@ def _late(groups: Sequence[SeedGroup]) -> list[str]:
 
 
 def warnings(groups: Sequence[SeedGroup], runs: Sequence[RunRecord]) -> list[str]:
-    """Return what a reader must know of the runs themselves: unfinished ones, rounds without values,
-    and repeats that do not count.
+    """Return what a reader must know of the runs themselves: unfinished ones, rounds without values, and repeats that
+    do not count.
     """
     told = [
         f"{run.name} has {len(run.metrics)} of {run.rounds_planned} rounds: "
@@ -297,12 +308,8 @@ def warnings(groups: Sequence[SeedGroup], runs: Sequence[RunRecord]) -> list[str
         for run in runs
         if len(run.metrics) < run.rounds_planned
     ]
-    for run in runs:
-        gaps = [(number, line["gap"]) for number, line in enumerate(run.metrics, 1) if line.get("gap")]
-        if gaps:
-            first = f"round {gaps[0][0]}: {gaps[0][1]}"
-            told.append(f"{run.name} has no values of {len(gaps)} of its {len(run.metrics)} rounds; {first}.")
     counted = {run.path for group in groups for run in group.runs}
+    told += [f"{run.name}: {line}" for run in runs for line in without_values(run)]
     told += [
         f"{run.name} repeats another run (same experiment, same seeds), so that it does not count in means and curves."
         for run in runs

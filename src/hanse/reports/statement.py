@@ -28,7 +28,7 @@ from hanse.ledger.export import tokens
 from hanse.ledger.place import reading
 from hanse.ledger.store import Record
 from hanse.reports.chart import Floats, Ints
-from hanse.reports.contributions import SURE, Errors, Standings, errors_of, in_words, standings
+from hanse.reports.contributions import SURE, Errors, Standings, errors_of, in_words, standings, without_values
 from hanse.runs.config import Experiment
 from hanse.runs.names import client_names
 from hanse.runs.record import RunRecord, load_run
@@ -396,7 +396,7 @@ class Contributed:
 
     ``tied`` are the places of those who cannot be told apart from it (None: not known), ``share_interval`` the 95 %
     interval of the share from both errors together (None: not known). ``measure`` is what a value is called,
-    ``measured`` a sentence of what it is.
+    ``measured`` a sentence of what it is. ``gaps`` say which rounds have no values, and why.
     """
 
     rounds: tuple[Round, ...]
@@ -411,6 +411,7 @@ class Contributed:
     share_interval: tuple[float, float] | None = None
     measure: str = "value"
     measured: str = ""
+    gaps: tuple[str, ...] = ()
 
     @property
     def standing(self) -> str:
@@ -433,9 +434,14 @@ class Contributed:
         return math.hypot(*known) if known else None
 
     @property
+    def exact(self) -> bool:
+        """Whether every group of updates was tried, and nothing is known of other validation samples."""
+        return self.error == 0
+
+    @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of ``value``, from both errors; None if neither is known."""
-        if self.value is None or self.error is None:
+        """The 95 % interval of ``value``, from both errors; None if neither is known, or the value is exact."""
+        if self.value is None or self.error is None or self.exact:
             return None
         return self.value - SURE * self.error, self.value + SURE * self.error
 
@@ -459,7 +465,7 @@ def contributed(run: RunRecord, client: int) -> Contributed:
     mine = some & (seats.client == client)
     valued, updates = np.unique(seats.client[some], return_counts=True)
     if not mine.any():
-        return Contributed(rounds=rounds, valued=len(valued))
+        return Contributed(rounds=rounds, valued=len(valued), gaps=tuple(without_values(run)))
     totals = np.bincount(seats.client[some], weights=seats.value[some])[valued]
     own = float(totals[np.searchsorted(valued, client)])
     above = float(np.maximum(totals, 0.0).sum())
@@ -481,13 +487,16 @@ def contributed(run: RunRecord, client: int) -> Contributed:
         share_interval=_interval(everybody, client) if measure.share_out else None,
         measure=measure.name,
         measured=measure.sentence,
+        gaps=tuple(without_values(run)),
     )
 
 
 def _interval(sums: Standings, client: int) -> tuple[float, float] | None:
-    """Return the 95 % interval of a client's part of all sums above zero, within 0 and 1; None if it is not known."""
+    """Return the 95 % interval of a client's part of all sums above zero, within 0 and 1; None if it is not known,
+    or if the sums are exact.
+    """
     part, error = (float(numbers[sums.clients == client][0]) for numbers in sums.parts())
-    if not math.isfinite(error):
+    if not math.isfinite(error) or error == 0:  # 0: exact, which no interval says
         return None
     low, high = (min(1.0, max(0.0, part + side * SURE * error)) for side in (-1, 1))
     return low, high
@@ -584,7 +593,7 @@ def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
         # who is seated at such a row next was sent it, though it is not the row that it holds
         seated = set(record["client"][np.isin(record["start"], waiting)].tolist()) - before - {client}
         got.update(seated)
-        home = record.get("home", home)
+        home = record.get("home", home)[: run.num_clients]  # a network has seats for clients that never came
         mine = np.flatnonzero(record["answered"] == client)
         answered += bool(len(mine))
         rows = np.unique(record["W_row"][np.isin(record["W_column"], mine) & (record["W_weight"] != 0)])

@@ -13,6 +13,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hanse.ledger.export import tokens
+from hanse.reports.contributions import EXACT
 from hanse.reports.statement import MainFit, Statement
 
 _TEMPLATE = "statement.html.j2"
@@ -38,6 +39,7 @@ def render(statement: Statement) -> str:
         s=statement,
         policy=POLICY,
         version=version("hanse"),
+        exact=EXACT,
         value_bars=_value_bars(statement),
         accuracy_line=_accuracy_line(statement),
         balance_line=_balance_line(statement),

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from hanse.runs.testing import Figures
 
 METRICS, SEATS, ROUNDS = "metrics.jsonl", "clients.jsonl", "rounds"
+_LONGEST_GAP = 500  # characters of a reason: a directory may be a stranger's
 SHAPE = "shape.json"  # of a sample, and the number of classes: what a model is made for
 LINES = (METRICS, SEATS)
 SEEDS = (("run", "seed"), ("data", "seed"))  # of the run, and of the split
@@ -540,6 +541,16 @@ class RunRecord:
         found = [(line["round"], line[key]) for line in self.metrics if is_number(line.get(key))]
         rounds = np.array([r for r, _ in found], np.int64)
         return rounds, np.array([v for _, v in found], np.float64)
+
+    @property
+    def gaps(self) -> Mapping[str, Sequence[int]]:
+        """Why rounds have no values, where the record says why, and which rounds (0-based) those are."""
+        found: dict[str, list[int]] = {}
+        for line in self.metrics:
+            why = line.get("gap")
+            if isinstance(why, str) and why:
+                found.setdefault(why[:_LONGEST_GAP], []).append(int(line["round"]))
+        return found
 
     @cached_property
     def seats(self) -> SeatColumns:

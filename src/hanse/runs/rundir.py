@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 import uuid
@@ -63,6 +64,18 @@ def claim(hold: Hold, *, overwrite: bool) -> None:
     if (path / LOCK).exists() or (overwrite and (path / "config.toml").exists()):
         hold.take()
     _check_free(path, overwrite=overwrite)
+
+
+def claim_anew(hold: Hold, *, overwrite: bool) -> None:
+    """Do the same for a run that only a program can begin, and nobody can resume: the errors say ``out`` and
+    ``overwrite`` as that program does. Raises UserError.
+    """
+    try:
+        claim(hold, overwrite=overwrite)
+    except UserError as wrong:
+        lines = [re.sub(r", --overwrite, or 'hanse resume.*", ", or overwrite=True", line) for line in wrong.lines]
+        lines = [re.sub("^--out ", "out: ", line).replace("--overwrite", "overwrite=True") for line in lines]
+        raise UserError(*lines) from None
 
 
 def clear(path: Path, but: Collection[str] = (LOCK,)) -> None:

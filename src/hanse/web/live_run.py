@@ -239,12 +239,21 @@ def progress_of(
         "main": {"key": main.key[:80], "title": main.title[:80], "less": main.less_is_better},
         "mechanism": str(table(config, "mechanism").get("name", "?")).rpartition(":")[2][:80],
         "seed": number("run", "seed"),
-        "clients": 1 if table(config, "data").get("partition") == "pooled" else number("data", "clients"),
+        "clients": _came(folder)
+        or (1 if table(config, "data").get("partition") == "pooled" else number("data", "clients")),
         "rounds": rounds,
         "planned": planned,
         "state": state_of(rounds, planned, age, pace_s),
         "age_s": None if age is None else round(age, 1),
     }
+
+
+def _came(folder: Path) -> int:
+    """Return how many participants a network's register has; 0 if there is none. There may be room for many more."""
+    try:
+        return len(read_members(folder / MEMBERS))
+    except (OSError, UserError):
+        return 0
 
 
 def state_of(rounds: int, planned: int | None, age_s: float | None, pace_s: float | None) -> str:

@@ -42,6 +42,7 @@ AT_SERVER: dict[type[Part], str] = {
     PretrainedTiers: "confusion counts on the server's samples",
 }
 INSTEAD = "a plain train or evaluate function does not do that; hanse.flower.client_app does (docs/flower.md)"
+OTHERWISE = "; or take a value part that needs no more than models, such as value='gtg'"
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,10 @@ def _of_training(mechanism: Mechanism) -> Iterator[Demand]:
 def _of_part(slot: str, part: Part) -> Iterator[Demand]:
     where, kind = f"mechanism.{slot}: {type(part).__name__}", type(part)
     if kind in AT_CLIENTS:
-        yield Demand(f"{where} asks clients for {AT_CLIENTS[kind]}: {INSTEAD}")
+        yield Demand(f"{where} asks clients for {AT_CLIENTS[kind]}: {INSTEAD}{OTHERWISE if slot == 'value' else ''}")
     elif kind in AT_SERVER:
-        yield Demand(f"{where} needs {AT_SERVER[kind]}: evaluate says only what a model is worth")
+        only = "evaluate says only what a model is worth"
+        yield Demand(f"{where} needs {AT_SERVER[kind]}: {only}{OTHERWISE if slot == 'value' else ''}")
     elif kind in ANSWERED:
         yield Demand(question=f"{where} asks clients for {ANSWERED[kind]}")
     elif method_of(part, "asks") is not None and not hasattr(part, "of"):

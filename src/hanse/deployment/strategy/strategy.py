@@ -47,7 +47,7 @@ from hanse.rounds.round import Setup
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, play_setup
 from hanse.runs.names import MEMBERS
-from hanse.runs.rundir import claim, clear
+from hanse.runs.rundir import claim_anew, clear
 
 Evaluate = Callable[[ArrayRecord], Any]
 ASK_S = 600.0  # so long apps may take to say whether they answer questions: the first time each loads its framework
@@ -175,7 +175,7 @@ class MechanismStrategy:
         form, result = _mixable(initial_arrays), Result()
         with tempfile.TemporaryDirectory(prefix="hanse-") as scratch, Hold(self.out or Path(scratch) / "run") as hold:
             if self.out is not None:
-                claim(hold, overwrite=self.overwrite)
+                claim_anew(hold, overwrite=self.overwrite)
             nodes = gathered(grid, self.clients)
             hellos = self._hellos(grid, nodes, timeout)
             members = Members(None if self.out is None else self.out / MEMBERS)

@@ -36,7 +36,7 @@ from hanse.core.table import Floats, Ints
 from hanse.core.telling import Measure, Telling
 from hanse.deployment.arrays import Form, average
 from hanse.deployment.valued.reaggregate import Again, NotAgain
-from hanse.deployment.valued.worth import ByClients, ByFunction, NoWorthError, Worth
+from hanse.deployment.valued.worth import ByClients, ByFunction, NoWorthError, Worth, counted_in
 from hanse.federation.codec import WireError
 from hanse.learning.by_function import FunctionCoalitions
 from hanse.learning.coalitions import Rule
@@ -53,6 +53,11 @@ GAIN = Measure(
     "A first-order share of the gain is the part of what the clients' own evaluations say the round gained that goes "
     "to an update for how far it went the way of all of them; the values of a round sum to that gain.",
     share_out=True,
+)
+
+APP = (
+    "A Flower app's own rounds, in which hanse valued the replies: what was trained, on which data and how, is the "
+    "app's. In config.toml [data], [train] and [model] are hanse's defaults, which had no part in it."
 )
 
 
@@ -224,9 +229,13 @@ class OfReplies(ValuePart):
     told: Watched | None = None
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Say what is measured."""
-        by_clients = self.told is not None and isinstance(self.told.worth, ByClients)
-        return Telling(measures=GAIN) if by_clients else self.part.tells(standing)
+        """Say what is measured, in what unit, and what of the record is not of this run."""
+        if self.told is None:
+            return self.part.tells(standing)
+        worth = self.told.worth
+        measure = GAIN if isinstance(worth, ByClients) else self.part.tells(standing).measures or Measure("value")
+        measure = replace(measure, sentence=f"{measure.sentence} {counted_in(worth)}".strip())
+        return Telling(report=APP, measures=measure)
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return every reply's value. Raises NoWorthError or NotAgain, with why there is none."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -32,7 +33,7 @@ from hanse.deployment.valued.record import Plan, Watch, guarded
 from hanse.deployment.valued.worth import ByClients, ByFunction, ByModule, Worth
 from hanse.mechanisms.registry import unmet_needs
 from hanse.runs.config import Experiment
-from hanse.runs.rundir import claim
+from hanse.runs.rundir import claim_anew
 
 S = TypeVar("S", bound=Strategy)
 LISTENED = ("start", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
@@ -78,7 +79,7 @@ def valued(
             clients anything.
         grant: with a payment rule, what a new client gets, in tokens.
         names: what nodes are called, by node id. Default: their ids.
-        clients: the most nodes that may ever come.
+        clients: the most nodes that may ever come; there are no values of rounds with more.
         seed: what is drawn at random follows from it; no other generator is touched.
         overwrite: whether a run that is in ``out`` is deleted.
 
@@ -86,10 +87,16 @@ def valued(
     and a warning of the logger "hanse.valued". Raises UserError with a line for each wrong argument; entering it, if
     ``out`` is taken; and ``start``, before anything is sent, if the initial arrays cannot be valued.
     """
+    if isinstance(strategy, type):
+        raise UserError(f"strategy: the class {strategy.__name__}: must be an object, such as {strategy.__name__}()")
     if not isinstance(strategy, Strategy):
         raise UserError(f"strategy: {type(strategy).__name__}: must be a flwr.serverapp.strategy.Strategy")
     if not hasattr(strategy, "__dict__"):
         raise UserError(f"strategy: {type(strategy).__name__}: has __slots__, so nobody can listen to it")
+    if not isinstance(out, str | os.PathLike) or not os.fspath(out):
+        raise UserError(f"out: {out!r}: must be the path of a new folder")
+    if not isinstance(names, Mapping | None) or not all(isinstance(node, int) for node in names or {}):
+        raise UserError(f"names: {names!r:.80}: must be what nodes are called, by node id, such as {{1234: 'Harvest'}}")
     with as_before():
         worth = _worth(validation, model, utility, target)
     experiment = _experiment(strategy, method, payment, grant, clients, seed)
@@ -110,12 +117,16 @@ class Valued(Generic[S]):
         """What could not be valued, and why: a line for each round."""
         return tuple(self._watch.gaps)
 
+    def start(self, *given: Any, **more: Any) -> Any:
+        """Refuse: it is the strategy that starts. Raises UserError."""
+        raise UserError("start: write 'with hanse.valued(...) as strategy:', and start the strategy inside it")
+
     def __enter__(self) -> S:
         """Listen from now on. Raises UserError if the run directory is taken, or the strategy is listened to."""
         mine = vars(self.strategy)
         if any(isinstance(mine.get(name), _Listening) for name in LISTENED):
             raise UserError("strategy: is in another 'with hanse.valued(...)' already")
-        claim(self._hold, overwrite=self.plan.overwrite)
+        claim_anew(self._hold, overwrite=self.plan.overwrite)
         self._put_on()
         return self.strategy
 
@@ -130,7 +141,8 @@ class Valued(Generic[S]):
                 watch.close()
         self._hold.release()
         if watch.state is not None and watch.state.round:
-            said = f"{watch.state.round} rounds kept, {len(watch.gaps)} of them without values"
+            rounds = watch.state.round
+            said = f"{rounds - len(watch.gaps)} of {rounds} rounds have values"
             logging.getLogger("flwr").info("hanse: %s; see: hanse report %s", said, self.plan.out)
 
     # ---- listening

@@ -24,7 +24,7 @@ from hanse.games.gram import inner_products
 from hanse.learning.agreement import settle, why_unfit
 from hanse.learning.coalitions import metric_of
 from hanse.learning.engines import EngineChoice
-from hanse.learning.figures import WORTH, Figures, as_figures, counted, signed, worth_of
+from hanse.learning.figures import WORTH, Figures, as_figures, counted, less_is_better, signed, worth_of
 from hanse.learning.job import Engine, Problem
 from hanse.learning.models import build_problem
 
@@ -49,6 +49,7 @@ class ByFunction:
 
     evaluate: Evaluate
     utility: str | None = None
+    known: dict[str, str] = field(default_factory=dict)  # the figure that counts, under "utility"
 
     def worth(self, arrays: ArrayRecord) -> float:
         """Return what arrays are worth; ``evaluate`` may change those that it gets. Raises NoWorthError."""
@@ -63,6 +64,8 @@ class ByFunction:
                     f"utility: {self.utility!r}: validation returned {_shown(said)}: must be numbers by name"
                 )
             number = worth_of(figures, self.utility, "utility")
+            if list(figures) != [WORTH]:
+                self.known["utility"] = counted(figures, self.utility) or ""
         except UserError as wrong:
             raise NoWorthError(str(wrong)) from None
         except Exception:  # whatever its own way of becoming a number, or a text, raises
@@ -86,6 +89,23 @@ def _shown(said: Any) -> str:
         return " ".join(f"{said!r:.80}".split())
     except Exception:
         return type(said).__name__
+
+
+def counted_in(worth: Worth) -> str:
+    """Return a sentence of what the values' unit is."""
+    if isinstance(worth, ByModule):
+        name, whose = worth.utility, "on the server's validation samples"
+    elif isinstance(worth, ByFunction):
+        name, whose = worth.known.get("utility", ""), "by the server's own function"
+    else:
+        name, whose = worth.utility or "", "as the clients report it"
+    if not name and isinstance(worth, ByFunction):
+        return "A value of 0.1 is a model that the server's own function calls better by 0.1."
+    if not name:  # which figure they have is seen once they reply
+        return (
+            "A value of 0.1 is a loss lower by 0.1, or, without a loss, an accuracy higher, as the clients report it."
+        )
+    return f"A value of 0.1 is {name[:60]} {'lower' if less_is_better(name) else 'higher'} by 0.1, {whose}."
 
 
 @dataclass(frozen=True)
