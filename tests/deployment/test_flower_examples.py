@@ -4,6 +4,7 @@ Of frameworks that are not installed the tests are left out; ``make test-framewo
 """
 
 import importlib
+import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -64,7 +65,8 @@ def test_three_lines_are_what_was_changed(name: str) -> None:
 def test_an_app_on_a_deployment(name: str, tmp_path: Path) -> None:
     """Real processes, TLS, a key for each node. By hand: each message starts a Python of its own."""
     pytest.importorskip(FRAMEWORKS[name])
-    net = Loopback(tmp_path / "net", APPS / name, free_ports(3), warm=False)
+    shutil.copytree(APPS / name, tmp_path / "app")  # the app writes its run beside itself
+    net = Loopback(tmp_path / "net", tmp_path / "app", free_ports(3), warm=False)
     try:
         net.up(more={"HOME": str(tmp_path)})
         said = net.play({"num-server-rounds": 2})

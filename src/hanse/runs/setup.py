@@ -105,8 +105,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     experiment, another = _modelled(experiment, data, own.model)
     problem, initial = another(0)
     mechanism = experiment.mechanism.built
-    lines: list[str] = []
-    clients, seed = experiment.clients, experiment.run.seed
+    clients, seed, lines = experiment.clients, experiment.run.seed, list[str]()
 
     def tried(make: Callable[[], Any], section: str = "") -> Any:
         try:
@@ -119,16 +118,15 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     lines += [lack.line for lack in unmet_needs(mechanism, _given(experiment, data, problem, mechanism, bool(unfit)))]
     lines += [*_too_many(experiment.mechanism.table, mechanism, data.num_clients), *unfit]
     lines += _not_remembered(experiment, data, mechanism)
-    given = experiment.train.loop
-    loop = None if given is None else tried(lambda: Loop.of(given, "train.loop"))
+    loop = None if (given := experiment.train.loop) is None else tried(lambda: Loop.of(given, "train.loop"))
     lines += [] if loop is None else _not_for_loops(experiment, mechanism, loop)
     lines += [*refused_metrics(problem, data, _tested(experiment, data, False)), *_no_utility(data, problem, mechanism)]
     seats = _seats(mechanism, data)
-    lines += _too_few(experiment, seats) + _too_few_for(mechanism, _enough(experiment, seats) or seats)
+    lines += [*_too_few(experiment, seats), *_too_few_for(mechanism, _enough(experiment, seats) or seats)]
     lines += _unfit_late(experiment, mechanism)
     waiting = tried(lambda: _waiting(experiment, seats))
-    behaviours = [tried(partial(_behaviour, *item)) for item in experiment.behaviour.items()]
-    lines += _no_such_clients(dict(zip(experiment.behaviour, behaviours, strict=True)), data.num_clients)
+    acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
+    lines += _no_such_clients(acting, data.num_clients)
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))
@@ -136,7 +134,6 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         lines.append(f"clients.told: true: needs {REASONS['values']}")
     if lines:
         raise UserError(*lines)
-    acting = dict(zip(experiment.behaviour, behaviours, strict=True))
     said = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
     if len(data.names) <= MOST_CLIENTS:
         said = replace(said, names=tuple(name[:80] or "?" for name in data.names))
@@ -147,7 +144,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         initial=initial,
         another=lambda number: another(number)[1],
         mechanism=mechanism,
-        behaviours=tuple(behaviours),
+        behaviours=tuple(acting.values()),
         policy=policy,
         profiles=profiles,
         refuse=refuse,
