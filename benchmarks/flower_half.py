@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "federation" / "flower"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "deployment"))
 
 from flwr.supercore.task_identity import TaskIdentity
 from inprocess import InProcessGrid

@@ -14,21 +14,25 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import sys
 import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid, strategy
+from flwr.serverapp import strategy
 from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 
 import hanse
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "deployment"))
+
+from inprocess import StubGrid
 
 SEATS, CLASSES = 10, 10
 
@@ -53,7 +57,7 @@ def samples(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, (x.mean(dim=(1, 2, 3)) * 28 * 4).long().clamp(-4, 5) + 4
 
 
-class Training(Grid):
+class Training(StubGrid):
     """Clients in this process: each trains ``epochs`` on ``count`` samples of its own, by plain PyTorch."""
 
     def __init__(self, model: str, count: int, epochs: int) -> None:
@@ -61,23 +65,8 @@ class Training(Grid):
         self.make, self.epochs = MODELS[model], epochs
         self.data = {node: samples(count, node) for node in range(1, SEATS + 1)}
 
-    def set_run(self, run: Any) -> None: ...
-
-    @property
-    def run(self) -> Any:
-        return SimpleNamespace(run_id=1)
-
-    def create_message(self, *args: Any, **more: Any) -> Message:
-        raise NotImplementedError
-
     def get_node_ids(self) -> Iterable[int]:
         return list(self.data)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         return [self.answer(message) for message in messages]

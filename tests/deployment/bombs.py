@@ -124,7 +124,7 @@ def main() -> None:
 
     def answered(given: RecordDict) -> Reply:
         grid.answer = given
-        [reply] = federation.exchange(0, [request], 10.0, 0)
+        [reply] = federation.exchange(0, [request], 10.0, None)
         return reply
 
     update = Trained(0, torch.from_numpy(ROW), 1.0, 0.5, 1)

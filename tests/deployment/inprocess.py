@@ -10,7 +10,26 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 
-class InProcessGrid(Grid):
+class StubGrid(Grid):
+    """What every grid of this process has alike; who makes one adds ``get_node_ids`` and ``send_and_receive``."""
+
+    def set_run(self, run: Any) -> None: ...
+
+    @property
+    def run(self) -> Any:
+        return SimpleNamespace(run_id=1)
+
+    def create_message(self, *args: Any, **more: Any) -> Message:
+        raise NotImplementedError
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        raise NotImplementedError
+
+
+class InProcessGrid(StubGrid):
     """Nodes ``{node id: client app}``; ``meddle(node, message, reply)`` may change or drop (None) a reply."""
 
     def __init__(
@@ -25,15 +44,6 @@ class InProcessGrid(Grid):
         self._contexts = {
             node: Context(1, node, {"partition-id": i}, RecordDict(), {}) for i, node in enumerate(sorted(apps))
         }
-
-    def set_run(self, run: Any) -> None: ...
-
-    @property
-    def run(self) -> Any:
-        return SimpleNamespace(run_id=1)
-
-    def create_message(self, *args: Any, **more: Any) -> Message:
-        raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
         return sorted(self.online)

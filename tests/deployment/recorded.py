@@ -3,13 +3,11 @@
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+from inprocess import StubGrid
 
 from hanse.core.entry import MINT, TOKEN, Transaction, client
 from hanse.core.part import Settlement, SettlePart, State, View
@@ -38,7 +36,7 @@ def evaluated(node: int, round: int, arrays: ArrayRecord) -> RecordDict:
     return RecordDict({"metrics": MetricRecord({"num-examples": node, "eval_loss": loss, "eval_acc": 1 / (1 + loss)})})
 
 
-class RecordedGrid(Grid):
+class RecordedGrid(StubGrid):
     """Nodes 1 to ``nodes``; ``meddle(node, round, reply)`` may change a reply to a training message, or drop it."""
 
     def __init__(self, nodes: int = 4, meddle: Callable[[int, int, Message], Message | None] | None = None) -> None:
@@ -46,23 +44,8 @@ class RecordedGrid(Grid):
         self.nodes, self._meddle, self._count = nodes, meddle, itertools.count()
         self.sent: list[tuple[str, int]] = []
 
-    def set_run(self, run: Any) -> None: ...
-
-    @property
-    def run(self) -> Any:
-        return SimpleNamespace(run_id=1)
-
-    def create_message(self, *args: Any, **more: Any) -> Message:
-        raise NotImplementedError
-
     def get_node_ids(self) -> Iterable[int]:
         return list(range(1, self.nodes + 1))
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         found = []

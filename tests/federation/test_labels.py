@@ -69,7 +69,7 @@ def task(here: Setup, seat: int = 0, row: int = 0) -> Train:
 def updates(here: Setup, round: int = 0) -> dict[int, Trained]:
     """Every client's update by its id."""
     asked = [Request(c, (task(here, seat=c),)) for c in range(4)]
-    found = [reply.results[0] for reply in here.federation.exchange(round, asked, None, 0)]
+    found = [reply.results[0] for reply in here.federation.exchange(round, asked, None, None)]
     return {u.seat: u for u in found if isinstance(u, Trained)}
 
 
@@ -122,7 +122,7 @@ def test_it_sees_the_samples_that_it_holds() -> None:
 def test_a_node_honours_it_bit_for_bit(tmp_path: Path) -> None:
     here = setup(Flip())
     request = Request(1, (task(here),))
-    [want] = here.federation.exchange(0, [request], None, 0)[0].results
+    [want] = here.federation.exchange(0, [request], None, None)[0].results
     job = Assignment("run", 1, 4, here.context.seed, {"name": "logistic"}, vars(here.context.recipe))
     data = ClientData.of(here.data, 1)
     node = Node(data, job, tmp_path, behaviours=[Flip()])

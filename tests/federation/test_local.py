@@ -44,7 +44,7 @@ def here() -> Setup:
 
 
 def ask(here: Setup, client: int, *tasks: Any) -> Reply:
-    [reply] = here.federation.exchange(0, [Request(client, tasks)], None, 0)
+    [reply] = here.federation.exchange(0, [Request(client, tasks)], None, None)
     return reply
 
 
@@ -121,7 +121,7 @@ def test_bytes_count_each_model_once_a_round_and_private_rows_never(here: Setup)
     federation = here.federation
 
     def weigh(round: int, *tasks: Any) -> tuple[int, int]:
-        [reply] = federation.exchange(round, [Request(1, tasks)], None, 0)
+        [reply] = federation.exchange(round, [Request(1, tasks)], None, None)
         return reply.bytes_down, reply.bytes_up
 
     assert weigh(10, Train(0, 0, row, centre=row, mu=0.1)) == (size, size)
@@ -144,7 +144,7 @@ def test_a_client_with_too_few_samples_refuses_and_the_others_train() -> None:
     assert smallest_batch(here.problem) == 2
     here.data.sizes[3] = 1
     requests = [Request(c, (Train(c, 0, row_of(here)),)) for c in (2, 3)]
-    first, second = here.federation.exchange(0, requests, None, 0)
+    first, second = here.federation.exchange(0, requests, None, None)
     assert first.refused is None
     assert second.refused == "has 1 samples to train on; 2 are needed"
 

@@ -23,7 +23,7 @@ MODELS = INITIAL + 0.3 * torch.randn(3, len(INITIAL), generator=torch.Generator(
 
 def asked(engine: Any, task: Nearest, client: int) -> Counted:
     federation = LocalFederation(DATA, PROBLEM, engine, Recipe(), seed=5)
-    [reply] = federation.exchange(0, [Request(client, (task,))], None, 0)
+    [reply] = federation.exchange(0, [Request(client, (task,))], None, None)
     [result] = reply.results
     assert isinstance(result, Counted)
     assert refusal(Request(client, (task,)), reply, len(INITIAL)) is None

@@ -166,7 +166,7 @@ def task_of(here: Setup, payload: Payload | None = None, **more: Any) -> Train:
 
 
 def ask(here: Setup, task: Train, client: int = 1) -> Reply:
-    [reply] = here.federation.exchange(0, [Request(client, (task,))], None, 0)
+    [reply] = here.federation.exchange(0, [Request(client, (task,))], None, None)
     return reply
 
 

@@ -117,7 +117,7 @@ class Owner:
         return float(self.hears(round, Test("test", self.first, ROW), *accepted).loss)
 
     def loss_of(self, row: torch.Tensor) -> float:
-        [reply] = self.node.federation.exchange(0, [Request(MINE, (Test("test", row),))], None, 0)
+        [reply] = self.node.federation.exchange(0, [Request(MINE, (Test("test", row),))], None, None)
         return float(reply.results[0].loss)
 
     @property

@@ -151,7 +151,7 @@ def test_clients_that_score_the_same_models_share_one_call(here: Setup) -> None:
 def test_the_federation_answers_as_each_client_alone_would(here: Setup) -> None:
     table = torch.stack([here.context.initial(k) for k in range(3)])
     asked = [Request(c, (Score("own", table[c % 3][None], limit=9), Score("all", table))) for c in range(12)]
-    replies = here.federation.exchange(2, asked, None, 0)
+    replies = here.federation.exchange(2, asked, None, None)
     assert [r.client for r in replies] == list(range(12))
     for request, reply in zip(asked, replies, strict=True):
         pool, [index] = here.data.pool([request.client])

@@ -253,7 +253,7 @@ class Network:
         self.asked.append(round)
         if round in self.lost:
             raise ConnectionError("the network is down")
-        return [replace(r, bytes_down=8, bytes_up=4) for r in self.inner.exchange(round, requests, None, 0)]
+        return [replace(r, bytes_down=8, bytes_up=4) for r in self.inner.exchange(round, requests, None, None)]
 
 
 def play(given: hanse.Experiment, out: Path, lost: tuple[int, ...] = (), observers: Sequence[Any] = ()) -> hanse.Run:

@@ -44,7 +44,7 @@ def rows_of(here: Setup, count: int = 3) -> torch.Tensor:
 def ask(here: Setup, *tasks: Test) -> list[Tested]:
     """Return the results of one task for each of the first clients."""
     requests = [Request(c, (task,)) for c, task in enumerate(tasks)]
-    replies = here.federation.exchange(0, requests, None, 0)
+    replies = here.federation.exchange(0, requests, None, None)
     assert [r.client for r in replies] == list(range(len(tasks)))
     return [r.results[0] for r in replies]  # type: ignore[misc]
 
@@ -117,8 +117,8 @@ def test_behaviours_do_not_touch_tests_and_no_bytes_are_counted(here: Setup) -> 
     rows = rows_of(here)
     tasks = [Request(c, (Test("t", rows[0]),)) for c in range(N)]
     for one, other in zip(
-        here.federation.exchange(1, tasks, None, 0),
-        world(behaviour=away).federation.exchange(1, tasks, None, 0),
+        here.federation.exchange(1, tasks, None, None),
+        world(behaviour=away).federation.exchange(1, tasks, None, None),
         strict=True,
     ):
         assert one == other
@@ -127,7 +127,7 @@ def test_behaviours_do_not_touch_tests_and_no_bytes_are_counted(here: Setup) -> 
 
 def test_a_test_stands_alone_in_its_request(here: Setup) -> None:
     task = Test("t", rows_of(here)[0])
-    [reply] = here.federation.exchange(0, [Request(2, (task, replace(task, name="u")))], None, 0)
+    [reply] = here.federation.exchange(0, [Request(2, (task, replace(task, name="u")))], None, None)
     assert (reply.client, reply.refused, reply.results) == (2, "a test is asked for alone", ())
 
 

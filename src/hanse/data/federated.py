@@ -145,27 +145,23 @@ class SplitData(FederatedData):
         ``validation_seed``, if it is given).
 
         A client's shares are disjoint, cut from a random order keyed by ``(seed, client)``, or from the end if its
-        samples are in order of time, and rounded down,
-        so that training keeps at least one sample; a partition that has drawn them itself is followed. With
-        another ``test_from``, test shares are not cut from the client's samples but come from the server's
-        test set (:func:`hanse.data.shares.borrowed`).
+        samples are in order of time, and rounded down, so that training keeps at least one sample; a partition that
+        has drawn them itself is followed. With another ``test_from``, test shares are not cut from the client's samples
+        but come from the server's test set (:func:`hanse.data.shares.borrowed`).
         """
         cut_off = client_test if test_from == "own" else 0.0
         shares = client_shares(partition, cut_off, client_validation, seed, dataset.ordered)
         lengths = np.array([[len(part) for part in own] for own in shares], dtype=np.int64)
         ends = np.cumsum(lengths, axis=1)
         starts = np.concatenate([[0], np.cumsum(ends[:, -1])[:-1]])
-        dists = dataset.distributions
+        dists, of = dataset.distributions, dataset.test_client_of
         cut_seed = seed if validation_seed is None else validation_seed
-        held, cut, kept = server_cut(
-            dataset.test, dataset.num_classes, validation, cut_seed, dists, dataset.test_client_of, root
-        )
+        held, cut, kept = server_cut(dataset.test, dataset.num_classes, validation, cut_seed, dists, of, root)
         server_test = taken(dataset.test, cut)
         lent, weights = None, None
         if test_from in ("equal", "classes") or (test_from == "server" and client_test > 0):
-            held_out, index, weights = borrowed(
-                server_test, dataset, partition, cut, [own[0] for own in shares], test_from, client_test, seed
-            )
+            own = [parts[0] for parts in shares]
+            held_out, index, weights = borrowed(server_test, dataset, partition, cut, own, test_from, client_test, seed)
             lent = held_out, index
         data = SplitData(
             name=dataset.name,
@@ -186,9 +182,8 @@ class SplitData(FederatedData):
             test_weights=weights,
         )
         if dists is not None:
-            tests = tuple(
-                dataset.test.take(torch.from_numpy(cut[dists.test[cut] == d])) for d in range(len(dists.names))
-            )
+            of_each = [torch.from_numpy(cut[dists.test[cut] == d]) for d in range(len(dists.names))]
+            tests = tuple(map(dataset.test.take, of_each))
             data = replace(data, distribution_names=dists.names, server_tests=tests, distribution_of=dists.train)
         return replace(data, warnings=tuple(unheld_classes(data)))
 

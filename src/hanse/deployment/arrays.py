@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hanse.base.errors import UserError
+from hanse.core.declared import LARGEST_COUNT
 from hanse.core.table import Floats, Layout
 from hanse.federation.codec import WireError
 
@@ -177,6 +178,24 @@ def metrics_of(content: RecordDict) -> MetricRecord:
     if len(found) != 1:
         raise WireError(f"{len(found)} records of metrics: must be one")
     return found[0]
+
+
+def samples_of(metrics: MetricRecord, by: str) -> float | None:
+    """Return the number of samples by which a reply weighs: its metric ``by``, None if it has none of that name.
+
+    Raises WireError, which begins with the name, for what is no such number.
+    """
+    if by not in metrics:
+        return None
+    found = numbers_of(metrics).get(by)
+    if found is None or not 0 <= found <= LARGEST_COUNT:
+        raise WireError(f"{by!r} is {metrics[by]!r:.60}: must be a number from 0 to {LARGEST_COUNT:.0e}")
+    return found
+
+
+def size_of(arrays: ArrayRecord) -> int:
+    """Return the bytes of arrays."""
+    return sum(len(array.data) for array in arrays.values())
 
 
 def numbers_of(metrics: MetricRecord) -> dict[str, float]:

@@ -68,6 +68,12 @@ class Open:
         return replace(reply, bytes_down=self.down, bytes_up=size, arrival=None)
 
 
+def key_of(node: Any) -> str:
+    """Return what a node is known by as long as it has its key: that key's hash; of one without a key its id."""
+    public = bytes(getattr(node, "public_key", b"") or b"")
+    return hashlib.sha256(public).hexdigest() if public else f"node-{node.node_id}"
+
+
 @dataclass
 class FlowerFederation:
     """All members that are online, behind the port. ``job(client, num_clients)`` is what a node must know of the run.
@@ -126,7 +132,7 @@ class FlowerFederation:
         while (orders := self.orders()).paused is not None:
             time.sleep(PAUSE_S)
         self.members.expel(orders.expelled)
-        self.online = {self._key(node): node for node in self.grid.get_nodes()}
+        self.online = {key_of(node): node for node in self.grid.get_nodes()}
         known = {m.key for m in self.members.by_key.values() if m.expelled is not None}
         known |= {m.key for m in self.members.fitting(self.check)}
         self.newcomers.meet({key: node for key, node in self.online.items() if key not in known})
@@ -160,15 +166,10 @@ class FlowerFederation:
         self._nodes = {m.id: int(self.online[m.key].node_id) for m in here}
         return here
 
-    @staticmethod
-    def _key(node: Any) -> str:
-        public = bytes(getattr(node, "public_key", b"") or b"")
-        return hashlib.sha256(public).hexdigest() if public else f"node-{node.node_id}"
-
     # ---- the exchange
 
     def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | int | None
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
         """Send each request to its node and return the replies that came in time; a second message only to nodes that
         have lost models which they should hold.
@@ -176,7 +177,6 @@ class FlowerFederation:
         With ``closing`` it ends once enough sound replies are in, those to earlier rounds' training counted as it says.
         Who has not answered then is said to be open, and a later exchange returns its answer.
         """
-        closing = closing if isinstance(closing, Closing) else None  # a number was given here before, and not used
         seconds = deadline_s or self.deadline_s
         due = [Open(round, r.client, pack(r, half=self.half), r) for r in requests if r.client in self._nodes]
         self.asked = sorted(one.client for one in due)

@@ -18,8 +18,8 @@ from flwr.serverapp import Grid
 
 from hanse.core.declared import MOST_METRICS
 from hanse.core.port import Closing, Reply, Request, Result, Roster, Task, Test, Tested, Train, Trained
-from hanse.deployment.arrays import Form, arrays_of, metrics_of, numbers_of
-from hanse.deployment.link import POLL_S, SELDOM_S, FlowerFederation
+from hanse.deployment.arrays import Form, arrays_of, metrics_of, numbers_of, samples_of, size_of
+from hanse.deployment.link import POLL_S, SELDOM_S, key_of
 from hanse.deployment.members import Members
 from hanse.deployment.message import from_records, said_beside, to_records
 from hanse.deployment.newcomers import pulled
@@ -27,7 +27,6 @@ from hanse.federation.check import one_line, reading, room
 from hanse.federation.codec import WireError, pack, unpack_reply
 from hanse.learning.figures import accuracy_of, loss_of
 
-MOST_SAMPLES = 9e15  # of a client
 QUERY = "query.hanse"
 
 
@@ -86,7 +85,7 @@ class PlainFederation:
 
     def _nodes(self) -> dict[int, int]:
         """Return the members that are online, client -> node."""
-        online = {FlowerFederation._key(node): int(node.node_id) for node in self.grid.get_nodes()}
+        online = {key_of(node): int(node.node_id) for node in self.grid.get_nodes()}
         return {m.id: online[m.key] for m in self.members.by_key.values() if m.key in online}
 
     def exchange(
@@ -188,7 +187,7 @@ class PlainFederation:
         numbers, row = numbers_of(said), self.form.row(arrays)
         if odd := sorted(set(arrays) - {*self.form.names, *self.form.fixed})[:3]:
             raise WireError(f"other arrays than those that were sent ({', '.join(odd)})"[:200])
-        samples = self._count(numbers)
+        samples = self._samples_in(said)
         loss = numbers.get(self.keys.loss) if self.keys.loss else loss_of(numbers)
         if loss is None:
             raise WireError(f"its metrics have no {self.keys.loss!r}")
@@ -201,18 +200,19 @@ class PlainFederation:
     def _tested(self, round: int, task: Test, content: RecordDict) -> Tested:
         said = metrics_of(content)
         numbers = numbers_of(said)
-        loss, accuracy, samples = loss_of(numbers), accuracy_of(numbers), self._count(numbers)
+        loss, accuracy, samples = loss_of(numbers), accuracy_of(numbers), self._samples_in(said)
         if math.isnan(loss):
             raise WireError("its metrics have no loss, which a test is recorded by")
         self.tested.setdefault(round, []).append(said)
         return Tested(task.name, loss, None if math.isnan(accuracy) else accuracy, int(samples))
 
-    def _count(self, numbers: Mapping[str, float]) -> float:
-        if self.keys.weighted_by not in numbers:
+    def _samples_in(self, metrics: MetricRecord) -> float:
+        try:
+            found = samples_of(metrics, self.keys.weighted_by)
+        except WireError as wrong:
+            raise WireError(f"its {wrong}") from None
+        if found is None:
             raise WireError(f"its metrics have no {self.keys.weighted_by!r}, the number of its samples")
-        found = numbers[self.keys.weighted_by]
-        if not 0 <= found <= MOST_SAMPLES:
-            raise WireError(f"its {self.keys.weighted_by!r} is {found}: must be a number from 0 to {MOST_SAMPLES:.0e}")
         return found
 
     def _said(self, request: Request, tasks: tuple[Task, ...], content: RecordDict) -> Sequence[Result | str]:
@@ -250,4 +250,4 @@ def _put_together(request: Request, found: Mapping[int, Result | str]) -> Reply 
 
 def _weight(message: FlowerMessage) -> int:
     """Return the bytes of a message's arrays."""
-    return sum(len(a.data) for record in message.content.array_records.values() for a in record.values())
+    return sum(map(size_of, message.content.array_records.values()))

@@ -13,7 +13,7 @@ from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from hanse.deployment.link import FlowerFederation
+from hanse.deployment.link import key_of
 from hanse.deployment.members import NAME, Hello
 from hanse.deployment.message import to_records
 from hanse.deployment.newcomers import pulled
@@ -29,7 +29,7 @@ def gathered(grid: Grid, clients: int | None) -> dict[str, Any]:
     """
     told = -1
     while True:
-        here = {FlowerFederation._key(node): node for node in grid.get_nodes()}
+        here = {key_of(node): node for node in grid.get_nodes()}
         if len(here) >= (clients or 2):
             ordered = sorted(here.items(), key=lambda item: (int(item[1].node_id), item[0]))
             return dict(ordered[:clients])

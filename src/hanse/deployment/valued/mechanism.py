@@ -34,7 +34,7 @@ from hanse.core.part import (
 from hanse.core.port import ClientInfo, Closing, Federation, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import Measure, Telling
-from hanse.deployment.arrays import Form, average
+from hanse.deployment.arrays import Form, average, size_of
 from hanse.deployment.valued.reaggregate import Again, NotAgain
 from hanse.deployment.valued.worth import ByClients, ByFunction, NoWorthError, Worth, counted_in
 from hanse.federation.codec import WireError
@@ -110,10 +110,8 @@ class Watched:
         clients = list(self.replies)
         rows = torch.stack([self.replies[c].row for c in clients]).double()
         old = row_of(self.form, self.before, "the arrays before").double()
-        mean, made = (
-            torch.from_numpy(self.share(clients)) @ rows,
-            row_of(self.form, self.made, "the aggregate").double(),
-        )
+        mean = torch.from_numpy(self.share(clients)) @ rows
+        made = row_of(self.form, self.made, "the aggregate").double()
         size = torch.maximum(rows.abs().max(0).values, old.abs())
         near = (len(clients) + 2) * (self.form.rounding([self.made, *self.records.values()]) * size + TINY)
         tells = known or bool(((rows - mean).abs() > 4 * near).any())
@@ -310,15 +308,11 @@ class Replies(Federation):
             if trained is not None:
                 seats = [task.seat for task in request.tasks if isinstance(task, Train)]
                 results = tuple(replace(trained, seat=seat) for seat in seats)
-                up = _bytes(self.told.records.get(request.client))
-                found.append(Reply(request.client, results, bytes_down=_bytes(self.told.before), bytes_up=up))
+                up = size_of(self.told.records[request.client])
+                found.append(Reply(request.client, results, bytes_down=size_of(self.told.before), bytes_up=up))
             elif why is not None:
-                found.append(Reply(request.client, refused=why[:900], bytes_down=_bytes(self.told.before)))
+                found.append(Reply(request.client, refused=why[:900], bytes_down=size_of(self.told.before)))
         return found
-
-
-def _bytes(arrays: ArrayRecord | None) -> int:
-    return 0 if arrays is None else sum(len(array.data) for array in arrays.values())
 
 
 def info(number: int, node: int, name: str, samples: float) -> ClientInfo:

@@ -62,18 +62,23 @@ def copied(strategy: Strategy) -> Strategy:
     """Return a deep copy of a strategy. Raises NotAgain that names the attribute which cannot be copied, or which the
     copy would share with the strategy.
     """
-    for name, value in vars(strategy).items():
-        try:
-            copy.deepcopy(value)
-        except Exception as wrong:
-            raise NotAgain(f"its attribute {name!r} cannot be copied ({first_line(wrong)})") from None
     try:
         found = copy.deepcopy(strategy)
     except Exception as wrong:
-        raise NotAgain(f"it cannot be copied ({first_line(wrong)})") from None
+        raise NotAgain(f"{_uncopied(strategy)} cannot be copied ({first_line(wrong)})") from None
     if (where := shared(strategy, found)) is not None:
         raise NotAgain(f"a copy of it would share {where} with it, so it is not aggregated again")
     return found
+
+
+def _uncopied(strategy: Strategy) -> str:
+    """Return what of a strategy cannot be copied, in words."""
+    for name, value in vars(strategy).items():
+        try:
+            copy.deepcopy(value)
+        except Exception:
+            return f"its attribute {name!r}"
+    return "it"
 
 
 def shared(strategy: Strategy, other: Strategy) -> str | None:
@@ -283,10 +288,7 @@ class Again:
                 arrays, _ = strategy.aggregate_train(self.number, replies)
             except NotAgain:
                 raise
-            except (
-                Exception,
-                SystemExit,
-            ):  # a rule that needs more of them, most likely: then the model stays as it was
+            except (Exception, SystemExit):  # a rule that needs more of them, most likely: the model stays as it was
                 if len(wanted) == len(self.replies):
                     raise
                 return None

@@ -35,7 +35,7 @@ from hanse.core.telling import describe
 from hanse.data.federated import RemoteData
 from hanse.data.fingerprint import fingerprint
 from hanse.data.spec import OBJECT
-from hanse.deployment.arrays import Form, arrays_of, numbers_of, own_copy
+from hanse.deployment.arrays import Form, arrays_of, numbers_of, own_copy, samples_of
 from hanse.deployment.members import Hello, Members
 from hanse.deployment.valued.mechanism import Replies, Watched, info, row_of, watching
 from hanse.deployment.valued.reaggregate import Again, NotAgain, Reach, as_before, copied, generators
@@ -55,7 +55,6 @@ from hanse.runs.testing import Figures, figures_of
 LOG = logging.getLogger("hanse.valued")
 LONGEST = 300  # characters of a gap that are recorded
 LOST = "no reply"
-MOST = 9e15  # samples of a client
 
 
 @dataclass(frozen=True)
@@ -187,9 +186,9 @@ class Watch:
             known = self.members.by_key.get(f"node {node}")
             if reply.has_error() or known is None or len(reply.content.metric_records) != 1:
                 continue
-            numbers, said = self._numbers(reply.content)
-            samples = said or 0.0
-            if not 0 <= samples <= MOST:
+            try:
+                numbers, samples = self._numbers(reply.content)
+            except WireError:
                 continue
             value = worth.figure(numbers)
             if value is not None:
@@ -252,24 +251,26 @@ class Watch:
             arrays = own_copy(arrays_of(reply.content))
         except WireError as wrong:
             raise UserError(f"its reply: {wrong}") from None
-        numbers, weight = self._numbers(reply.content)
-        by, metrics = _weighted_by(self.strategy), next(iter(reply.content.metric_records.values()), MetricRecord())
-        if by in metrics and (weight is None or not 0 <= weight <= MOST):
-            raise UserError(f"its reply's {by!r} is {metrics[by]!r:.60}: must be a number from 0 to {MOST:.0e}")
+        try:
+            numbers, weight = self._numbers(reply.content)
+        except WireError as wrong:
+            raise UserError(f"its reply's {wrong}") from None
         name = loss_name(numbers)
         loss = None if name is None else numbers.pop(name)
         told = {k: v for k, v in numbers.items() if len(k) <= 80}
         row = row_of(form, arrays, "its reply")
         if not bool(row.isfinite().all()):
             raise UserError("update has NaN or infinite entries")
-        one = Trained(0, row, weight or 0.0, loss, 0, metrics=dict(list(told.items())[:MOST_METRICS]))
-        return arrays, one, weight or 0.0
+        one = Trained(0, row, weight, loss, 0, metrics=dict(list(told.items())[:MOST_METRICS]))
+        return arrays, one, weight
 
-    def _numbers(self, content: RecordDict) -> tuple[dict[str, float], float | None]:
-        """Return the finite numbers of a reply's metrics, without the one that weighs it, and that one."""
-        said = numbers_of(next(iter(content.metric_records.values()), MetricRecord()))
-        numbers = {name: x for name, x in said.items() if math.isfinite(x)}
-        return numbers, numbers.pop(_weighted_by(self.strategy), None)
+    def _numbers(self, content: RecordDict) -> tuple[dict[str, float], float]:
+        """Return the finite numbers of a reply's metrics, without the one that weighs it, and that one (0: there is
+        none). Raises WireError if it is no number of samples.
+        """
+        said, by = next(iter(content.metric_records.values()), MetricRecord()), _weighted_by(self.strategy)
+        weight = samples_of(said, by) or 0.0
+        return {name: x for name, x in numbers_of(said).items() if math.isfinite(x) and name != by}, weight
 
     def _played(self, now: Watched, setup: Setup, state: LoopState) -> RoundRecord:
         """Return the record of a round; one with a gap where its values, or all of it, cannot be had."""
