@@ -52,7 +52,7 @@ class Observer(Protocol):
         """See the resolved experiment, the first round to be played, and what the engine said of itself."""
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        """See a finished round."""
+        """See a finished round, once it is on the disk (the next one may have been played meanwhile)."""
 
     def on_end(self, result: Run) -> None:
         """See the finished run."""
