@@ -23,7 +23,6 @@ from hanse.base.errors import MachineError
 from hanse.core.table import Block, Table
 from hanse.ledger.place import open_ledger
 from hanse.rounds.round import LoopState
-from hanse.runs import background
 from hanse.runs import experiment as play
 from hanse.runs.checkpoint import KINDS, _pieces, own_copy
 from hanse.runs.rundir import RunDir
@@ -93,7 +92,6 @@ def test_a_round_is_written_while_the_next_is_played_and_told_from_the_disk(
 
     monkeypatch.setattr(play, "attempt", played)
     monkeypatch.setattr(RunDir, "append", written)
-    monkeypatch.setattr(background, "LONG_S", 1e9)
     monkeypatch.setattr(play, "LONG_S", 1e9)
     heard = Heard(lambda round: assert_kept(tmp_path / "run", round))
     result = hanse.run(experiment(), out=tmp_path / "run", observers=[heard])
