@@ -97,6 +97,13 @@ def test_every_model_gets_an_engine_that_trains_it(name: str, engine: str, why: 
     assert float((trained.rows - oracle(problem, pool, jobs, recipe).rows).abs().max()) < 1e-4
 
 
+def test_models_that_do_not_fit_the_cache_are_stacked() -> None:
+    small, large = (build_problem("mlp", (1, 28, 28), 10, 1, hidden=[width]) for width in (300, 350))
+    assert [chosen(*model).engine for model in (small, large)] == [DENSE, "stacked"]
+    if COMPILED:
+        assert chosen(*large, train="native").engine == "native"
+
+
 def test_what_is_asked_for_is_kept() -> None:
     cnn, mlp = (build_problem(name, (1, 28, 28), 10, 1) for name in ("cnn_small", "mlp"))
     assert chosen(*cnn, train="sequential", threads=1, workers=2) == EngineChoice("sequential", 1, 2)
@@ -107,9 +114,7 @@ def test_what_is_asked_for_is_kept() -> None:
         assert asked == EngineChoice("stacked", threads, workers)
     with pytest.raises(UserError, match="workers use 1 thread each"):
         chosen(*mlp, train="stacked", threads=2, workers=2)
-    with pytest.raises(
-        UserError, match=r"engine\.train is 'stacked', but it cannot train this model: the model"
-    ):
+    with pytest.raises(UserError, match=r"engine\.train is 'stacked', but it cannot train this model: the model"):
         chosen(*cnn, train="stacked")
     with pytest.raises(UserError, match=r"engine\.train is 'vmapped'.*random numbers"):
         chosen(*build_problem(USER + "dropping", (1, 28, 28), 10, 1), train="vmapped")

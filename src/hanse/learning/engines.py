@@ -31,6 +31,7 @@ Kind = Literal["dense", "layers", "images", "texts", "batched", "other"]
 _A_THREAD = 1_000_000  # multiplications of a step from which one more thread pays
 _MOST = 4  # threads of one program: beyond these nothing has been measured
 _LARGE = 8_000_000  # multiplications of a seat's step from which its operators outweigh Python's part
+_CACHED = 250_000  # parameters up to which a model and its velocities stay in a core's own cache
 _FEW = 8  # seats from which batching by torch.func pays for what it costs
 _PAYLOAD = "it cannot add the loss of the payload that the mechanism sends beside its training tasks"
 _OWN_LOOP = "the training loop of train.loop runs the module itself"
@@ -149,7 +150,8 @@ def _kind(
         if reason:
             unable["vmapped"] = reason
     if stacks:
-        return "dense" if no_native is None else "layers", unable
+        small = problem.layout.num_parameters <= _CACHED or train == "native"
+        return "dense" if no_native is None and small else "layers", unable
     return "batched" if tried and "vmapped" not in unable else plain, unable
 
 
