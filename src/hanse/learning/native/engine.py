@@ -18,6 +18,8 @@ from hanse.learning.program import constant_of, read_stack
 from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.threads import Crew
 
+_HANDS = 8  # of seats for each thread
+
 
 class NativeEngine(ScoringEngine):
     """Trains linear layers with ReLU or tanh between them, by SGD, on the CPU, in ``workers`` threads.
@@ -54,7 +56,9 @@ class NativeEngine(ScoringEngine):
             for plan, loss in zip(hand, trained, strict=True):
                 losses[plan.seat], steps[plan.seat] = loss, plan.steps
 
-        self.crew.deal(one, deal_seats(plans, self.crew.workers))
+        # more hands than threads, so that a thread whose core is busy with something else trains fewer of them
+        hands = 1 if self.crew.workers == 1 else _HANDS * self.crew.workers
+        self.crew.deal(one, deal_seats(plans, hands))
         # a sum is finite if all its terms are: ten times cheaper than asking each
         finite = torch.isfinite(rows.sum(1)).numpy() & np.isfinite(losses)
         return TrainedRows(rows, np.where(finite, losses, np.nan), steps)
