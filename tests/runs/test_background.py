@@ -279,8 +279,9 @@ def test_killed_anywhere_between_checkpoints(whole: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.soak
-def test_killed_at_two_hundred_moments(whole: Path, tmp_path: Path) -> None:
-    kill_and_resume(200, 26, whole, tmp_path)
+@pytest.mark.parametrize("seed", range(10))
+def test_killed_at_two_hundred_moments(seed: int, whole: Path, tmp_path: Path) -> None:
+    kill_and_resume(20, seed, whole, tmp_path)
 
 
 # ---- no space
