@@ -6,6 +6,7 @@ class of limit has a mutation that must trip it: a gate that nothing trips watch
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -110,6 +111,22 @@ def gate_gtg(players: int, requests: int, distinct: int) -> None:
     assert different <= distinct
 
 
+def gate_written(folder: Path, seats: int) -> None:
+    """What a round of FedAvg without books leaves on the disk, in bytes, and how often it waits for the disk."""
+    parameters, clients = 60 * 16 + 16 + 16 * 10 + 10, 20
+    synced: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hanse.base.files.os.fsync", lambda handle: synced.append(os.fstat(handle).st_size))
+        a_round(clients=clients, seats=seats, out=folder)
+    assert len(synced) == 5 + 3  # once a round, for its checkpoint: 5 rounds were played, and then 3 in their place
+    # the model; of each client its home; 1 KB of names and numbers
+    assert max(synced) <= 4 * parameters + 8 * clients + 1024
+    arrays = max(file.stat().st_size for file in (folder / "rounds").iterdir())
+    assert arrays <= 14 * (256 + 8 * seats) + 8 * clients  # an archive says 256 bytes of each of its arrays
+    assert (folder / "clients.jsonl").stat().st_size <= 3 * seats * 128
+    assert (folder / "metrics.jsonl").stat().st_size <= 3 * 640
+
+
 @pytest.mark.parametrize("seats", [1, 10])
 def test_mlp_training(seats: int) -> None:
     gate_mlp_step(seats)
@@ -130,6 +147,10 @@ def test_cnn_training() -> None:
 @pytest.mark.parametrize(("clients", "tested"), [(20, 200), (200, 1000)])
 def test_whole_round(clients: int, tested: int) -> None:
     gate_round(clients, tested)
+
+
+def test_what_a_round_leaves_on_the_disk(tmp_path: Path) -> None:
+    gate_written(tmp_path / "run", 4)
 
 
 def test_valued_round() -> None:

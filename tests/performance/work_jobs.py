@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -78,8 +79,10 @@ def mlp_start(seats: int) -> Work:
     return work
 
 
-def a_round(name: str = "fedavg", *, clients: int = 20, seats: int = 4) -> tuple[Work, hanse.Run]:
-    """Return the work of one whole round of ``hanse.run`` with its test, and the run.
+def a_round(
+    name: str = "fedavg", *, clients: int = 20, seats: int = 4, out: Path | None = None
+) -> tuple[Work, hanse.Run]:
+    """Return the work of one whole round of ``hanse.run`` with its test, and the run; which it leaves in ``out``.
 
     Synthetic clients of 20 samples each, 2 steps of 10; a round is what two more rounds add, halved.
     """
@@ -93,7 +96,7 @@ def a_round(name: str = "fedavg", *, clients: int = 20, seats: int = 4) -> tuple
 
     def play(rounds: int) -> tuple[Work, hanse.Run]:
         with counting() as work:
-            run = hanse.run(hanse.Experiment(**given, run={"rounds": rounds}))
+            run = hanse.run(hanse.Experiment(**given, run={"rounds": rounds}), out=out, overwrite=True)
         return work, run
 
     (more, run), (less, _) = play(5), play(3)

@@ -81,7 +81,7 @@ def session(engine: Engine, url: URL, *, writing: bool) -> Iterator[Connection]:
 def _sqlite(url: URL, read_only: bool) -> Engine:
     file = url.database
     if file in (None, "", ":memory:"):
-        engine = create_engine(url, poolclass=StaticPool)
+        engine = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
     else:
         assert file is not None
         if read_only and not Path(file).exists():

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from hanse.base.errors import UserError
-from hanse.base.files import write_whole
+from hanse.base.files import whole_file
 from hanse.core.book import Book
 from hanse.core.entry import Transaction
 from hanse.core.history import History
@@ -26,6 +26,11 @@ from hanse.rounds.arrivals import Flight, Underway
 from hanse.rounds.round import LoopState
 
 VERSION = 3  # 2: rows without names, a state for each slot
+# what safetensors calls the types of numbers, in the order in which it lays them out: the widest first
+KINDS = {
+    "uint64": "U64", "int64": "I64", "float64": "F64", "complex64": "C64", "float32": "F32", "uint32": "U32",
+    "int32": "I32", "float16": "F16", "uint16": "U16", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
 
 
 class CorruptCheckpointError(Exception):
@@ -43,6 +48,21 @@ class Snapshot:
     pending: tuple[tuple[int, Transaction], ...] = ()
 
 
+def own_copy(state: LoopState) -> LoopState:
+    """Return a state that stays as it is now, whatever a part does to the arrays that it keeps. Models are shared:
+    every round makes a table of its own.
+    """
+    states = {slot: {name: _copied(value) for name, value in of.items()} for slot, of in state.states.items()}
+    arrays = {name: _copied(getattr(state, name)) for name in ("home", "held", "moved", "personal")}
+    return replace(state, states=states, **arrays)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().cpu().clone()
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
 def _digest(tensors: Mapping[str, Tensor], notes: str) -> str:
     hasher = hashlib.blake2b(notes.encode(), digest_size=20)
     for name in sorted(tensors):
@@ -50,6 +70,26 @@ def _digest(tensors: Mapping[str, Tensor], notes: str) -> str:
         hasher.update(f"{name}|{array.dtype}|{array.shape}|".encode())
         hasher.update(np.ascontiguousarray(array).data if array.size else b"")
     return hasher.hexdigest()
+
+
+def _pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """Yield a safetensors file piece by piece, the numbers from where they lie: its own ``save`` copies all of them
+    three times. What reads them is safetensors itself.
+    """
+    ranks = {kind: rank for rank, kind in enumerate(KINDS)}
+    arrays = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in tensors.items()}
+    names = sorted(arrays, key=lambda name: (ranks[arrays[name].dtype.name], name))
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name in names:
+        array, begin = arrays[name], end
+        end += array.nbytes
+        kind, shape = KINDS[array.dtype.name], list(tensors[name].shape)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+    said = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    said += b" " * (-len(said) % 8)
+    yield struct.pack("<Q", len(said)) + said
+    yield from (arrays[name].reshape(-1).view(np.uint8).data for name in names if arrays[name].size)
 
 
 def _split(states: Mapping[str, State]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -148,8 +188,9 @@ def store(path: Path, snapshot: Snapshot) -> None:
     if underway or state.underway.clock:
         known |= {"clock": state.underway.clock, "flights": underway}
     notes = json.dumps(known, sort_keys=True)
-    blob = save(tensors, {"notes": notes, "digest": _digest(tensors, notes)})
-    write_whole(path, blob, durable=True)
+    with whole_file(path, durable=True) as file:
+        for piece in _pieces(tensors, {"notes": notes, "digest": _digest(tensors, notes)}):
+            file.write(piece)
 
 
 def load(path: Path, device: torch.device) -> Snapshot:

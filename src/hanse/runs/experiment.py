@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hanse.base.errors import MachineError, RunFailedError, UserError, library
 from hanse.base.files import read_toml, table, write_whole
 from hanse.base.lock import Hold
-from hanse.base.stopping import interruptible
+from hanse.base.stopping import Stop, interruptible
 from hanse.core.book import Book
 from hanse.core.port import Federation
 from hanse.core.table import SERVER, Table, mix
@@ -29,11 +29,12 @@ from hanse.learning.job import Problem
 from hanse.learning.models import Factory
 from hanse.learning.threads import intra_op
 from hanse.rounds.round import LoopState, Played, Setup, finish, first_state
-from hanse.runs.attempt import MOST_FAILED, attempt, tell_owners, telling
+from hanse.runs.attempt import MOST_FAILED, RecordedRound, attempt, tell_owners, telling
+from hanse.runs.background import LONG_S, BackgroundWriter
 from hanse.runs.budget import Budget
 from hanse.runs.config import Experiment, RunSection
 from hanse.runs.names import MEMBERS, client_of
-from hanse.runs.record import METRICS, SEATS, played_lines
+from hanse.runs.record import METRICS, SEATS, RoundRecord, played_lines
 from hanse.runs.rundir import RunDir, claim
 from hanse.runs.setup import Own, build, settle_engine
 from hanse.runs.shape import model_made_for, same_frozen
@@ -51,7 +52,7 @@ class Observer(Protocol):
         """See the resolved experiment, the first round to be played, and what the engine said of itself."""
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        """See a finished round."""
+        """See a finished round, once it is on the disk (the next one may have been played meanwhile)."""
 
     def on_end(self, result: Run) -> None:
         """See the finished run."""
@@ -404,6 +405,33 @@ def _same_parts(folder: Path, first: LoopState, kept: LoopState) -> None:
             )
 
 
+def _next(
+    setup: Setup, experiment: Experiment, state: LoopState, writer: BackgroundWriter, stop: Stop
+) -> RecordedRound | None:
+    """Play a round while the one before it is written; that one is told then, whatever became of this one. Return None
+    if an observer that heard of it ended the run there: then this one does not count.
+    """
+    try:
+        done = attempt(setup, experiment, state)
+    finally:
+        asked = stop.asked
+        writer.settle()
+    return None if stop.asked and not asked else done
+
+
+def _ended(setup: Setup, state: LoopState, folder: RunDir | None) -> LoopState:
+    """Settle what the last round left open and tell the owners of private rows; return the state after it."""
+    if setup.mechanism.settle is not None and not state.finished:
+        last_word = finish(telling(setup, state), state)
+        state = last_word.state
+        if folder is not None:
+            folder.owe(state.round, last_word.view.posted)
+            folder.checkpoint(state)
+            folder.receipts(state.round, state.book, last_word.view.posted)
+    tell_owners(setup, state)
+    return state
+
+
 def _play(
     experiment: Experiment,
     setup: Setup,
@@ -424,10 +452,19 @@ def _play(
     budget = Budget(limits)
     budget.spend(result.metrics)
     result.over, failures = budget.over(), 0
+
+    def tell(record: RoundRecord) -> None:
+        result.metrics.append(record.metrics)
+        result.clients.extend(record.seats)
+        _tell(observers, "on_round", record.metrics, record.played)
+
+    writing = closing(BackgroundWriter(folder, tell))
     # engines and games bring their own threads; for what lies between, one is robust beside busy neighbours
-    with intra_op(1), interruptible(ours=not setup.remote) as stop:
+    with intra_op(1), interruptible(ours=not setup.remote) as stop, writing as writer:
         while state.round < limits.rounds and result.over is None and not stop.asked:
-            done = attempt(setup, experiment, state)
+            done = _next(setup, experiment, state, writer, stop)
+            if done is None:
+                break
             state, record, metrics = done.state, done.record, done.record.metrics
             failures = failures + 1 if "failed" in metrics else 0
             if record.tested.arrays:
@@ -436,28 +473,19 @@ def _play(
                     result.tests[metrics["round"]] = record.tested.arrays
             budget.spend([metrics])
             result.over = budget.over()
-            if folder is not None:
-                folder.append(record)
-                last = state.round == limits.rounds or result.over is not None or stop.asked or failures == MOST_FAILED
-                if state.round % limits.checkpoint_every == 0 or last:
-                    folder.checkpoint(state)
-            result.metrics.append(metrics)
-            result.clients.extend(record.seats)
-            _tell(observers, "on_round", metrics, record.played)
+            last = state.round == limits.rounds or result.over is not None or stop.asked or failures == MOST_FAILED
+            writer.begin(record, state if state.round % limits.checkpoint_every == 0 or last else None)
+            # on a network the next round tells its members what became of this one
+            if last or folder is None or setup.remote or metrics["time/round_s"] > LONG_S:
+                writer.settle()
             if failures == MOST_FAILED:
                 raise RunFailedError(
                     f"{failures} rounds in a row failed; the last, round {metrics['round']}, by {metrics['failed']}"
                 )
+        writer.settle()
         result.interrupted = state.round < limits.rounds and result.over is None
-        if setup.mechanism.settle is not None and not result.interrupted and not state.finished:
-            last_word = finish(telling(setup, state), state)
-            state = last_word.state
-            if folder is not None:
-                folder.owe(state.round, last_word.view.posted)
-                folder.checkpoint(state)
-                folder.receipts(state.round, state.book, last_word.view.posted)
         if not result.interrupted:
-            tell_owners(setup, state)
+            state = _ended(setup, state, folder)
     if folder is not None:
         folder.close()
     result.table, result.home, result.held = state.table, state.home, state.held

@@ -12,6 +12,7 @@ is followed, and what is wrong becomes one line that names the file (:mod:`hanse
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -39,6 +40,7 @@ from hanse.base.files import (
     run_folder,
     table,
 )
+from hanse.core.entry import Transaction
 from hanse.core.table import Floats, Ints, Made
 from hanse.core.telling import About, read_about
 from hanse.games.market import Market, Stop
@@ -91,10 +93,28 @@ class RoundRecord:
         """
         return {**_arrays_of(self.played), **self.tested.arrays}
 
-    def write_arrays(self, folder: Path) -> None:
-        """Write the arrays into a run directory. Raises OSError."""
-        arrays: dict[str, Any] = self.arrays
-        np.savez(round_file(folder, self.played.view.round), **arrays)
+    def packed(self) -> PackedRound:
+        """Return what is written of the round. Nothing of it changes with what the next round does."""
+        view, arrays, archive = self.played.view, dict[str, Any](self.arrays), io.BytesIO()
+        np.savez(archive, **arrays)  # in memory: it goes back and forth in its file
+        lines = {name: _as_lines(of) for name, of in ((SEATS, self.seats), (METRICS, [self.metrics]))}
+        return PackedRound(view.round, archive.getvalue(), lines, tuple(view.posted))
+
+
+@dataclass(frozen=True)
+class PackedRound:
+    """A round as its bytes: the ``arrays`` of ``rounds/NNNNN.npz``, its ``lines`` of each line file by name, in the
+    order in which they are written, and its transactions.
+    """
+
+    round: int
+    arrays: bytes
+    lines: Mapping[str, bytes]
+    posted: tuple[Transaction, ...]
+
+
+def _as_lines(of: Sequence[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(line) + "\n" for line in of).encode()
 
 
 def round_file(folder: Path, round: int) -> Path:

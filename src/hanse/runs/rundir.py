@@ -36,7 +36,7 @@ from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.config import Experiment
 from hanse.runs.names import MEMBERS
-from hanse.runs.record import LINES, METRICS, ROUNDS, SEATS, SHAPE, RoundRecord
+from hanse.runs.record import LINES, ROUNDS, SHAPE, PackedRound, round_file
 
 if TYPE_CHECKING:
     from hanse.runs.runbooks import RunBooks
@@ -217,17 +217,16 @@ class RunDir:
         self._files = {name: (self.path / name).open("ab") for name in names}
         return said
 
-    def append(self, record: RoundRecord) -> None:
+    def append(self, done: PackedRound) -> None:
         """Write one finished round's lines and arrays."""
-        view = record.played.view
         with self._storing():
-            record.write_arrays(self.path)
-            for name, lines in ((SEATS, record.seats), (METRICS, [record.metrics])):
-                self._write(name, "".join(json.dumps(line) + "\n" for line in lines))
-        self.owe(view.round, view.posted)
+            round_file(self.path, done.round).write_bytes(done.arrays)
+            for name, lines in done.lines.items():
+                self._write(name, lines)
+        self.owe(done.round, done.posted)
 
-    def _write(self, name: str, text: str) -> None:
-        self._files[name].write(text.encode())
+    def _write(self, name: str, lines: bytes) -> None:
+        self._files[name].write(lines)
         self._files[name].flush()
 
     def owe(self, round: int, transactions: Sequence[Transaction]) -> None:
@@ -235,7 +234,7 @@ class RunDir:
         self._pending += [(round, t) for t in transactions]
         if self._books is not None:
             with self._storing():
-                self._write(JOURNAL, self._books.lines(round, transactions))
+                self._write(JOURNAL, self._books.lines(round, transactions).encode())
 
     def checkpoint(self, state: LoopState) -> None:
         """Make everything so far part of the run, and write the transactions since the last time into the ledger."""

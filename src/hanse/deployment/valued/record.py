@@ -208,7 +208,7 @@ class Watch:
             return
         with as_before():
             record = self._played(now, self._setup, self.state)
-            self._folder.append(record)
+            self._folder.append(record.packed())
             self._folder.checkpoint(record.played.state)
             self.state = record.played.state
 

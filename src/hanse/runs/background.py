@@ -1,0 +1,62 @@
+"""Rounds are written beside the round that comes after them.
+
+Most of what a run directory costs is waiting for the disk, and the processor is free meanwhile. So the next round is
+played while a thread writes this one. Nobody hears of a round before it is on the disk, its payments included; one that
+cannot be written ends the run, and the round that was played meanwhile is as if it had never been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from hanse.rounds.round import LoopState
+from hanse.runs.checkpoint import own_copy
+from hanse.runs.record import RoundRecord
+from hanse.runs.rundir import RunDir
+
+# a round that took longer is told before the next is played: who watches would wait for long, and writing is a small
+# part of it
+LONG_S = 1.0
+
+
+class BackgroundWriter:
+    """Writes finished rounds into a run directory (None: nowhere), one at a time, and calls ``tell`` with each once it
+    is on the disk: in the thread of the caller, when it asks with :meth:`settle`.
+    """
+
+    def __init__(self, folder: RunDir | None, tell: Callable[[RoundRecord], None]) -> None:
+        self._folder, self._tell = folder, tell
+        self._thread = ThreadPoolExecutor(1, "hanse-writer")  # starts when it has something to do
+        self._under_way: tuple[RoundRecord, Future[None] | None] | None = None
+
+    def begin(self, record: RoundRecord, state: LoopState | None) -> None:
+        """Begin to write a round, with a checkpoint of its ``state`` unless that is None. The one before is settled."""
+        if self._folder is None:
+            self._under_way = record, None
+            return
+        folder, packed = self._folder, record.packed()
+        # parts should make new arrays, but one that writes into its old ones must not write into a checkpoint
+        kept = None if state is None else own_copy(state)
+
+        def write() -> None:
+            folder.append(packed)
+            if kept is not None:
+                folder.checkpoint(kept)
+
+        self._under_way = record, self._thread.submit(write)
+
+    def settle(self) -> None:
+        """Wait until the round that is under way, if there is one, is on the disk, and tell it. Raises MachineError if
+        it could not be written, and what ``tell`` raises.
+        """
+        if self._under_way is None:
+            return
+        (record, written), self._under_way = self._under_way, None
+        if written is not None:
+            written.result()
+        self._tell(record)
+
+    def close(self) -> None:
+        """Wait until nothing is written any more; what was not settled is never told."""
+        self._thread.shutdown()

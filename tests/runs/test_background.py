@@ -1,0 +1,337 @@
+"""Rounds are written beside the next one: nobody hears of a round that is not on the disk, wherever a run is killed and
+whenever the disk is full."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load, save
+
+import hanse
+from hanse.base.errors import MachineError
+from hanse.core.table import Block, Table
+from hanse.ledger.place import open_ledger
+from hanse.rounds.round import LoopState
+from hanse.runs import experiment as play
+from hanse.runs.checkpoint import KINDS, _pieces, own_copy
+from hanse.runs.rundir import RunDir
+from tests.runs.test_machine_failures import HERE, assert_same, experiment, untimed
+
+ROUNDS = 5
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(HERE))
+        hanse.run(experiment(), out=folder)
+    return folder
+
+
+class Heard:
+    """An observer that writes down what it is told, and does something at it."""
+
+    def __init__(self, then: Callable[[int], object] = lambda round: None) -> None:
+        self.rounds: list[int] = []
+        self.then = then
+
+    def on_round(self, metrics: dict[str, Any], played: Any) -> None:
+        self.rounds.append(metrics["round"])
+        self.then(metrics["round"])
+
+
+def kept(folder: Path) -> int:
+    """How many rounds the last checkpoint counts."""
+    return max((int(file.stem) for file in (folder / "checkpoints").glob("*.safetensors")), default=0)
+
+
+def assert_kept(folder: Path, round: int) -> None:
+    """Everything of a round is on the disk."""
+    assert kept(folder) > round
+    assert (folder / "rounds" / f"{round:05d}.npz").exists()
+    for file in ("metrics.jsonl", "clients.jsonl"):
+        assert any(line["round"] == round for line in untimed(folder / file))
+    with open_ledger(folder) as ledger:
+        assert any(record.round == round for record in ledger.history())
+
+
+# ---- what is told, and when
+
+
+def test_a_round_is_written_while_the_next_is_played_and_told_from_the_disk(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = [threading.Event() for _ in range(ROUNDS + 1)]
+    attempt, append = play.attempt, RunDir.append
+
+    def played(setup: Any, experiment: Any, state: LoopState) -> Any:
+        begun[state.round].set()
+        return attempt(setup, experiment, state)
+
+    def written(folder: RunDir, done: Any) -> None:
+        if done.round < ROUNDS - 1:
+            assert begun[done.round + 1].wait(100), "the next round waited for this one"
+        append(folder, done)
+
+    monkeypatch.setattr(play, "attempt", played)
+    monkeypatch.setattr(RunDir, "append", written)
+    monkeypatch.setattr(play, "LONG_S", 1e9)
+    heard = Heard(lambda round: assert_kept(tmp_path / "run", round))
+    result = hanse.run(experiment(), out=tmp_path / "run", observers=[heard])
+    assert heard.rounds == [line["round"] for line in result.metrics] == list(range(ROUNDS))
+    assert_same(tmp_path / "run", whole)
+
+
+def test_a_long_round_is_told_before_the_next_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    attempt = play.attempt
+
+    def played(setup: Any, experiment: Any, state: LoopState) -> Any:
+        order.append(f"play {state.round}")
+        return attempt(setup, experiment, state)
+
+    monkeypatch.setattr(play, "attempt", played)
+    monkeypatch.setattr(play, "LONG_S", 0.0)
+    hanse.run(
+        experiment(rounds=2), out=tmp_path / "run", observers=[Heard(lambda round: order.append(f"tell {round}"))]
+    )
+    assert order == ["play 0", "tell 0", "play 1", "tell 1"]
+
+
+def test_a_round_that_is_not_written_ends_the_run_and_neither_it_nor_the_next_is_told(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = RunDir._write
+
+    def full(folder: RunDir, name: str, lines: bytes) -> None:
+        if b'"round": 2' in lines:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(folder, name, lines)
+
+    monkeypatch.setattr(RunDir, "_write", full)
+    heard = Heard()
+    with pytest.raises(MachineError, match="disk full: No space left on device; 2 rounds of the run are kept; free"):
+        hanse.run(experiment(), out=tmp_path / "run", observers=[heard])
+    assert heard.rounds == [0, 1]
+    monkeypatch.undo()
+    monkeypatch.syspath_prepend(str(HERE))
+    hanse.resume(tmp_path / "run")
+    assert_same(tmp_path / "run", whole)
+
+
+def test_an_observer_that_ends_the_run_ends_it_at_the_round_that_it_was_told(whole: Path, tmp_path: Path) -> None:
+    def stop(round: int) -> None:
+        if round == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    heard = Heard(stop)
+    result = hanse.run(experiment(), out=tmp_path / "run", observers=[heard])
+    assert result.interrupted
+    assert heard.rounds == [line["round"] for line in result.metrics] == [0, 1]
+    assert kept(tmp_path / "run") == 2
+    assert len(untimed(tmp_path / "run" / "metrics.jsonl")) == 2
+    hanse.resume(tmp_path / "run")
+    assert_same(tmp_path / "run", whole)
+
+
+def test_the_round_before_one_that_fails_is_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = play.attempt
+    monkeypatch.setattr(play, "attempt", lambda a, b, state: attempt(a, b, state) if state.round < 2 else 1 / 0)
+    heard = Heard(lambda round: assert_kept(tmp_path / "run", round))
+    with pytest.raises(ZeroDivisionError):
+        hanse.run(experiment(), out=tmp_path / "run", observers=[heard])
+    assert heard.rounds == [0, 1]
+
+
+def test_a_part_that_writes_into_its_old_state_does_not_write_into_a_checkpoint() -> None:
+    ids, rows = np.arange(3), torch.zeros(3, 2)
+    table = Table(rows, ids, ids, (Block("a"), Block("b"), Block("c")))
+    mine = {"counts": np.zeros(2), "model": torch.zeros(2), "name": "x", "none": None}
+    state = LoopState(1, table, np.zeros(3, np.int64), {"select": mine})
+    copy = own_copy(state)
+    mine["counts"] += 1
+    mine["model"] += 1
+    state.home[:] = 2
+    assert copy.states["select"]["counts"].tolist() == copy.states["select"]["model"].tolist() == [0, 0]
+    assert (copy.home.tolist(), copy.states["select"]["name"], copy.states["select"]["none"]) == ([0, 0, 0], "x", None)
+
+
+def test_a_checkpoint_is_the_file_that_safetensors_writes() -> None:
+    of_each = {f"x/{kind}": torch.from_numpy(np.arange(6).reshape(3, 2).astype(kind)) for kind in KINDS}
+    tensors = {**of_each, "é": torch.zeros(0, 4), "number": torch.tensor(3.0), "rows": torch.arange(6.0).view(2, 3)}
+    file = b"".join(_pieces(tensors, {"notes": 'ä"'}))
+    assert file == save(tensors, {"notes": 'ä"'})
+    back = load(file)
+    assert all(torch.equal(back[name], tensor) for name, tensor in tensors.items())
+
+
+# ---- killed
+
+
+# a process forks a child for each moment. The child counts the Python calls of all its threads, and kills itself at
+# one: any moment, no clock
+KILLED = """
+import json, os, signal, sys, threading
+from pathlib import Path
+import hanse
+from hanse.runs import experiment
+
+source, folder = sys.argv[1], Path(sys.argv[2])
+count = 0
+
+def play(limit, out):
+    def profile(frame, event, arg):
+        global count
+        count += 1
+        if count == limit:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    class Heard:
+        def on_round(self, metrics, played):
+            with open(f"{out}.heard", "a") as file:
+                print(metrics["round"], file=file)
+
+    real = experiment._play
+
+    def counted(*args):
+        threading.setprofile(profile)
+        sys.setprofile(profile)
+        try:
+            return real(*args)
+        finally:
+            sys.setprofile(None)
+
+    experiment._play = counted
+    hanse.run(source, out=out, observers=[Heard()])
+
+for number, limit in enumerate(json.loads(sys.argv[3])):
+    if not (child := os.fork()):
+        play(limit, folder / f"killed{number}")
+        Path(folder / "count").write_text(str(count))
+        os._exit(0)
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+def kill(limits: list[int], source: Path, folder: Path) -> list[int]:
+    """Play a run for each limit and kill it there; return how the children ended."""
+    command = [sys.executable, "-c", KILLED, str(source), str(folder), json.dumps(limits)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return [int(line) for line in done.stdout.split()]
+
+
+def kill_and_resume(moments: int, seed: int, whole: Path, tmp_path: Path, every: int = 1) -> None:
+    source = tmp_path / "exp.toml"
+    source.write_text(experiment(checkpoint_every=every).to_toml())
+    (tmp_path / "counted").mkdir()
+    assert kill([-1], source, tmp_path / "counted") == [0]
+    total = int((tmp_path / "counted" / "count").read_text())
+    draw = random.Random(seed)
+    ends = kill([draw.randrange(1, total) for _ in range(moments)], source, tmp_path)
+    assert len(ends) == moments
+    finished = 0  # threads that wait for each other make some calls more or fewer, so the last moments may never come
+    for number, end in enumerate(ends):
+        out = tmp_path / f"killed{number}"
+        assert end in (0, signal.SIGKILL)
+        finished += end == 0
+        said = tmp_path / f"killed{number}.heard"
+        heard = said.read_text().split() if said.exists() else []
+        assert [int(line) for line in heard] == list(range(len(heard)))
+        assert kept(out) >= len(heard) // every * every
+        posted = []
+        if (out / "ledger.db").exists() and kept(out):
+            with open_ledger(out) as ledger:
+                posted = [record.round for record in ledger.history()]
+        assert max(posted, default=-1) < max(kept(out), 1) or kept(out) == ROUNDS
+        assert every > 1 or set(range(len(heard))) <= set(posted)
+        hanse.resume(out)
+        assert_same(out, whole)
+    assert finished <= moments // 20 + 1
+
+
+def test_killed_anywhere_nothing_is_lost_that_was_told(whole: Path, tmp_path: Path) -> None:
+    kill_and_resume(4, 3, whole, tmp_path)
+
+
+@pytest.mark.slow
+def test_killed_anywhere_between_checkpoints(whole: Path, tmp_path: Path) -> None:
+    kill_and_resume(10, 4, whole, tmp_path, every=3)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10))
+def test_killed_at_two_hundred_moments(seed: int, whole: Path, tmp_path: Path) -> None:
+    kill_and_resume(20, seed, whole, tmp_path)
+
+
+# ---- no space
+
+STORING = {"open", "write", "flush", "fsync", "replace", "execute", "executemany", "commit"}
+
+
+def play_until_full(moment: int, out: Path, heard: Heard) -> int:
+    """Play a run whose disk is full at this call of the operating system or the database in the thread that writes;
+    return how many such calls there were.
+    """
+    count = 0
+
+    def profile(frame: Any, event: str, arg: Any) -> None:
+        nonlocal count
+        if event == "c_call" and getattr(arg, "__name__", "") in STORING:
+            count += 1
+            if count == moment:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    threading.setprofile(profile)
+    try:
+        hanse.run(experiment(), out=out, observers=[heard])
+    finally:
+        threading.setprofile(None)  # type: ignore[arg-type]
+    return count
+
+
+def fill(moments: int, seed: int, whole: Path, tmp_path: Path) -> None:
+    total = play_until_full(-1, tmp_path / "counted", Heard())
+    draw = random.Random(seed)
+    for number in range(moments):
+        out, heard = tmp_path / f"full{number}", Heard()
+        with pytest.raises(
+            MachineError, match=r"disk full: No space left on device; \d rounds of the run are kept"
+        ) as said:
+            play_until_full(draw.randrange(1, total), out, heard)
+        assert len(said.value.lines) == 1
+        assert heard.rounds == list(range(len(heard.rounds)))
+        assert kept(out) >= len(heard.rounds)
+        for round in heard.rounds:
+            assert_kept(out, round)
+        hanse.resume(out)
+        assert_same(out, whole)
+
+
+def test_a_disk_that_is_full_at_any_moment_loses_nothing_that_was_told(whole: Path, tmp_path: Path) -> None:
+    fill(4, 5, whole, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_at_twenty_moments(whole: Path, tmp_path: Path) -> None:
+    fill(20, 26, whole, tmp_path)
