@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import Clock, Job, given_job
+from common import Job, given_job
+from job_files import Clock
 from torch import nn
 
 import hanse
@@ -71,7 +72,7 @@ class Times:
         self.clock = clock
 
     def on_start(self, experiment: Any, first_round: int, said: Any) -> None:
-        self.clock.ready()
+        self.clock.ready(experiment.engine.workers, experiment.engine.threads)
 
     def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
         self.clock.done(metrics["test/accuracy"])

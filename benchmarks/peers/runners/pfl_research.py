@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from common import Clock, given_job
+from common import given_job
+from job_files import Clock
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -107,7 +108,7 @@ def main() -> None:
         PyTorchTensorDataset(test), NNEvalHyperParams(local_batch_size=10_000 if given.model == "mlp" else 1_000)
     )
     if int(os.environ.get("RANK", "0")) == 0:
-        clock.ready()
+        clock.ready(int(os.environ.get("WORLD_SIZE", "1")), torch.get_num_threads())
     FederatedAveraging().run(
         algorithm_params=settings,
         backend=SimulatedBackend(training_data=data, val_data=data),
