@@ -54,6 +54,7 @@ class System:
         return f"{self.package} {pinned(self.environment, self.package)}"
 
 
+_NO_LOCK = ("{python}", "-X", "gil=0")  # else Python takes its lock back when PyTorch loads Triton
 _TWO = ("{bin}/torchrun", "--nproc_per_node", "2", "--master_port", "29771")
 SYSTEMS = {
     system.name: system
@@ -62,7 +63,7 @@ SYSTEMS = {
         System("plain PyTorch loop", "plain", "plain.py", "torch"),
         System("pfl-research, 2 processes", "pfl", "pfl_research.py", "pfl", _TWO),
         System("pfl-research, 1 process", "pfl", "pfl_research.py", "pfl"),
-        System("BlazeFL, a thread a core", "blazefl", "blazefl_runner.py", "blazefl"),
+        System("BlazeFL, a thread a core", "blazefl", "blazefl_runner.py", "blazefl", _NO_LOCK),
         System("FedJAX, jit", "fedjax", "fedjax_runner.py", "fedjax"),
         System("FedJAX, pmap on 2 devices", "fedjax", "fedjax_runner.py", "fedjax", options=("pmap",)),
         System("fluke", "fluke", "fluke_runner.py", "fluke-fl"),
@@ -72,9 +73,11 @@ SYSTEMS = {
 }
 
 
-def run_job(job: PeerJob, systems: Sequence[System], runs: int, data: Path) -> dict[str, list[Measured]]:
+def run_job(
+    job: PeerJob, systems: Sequence[System], runs: int, data: Path, card: bool = False
+) -> dict[str, list[Measured]]:
     """Run every system ``runs`` times, in turns; one that fails is tried once more and then left out, with its reason
-    printed.
+    printed. ``card``: they may see a graphics card.
     """
     place = write_job(job, data, cache() / "jobs")
     found: dict[str, list[Measured]] = {system.name: [] for system in systems}
@@ -82,7 +85,7 @@ def run_job(job: PeerJob, systems: Sequence[System], runs: int, data: Path) -> d
         for system in systems:
             if system.name not in found:
                 continue
-            one = _tried(job, system, place) or _tried(job, system, place)
+            one = _tried(job, system, place, card) or _tried(job, system, place, card)
             if one is None:
                 del found[system.name]
                 continue
@@ -91,9 +94,10 @@ def run_job(job: PeerJob, systems: Sequence[System], runs: int, data: Path) -> d
     return found
 
 
-def _tried(job: PeerJob, system: System, place: Path) -> Measured | None:
+def _tried(job: PeerJob, system: System, place: Path, card: bool) -> Measured | None:
+    extra = _extra() if card else {**_extra(), "CUDA_VISIBLE_DEVICES": ""}
     try:
-        return measure(system.command(place), folder=HERE / "runners", extra=_extra(), limit_s=LIMIT_S)
+        return measure(system.command(place), folder=HERE / "runners", extra=extra, limit_s=LIMIT_S)
     except (RuntimeError, OSError) as wrong:
         print(f"{job.name}: {system.name}: failed: {wrong}", file=sys.stderr, flush=True)
         return None

@@ -42,11 +42,12 @@ def python_of(name: str) -> Path:
     print(f"making the environment of {name} in {folder}", file=sys.stderr, flush=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     first = [line for line in wanted.read_text().splitlines() if line.startswith("torch==")]
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     try:
-        subprocess.run([base, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([base, "-m", "venv", "--clear", str(folder)], check=True, env=bare)
         if first:
-            subprocess.run([*pip, *first], check=True)  # by itself, so that nothing fetches another build of it
-        subprocess.run([*pip, "-r", wanted.name], cwd=wanted.parent, check=True)
+            subprocess.run([*pip, *first], check=True, env=bare)  # by itself, so that nothing fetches another build
+        subprocess.run([*pip, "-r", wanted.name], cwd=wanted.parent, check=True, env=bare)
     except subprocess.CalledProcessError as wrong:
         raise RuntimeError(f"the environment of {name} could not be made: {wrong}") from wrong
     mark.write_text(digest)

@@ -69,7 +69,7 @@ def recording(made_graphs: list[Recorder]) -> Callable[[Callable[[], None]], Cal
 
 def rounds(engine: StackedEngine, mu: float, lrs: list[float]) -> list[TrainedRows]:
     """Train rounds of the same shapes on other samples, from other rows, pulled to other centres."""
-    problem, row = build_problem("mlp", (6,), 4, 0, hidden=[5])
+    _, row = build_problem("mlp", (6,), 4, 0, hidden=[5])
     pool = made((6,), 4, n=400)
     found = []
     for round, lr in enumerate(lrs):
@@ -156,7 +156,9 @@ def test_where_there_are_no_graphs() -> None:
 
     assert chosen(device="cuda").graphs
     assert chosen(device="cuda").label == "stacked (1 thread, CUDA graphs)"
-    with pytest.raises(UserError, match=r"^engine.graphs is true, but the device is 'cpu'; CUDA graphs need a CUDA dev"):
+    with pytest.raises(
+        UserError, match=r"^engine.graphs is true, but the device is 'cpu'; CUDA graphs need a CUDA dev"
+    ):
         chosen()
     with pytest.raises(UserError, match=r"^engine.graphs is true, but the engine is 'sequential'; only 'stacked' has"):
         chosen(device="cuda", train="sequential")

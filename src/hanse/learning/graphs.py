@@ -91,7 +91,7 @@ class Graphs:
             self.steps(bound, x, *batches, counted, momentum, lr)
             return
         if key not in self._kept:
-            still = [part.clone() for part in batches]
+            still = (taken.clone(), targets.clone(), weights.clone(), tally.clone())
             replay = self.capture(lambda: self.steps(bound, x, *still, counted, momentum, lr))
             self._kept[key] = _Recorded(replay, bound, x, still)
         recorded = self._kept[key]
