@@ -152,6 +152,7 @@ def section(tables: Sequence[str], runs: int) -> str:
         "## Peers side by side: `HANSE_DATA=folder make bench-peers`",
         "",
         f"Medians of {runs} run{'s' if runs > 1 else ''} each, in turns; {os.cpu_count()} cores ({processor()}). "
+        f"PyTorch {pinned('plain', 'torch')}, for FedJAX JAX {pinned('fedjax', 'jax')}. "
         "Samples, split, seats and first weights are the same for all; the order of a client's batches is each "
         "system's own. "
         '"At once" are the processes or threads that train a client each, "threads" those that share each operator; '
