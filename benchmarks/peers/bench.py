@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from environments import HERE, cache, python_of
+from environments import HERE, cache, pinned, python_of
 from jobs import JOBS, PeerJob, write_job
 from measure import Measured, measure
 
+import hanse
 from hanse.learning.products import processor
 
 RESULTS = HERE.parent / "RESULTS.md"
@@ -28,38 +29,55 @@ LIMIT_S = 1_800.0
 
 @dataclass(frozen=True)
 class System:
-    """A system: its environment, its runner, and how the runner is started (``{python}`` or ``{bin}/torchrun``)."""
+    """A system: its environment, its runner, the package whose version counts, how the runner is started
+    (``{python}`` or ``{bin}/torchrun``) and the runner's ``options``.
+    """
 
     name: str
     environment: str
     runner: str
+    package: str
     start: tuple[str, ...] = ("{python}",)
+    options: tuple[str, ...] = ()
 
     def command(self, job: Path) -> list[str]:
         """Return the command that does a job."""
         python = python_of(self.environment)
         words = [word.format(python=python, bin=python.parent) for word in self.start]
-        return [*words, self.runner, str(job)]
+        return [*words, self.runner, *self.options, str(job)]
+
+    @property
+    def version(self) -> str:
+        """Its package with the version that the environment has."""
+        if self.package == "hanse":
+            return f"hanse {hanse.__version__}"
+        return f"{self.package} {pinned(self.environment, self.package)}"
 
 
+_NO_LOCK = ("{python}", "-X", "gil=0")  # else Python takes its lock back when PyTorch loads Triton
 _TWO = ("{bin}/torchrun", "--nproc_per_node", "2", "--master_port", "29771")
 SYSTEMS = {
     system.name: system
     for system in (
-        System("hanse", "hanse", "ours.py"),
-        System("plain PyTorch loop", "plain", "plain.py"),
-        System("pfl-research, 2 processes", "pfl", "pfl_research.py", _TWO),
-        System("pfl-research, 1 process", "pfl", "pfl_research.py"),
-        System("fluke", "fluke", "fluke_runner.py"),
-        System("Flower simulation (Ray)", "flower", "flower.py"),
-        System("PFLlib's method", "pfllib", "pfllib.py"),
+        System("hanse", "hanse", "ours.py", "hanse"),
+        System("plain PyTorch loop", "plain", "plain.py", "torch"),
+        System("pfl-research, 2 processes", "pfl", "pfl_research.py", "pfl", _TWO),
+        System("pfl-research, 1 process", "pfl", "pfl_research.py", "pfl"),
+        System("BlazeFL, a thread a core", "blazefl", "blazefl_runner.py", "blazefl", _NO_LOCK),
+        System("FedJAX, jit", "fedjax", "fedjax_runner.py", "fedjax"),
+        System("FedJAX, pmap on 2 devices", "fedjax", "fedjax_runner.py", "fedjax", options=("pmap",)),
+        System("fluke", "fluke", "fluke_runner.py", "fluke-fl"),
+        System("Flower simulation (Ray)", "flower", "flower.py", "flwr"),
+        System("PFLlib's method", "pfllib", "pfllib.py", "torch"),
     )
 }
 
 
-def run_job(job: PeerJob, systems: Sequence[System], runs: int, data: Path) -> dict[str, list[Measured]]:
+def run_job(
+    job: PeerJob, systems: Sequence[System], runs: int, data: Path, card: bool = False
+) -> dict[str, list[Measured]]:
     """Run every system ``runs`` times, in turns; one that fails is tried once more and then left out, with its reason
-    printed.
+    printed. ``card``: they may see a graphics card.
     """
     place = write_job(job, data, cache() / "jobs")
     found: dict[str, list[Measured]] = {system.name: [] for system in systems}
@@ -67,7 +85,7 @@ def run_job(job: PeerJob, systems: Sequence[System], runs: int, data: Path) -> d
         for system in systems:
             if system.name not in found:
                 continue
-            one = _tried(job, system, place) or _tried(job, system, place)
+            one = _tried(job, system, place, card) or _tried(job, system, place, card)
             if one is None:
                 del found[system.name]
                 continue
@@ -76,9 +94,10 @@ def run_job(job: PeerJob, systems: Sequence[System], runs: int, data: Path) -> d
     return found
 
 
-def _tried(job: PeerJob, system: System, place: Path) -> Measured | None:
+def _tried(job: PeerJob, system: System, place: Path, card: bool) -> Measured | None:
+    extra = _extra() if card else {**_extra(), "CUDA_VISIBLE_DEVICES": ""}
     try:
-        return measure(system.command(place), folder=HERE / "runners", extra=_extra(), limit_s=LIMIT_S)
+        return measure(system.command(place), folder=HERE / "runners", extra=extra, limit_s=LIMIT_S)
     except (RuntimeError, OSError) as wrong:
         print(f"{job.name}: {system.name}: failed: {wrong}", file=sys.stderr, flush=True)
         return None
@@ -105,16 +124,17 @@ def table(job: PeerJob, found: Mapping[str, Sequence[Measured]]) -> list[str]:
     }
     base = middle.get("hanse")
     lines = [
-        "| system | s/round | times hanse's | start-up s | first round s | all rounds s | process s | times hanse's | "
-        "peak PSS MB | accuracy |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| system | version | at once x threads | s/round | times hanse's | start-up s | first round s | "
+        "all rounds s | process s | times hanse's | peak PSS MB | accuracy |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, one in sorted(middle.items(), key=lambda pair: pair[1].round):
         steady = f"{one.round / base.round:.1f}" if base else "-"
         whole = f"{one.process / base.process:.1f}" if base else "-"
         cells = (
-            f"{one.round:.3f}", steady, f"{one.start:.1f}", f"{one.first:.2f}", f"{one.rounds:.1f}",
-            f"{one.process:.1f}", whole, f"{one.pss:.0f}", f"{one.accuracy:.3f}",
+            SYSTEMS[name].version, f"{one.workers:.0f} x {one.threads:.0f}", f"{one.round:.3f}", steady,
+            f"{one.start:.1f}", f"{one.first:.2f}", f"{one.rounds:.1f}", f"{one.process:.1f}", whole, f"{one.pss:.0f}",
+            f"{one.accuracy:.3f}",
         )  # fmt: skip
         lines.append(f"| {name} | {' | '.join(cells)} |")
     head = (
@@ -132,9 +152,11 @@ def section(tables: Sequence[str], runs: int) -> str:
         "## Peers side by side: `HANSE_DATA=folder make bench-peers`",
         "",
         f"Medians of {runs} run{'s' if runs > 1 else ''} each, in turns; {os.cpu_count()} cores ({processor()}). "
+        f"PyTorch {pinned('plain', 'torch')}, for FedJAX JAX {pinned('fedjax', 'jax')}. "
         "Samples, split, seats and first weights are the same for all; the order of a client's batches is each "
         "system's own. "
-        '"Start-up" ends when the first round begins; PSS is that of the whole process tree; hanse runs through '
+        '"At once" are the processes or threads that train a client each, "threads" those that share each operator; '
+        '"start-up" ends when the first round begins; PSS is that of the whole process tree; hanse runs through '
         "`hanse.run` with its run directory.",
         "",
     ]

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from runners.models import first_model
 
 __all__ = ["JOBS", "PeerJob", "write_job"]
 
@@ -46,7 +47,7 @@ JOBS = {
 def write_job(job: PeerJob, data: Path, folder: Path) -> Path:
     """Write a job's folder from ``data/<source>.npz`` (raw images) and return it; one that is there is kept."""
     place = folder / f"{job.name}-{job.rounds}"
-    if (place / "job.json").exists():
+    if (place / "weights.npz").exists():
         return place
     place.mkdir(parents=True, exist_ok=True)
     with np.load(data / f"{job.source}.npz", allow_pickle=False) as raw:
@@ -64,4 +65,5 @@ def write_job(job: PeerJob, data: Path, folder: Path) -> Path:
     seats = [draw.choice(job.clients, job.seats, replace=False) for _ in range(job.rounds)]
     np.save(place / "seats.npy", np.stack(seats))
     (place / "job.json").write_text(json.dumps(asdict(job)) + "\n")
+    np.savez(place / "weights.npz", *(p.detach().numpy() for p in first_model(job.model).parameters()))
     return place

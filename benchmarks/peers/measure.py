@@ -24,6 +24,7 @@ _MARK = "HANSE_PEER_RUN"
 class Measured:
     """Seconds: ``round`` is the median of all rounds but the first; ``start`` from the process's start to the first
     round's; megabytes: ``pss`` is the peak of the proportional set size of all the run's processes together.
+    ``workers`` processes or threads trained clients at the same time, with ``threads`` an operator, as the runner says.
     """
 
     start: float
@@ -33,6 +34,8 @@ class Measured:
     process: float
     pss: float
     accuracy: float
+    workers: int
+    threads: int
 
 
 def measure(command: Sequence[str], *, folder: Path, extra: Mapping[str, str], limit_s: float) -> Measured:
@@ -49,7 +52,7 @@ def measure(command: Sequence[str], *, folder: Path, extra: Mapping[str, str], l
     watch.start()
     killer = threading.Timer(limit_s, lambda: os.killpg(process.pid, signal.SIGKILL))
     killer.start()
-    ready, rounds, accuracies, tail = None, [], [], []
+    ready, said, rounds, accuracies, tail = None, {}, [], [], []
     assert process.stdout is not None
     try:
         for line in process.stdout:
@@ -57,7 +60,7 @@ def measure(command: Sequence[str], *, folder: Path, extra: Mapping[str, str], l
             if event is None:
                 tail = [*tail[-20:], line]
             elif event["event"] == "ready":
-                ready = time.time()
+                ready, said = time.time(), event
             else:
                 rounds.append(float(event["seconds"]))
                 accuracies.append(float(event["accuracy"]))
@@ -76,6 +79,8 @@ def measure(command: Sequence[str], *, folder: Path, extra: Mapping[str, str], l
         process=took,
         pss=watch.peak / 1e6,
         accuracy=accuracies[-1],
+        workers=int(said["workers"]),
+        threads=int(said["threads"]),
     )
 
 

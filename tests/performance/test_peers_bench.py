@@ -10,6 +10,9 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
+
+import hanse
 
 HERE = Path(__file__).parents[2] / "benchmarks" / "peers"
 
@@ -42,6 +45,9 @@ def test_job_files(bench: ModuleType, tmp_path: Path) -> None:
     assert seats.shape == (3, 2)
     assert (seats[:, 0] != seats[:, 1]).all()
     assert json.loads((place / "job.json").read_text())["momentum"] == 0.5
+    with np.load(place / "weights.npz") as first:
+        shapes = [first[name].shape for name in first.files]
+    assert shapes == [(50, 784), (50,), (25, 50), (25,), (10, 25), (10,)]
 
 
 RUNNER = """
@@ -49,7 +55,7 @@ import json, sys
 blob = bytearray(60_000_000)
 blob[::4096] = b"x" * len(blob[::4096])
 print("something else")
-print(json.dumps({"event": "ready"}), flush=True)
+print(json.dumps({"event": "ready", "workers": 2, "threads": 3}), flush=True)
 for round, seconds in enumerate((9.0, 2.0, 4.0, 3.0)):
     print(json.dumps({"event": "round", "round": round, "seconds": seconds, "accuracy": round / 10}), flush=True)
 sys.exit(int(sys.argv[1]))
@@ -61,6 +67,7 @@ def test_what_is_measured(bench: ModuleType, tmp_path: Path) -> None:
     command = [sys.executable, "runner.py", "0"]
     found = bench.measure(command, folder=tmp_path, extra={}, limit_s=60)
     assert (found.first, found.round, found.rounds, found.accuracy) == (9.0, 3.0, 18.0, 0.3)
+    assert (found.workers, found.threads) == (2, 3)
     assert 0 < found.start <= found.process
     with pytest.raises(RuntimeError, match=r"ended with 3(.|\n)*something else"):
         bench.measure([*command[:-1], "3"], folder=tmp_path, extra={}, limit_s=60)
@@ -91,14 +98,17 @@ def test_memory_is_that_of_all_processes_with_the_mark(bench: ModuleType) -> Non
 
 def test_table_by_hand(bench: ModuleType) -> None:
     def one(round: float, process: float) -> object:
-        return bench.Measured(start=1.0, first=2.0, round=round, rounds=5.0, process=process, pss=100.0, accuracy=0.5)
+        seconds = {"start": 1.0, "first": 2.0, "round": round, "rounds": 5.0, "process": process}
+        return bench.Measured(**seconds, pss=100.0, accuracy=0.5, workers=2, threads=1)
 
     job = bench.JOBS["mnist-mlp"]
     lines = bench.table(
-        job, {"slow": [one(0.8, 20.0)], "hanse": [one(0.1, 4.0), one(0.3, 6.0), one(0.2, 5.0)], "x": []}
+        job, {"fluke": [one(0.8, 20.0)], "hanse": [one(0.1, 4.0), one(0.3, 6.0), one(0.2, 5.0)], "FedJAX, jit": []}
     )
-    assert lines[4] == "| hanse | 0.200 | 1.0 | 1.0 | 2.00 | 5.0 | 5.0 | 1.0 | 100 | 0.500 |"
-    assert lines[5] == "| slow | 0.800 | 4.0 | 1.0 | 2.00 | 5.0 | 20.0 | 4.0 | 100 | 0.500 |"
+    figures = "2 x 1 | 0.200 | 1.0 | 1.0 | 2.00 | 5.0 | 5.0 | 1.0 | 100 | 0.500 |"
+    assert lines[4] == f"| hanse | hanse {hanse.__version__} | {figures}"
+    slower = "2 x 1 | 0.800 | 4.0 | 1.0 | 2.00 | 5.0 | 20.0 | 4.0 | 100 | 0.500 |"
+    assert lines[5] == f"| fluke | fluke-fl 0.8.1 | {slower}"
     assert len(lines) == 6
 
 
@@ -120,3 +130,39 @@ def test_every_system_has_its_runner_and_requirements(bench: ModuleType) -> None
     for system in bench.SYSTEMS.values():
         assert (HERE / "runners" / system.runner).exists()
         assert (HERE / "requirements" / f"{system.environment}.txt").exists()
+
+
+def test_every_version_is_pinned(bench: ModuleType) -> None:
+    said = {name: system.version for name, system in bench.SYSTEMS.items()}
+    assert said["Flower simulation (Ray)"].startswith("flwr 1.")  # pinned as flwr[simulation]==
+    assert said["BlazeFL, a thread a core"].startswith("blazefl 3.")
+    assert all(version.split()[1][0].isdigit() for version in said.values())
+
+
+def test_a_system_without_its_python_is_left_out_with_the_reason(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HANSE_PEERS", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("HANSE_PEER_BLAZEFL", raising=False)
+    monkeypatch.setattr(bench, "write_job", lambda job, data, folder: tmp_path)
+    found = bench.run_job(bench.JOBS["mnist-mlp"], [bench.SYSTEMS["BlazeFL, a thread a core"]], 2, tmp_path)
+    assert found == {}
+    assert "blazefl needs python3.14t on the path (or HANSE_PEER_BLAZEFL: a Python" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []  # nothing half made
+
+
+def test_weights_turned_for_jax(bench: ModuleType) -> None:
+    """A linear layer after a convolution reads its pixels in JAX's order: the outputs stay what they were."""
+    from runners.layouts import turned
+
+    torch.manual_seed(0)
+    convolution, linear = torch.nn.Conv2d(2, 3, 2), torch.nn.Linear(12, 5)
+    x = torch.randn(4, 2, 3, 3)
+    expected = linear(convolution(x).flatten(1)).detach().numpy()
+    weights = [p.detach().numpy() for module in (convolution, linear) for p in module.parameters()]
+    kernel, shift, matrix, bias = turned(weights, [(2, 2, 2, 3), (3,), (12, 5), (5,)])
+    images = x.permute(0, 2, 3, 1).numpy()
+    patches = np.lib.stride_tricks.sliding_window_view(images, (2, 2), (1, 2))  # [n, 2, 2, channels, h, w]
+    pixels = np.einsum("nrscij,ijco->nrso", patches, kernel) + shift
+    np.testing.assert_allclose(pixels.reshape(4, -1) @ matrix + bias, expected, atol=1e-5)

@@ -13,7 +13,7 @@ if not hasattr(torch.ops.torchvision, "nms"):
     for _name in ("nms", "qnms"):
         _operators.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
-from common import Clock, given_job
+from common import given_job
 from fluke import FlukeENV
 from fluke.algorithms import CentralizedFL
 from fluke.client import Client
@@ -22,6 +22,7 @@ from fluke.data import FastDataLoader
 from fluke.evaluation import ClassificationEval
 from fluke.server import Server
 from fluke.utils import FederationObserver, ServerObserver
+from job_files import Clock
 from torch.nn import CrossEntropyLoss
 from torchmetrics import Accuracy
 
@@ -60,7 +61,7 @@ def main() -> None:
     server = Planned(job.model(), FastDataLoader(*test, num_labels=10, batch_size=10_000), clients, weighted=True)
     algorithm = CentralizedFL(given.clients, None, {}, clients=clients, server=server)
     algorithm.set_callbacks([Times()])
-    clock.ready()
+    clock.ready(1, torch.get_num_threads())
     algorithm.run(given.rounds, given.seats / given.clients)
 
 

@@ -1,7 +1,11 @@
-"""hanse through its front door: ``hanse.run`` with a run directory, checkpoints and records, as a user has it."""
+"""hanse through its front door: ``hanse.run`` with a run directory, checkpoints and records, as a user has it.
+
+With ``graphs`` before the job's folder, its steps are CUDA graphs.
+"""
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import Clock, Job, given_job
+from common import Job, given_job
+from job_files import Clock
 from torch import nn
 
 import hanse
@@ -71,7 +76,7 @@ class Times:
         self.clock = clock
 
     def on_start(self, experiment: Any, first_round: int, said: Any) -> None:
-        self.clock.ready()
+        self.clock.ready(experiment.engine.workers, experiment.engine.threads)
 
     def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
         self.clock.done(metrics["test/accuracy"])
@@ -88,6 +93,7 @@ def main() -> None:
         mechanism={"name": "ours:mechanism", "clients_per_round": given.seats},
         train={"epochs": given.epochs, "batch_size": given.batch, "lr": given.lr, "momentum": given.momentum},
         run={"rounds": given.rounds},
+        engine={"graphs": True} if "graphs" in sys.argv[1:-1] else {},
     )
     with tempfile.TemporaryDirectory() as folder:
         hanse.run(experiment, out=Path(folder) / "run", observers=[Times(Clock())])

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from common import Clock, given_job
+from common import given_job
+from job_files import Clock
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -20,6 +21,7 @@ from pfl.callback.central_evaluation import CentralEvaluationCallback
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.pytorch import PyTorchTensorDataset
 from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
+from pfl.internal.ops.pytorch_ops import get_default_device
 from pfl.internal.ops.selector import get_framework_module
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
@@ -32,7 +34,7 @@ class Reshuffled(PyTorchTensorDataset):
         if batch_size is None or batch_size >= len(self):
             yield self.raw_data
             return
-        order = torch.randperm(len(self))
+        order = torch.randperm(len(self), device=self.raw_data[0].device)
         for taken in order.split(batch_size):
             yield [tensor[taken] for tensor in self.raw_data]
 
@@ -70,7 +72,8 @@ def main() -> None:
     given = job.given
     if "WORLD_SIZE" in os.environ:
         torch.set_num_threads(1)
-    (x, y), test = job.load("train"), job.load("test")
+    device = get_default_device()
+    (x, y), test = ([tensor.to(device) for tensor in job.load(part)] for part in ("train", "test"))
     module = job.model()
 
     def loss(x: torch.Tensor, y: torch.Tensor, eval: bool = False) -> torch.Tensor:
@@ -104,10 +107,10 @@ def main() -> None:
         local_num_epochs=given.epochs, local_learning_rate=given.lr, local_batch_size=given.batch
     )
     central = CentralEvaluationCallback(
-        PyTorchTensorDataset(test), NNEvalHyperParams(local_batch_size=10_000 if given.model == "mlp" else 1_000)
+        PyTorchTensorDataset(tuple(test)), NNEvalHyperParams(local_batch_size=10_000 if given.model == "mlp" else 1_000)
     )
     if int(os.environ.get("RANK", "0")) == 0:
-        clock.ready()
+        clock.ready(int(os.environ.get("WORLD_SIZE", "1")), torch.get_num_threads())
     FederatedAveraging().run(
         algorithm_params=settings,
         backend=SimulatedBackend(training_data=data, val_data=data),

@@ -218,7 +218,7 @@ def settle(
         return choice, problem, engine, []
     engine.close()
     said = f"warning: engine.train: {choice.engine!r} {wrong}; each model is trained and scored by the module itself"
-    choice, problem = replace(choice, engine="sequential"), replace(problem, plain=True)
+    choice, problem = replace(choice, engine="sequential", graphs=False), replace(problem, plain=True)
     engine = make_engine(choice, problem, device, precision)
     left = disagreement(engine, problem, row, samples, device)
     if left is None:

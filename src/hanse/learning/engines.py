@@ -41,13 +41,14 @@ _SGD_ONLY = "its steps are SGD's, and train.optimizer asks for others"
 @dataclass(frozen=True)
 class EngineChoice:
     """An engine and its settings: intra-op ``threads`` of one program, ``workers`` threads that each train seats of
-    their own. ``why`` explains the choice in lines.
+    their own, steps as CUDA ``graphs``. ``why`` explains the choice in lines.
     """
 
     engine: str
     threads: int
     workers: int
     why: Sequence[str] = field(default=(), compare=False)
+    graphs: bool = False
 
     @property
     def label(self) -> str:
@@ -55,7 +56,8 @@ class EngineChoice:
         if self.workers > 1:
             what = "stacks" if self.engine == "stacked" else "seats"
             return f"{self.engine} ({self.workers} {what} side by side, 1 thread each)"
-        return f"{self.engine} ({self.threads} thread{'s' if self.threads > 1 else ''})"
+        graphs = ", CUDA graphs" if self.graphs else ""
+        return f"{self.engine} ({self.threads} thread{'s' if self.threads > 1 else ''}{graphs})"
 
 
 def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", engine: str = "auto") -> EngineChoice:
@@ -102,9 +104,10 @@ def choose(
     precision: Precision = "float32",
     payload: bool = False,
     own_loop: bool = False,
+    graphs: bool = False,
 ) -> EngineChoice:
     """Return the engine for rounds of ``seats`` and batches of ``batch``; what is given (``train``, ``threads``,
-    ``workers``) is kept, and one of ``threads`` and ``workers`` means 1 of the other.
+    ``workers``, ``graphs``) is kept, and one of ``threads`` and ``workers`` means 1 of the other.
 
     ``initial [P]`` and a ``few`` samples tell whether torch.func can batch the model; seats with a ``payload`` beside
     their task are not batched: it may add a loss of its own; nor are those that an ``own_loop`` of the user's trains.
@@ -124,9 +127,22 @@ def choose(
         if found.engine == "native":  # its threads train a seat each, whichever name they are given by
             threads, workers = 1, threads if workers in (None, 1) else workers
         found = replace(found, threads=threads or 1, workers=workers or 1)
+    if graphs:
+        _refuse_graphs(found, device)
+        found = replace(found, graphs=True)
     if precision == "bf16" and found.engine != "sequential":
         notes.append(f"{found.engine}: computes in float32, where bf16 gains nothing")
     return replace(found, why=[*notes, f"{found.label}: for {kind}, {seats} seats, {cores} threads, {device}"])
+
+
+def _refuse_graphs(choice: EngineChoice, device: str) -> None:
+    """Raise UserError where steps cannot be CUDA graphs."""
+    if device != "cuda":
+        raise UserError(f"engine.graphs is true, but the device is {device!r}; CUDA graphs need a CUDA device")
+    if choice.engine != "stacked":
+        raise UserError(f"engine.graphs is true, but the engine is {choice.engine!r}; only 'stacked' has graphs")
+    if choice.workers > 1:
+        raise UserError(f"engine.graphs is true, and engine.workers {choice.workers}; graphs need 1 worker")
 
 
 def _kind(
@@ -164,7 +180,7 @@ def make_engine(
         case "native":
             return NativeEngine(problem, choice.workers)
         case "stacked":
-            return StackedEngine(problem, device, choice.threads, choice.workers)
+            return StackedEngine(problem, device, choice.threads, choice.workers, graphs=choice.graphs)
         case "vmapped":
             return VmappedEngine(problem, device, choice.threads)
         case "sequential":

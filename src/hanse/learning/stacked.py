@@ -8,6 +8,7 @@ sorted by their number of steps; each step works on the *active prefix*, so fini
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, FlatPool, SeatPlan, deal_seats, group_seats, plan_seats
+from hanse.learning.graphs import Graphs, Steps
 from hanse.learning.job import Problem, SeatJob, TrainedRows, refuse_unfit, smallest_batch
 from hanse.learning.program import ActiveProgram, Program, read_stack
 from hanse.learning.scoring import Scorer, ScoringEngine
@@ -27,8 +29,8 @@ class StackedEngine(ScoringEngine):
     """Trains seats stacked; for models that :func:`hanse.learning.program.read_stack` can read.
 
     With ``workers`` above 1 the seats are split over as many threads of this process, each stacking its own with one
-    intra-op thread; else one program uses ``threads`` (None keeps PyTorch's setting). Raises ValueError for any other
-    model.
+    intra-op thread; else one program uses ``threads`` (None keeps PyTorch's setting). ``graphs``: on a CUDA device,
+    steps are recorded and replayed (:mod:`hanse.learning.graphs`). Raises ValueError for any other model.
     """
 
     name = "stacked"
@@ -40,6 +42,7 @@ class StackedEngine(ScoringEngine):
         threads: int | None = None,
         workers: int = 1,
         dtype: torch.dtype = torch.float32,
+        graphs: bool = False,
     ) -> None:
         specs = read_stack(problem)
         if specs is None:
@@ -51,6 +54,7 @@ class StackedEngine(ScoringEngine):
         self.scorer = Scorer(problem, self.device, dtype, crew=self.crew)
         self._programs: list[dict[tuple[int, int], Program]] = [{} for _ in range(workers)]
         self._pool = FlatPool(problem, self.device, dtype)
+        self._graphs: WeakKeyDictionary[Program, Graphs] | None = WeakKeyDictionary() if graphs else None
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
         """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged."""
@@ -107,7 +111,7 @@ class StackedEngine(ScoringEngine):
     ) -> NDArray[np.float64]:
         """Train one group, sorted by steps, longest first; return the reported losses ``[S]``."""
         program.start(jobs, recipe)
-        batches = Batches.of(plans, self.device, self.dtype)
+        batches, steps = Batches.of(plans, self.device, self.dtype), self._steps_of(program)
         for begin, end, active, width in batches.segments:
             bound = program.bind(active, width)
             taken = batches.samples[begin:end, :active, :width].reshape(end - begin, -1)
@@ -115,8 +119,12 @@ class StackedEngine(ScoringEngine):
             weights = batches.weights[begin:end, :active, :width].unsqueeze(2)
             tally = batches.tally[begin:end, :active, :width].unsqueeze(2)
             counted = batches.reports[begin:end]
-            _steps(bound, x, taken, targets.contiguous(), weights.contiguous(), tally, counted, recipe.momentum, lr)
+            steps(bound, x, taken, targets.contiguous(), weights.contiguous(), tally, counted, recipe.momentum, lr)
         return program.total.view(-1).double().cpu().numpy().copy()
+
+    def _steps_of(self, program: Program) -> Steps:
+        """Return what takes a program's steps: the function itself, or its graphs."""
+        return _steps if self._graphs is None else self._graphs.setdefault(program, Graphs(_steps))
 
 
 def _steps(

@@ -253,7 +253,8 @@ class EngineSection(Section):
     place: it trains the same models, bit for bit.
 
     ``precision = "bf16"`` pays for CNNs on processors with bfloat16 instructions; their accuracy stayed within the
-    seeds' deviation on Fashion-MNIST and CIFAR-10 (``benchmarks/bf16.py``). MLPs gain nothing.
+    seeds' deviation on Fashion-MNIST and CIFAR-10 (``benchmarks/bf16.py``). MLPs gain nothing. ``graphs``: on a CUDA
+    device, the stacked engine records its steps and replays them.
     """
 
     train: Literal["auto", "native", "stacked", "vmapped", "sequential"] = "auto"
@@ -261,6 +262,7 @@ class EngineSection(Section):
     workers: Positive | None = None
     device: str = "auto"
     precision: Literal["float32", "bf16"] = "float32"
+    graphs: bool | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -470,6 +470,7 @@ def settle_engine(
             "threads": choice.threads,
             "workers": choice.workers,
             "device": str(blueprint.device),
+            "graphs": choice.graphs or None,
         }
     )
     experiment = experiment.model_copy(update={"engine": section})
@@ -587,6 +588,7 @@ def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
         precision=section.precision,
         payload=blueprint.mechanism.train.payload is not None,
         own_loop=blueprint.loop is not None,
+        graphs=bool(section.graphs),
     )
 
 

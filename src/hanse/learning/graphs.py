@@ -1,0 +1,119 @@
+"""Segments of a stacked training as CUDA graphs: recorded once, then replayed with new samples.
+
+A step of small layers is some twenty short kernels, and a card waits for Python between them. A graph is launched at
+once. It has fixed addresses and fixed numbers, so a segment is recorded anew for other shapes, another learning rate or
+momentum, and what changes from round to round (which samples, what pulls) is copied to where the recorded kernels read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hanse.learning.program import ActiveProgram
+
+_MOST = 16  # graphs of one program: rounds of ever new shapes do not fill the card
+
+Capture = Callable[[Callable[[], None]], Callable[[], None]]
+
+
+class Steps(Protocol):
+    """The steps of one segment: the same seats and the same batch width throughout."""
+
+    def __call__(
+        self,
+        bound: ActiveProgram,
+        x: Tensor,
+        taken: Tensor,
+        targets: Tensor,
+        weights: Tensor,
+        tally: Tensor,
+        counted: Sequence[bool],
+        momentum: float,
+        lr: float,
+    ) -> None:
+        """Train ``bound`` on samples ``x[taken[t]]`` at step t."""
+        ...
+
+
+def cuda_capture(work: Callable[[], None]) -> Callable[[], None]:
+    """Record what ``work`` launches, without running it; return what runs it."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A graph, and all that its kernels read and write: none of it may be freed before the graph is."""
+
+    replay: Callable[[], None]
+    bound: ActiveProgram
+    x: Tensor
+    batches: Sequence[Tensor]
+
+
+class Graphs:
+    """Runs the ``steps`` of one program's segments: as they are where a segment is new, which warms up the card's
+    libraries; recorded when it comes again; then replayed.
+    """
+
+    def __init__(self, steps: Steps, capture: Capture = cuda_capture) -> None:
+        self.steps, self.capture = steps, capture
+        self._met: set[tuple[object, ...]] = set()
+        self._kept: dict[tuple[object, ...], _Recorded] = {}
+
+    def __call__(
+        self,
+        bound: ActiveProgram,
+        x: Tensor,
+        taken: Tensor,
+        targets: Tensor,
+        weights: Tensor,
+        tally: Tensor,
+        counted: Sequence[bool],
+        momentum: float,
+        lr: float,
+    ) -> None:
+        """Train ``bound`` on a segment."""
+        batches = (taken, targets, weights, tally)
+        key = _key(bound, x, batches, counted, momentum, lr)
+        if key not in self._met:
+            if len(self._met) >= _MOST:
+                self._met.clear()
+                self._kept.clear()
+            self._met.add(key)
+            self.steps(bound, x, *batches, counted, momentum, lr)
+            return
+        if key not in self._kept:
+            still = (taken.clone(), targets.clone(), weights.clone(), tally.clone())
+            replay = self.capture(lambda: self.steps(bound, x, *still, counted, momentum, lr))
+            self._kept[key] = _Recorded(replay, bound, x, still)
+        recorded = self._kept[key]
+        for old, new in zip(_changing(recorded.bound), _changing(bound), strict=True):
+            if old is not new:
+                old.copy_(new)
+        for old, new in zip(recorded.batches, batches, strict=True):
+            old.copy_(new)
+        recorded.replay()
+
+
+def _changing(bound: ActiveProgram) -> list[Tensor]:
+    """Return what pulls, tensors that are new in every round."""
+    pull = bound.pull if isinstance(bound.pull, list) else []
+    return [*pull, *(bound.constant or [])]
+
+
+def _key(
+    bound: ActiveProgram, x: Tensor, batches: Sequence[Tensor], counted: Sequence[bool], momentum: float, lr: float
+) -> tuple[object, ...]:
+    """Return all that is fixed in a graph: shapes, addresses and numbers."""
+    shapes = tuple((part.shape, part.dtype) for part in batches)
+    pulls = tuple(part.shape for part in _changing(bound))
+    scalar = None if isinstance(bound.pull, list) else bound.pull
+    return (x.data_ptr(), x.shape, shapes, pulls, scalar, bound.constant is None, tuple(counted), momentum, lr)
