@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -279,6 +280,8 @@ def in_processes(
     waiting = list(reversed(jobs))
     crew: list[_Worker] = []
     forked = may_fork(jobs)
+    if forked:
+        import_module("hanse.runs.experiment")  # what every job imports: here once
     for _ in range(min(workers, len(jobs))):
         crew.append(_Worker.start(work, crew, forked))
         crew[-1].give(waiting.pop())
@@ -347,7 +350,7 @@ class _Worker:
     def start(cls, work: Work, crew: Sequence[_Worker], forked: bool) -> _Worker:
         """Start a process beside the ``crew``: a fork of this one, or a new interpreter."""
         here, there = multiprocessing.Pipe()
-        context = multiprocessing.get_context("fork" if forked else "spawn")
+        context: Any = multiprocessing.get_context("fork" if forked else "spawn")
         # a fork has our ends of all pipes: with one of them open, its own or another's would not end when we do
         ours = [here, *(worker.pipe for worker in crew)] if forked else []
         process = context.Process(target=_serve, args=(there, work, ours), daemon=True)
