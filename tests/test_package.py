@@ -12,7 +12,7 @@ PACKAGE = ROOT / "src" / "hanse"
 def test_the_wheel_has_every_template_page_and_migration() -> None:
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     installed = {file for pattern in tools["package-data"]["hanse"] for file in PACKAGE.glob(pattern)}
-    there = {p for p in PACKAGE.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
+    there = {p for p in PACKAGE.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc", ".so")}
     assert there - installed == set()
     assert len(installed) > 20
     folders = {p.parent for p in PACKAGE.rglob("*.py")}

@@ -92,7 +92,7 @@ SET = ["run", "exp.toml", "--set"]
         ([*SET, "mechanism.weigh=gtflatt"], "mechanism.weigh: 'gtflatt': no such name; did you mean 'gtflat'?"),
         ([*SET, "clients.policy=nice"], "clients.policy: 'nice': no such name; allowed: best_tier, budget_limited"),
         ([*SET, "behaviour.noisy.sigma=-1"], "behaviour.noisy.sigma: -1: input should be greater than or equal to 0"),
-        ([*SET, "engine.train=fast"], "engine.train: 'fast': input should be 'auto', 'stacked'"),
+        ([*SET, "engine.train=fast"], "engine.train: 'fast': input should be 'auto', 'native', 'stacked'"),
         (["run", "broken.toml"], "broken.toml: not valid TOML: Unclosed array (at end of document)"),
         (["run", "."], ".: is a folder; an experiment is a TOML file"),
         (["run", "exp.toml", "--out", "done"], "--out done: exists already; give another folder, --overwrite, or"),

@@ -512,11 +512,15 @@ def test_state_that_a_copy_cannot_carry_is_a_gap(strategy: type[Strategy], said:
     assert all(seat.value is None and seat.weight is None for seat in load_run(tmp_path / "run").clients)
 
 
+BEGUN = time.perf_counter()
+
+
 class Timed(FedMedian):
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         arrays, metrics = super().aggregate_train(server_round, replies)
         assert arrays is not None
-        return ArrayRecord({k: Array(a.numpy() + time.perf_counter()) for k, a in arrays.items()}), metrics
+        passed = 1e3 * (time.perf_counter() - BEGUN)  # of a day's seconds float32 would not see the next call
+        return ArrayRecord({k: Array(a.numpy() + passed) for k, a in arrays.items()}), metrics
 
 
 def test_an_aggregate_that_a_copy_makes_otherwise_is_a_gap(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
 
-from .helpers import jobs_of, made, oracle
+from .helpers import COMPILED, DENSE, jobs_of, made, oracle
 
 USER = "tests.learning.usermodels:"
 RECIPE = Recipe(epochs=2, batch_size=10, lr=0.05, momentum=0.5)
@@ -43,6 +43,11 @@ MNIST_MLP = 50 * 40_785  # multiplications of a seat's step: batch times P
         (("other", 10, MNIST_MLP, 2), ("sequential", 1, 1)),
         (("other", 10, 50 * 669_706, 2), ("sequential", 1, 2)),
         (("layers", 10, MNIST_MLP, 16, "cuda"), ("stacked", 1, 1)),
+        (("dense", 10, MNIST_MLP, 2), ("native", 1, 2)),
+        (("dense", 3, MNIST_MLP, 8), ("native", 1, 3)),
+        (("dense", 1, MNIST_MLP, 2), ("native", 1, 1)),
+        (("dense", 10, 20 * 610, 2), ("native", 1, 1)),
+        (("dense", 10, MNIST_MLP, 2, "cpu", "stacked"), ("stacked", 2, 1)),
         (("images", 10, MNIST_MLP, 16, "cuda"), ("sequential", 1, 1)),
         (("layers", 10, MNIST_MLP, 2, "cpu", "sequential"), ("sequential", 1, 1)),
     ],
@@ -72,7 +77,8 @@ def test_nothing_is_timed_and_nothing_written(monkeypatch: pytest.MonkeyPatch, t
 @pytest.mark.parametrize(
     ("name", "engine", "why"),
     [
-        ("mlp", "stacked", "for layers, 10 seats"),
+        ("mlp", DENSE, f"for {'dense' if COMPILED else 'layers'}, 10 seats"),
+        (USER + "normalised", "stacked", "for layers, 10 seats"),
         ("cnn_small", "sequential", "for images, 10 seats"),
         (USER + "residual", "vmapped", "for batched, 10 seats"),
         (USER + "dropping", "sequential", "vmapped: it draws random numbers"),
@@ -91,6 +97,13 @@ def test_every_model_gets_an_engine_that_trains_it(name: str, engine: str, why: 
     assert float((trained.rows - oracle(problem, pool, jobs, recipe).rows).abs().max()) < 1e-4
 
 
+def test_models_that_do_not_fit_the_cache_are_stacked() -> None:
+    small, large = (build_problem("mlp", (1, 28, 28), 10, 1, hidden=[width]) for width in (300, 350))
+    assert [chosen(*model).engine for model in (small, large)] == [DENSE, "stacked"]
+    if COMPILED:
+        assert chosen(*large, train="native").engine == "native"
+
+
 def test_what_is_asked_for_is_kept() -> None:
     cnn, mlp = (build_problem(name, (1, 28, 28), 10, 1) for name in ("cnn_small", "mlp"))
     assert chosen(*cnn, train="sequential", threads=1, workers=2) == EngineChoice("sequential", 1, 2)
@@ -101,7 +114,7 @@ def test_what_is_asked_for_is_kept() -> None:
         assert asked == EngineChoice("stacked", threads, workers)
     with pytest.raises(UserError, match="workers use 1 thread each"):
         chosen(*mlp, train="stacked", threads=2, workers=2)
-    with pytest.raises(UserError, match=r"engine\.train is 'stacked', but it cannot train this model: stacked"):
+    with pytest.raises(UserError, match=r"engine\.train is 'stacked', but it cannot train this model: the model"):
         chosen(*cnn, train="stacked")
     with pytest.raises(UserError, match=r"engine\.train is 'vmapped'.*random numbers"):
         chosen(*build_problem(USER + "dropping", (1, 28, 28), 10, 1), train="vmapped")
@@ -109,7 +122,7 @@ def test_what_is_asked_for_is_kept() -> None:
 
 def test_engines_without_bf16_say_so() -> None:
     mlp, cnn = (build_problem(name, (1, 28, 28), 10, 1) for name in ("mlp", "cnn_small"))
-    assert chosen(*mlp, precision="bf16").why[0] == "stacked: computes in float32, where bf16 gains nothing"
+    assert f"{DENSE}: computes in float32, where bf16 gains nothing" in chosen(*mlp, precision="bf16").why
     assert not any("bf16" in line for line in chosen(*cnn, precision="bf16").why)
 
 
@@ -125,7 +138,7 @@ def test_the_choice_is_written_into_the_run(tmp_path: Path) -> None:
     run = hanse.run(hanse.Experiment(**EXPERIMENT), out=tmp_path / "r")
     engine = hanse.Experiment.read(tmp_path / "r" / "config.toml").engine
     assert engine == run.experiment.engine
-    assert (engine.train, engine.threads, engine.workers) == ("stacked", 1, 1)
+    assert (engine.train, engine.threads, engine.workers) == (DENSE, 1, 1)
 
 
 def test_a_run_of_worker_processes_goes_on_with_the_same_bits(tmp_path: Path) -> None:

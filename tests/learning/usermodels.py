@@ -51,6 +51,11 @@ def centred(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
     return Centred(prod(input_shape), num_classes or 1)
 
 
+def normalised(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
+    layers = [nn.Linear(torch.Size(input_shape).numel(), 8), nn.BatchNorm1d(8), nn.ReLU()]
+    return nn.Sequential(nn.Flatten(), *layers, nn.Linear(8, num_classes or 1))
+
+
 def failing(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
     return Failing(prod(input_shape), num_classes or 1)
 

@@ -193,7 +193,7 @@ def test_the_automatic_choice_avoids_them_and_says_why() -> None:
     choice = choose(world.problem, row, recipe, pool, seats=2, batch=8, payload=True)
     assert choice.engine == "sequential"
     assert any(line.startswith("stacked: it cannot add the loss of the payload") for line in choice.why)
-    assert choose(world.problem, row, recipe, pool, seats=2, batch=8).engine == "stacked"
+    assert choose(world.problem, row, recipe, pool, seats=2, batch=8).engine in ("native", "stacked")
 
 
 def test_it_beats_fedavg_on_skewed_digits() -> None:

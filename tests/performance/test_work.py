@@ -16,12 +16,13 @@ import pytest
 import torch
 from torch import Tensor
 from work_counter import Work, counting, same_everywhere
-from work_jobs import BATCH, MLP, a_round, cnn_step, coalition_work, gtg_models, mlp_start, mlp_step
+from work_jobs import BATCH, MLP, a_round, cnn_step, coalition_work, gtg_models, mlp_start, mlp_step, native_step
 
 from hanse.learning import scoring
 from hanse.learning.blocks import BLOCKS
 from hanse.learning.layers import Linear
 from hanse.learning.local import Trainer
+from hanse.learning.native.library import library
 from hanse.learning.program import ActiveProgram
 from hanse.learning.scoring import Scorer
 
@@ -113,6 +114,13 @@ def gate_gtg(players: int, requests: int, distinct: int) -> None:
 def test_mlp_training(seats: int) -> None:
     gate_mlp_step(seats)
     gate_mlp_start(seats)
+
+
+@pytest.mark.skipif(isinstance(library(), str), reason=str(library()))
+@pytest.mark.parametrize("seats", [1, 10])
+def test_compiled_training_does_nothing_between_steps(seats: int) -> None:
+    work = native_step(seats)
+    assert (work.calls, work.bytes) == (0, 0)
 
 
 def test_cnn_training() -> None:

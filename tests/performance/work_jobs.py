@@ -15,6 +15,7 @@ from hanse.games import shapley
 from hanse.learning.coalitions import Coalitions
 from hanse.learning.job import Engine, SeatJob
 from hanse.learning.models import build_problem
+from hanse.learning.native.engine import NativeEngine
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 
@@ -53,6 +54,12 @@ def per_step(more: Work, less: Work, steps: int) -> Work:
 def mlp_step(seats: int) -> Work:
     problem, row = build_problem("mlp", (1, 28, 28), 10, 0, hidden=[50, 25])
     return a_step(StackedEngine(problem, threads=1), (1, 28, 28), row, seats)
+
+
+def native_step(seats: int) -> Work:
+    """The work that PyTorch does of a step of the compiled engine's."""
+    problem, row = build_problem("mlp", (1, 28, 28), 10, 0, hidden=[50, 25])
+    return a_step(NativeEngine(problem), (1, 28, 28), row, seats)
 
 
 def cnn_step() -> Work:

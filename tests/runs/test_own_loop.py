@@ -386,7 +386,7 @@ def test_what_a_loop_leaves_behind_reaches_no_other_seat() -> None:
         (
             "user_loops:fit",
             {"engine": {"train": "stacked"}},
-            "engine.train is 'stacked', but it cannot train this model: stacked: the training loop of train.loop runs "
+            "engine.train is 'stacked', but it cannot train this model: the training loop of train.loop runs "
             "the module itself",
         ),
     ],

@@ -12,10 +12,33 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.core.recipe import Recipe
-from hanse.learning.job import SeatJob, plan_of
+from hanse.data.samples import Samples
+from hanse.learning.job import Problem, SeatJob, plan_of
 
 _STEP_COST = 2e7  # the overhead of one batched step, in multiplications: it decides how seats are grouped
 _GROUP_BYTES = 256 << 20  # parameters and velocities of one group of seats
+
+
+class FlatPool:
+    """A pool's samples flat ``[n, d]`` and its targets, on a device; kept while the pool is the same."""
+
+    def __init__(self, problem: Problem, device: torch.device, dtype: torch.dtype) -> None:
+        self.problem, self.device, self.dtype = problem, device, dtype
+        self._kept: tuple[Samples, Tensor, Tensor] | None = None
+
+    def of(self, pool: Samples) -> tuple[Tensor, Tensor]:
+        """Return samples and targets (labels ``[n]``, numbers ``[n, k]``)."""
+        if self._kept is None or self._kept[0] is not pool:
+            x = pool.x.reshape(len(pool), -1).to(device=self.device, dtype=self.dtype).contiguous()
+            y = pool.y.to(self.device)
+            if self.problem.regression:
+                y = y.to(self.dtype).reshape(len(pool), -1)
+            self._kept = (pool, x, y.contiguous())
+        return self._kept[1], self._kept[2]
+
+    def clear(self) -> None:
+        """Forget the pool."""
+        self._kept = None
 
 
 @dataclass(frozen=True)

@@ -18,17 +18,20 @@ from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.job import Engine, Problem
 from hanse.learning.local import Precision, has_convolutions
+from hanse.learning.native.engine import NativeEngine
+from hanse.learning.native.library import why_not_native
 from hanse.learning.program import read_stack
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 from hanse.learning.vmapped import VmappedEngine, why_not_vmapped
 
-Kind = Literal["layers", "images", "texts", "batched", "other"]
+Kind = Literal["dense", "layers", "images", "texts", "batched", "other"]
 
 _A_THREAD = 1_000_000  # multiplications of a step from which one more thread pays
 _MOST = 4  # threads of one program: beyond these nothing has been measured
 _LARGE = 8_000_000  # multiplications of a seat's step from which its operators outweigh Python's part
+_CACHED = 250_000  # parameters up to which a model and its velocities stay in a core's own cache
 _FEW = 8  # seats from which batching by torch.func pays for what it costs
 _PAYLOAD = "it cannot add the loss of the payload that the mechanism sends beside its training tasks"
 _OWN_LOOP = "the training loop of train.loop runs the module itself"
@@ -58,16 +61,20 @@ class EngineChoice:
 def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", engine: str = "auto") -> EngineChoice:
     """Return the engine for ``seats`` models of a ``kind`` on a device ("cpu", "cuda") with so many ``cores``.
 
-    ``work`` is the multiplications of one seat's step, taken as its batch times P. The kinds are "layers" (a sequence
-    of known layers), "images" (2-d convolutions), "texts" (a label at every position, or recurrent layers), "batched"
-    (any other that torch.func can batch) and "other". Where ``engine`` is given, its threads are chosen.
+    ``work`` is the multiplications of one seat's step, taken as its batch times P. The kinds are "dense" (linear layers
+    that compiled code can train here), "layers" (a sequence of known layers), "images" (2-d convolutions), "texts" (a
+    label at every position, or recurrent layers), "batched" (any other that torch.func can batch) and "other". Where
+    ``engine`` is given, its threads are chosen.
     """
     large = kind in ("images", "texts") or work >= _LARGE
     if engine == "auto":
         batches = kind == "batched" and seats >= _FEW and not large
-        engine = "stacked" if kind == "layers" else "vmapped" if batches else "sequential"
+        by_kind = {"dense": "native", "layers": "stacked"}
+        engine = by_kind.get(kind, "vmapped" if batches else "sequential")
     if device != "cpu":
         return EngineChoice(engine, 1, 1)
+    if engine == "native":  # every seat is trained by one thread, and in one call
+        return EngineChoice(engine, 1, max(1, min(cores, seats, seats * work // _A_THREAD)))
     if engine != "sequential":  # one program for all seats: its operators are split over threads
         return EngineChoice(engine, _threads(seats * work, cores), 1)
     if seats == 1:
@@ -107,13 +114,15 @@ def choose(
         raise UserError(f"engine.threads is {threads} and engine.workers {workers}; several workers use 1 thread each")
     device = torch.device(device).type
     unfit = _OWN_LOOP if own_loop else _PAYLOAD if payload else _SGD_ONLY if recipe.optimizer != "sgd" else None
-    kind, unable = _kind(problem, initial, few, unfit, train)
+    kind, unable = _kind(problem, initial, few, unfit, train, device)
     notes = [f"{engine}: {reason}" for engine, reason in unable.items()]
     if train in unable:
-        raise UserError(f"engine.train is {train!r}, but it cannot train this model: {'; '.join(notes)}")
+        raise UserError(f"engine.train is {train!r}, but it cannot train this model: {unable[train]}")
     cores = torch.get_num_threads()
     found = rule(kind, seats, batch * problem.layout.num_parameters, cores, device, train)
     if threads or workers:
+        if found.engine == "native":  # its threads train a seat each, whichever name they are given by
+            threads, workers = 1, threads if workers in (None, 1) else workers
         found = replace(found, threads=threads or 1, workers=workers or 1)
     if precision == "bf16" and found.engine != "sequential":
         notes.append(f"{found.engine}: computes in float32, where bf16 gains nothing")
@@ -121,15 +130,18 @@ def choose(
 
 
 def _kind(
-    problem: Problem, initial: Tensor, few: Samples, unfit: str | None, train: str
+    problem: Problem, initial: Tensor, few: Samples, unfit: str | None, train: str, device: str
 ) -> tuple[Kind, dict[str, str]]:
     """Return the kind of a model, and why which engines cannot train it: ``unfit`` if none that batches seats can."""
     module = problem.module
     texts = is_text(few) or any(isinstance(m, nn.RNNBase) for m in module.modules())
     plain: Kind = "images" if has_convolutions(module) else "texts" if texts else "other"
     if unfit:
-        return plain, {"stacked": unfit, "vmapped": unfit}
+        return plain, {"native": unfit, "stacked": unfit, "vmapped": unfit}
     unable, stacks = {}, read_stack(problem) is not None
+    no_native = why_not_native(problem) if device == "cpu" else "it trains on the CPU"
+    if no_native is not None and (stacks or train == "native"):
+        unable["native"] = no_native
     if not stacks:
         unable["stacked"] = "the model is not a sequence of layers that can be stacked"
     tried = train == "auto" and not stacks and plain == "other"
@@ -138,7 +150,8 @@ def _kind(
         if reason:
             unable["vmapped"] = reason
     if stacks:
-        return "layers", unable
+        small = problem.layout.num_parameters <= _CACHED or train == "native"
+        return "dense" if no_native is None and small else "layers", unable
     return "batched" if tried and "vmapped" not in unable else plain, unable
 
 
@@ -148,13 +161,15 @@ def make_engine(
     """Return the chosen engine. ``precision`` "bf16" concerns the engines that run the module itself."""
     device = torch.device(device)
     match choice.engine:
+        case "native":
+            return NativeEngine(problem, choice.workers)
         case "stacked":
             return StackedEngine(problem, device, choice.threads, choice.workers)
         case "vmapped":
             return VmappedEngine(problem, device, choice.threads)
         case "sequential":
             return SequentialEngine(problem, device, choice.threads, choice.workers, precision)
-    raise UserError(f"engine is {choice.engine!r}; allowed: stacked, vmapped, sequential")
+    raise UserError(f"engine is {choice.engine!r}; allowed: native, stacked, vmapped, sequential")
 
 
 def pick_device(name: str) -> torch.device:

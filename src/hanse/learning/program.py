@@ -209,7 +209,9 @@ class Program:
         self.constant = None
         if any(job.tilt is not None or (job.centre is not None and job.mu) for job in jobs):
             self.constant = self._empty(self.trained)
-            self._spread([_constant(job, self.dtype) for job in jobs], self.constant)
+            none = torch.zeros_like(jobs[0].start, dtype=self.dtype)
+            given = [constant_of(job, self.dtype) for job in jobs]
+            self._spread([none if one is None else one for one in given], self.constant)
 
     def store(self, rows: Tensor, seats: Sequence[int]) -> None:
         """Copy the trained rows into ``rows[seats]``."""
@@ -296,8 +298,10 @@ def loss_layer(problem: Problem, out: Tensor, total: Tensor) -> Loss:
     return CrossEntropy(out, total) if problem.loss == "cross_entropy" else SquaredError(out, total)
 
 
-def _constant(job: SeatJob, dtype: torch.dtype) -> Tensor:
-    """Return the part of the gradient that does not move: ``tilt - mu centre``."""
+def constant_of(job: SeatJob, dtype: torch.dtype) -> Tensor | None:
+    """Return the part of the gradient that does not move: ``tilt - mu centre`` (None: there is none)."""
+    if job.tilt is None and (job.centre is None or not job.mu):
+        return None
     constant = torch.zeros_like(job.start, dtype=dtype)
     if job.tilt is not None:
         constant.add_(job.tilt)

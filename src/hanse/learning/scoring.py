@@ -128,7 +128,9 @@ class ScoringEngine:
 
 
 class Scorer:
-    """Scores rows of one problem; a crew of threads shares the work. ``rights``: right answers are counted, too."""
+    """Scores rows of one problem; a crew of threads shares the work. ``rights``: right answers are counted, too.
+    ``dense``: compiled code gives the outputs ``[C, k, m]`` of rows on the same samples ``[m, d]``.
+    """
 
     def __init__(
         self,
@@ -138,11 +140,12 @@ class Scorer:
         precision: Precision = "float32",
         crew: Crew | None = None,
         rights: bool = True,
+        dense: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         self.problem, self.device, self.dtype, self.precision = problem, device, dtype, precision
         self.specs = read_stack(problem)
         self.convolutions = read_convolutions(problem) if self.specs is None and precision == "float32" else None
-        self.crew, self.rights = crew or Crew(1), rights
+        self.crew, self.rights, self.dense = crew or Crew(1), rights, dense
         self._trainers: list[Trainer] = []
 
     def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
@@ -307,6 +310,9 @@ class Scorer:
         """Return what gives the outputs ``[C', k, m]`` of the p-th chunk of models on a chunk of samples."""
         if self.mixes(models):
             return self._mixed_first(models, parts, pool, cuts)
+        if self.dense is not None:
+            dense = self.dense
+            return lambda p, cut, x: dense(models[parts[p]], self._inputs(x))
         blocks = [self._blocks(models[part]) for part in parts]
         if self.specs is not None:
             specs = self.specs

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.batches import Batches, SeatPlan, deal_seats, group_seats, plan_seats
+from hanse.learning.batches import Batches, FlatPool, SeatPlan, deal_seats, group_seats, plan_seats
 from hanse.learning.job import Problem, SeatJob, TrainedRows, refuse_unfit, smallest_batch
 from hanse.learning.program import ActiveProgram, Program, read_stack
 from hanse.learning.scoring import Scorer, ScoringEngine
@@ -50,7 +50,7 @@ class StackedEngine(ScoringEngine):
         self.crew = Crew(workers)
         self.scorer = Scorer(problem, self.device, dtype, crew=self.crew)
         self._programs: list[dict[tuple[int, int], Program]] = [{} for _ in range(workers)]
-        self._pool: tuple[Samples, Tensor, Tensor] | None = None
+        self._pool = FlatPool(problem, self.device, dtype)
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
         """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged."""
@@ -59,7 +59,7 @@ class StackedEngine(ScoringEngine):
         losses = np.full(len(jobs), np.nan)
         steps = np.zeros(len(jobs), dtype=np.int64)
         with intra_op(self.threads), torch.no_grad():
-            x, y = self._resident(pool)
+            x, y = self._pool.of(pool)
             plans = plan_seats(jobs, recipe, self.smallest)
             groups = [
                 group
@@ -84,18 +84,8 @@ class StackedEngine(ScoringEngine):
         """Release the buffers."""
         for programs in self._programs:
             programs.clear()
-        self._pool = None
+        self._pool.clear()
         self.crew.close()
-
-    def _resident(self, pool: Samples) -> tuple[Tensor, Tensor]:
-        """Return the pool's samples flat ``[n, d]`` and its targets, on the device; kept while the pool is the same."""
-        if self._pool is None or self._pool[0] is not pool:
-            x = pool.x.reshape(len(pool), -1).to(device=self.device, dtype=self.dtype)
-            y = pool.y.to(self.device)
-            if self.problem.regression:
-                y = y.to(self.dtype).reshape(len(pool), -1)
-            self._pool = (pool, x, y)
-        return self._pool[1], self._pool[2]
 
     def _program(self, worker: int, seats: int, width: int) -> Program:
         key, programs = (seats, width), self._programs[worker]

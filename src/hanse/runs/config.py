@@ -256,7 +256,7 @@ class EngineSection(Section):
     seeds' deviation on Fashion-MNIST and CIFAR-10 (``benchmarks/bf16.py``). MLPs gain nothing.
     """
 
-    train: Literal["auto", "stacked", "vmapped", "sequential"] = "auto"
+    train: Literal["auto", "native", "stacked", "vmapped", "sequential"] = "auto"
     threads: Positive | None = None
     workers: Positive | None = None
     device: str = "auto"

@@ -1,0 +1,126 @@
+"""The native engine: each seat from its first step to its last in compiled code, seats side by side in threads."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hanse.core.recipe import Recipe
+from hanse.data.samples import Samples
+from hanse.learning.batches import FlatPool, SeatPlan, deal_seats, plan_seats
+from hanse.learning.job import Problem, SeatJob, TrainedRows, refuse_unfit
+from hanse.learning.native.library import Layer, Seat, library, read_dense, why_not_native
+from hanse.learning.program import constant_of, read_stack
+from hanse.learning.scoring import Scorer, ScoringEngine
+from hanse.learning.threads import Crew
+
+_HANDS = 8  # of seats for each thread
+
+
+class NativeEngine(ScoringEngine):
+    """Trains linear layers with ReLU or tanh between them, by SGD, on the CPU, in ``workers`` threads.
+
+    A seat's bits depend neither on the other seats nor on the number of threads, only on the processor's vectors.
+    Raises ValueError with the reason where a model cannot be trained so, or the compiled code is not there.
+    """
+
+    name = "native"
+
+    def __init__(self, problem: Problem, workers: int = 1) -> None:
+        reason, compiled, specs = why_not_native(problem), library(), read_stack(problem)
+        layers = None if specs is None else read_dense(specs)
+        if reason is not None or isinstance(compiled, str) or layers is None:
+            raise ValueError(reason)
+        self.problem, self.threads, self.crew = problem, 1, Crew(workers)
+        self._train = compiled.hanse_train
+        self._layers = (Layer * len(layers))(*layers)
+        self._pool = FlatPool(problem, torch.device("cpu"), torch.float32)
+        dense = Dense(self._layers, compiled)
+        self.scorer = Scorer(problem, torch.device("cpu"), crew=self.crew, dense=dense)
+
+    def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
+        """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged."""
+        refuse_unfit(jobs, recipe, self.name)
+        rows = torch.empty((len(jobs), self.problem.layout.size))
+        losses, steps = np.full(len(jobs), np.nan), np.zeros(len(jobs), dtype=np.int64)
+        x, y = self._pool.of(pool)
+        self._refuse_beyond(jobs, x, y)
+        plans = plan_seats(jobs, recipe, 1)
+
+        def one(_: int, hand: Sequence[SeatPlan]) -> None:
+            trained = self._run(hand, [jobs[plan.seat] for plan in hand], recipe, lr, x, y, rows)
+            for plan, loss in zip(hand, trained, strict=True):
+                losses[plan.seat], steps[plan.seat] = loss, plan.steps
+
+        # more hands than threads, so that a thread whose core is busy with something else trains fewer of them
+        hands = 1 if self.crew.workers == 1 else _HANDS * self.crew.workers
+        self.crew.deal(one, deal_seats(plans, hands))
+        # a sum is finite if all its terms are: ten times cheaper than asking each
+        finite = torch.isfinite(rows.sum(1)).numpy() & np.isfinite(losses)
+        return TrainedRows(rows, np.where(finite, losses, np.nan), steps)
+
+    def _refuse_beyond(self, jobs: Sequence[SeatJob], x: Tensor, y: Tensor) -> None:
+        """Raise IndexError for samples and labels that are not there: compiled code would read beyond them."""
+        inputs, outputs = self._layers[0].inputs, self._layers[len(self._layers) - 1].outputs
+        if x.shape[1] != inputs or (self.problem.regression and y.shape[1] != outputs):
+            raise IndexError(f"samples of {x.shape[1]} numbers for a model of {inputs} inputs")
+        for seat, job in enumerate(jobs):
+            last = int(job.index.max()) if len(job.index) else -1
+            if last >= len(x) or int(job.index.min() if len(job.index) else 0) < 0:
+                raise IndexError(f"seat {seat}: its samples are not all in a pool of {len(x)}")
+            if not self.problem.regression and len(job.index):
+                least, most = (int(found) for found in torch.aminmax(y[job.index]))
+                if least < 0 or most >= outputs:
+                    raise IndexError(f"seat {seat}: labels {least} to {most}, allowed are 0 to {outputs - 1}")
+
+    def _run(
+        self,
+        plans: Sequence[SeatPlan],
+        jobs: Sequence[SeatJob],
+        recipe: Recipe,
+        lr: float,
+        x: Tensor,
+        y: Tensor,
+        rows: Tensor,
+    ) -> list[float]:
+        """Train these seats into ``rows``; return the mean loss that each reports."""
+        starts = [job.start.to(torch.float32).contiguous() for job in jobs]
+        constants = [constant_of(job, torch.float32) for job in jobs]
+        batches = [np.ascontiguousarray(plan.batches) for plan in plans]
+        seats = (Seat * len(plans))()
+        for seat, plan, job, start, constant, own in zip(seats, plans, jobs, starts, constants, batches, strict=True):
+            seat.start, seat.row, seat.batches = start.data_ptr(), rows[plan.seat].data_ptr(), own.ctypes.data
+            seat.constant = None if constant is None else constant.data_ptr()
+            seat.steps, seat.width, seat.reported = plan.steps, plan.width, plan.reported
+            seat.pull = recipe.weight_decay + (job.mu if job.centre is not None else 0.0)
+        labels, targets = (None, y.data_ptr()) if self.problem.regression else (y.data_ptr(), None)
+        depth = len(self._layers)
+        given = (self._layers, depth, seats, len(seats), x.data_ptr(), labels, targets, lr, recipe.momentum)
+        if self._train(*given):
+            raise MemoryError(f"native engine: not enough memory to train {len(plans)} seats")
+        return [seat.loss for seat in seats]
+
+    def close(self) -> None:
+        """Release the threads and the pool."""
+        self._pool.clear()
+        self.crew.close()
+
+
+class Dense:
+    """Scores one model at a time in compiled code: blocks of samples go through all layers while they are cached."""
+
+    def __init__(self, layers: ctypes.Array[Layer], compiled: ctypes.CDLL) -> None:
+        self._layers, self._run = layers, compiled.hanse_outputs
+
+    def __call__(self, rows: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs ``[C, k, m]`` of models ``rows [C, P]`` on samples ``x [m, d]``, all float32."""
+        rows, x, depth = rows.contiguous(), x.contiguous(), len(self._layers)
+        found = torch.empty((len(rows), self._layers[depth - 1].outputs, len(x)))
+        for row, out in zip(rows, found, strict=True):
+            if self._run(self._layers, depth, row.data_ptr(), x.data_ptr(), len(x), out.data_ptr()):
+                raise MemoryError("native engine: not enough memory to score a model")
+        return found

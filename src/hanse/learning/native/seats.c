@@ -1,0 +1,340 @@
+/* Local SGD of one client's model after another: linear layers with ReLU or tanh between them, in 32-bit floats.
+
+   The PyTorch engines do the same arithmetic. This one keeps a seat's weights, velocities and batch in the second cache
+   from its first step to its last, reads samples where they lie, and folds momentum and the step into the gradient's
+   product. The order of every sum is fixed and a seat knows nothing of others: its bits do not depend on how many
+   seats or threads there are. They do depend on the processor's vectors (hanse_vectors). */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum activation { NONE, RELU, TANH };
+
+struct layer {
+  int64_t in, out, activation, bias; /* bias: whether there is one */
+};
+
+struct seat {
+  const float *start, *constant; /* rows [P]: first weights; what is added to every gradient (or NULL) */
+  float *row;                    /* row [P] of the trained weights */
+  const int64_t *batches;        /* [steps][width] positions in the pool, -1 for none */
+  int64_t steps, width, reported; /* losses count from step `reported` on */
+  double pull, loss;             /* times the weights, added to every gradient; mean loss of what counted, or NaN */
+};
+
+struct step {
+  float lr, momentum, pull;
+};
+
+#if defined(__x86_64__)
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+#define VB 32
+#define SUFFIX avx2
+#include "tiles.h"
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx512f,avx2,fma"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx2,fma")
+#endif
+#define VB 64
+#define SUFFIX avx512
+#include "tiles.h"
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+#define VB 16
+#define SUFFIX plain
+#include "tiles.h"
+
+struct vectors {
+  const char *name;
+  int64_t lanes;
+  void (*forward)(const float *const *, int64_t, int64_t, const float *, int64_t, float *);
+  void (*step)(const float *const *, int64_t, int64_t, const float *, int64_t, float *, float *, const float *,
+               const struct step *);
+};
+
+static const struct vectors *chosen;
+
+/* Choose vectors by name, or the widest that this processor has (NULL); returns 1 if it has none of that name. */
+int hanse_use_vectors(const char *name) {
+  static const struct vectors plain = {"plain", 4, forward_plain, step_plain};
+  const struct vectors *found[3], **end = found;
+#if defined(__x86_64__)
+  static const struct vectors avx2 = {"avx2", 8, forward_avx2, step_avx2};
+  static const struct vectors avx512 = {"avx512", 16, forward_avx512, step_avx512};
+  if (__builtin_cpu_supports("avx512f")) *end++ = &avx512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) *end++ = &avx2;
+#endif
+  *end++ = &plain;
+  for (const struct vectors **one = found; one < end; one++)
+    if (!name || !strcmp(name, (*one)->name)) {
+      chosen = *one;
+      return 0;
+    }
+  return 1;
+}
+
+static const struct vectors *vectors(void) {
+  if (!chosen) hanse_use_vectors(NULL);
+  return chosen;
+}
+
+const char *hanse_vectors(void) { return vectors()->name; }
+
+/* to be counted up with every change of what the functions below take; library.py asks for the same number */
+int hanse_native_version(void) { return 1; }
+
+/* One layer at work: weights, velocities and constants [in][ld], biases [ld], activations and gradients [width][ld]. */
+struct work {
+  int64_t in, out, ld, activation, bias;
+  float *w, *v, *c, *b, *bv, *bc, *a, *g;
+};
+
+static int64_t padded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+static int64_t size_of(const struct layer *l, int64_t lanes, int64_t width) {
+  const int64_t ld = padded(l->out, lanes);
+  return 3 * l->in * ld + 3 * ld + 2 * width * ld;
+}
+
+static int64_t transposed_size(const struct layer *layers, int64_t depth, int64_t lanes) {
+  int64_t most = 0;
+  for (int64_t i = 1; i < depth; i++) {
+    const int64_t n = layers[i].out * padded(layers[i].in, lanes);
+    most = n > most ? n : most;
+  }
+  return most;
+}
+
+/* Cut one block of memory into a layer's buffers and return what is left of it. */
+static float *cut(struct work *to, const struct layer *l, int64_t lanes, int64_t width, float *memory) {
+  const int64_t ld = padded(l->out, lanes), n = l->in * ld;
+  *to = (struct work){.in = l->in, .out = l->out, .ld = ld, .activation = l->activation, .bias = l->bias};
+  to->w = memory, to->v = to->w + n, to->c = to->v + n;
+  to->b = to->c + n, to->bv = to->b + ld, to->bc = to->bv + ld;
+  to->a = to->bc + ld, to->g = to->a + width * ld;
+  return to->g + width * ld;
+}
+
+/* Read a layer from a row: weights turned to [in][ld], zeros as padding; return where the next layer begins. */
+static const float *take(const float *row, const struct work *l, float *w, float *b) {
+  memset(w, 0, sizeof(float) * l->in * l->ld);
+  memset(b, 0, sizeof(float) * l->ld);
+  for (int64_t o = 0; o < l->out; o++, row += l->in)
+    for (int64_t i = 0; i < l->in; i++) w[i * l->ld + o] = row[i];
+  if (!l->bias) return row;
+  memcpy(b, row, sizeof(float) * l->out);
+  return row + l->out;
+}
+
+static float *put(float *row, const struct work *l) {
+  for (int64_t o = 0; o < l->out; o++, row += l->in)
+    for (int64_t i = 0; i < l->in; i++) row[i] = l->w[i * l->ld + o];
+  if (!l->bias) return row;
+  memcpy(row, l->b, sizeof(float) * l->out);
+  return row + l->out;
+}
+
+static void activate(const struct work *l, int64_t rows) {
+  if (l->activation == RELU)
+    for (int64_t i = 0; i < rows * l->ld; i++) l->a[i] = l->a[i] < 0 ? 0 : l->a[i];
+  if (l->activation == TANH)
+    for (int64_t r = 0; r < rows; r++)
+      for (int64_t o = 0; o < l->out; o++) l->a[r * l->ld + o] = tanhf(l->a[r * l->ld + o]);
+}
+
+static void slope(const struct work *l, int64_t rows) {
+  if (l->activation == RELU)
+    for (int64_t i = 0; i < rows * l->ld; i++) l->g[i] = l->a[i] > 0 ? l->g[i] : 0;
+  if (l->activation == TANH)
+    for (int64_t i = 0; i < rows * l->ld; i++) l->g[i] *= 1 - l->a[i] * l->a[i];
+}
+
+static void lines(const float **to, const float *from, int64_t ld, int64_t rows) {
+  for (int64_t r = 0; r < rows; r++) to[r] = from + r * ld;
+}
+
+/* Run the layers on samples x; `own` is room for pointers to rows. */
+static void run(const struct vectors *by, const struct work *layers, int64_t depth, const float **x, const float **own,
+                int64_t rows) {
+  for (int64_t i = 0; i < depth; i++) {
+    const struct work *l = layers + i;
+    for (int64_t r = 0; r < rows; r++) memcpy(l->a + r * l->ld, l->b, sizeof(float) * l->ld);
+    by->forward(x, rows, l->in, l->w, l->ld, l->a);
+    activate(l, rows);
+    lines(own, l->a, l->ld, rows);
+    x = own;
+  }
+}
+
+/* The last layer's gradients and the sum of the samples' losses: cross-entropy with labels. */
+static double cross_entropy(const struct work *top, const int64_t *places, int64_t rows, const int64_t *labels) {
+  double total = 0;
+  for (int64_t r = 0; r < rows; r++) {
+    const float *z = top->a + r * top->ld;
+    float *g = top->g + r * top->ld, most = z[0], sum = 0;
+    const int64_t y = labels[places[r]];
+    for (int64_t c = 1; c < top->out; c++) most = z[c] > most ? z[c] : most;
+    for (int64_t c = 0; c < top->out; c++) sum += g[c] = expf(z[c] - most);
+    total += (double)logf(sum) + most - z[y];
+    for (int64_t c = 0; c < top->out; c++) g[c] = (g[c] / sum - (c == y)) / rows;
+    for (int64_t c = top->out; c < top->ld; c++) g[c] = 0;
+  }
+  return total;
+}
+
+/* The same for squared errors with targets [n][out], the mean over a sample's outputs. */
+static double squared_error(const struct work *top, const int64_t *places, int64_t rows, const float *targets) {
+  double total = 0;
+  for (int64_t r = 0; r < rows; r++) {
+    const float *z = top->a + r * top->ld, *y = targets + places[r] * top->out;
+    float *g = top->g + r * top->ld;
+    double squares = 0;
+    for (int64_t c = 0; c < top->out; c++) {
+      const float error = z[c] - y[c];
+      squares += (double)error * error;
+      g[c] = 2 * error / (top->out * rows);
+    }
+    for (int64_t c = top->out; c < top->ld; c++) g[c] = 0;
+    total += squares / top->out;
+  }
+  return total;
+}
+
+/* The gradient at the activations of the layer below: g times the weights, turned. */
+static void below(const struct vectors *by, const struct work *l, const struct work *lower, float *turned,
+                  const float **own, int64_t rows) {
+  memset(turned, 0, sizeof(float) * l->out * lower->ld);
+  for (int64_t i = 0; i < l->in; i++)
+    for (int64_t o = 0; o < l->out; o++) turned[o * lower->ld + i] = l->w[i * l->ld + o];
+  memset(lower->g, 0, sizeof(float) * rows * lower->ld);
+  lines(own, l->g, l->ld, rows);
+  by->forward(own, rows, l->out, turned, lower->ld, lower->g);
+  slope(lower, rows);
+}
+
+static void step_biases(const struct work *l, const struct step *s, int64_t rows) {
+  const int64_t n = l->ld;
+  float *restrict v = l->bv, *restrict b = l->b;
+  for (int64_t o = 0; o < n; o++) v[o] = s->momentum * v[o] + s->pull * b[o] + l->bc[o];
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t o = 0; o < n; o++) v[o] += l->g[r * n + o];
+  for (int64_t o = 0; o < n; o++) b[o] -= s->lr * v[o];
+}
+
+static void back(const struct vectors *by, const struct work *layers, int64_t depth, const float **x, const float **own,
+                 float *turned, int64_t rows, const struct step *s, int constant) {
+  for (int64_t i = depth - 1; i >= 0; i--) {
+    const struct work *l = layers + i;
+    if (i) {
+      below(by, l, l - 1, turned, own, rows);
+      lines(own, l[-1].a, l[-1].ld, rows);
+    }
+    by->step(i ? own : x, rows, l->in, l->g, l->ld, l->w, l->v, constant ? l->c : 0, s);
+    if (l->bias) step_biases(l, s, rows);
+  }
+}
+
+static void begin(const struct seat *seat, const struct work *layers, int64_t depth) {
+  const float *start = seat->start, *constant = seat->constant;
+  for (int64_t i = 0; i < depth; i++) {
+    const struct work *l = layers + i;
+    memset(l->v, 0, sizeof(float) * l->in * l->ld);
+    memset(l->bv, 0, sizeof(float) * l->ld);
+    memset(l->bc, 0, sizeof(float) * l->ld);
+    start = take(start, l, l->w, l->b);
+    if (constant) constant = take(constant, l, l->c, l->bc);
+  }
+}
+
+static void train(const struct vectors *by, struct seat *seat, const struct work *layers, int64_t depth,
+                  const float *pool, int64_t inputs, const int64_t *labels, const float *targets, float lr,
+                  float momentum, float *turned, const float **x, const float **own, int64_t *places) {
+  const struct step s = {lr, momentum, (float)seat->pull};
+  double total = 0;
+  int64_t counted = 0;
+  begin(seat, layers, depth);
+  for (int64_t t = 0; t < seat->steps; t++) {
+    int64_t rows = 0;
+    for (int64_t i = 0; i < seat->width; i++) {
+      const int64_t place = seat->batches[t * seat->width + i];
+      if (place >= 0) places[rows] = place, x[rows++] = pool + place * inputs;
+    }
+    if (!rows) continue;
+    run(by, layers, depth, x, own, rows);
+    const struct work *top = layers + depth - 1;
+    const double loss = labels ? cross_entropy(top, places, rows, labels) : squared_error(top, places, rows, targets);
+    if (t >= seat->reported) total += loss, counted += rows;
+    back(by, layers, depth, x, own, turned, rows, &s, seat->constant != 0);
+  }
+  seat->loss = counted ? total / counted : NAN;
+  float *row = seat->row;
+  for (int64_t i = 0; i < depth; i++) row = put(row, layers + i);
+}
+
+/* Train seats on a pool [n][inputs] with labels [n], or targets [n][outputs] where labels is NULL.
+   Returns 0, or 1 if there is not enough memory: then nothing was written. */
+int hanse_train(const struct layer *given, int64_t depth, struct seat *seats, int64_t count, const float *pool,
+                const int64_t *labels, const float *targets, double lr, double momentum) {
+  const struct vectors *by = vectors();
+  int64_t width = 1, size = transposed_size(given, depth, by->lanes);
+  for (int64_t i = 0; i < count; i++) width = seats[i].width > width ? seats[i].width : width;
+  for (int64_t i = 0; i < depth; i++) size += size_of(given + i, by->lanes, width);
+  float *memory = malloc(sizeof(float) * (size + 16));
+  const float **x = malloc(sizeof(float *) * 2 * width);
+  int64_t *places = malloc(sizeof(int64_t) * width);
+  struct work *layers = malloc(sizeof(struct work) * depth);
+  const int enough = memory && x && places && layers;
+  if (enough) {
+    float *free_from = (float *)(((uintptr_t)memory + 63) / 64 * 64);
+    for (int64_t i = 0; i < depth; i++) free_from = cut(layers + i, given + i, by->lanes, width, free_from);
+    for (int64_t i = 0; i < count; i++)
+      train(by, seats + i, layers, depth, pool, given->in, labels, targets, (float)lr, (float)momentum, free_from, x,
+            x + width, places);
+  }
+  free(memory), free(x), free(places), free(layers);
+  return !enough;
+}
+
+/* Put out what a model, row [P], makes of samples x [n][inputs]: out [outputs][n]. Returns as hanse_train does. */
+int hanse_outputs(const struct layer *given, int64_t depth, const float *row, const float *x, int64_t n, float *out) {
+  enum { BLOCK = 64 };
+  const struct vectors *by = vectors();
+  int64_t size = 0;
+  for (int64_t i = 0; i < depth; i++) size += size_of(given + i, by->lanes, BLOCK);
+  float *memory = malloc(sizeof(float) * (size + 16));
+  struct work *layers = malloc(sizeof(struct work) * depth);
+  const int enough = memory && layers;
+  if (enough) {
+    float *free_from = (float *)(((uintptr_t)memory + 63) / 64 * 64);
+    for (int64_t i = 0; i < depth; i++) {
+      free_from = cut(layers + i, given + i, by->lanes, BLOCK, free_from);
+      row = take(row, layers + i, layers[i].w, layers[i].b);
+    }
+    const float *lines_of_x[BLOCK], *own[BLOCK];
+    const struct work *top = layers + depth - 1;
+    for (int64_t from = 0; from < n; from += BLOCK) {
+      const int64_t rows = n - from < BLOCK ? n - from : BLOCK;
+      lines(lines_of_x, x + from * given->in, given->in, rows);
+      run(by, layers, depth, lines_of_x, own, rows);
+      for (int64_t o = 0; o < top->out; o++)
+        for (int64_t r = 0; r < rows; r++) out[o * n + from + r] = top->a[r * top->ld + o];
+    }
+  }
+  free(memory), free(layers);
+  return !enough;
+}

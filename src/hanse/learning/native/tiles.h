@@ -1,0 +1,147 @@
+/* Products for one width of vectors: included once for each, with VB (bytes of a vector) and SUFFIX set.
+
+   Rows of x are given as pointers, so that samples are read where they lie. Weights are [in][ld] with the outputs side by
+   side, padded with zeros to ld, a multiple of the vector; a tile keeps nr rows x nv vectors of sums in registers. */
+
+#define JOIN_(a, b) a##_##b
+#define JOIN(a, b) JOIN_(a, b)
+#define NAME(a) JOIN(a, SUFFIX)
+#define LANES (VB / 4)
+#define vec NAME(vec)
+#define UNROLL _Pragma("GCC unroll 16")
+#define INLINE static inline __attribute__((always_inline))
+
+/* the widest tile, and nr for each nv: as many sums as there are registers beside the operands */
+#if VB == 64
+#define WIDEST 4
+#define TILES(DO) DO(1, 12) DO(2, 12) DO(3, 8) DO(4, 6)
+#elif VB == 32
+#define WIDEST 7
+#define TILES(DO) DO(1, 8) DO(2, 6) DO(3, 4) DO(4, 3) DO(5, 2) DO(6, 2) DO(7, 2)
+#else
+#define WIDEST 4
+#define TILES(DO) DO(1, 8) DO(2, 4) DO(3, 3) DO(4, 2)
+#endif
+
+typedef float vec __attribute__((vector_size(VB), aligned(4)));
+
+INLINE vec NAME(load)(const float *p) { return *(const vec *)p; }
+INLINE void NAME(store)(float *p, vec v) { *(vec *)p = v; }
+
+/* out[r] += the sum over k in [from, to) of x[r][k] w[k] */
+INLINE void NAME(forward_tile)(const float *const *x, int64_t from, int64_t to, int64_t next, const float *w, int64_t ld,
+                               float *out, const int nv, const int nr) {
+  vec sum[12][WIDEST];
+  UNROLL for (int r = 0; r < nr; r++) UNROLL for (int v = 0; v < nv; v++) sum[r][v] =
+      NAME(load)(out + r * ld + v * LANES);
+  for (int r = 0; r < nr; r++) /* the same samples' next block, which comes after all other rows' */
+    for (int64_t k = to; k < next; k += 16) __builtin_prefetch(x[r] + k, 0, 2);
+  for (int64_t k = from; k < to; k++) {
+    vec row[WIDEST];
+    UNROLL for (int v = 0; v < nv; v++) row[v] = NAME(load)(w + k * ld + v * LANES);
+    UNROLL for (int r = 0; r < nr; r++) {
+      const float one = x[r][k];
+      UNROLL for (int v = 0; v < nv; v++) sum[r][v] += one * row[v];
+    }
+  }
+  UNROLL for (int r = 0; r < nr; r++) UNROLL for (int v = 0; v < nv; v++)
+      NAME(store)(out + r * ld + v * LANES, sum[r][v]);
+}
+
+/* nv vectors of the outputs, in blocks of weights that stay in the first cache */
+INLINE void NAME(forward_columns)(const float *const *x, int64_t rows, int64_t in, const float *w, int64_t ld,
+                                  float *out, const int nv, const int nr) {
+  const int64_t block = 24576 / (nv * VB);
+  for (int64_t from = 0; from < in; from += block) {
+    const int64_t to = from + block < in ? from + block : in, next = to + block < in ? to + block : in;
+    int64_t b = 0;
+    for (; b + nr <= rows; b += nr) NAME(forward_tile)(x + b, from, to, next, w, ld, out + b * ld, nv, nr);
+    for (; b < rows; b++) NAME(forward_tile)(x + b, from, to, next, w, ld, out + b * ld, nv, 1);
+  }
+}
+
+/* out [rows][ld] += x w, with w [in][ld] */
+static void NAME(forward)(const float *const *x, int64_t rows, int64_t in, const float *w, int64_t ld, float *out) {
+  for (int64_t left = ld / LANES, nv; left; left -= nv, w += nv * LANES, out += nv * LANES) {
+    const int64_t blocks = (left + WIDEST - 1) / WIDEST;
+    nv = (left + blocks - 1) / blocks;
+    switch (nv) {
+#define DO(NV, NR) \
+  case NV: NAME(forward_columns)(x, rows, in, w, ld, out, NV, NR); break;
+      TILES(DO)
+#undef DO
+    }
+  }
+}
+
+/* Rows k to k + nr of a step: v = (momentum v + pull w + constant at the first samples, else v) + the sum over these
+   samples of x[b][k] g[b]; at the last samples w -= lr v. */
+INLINE void NAME(step_tile)(const float *const *x, int64_t rows, int64_t k, const float *g, int64_t ld, float *w,
+                            float *v, const float *constant, const struct step *s, const int first, const int last,
+                            const int nv, const int nr) {
+  vec sum[12][WIDEST];
+  UNROLL for (int r = 0; r < nr; r++) UNROLL for (int i = 0; i < nv; i++) sum[r][i] = (vec){0};
+  for (int64_t b = 0; b < rows; b++) {
+    const float *own = x[b] + k;
+    vec row[WIDEST];
+    UNROLL for (int i = 0; i < nv; i++) row[i] = NAME(load)(g + b * ld + i * LANES);
+    UNROLL for (int r = 0; r < nr; r++) {
+      const float one = own[r];
+      UNROLL for (int i = 0; i < nv; i++) sum[r][i] += one * row[i];
+    }
+  }
+  UNROLL for (int r = 0; r < nr; r++) UNROLL for (int i = 0; i < nv; i++) {
+    const int64_t at = (k + r) * ld + i * LANES;
+    const vec weight = NAME(load)(w + at);
+    vec velocity = NAME(load)(v + at);
+    if (first) {
+      velocity *= s->momentum;
+      if (s->pull != 0) velocity += s->pull * weight;
+      if (constant) velocity += NAME(load)(constant + at);
+    }
+    velocity += sum[r][i];
+    NAME(store)(v + at, velocity);
+    if (last) NAME(store)(w + at, weight - s->lr * velocity);
+  }
+}
+
+/* nv vectors of the outputs, in blocks of samples whose gradients stay in the first cache */
+INLINE void NAME(step_columns)(const float *const *x, int64_t rows, int64_t in, const float *g, int64_t ld, float *w,
+                               float *v, const float *constant, const struct step *s, const int nv, const int nr) {
+  const int64_t block = 24576 / (nv * VB);
+  for (int64_t b = 0; b < rows; b += block) {
+    const int first = b == 0, last = b + block >= rows;
+    const int64_t some = last ? rows - b : block;
+    int64_t k = 0;
+    for (; k + nr <= in; k += nr)
+      NAME(step_tile)(x + b, some, k, g + b * ld, ld, w, v, constant, s, first, last, nv, nr);
+    for (; k < in; k++) NAME(step_tile)(x + b, some, k, g + b * ld, ld, w, v, constant, s, first, last, nv, 1);
+  }
+}
+
+/* a step of weights w [in][ld] with velocities v, whose gradient is the sum over samples of x[b] times g[b] */
+static void NAME(step)(const float *const *x, int64_t rows, int64_t in, const float *g, int64_t ld, float *w, float *v,
+                       const float *constant, const struct step *s) {
+  for (int64_t left = ld / LANES, at = 0, nv; left; left -= nv, at += nv * LANES) {
+    const int64_t blocks = (left + WIDEST - 1) / WIDEST;
+    nv = (left + blocks - 1) / blocks;
+    switch (nv) {
+#define DO(NV, NR) \
+  case NV: NAME(step_columns)(x, rows, in, g + at, ld, w + at, v + at, constant ? constant + at : 0, s, NV, NR); break;
+      TILES(DO)
+#undef DO
+    }
+  }
+}
+
+#undef JOIN_
+#undef JOIN
+#undef NAME
+#undef LANES
+#undef vec
+#undef UNROLL
+#undef INLINE
+#undef WIDEST
+#undef TILES
+#undef VB
+#undef SUFFIX

@@ -1,0 +1,260 @@
+"""The native engine computes what the oracle does, with every width of vectors, and reads nothing beyond its data."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.core.recipe import Recipe
+from hanse.core.table import Layout
+from hanse.data.samples import Samples
+from hanse.learning import engines
+from hanse.learning.engines import EngineChoice, choose
+from hanse.learning.job import Problem
+from hanse.learning.models import build_problem
+from hanse.learning.native import engine as native_engine
+from hanse.learning.native import library as native
+from hanse.learning.native.engine import NativeEngine
+from hanse.learning.stacked import StackedEngine
+
+from .helpers import agree, jobs_of, made, oracle
+from .test_engines import RECIPES, SIZES, TERMS
+
+COMPILED = native.library()
+HERE = pytest.mark.skipif(
+    isinstance(COMPILED, str) and not os.environ.get("HANSE_TEST_NATIVE"),
+    reason="no compiled part in this installation",
+)
+SOURCES = Path(native.__file__).parent
+MODELS = {
+    "logistic": ("logistic", {}),
+    "mlp": ("mlp", {"hidden": [9, 7]}),
+    "tanh": ("mlp", {"hidden": [33, 17], "activation": "tanh"}),
+    "wide": ("mlp", {"hidden": [130]}),  # more outputs than the widest tile
+}
+
+
+def library() -> ctypes.CDLL:
+    assert not isinstance(COMPILED, str), COMPILED
+    return COMPILED
+
+
+def vectors() -> Iterator[str]:
+    """Use one width of vectors after another, those that this processor has."""
+    names = [name for name in ("plain", "avx2", "avx512") if not library().hanse_use_vectors(name.encode())]
+    for name in names:
+        library().hanse_use_vectors(name.encode())
+        yield name
+    assert library().hanse_vectors().decode() == names[-1]  # the widest is what is used without being asked
+    library().hanse_use_vectors(None)
+    assert library().hanse_vectors().decode() == names[-1]
+
+
+@HERE
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("terms", TERMS)
+def test_native_equals_the_oracle(model: str, recipe: str, sizes: str, terms: str) -> None:
+    name, options = MODELS[model]
+    problem, row = build_problem(name, (3, 4), 5, 1, **options)
+    pool = made((3, 4), 5)
+    jobs = jobs_of(row, SIZES[sizes], **TERMS[terms])  # type: ignore[arg-type]
+    engine, expected = NativeEngine(problem), oracle(problem, pool, jobs, RECIPES[recipe])
+    for _ in vectors():
+        agree(engine.train(pool, jobs, RECIPES[recipe], RECIPES[recipe].lr), expected)
+
+
+@HERE
+@pytest.mark.parametrize("bias", [True, False])
+def test_samples_and_inputs_beyond_the_blocks_that_are_cached(bias: bool) -> None:
+    layers = [torch.nn.Linear(3000, 11, bias=bias), torch.nn.ReLU(), torch.nn.Linear(11, 3, bias=bias)]
+    module = torch.nn.Sequential(torch.nn.Flatten(), *layers)
+    problem = Problem(module, Layout.of(module))
+    row, pool = problem.layout.flatten(module), made((3000,), 3, 1500)
+    recipe = Recipe(epochs=2, batch_size=1100, lr=0.01, momentum=0.5)
+    jobs = jobs_of(row, [1300, 90])
+    expected = oracle(problem, pool, jobs, recipe)
+    for _ in vectors():
+        agree(NativeEngine(problem).train(pool, jobs, recipe, 0.01), expected)
+
+
+@HERE
+def test_regression() -> None:
+    problem, row = build_problem("mlp", (6,), None, 1, hidden=[8])
+    pool, jobs = made((6,), None), jobs_of(row, [50, 23, 71])
+    recipe = Recipe(epochs=3, batch_size=10, lr=0.05, momentum=0.5)
+    engine, expected = NativeEngine(problem), oracle(problem, pool, jobs, recipe)
+    for _ in vectors():
+        trained = engine.train(pool, jobs, recipe, 0.05)
+        agree(trained, expected)
+        scores = engine.score(trained.rows, pool)
+        for row_, loss in zip(trained.rows, scores.loss, strict=True):
+            problem.layout.load(problem.module, row_)
+            wanted = F.mse_loss(problem.module(pool.x).squeeze(1), pool.y).detach()
+            assert loss == pytest.approx(float(wanted), rel=1e-5)
+
+
+@HERE
+def test_scores_are_those_of_the_stacked_engine() -> None:
+    problem, row = build_problem("mlp", (3, 4), 5, 1, hidden=[9, 7])
+    pool, rows = made((3, 4), 5), torch.stack([row, -row, 2 * row])
+    theirs = StackedEngine(problem).score(rows, pool)
+    for _ in vectors():
+        ours = NativeEngine(problem, workers=2).score(rows, pool)
+        np.testing.assert_allclose(ours.loss, theirs.loss, rtol=1e-6)
+        np.testing.assert_array_equal(ours.accuracy, theirs.accuracy)
+        np.testing.assert_array_equal(ours.count, theirs.count)
+
+
+@HERE
+def test_a_seats_bits_depend_on_neither_the_others_nor_the_threads() -> None:
+    problem, row = build_problem("mlp", (3, 4), 5, 1, hidden=[9, 7])
+    pool, jobs, recipe = made((3, 4), 5), jobs_of(row, [61, 27, 101, 40, 31]), RECIPES["momentum"]
+    together = NativeEngine(problem, workers=3).train(pool, jobs, recipe, 0.05)
+    for seat, job in enumerate(jobs):
+        alone = NativeEngine(problem).train(pool, [job], recipe, 0.05)
+        assert torch.equal(alone.rows[0], together.rows[seat])
+        assert alone.loss[0] == together.loss[seat]
+
+
+@HERE
+def test_a_diverged_seat_spoils_nobody() -> None:
+    problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8])
+    pool, recipe = made((12,), 5), Recipe(epochs=2, batch_size=10, lr=0.05)
+    jobs = jobs_of(row, [40, 40])
+    jobs[0] = replace(jobs[0], start=torch.full_like(row, float("nan")))
+    trained = NativeEngine(problem).train(pool, jobs, recipe, 0.05)
+    assert np.isnan(trained.loss[0])
+    assert not torch.isfinite(trained.rows[0]).all()
+    agree(NativeEngine(problem).train(pool, jobs[1:], recipe, 0.05), oracle(problem, pool, jobs[1:], recipe))
+    assert torch.isfinite(trained.rows[1]).all()
+
+
+@HERE
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda pool: Samples(pool.x, pool.y + 1), "labels 1 to 5, allowed are 0 to 4"),
+        (lambda pool: Samples(pool.x, pool.y - 1), "labels -1 to 3, allowed are 0 to 4"),
+        (lambda pool: Samples(pool.x[:30], pool.y[:30]), "its samples are not all in a pool of 30"),
+        (lambda pool: Samples(pool.x[:, :11], pool.y), "samples of 11 numbers for a model of 12 inputs"),
+    ],
+)
+def test_what_is_not_there_is_not_read(change, said: str) -> None:  # type: ignore[no-untyped-def]
+    problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8])
+    with pytest.raises(IndexError, match=said):
+        NativeEngine(problem).train(change(made((12,), 5)), jobs_of(row, [400]), RECIPES["epochs"], 0.1)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "reason"),
+    [
+        ("mlp", {"hidden": [8], "batch_norm": True}, "not linear layers with ReLU or tanh between them"),
+        ("cnn_small", {}, "not linear layers"),
+    ],
+)
+@HERE
+def test_other_models_are_refused_with_the_reason(model: str, options: dict[str, object], reason: str) -> None:
+    problem, row = build_problem(model, (1, 28, 28), 5, 1, **options)
+    with pytest.raises(ValueError, match=reason):
+        NativeEngine(problem)
+    with pytest.raises(UserError, match=f"engine.train is 'native', but it cannot train this model: .*{reason}"):
+        choose(problem, row, RECIPES["epochs"], made((1, 28, 28), 5, 4), seats=3, batch=10, train="native")
+
+
+def test_an_installation_without_a_compiler_trains_stacked_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "library", lambda: "this installation of hanse has no compiled part")
+    problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8])
+    given = {"seats": 3, "batch": 10}
+    found = choose(problem, row, RECIPES["epochs"], made((12,), 5, 4), **given)  # type: ignore[arg-type]
+    assert found.engine == "stacked"
+    assert found.why[0] == "native: this installation of hanse has no compiled part"
+    with pytest.raises(UserError, match=r"engine\.train is 'native', but .*: this installation of hanse has no comp"):
+        choose(problem, row, RECIPES["epochs"], made((12,), 5, 4), train="native", **given)  # type: ignore[arg-type]
+
+
+@HERE
+@pytest.mark.parametrize(
+    ("given", "workers"), [({}, 2), ({"threads": 1}, 1), ({"threads": 3}, 3), ({"workers": 3}, 3), ({"workers": 1}, 1)]
+)
+def test_threads_and_workers_are_the_same_to_it(given: dict[str, int], workers: int) -> None:
+    problem, row = build_problem("mlp", (1, 28, 28), 10, 1, hidden=[50, 25])
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = choose(problem, row, RECIPES["epochs"], made((1, 28, 28), 10, 4), seats=10, batch=50, **given)
+    finally:
+        torch.set_num_threads(before)
+    assert found == EngineChoice("native", 1, workers)
+
+
+@HERE
+def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "VERSION", native.VERSION + 1)
+    native.library.cache_clear()
+    try:
+        assert native.library() == "the compiled part is of another version of hanse: install hanse again"
+    finally:
+        monkeypatch.undo()
+        native.library.cache_clear()
+
+
+@HERE
+def test_a_run_is_the_same_on_one_thread_and_on_two_and_keeps_its_engine(tmp_path: Path) -> None:
+    def played(name: str, workers: int) -> hanse.Run:
+        experiment = hanse.Experiment(
+            data={"source": "digits", "clients": 6},
+            model={"name": "mlp", "hidden": [12]},
+            mechanism={"name": "fedavg", "clients_per_round": 4},
+            engine={"train": "native", "workers": workers},
+            run={"rounds": 3},
+        )
+        return hanse.run(experiment, out=tmp_path / name)
+
+    one, two = played("one", 1), played("two", 2)
+    assert torch.equal(one.table.rows, two.table.rows)
+    assert 'train = "native"' in (tmp_path / "one" / "config.toml").read_text()
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler")
+@HERE
+def test_tiles_of_sixteen_lanes_on_any_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # as for processors with AVX-512, the compiler making two vectors of each
+    text = (SOURCES / "seats.c").read_text()
+    for wide, any_ in [('"avx512f,avx2,fma"', '"avx2,fma"'), ('supports("avx512f")', 'supports("avx2")')]:
+        assert wide in text
+        text = text.replace(wide, any_)
+    (tmp_path / "seats.c").write_text(text)
+    shutil.copy(SOURCES / "tiles.h", tmp_path)
+    out = tmp_path / "seats.so"
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", out, tmp_path / "seats.c", "-lm"], check=True)
+    monkeypatch.setattr(native.importlib.util, "find_spec", lambda name: type("Spec", (), {"origin": str(out)}))
+    wide = native.library.__wrapped__()
+    assert not isinstance(wide, str)
+    if wide.hanse_use_vectors(b"avx512"):
+        pytest.skip("a processor without AVX2")
+    monkeypatch.setattr(native_engine, "library", lambda: wide)
+    for name, options in MODELS.values():
+        problem, row = build_problem(name, (3, 4), 5, 1, **options)
+        pool, jobs = made((3, 4), 5), jobs_of(row, SIZES["ragged"], **TERMS["some"])  # type: ignore[arg-type]
+        trained = NativeEngine(problem).train(pool, jobs, RECIPES["decay"], 0.05)
+        agree(trained, oracle(problem, pool, jobs, RECIPES["decay"]))
+
+
+def test_make_engine_knows_the_name() -> None:
+    problem, _ = build_problem("mlp", (12,), 5, 1, hidden=[8])
+    with pytest.raises(UserError, match="allowed: native, stacked, vmapped, sequential"):
+        engines.make_engine(EngineChoice("gpu", 1, 1), problem)
