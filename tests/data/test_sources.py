@@ -16,6 +16,7 @@ import pooch
 import pytest
 import requests
 import torch
+from sklearn.datasets import load_digits
 
 from hanse.base.errors import UserError
 from hanse.data import Dataset, Samples, load
@@ -49,6 +50,19 @@ def made_npz(folder: Path, name: str, shape: tuple[int, ...], train: int = 40, t
     }
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / f"{name}.npz", **arrays)
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_digits_are_scikit_learn_s(found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not found:  # a release that keeps its file elsewhere
+        monkeypatch.setattr(sources_module, "find_spec", lambda name: None)
+    bunch, digits = load_digits(), load("digits")
+    rows = torch.cat([digits.train.x, digits.test.x]).flatten(1) * 16
+    ours = np.column_stack([rows.numpy(), torch.cat([digits.train.y, digits.test.y]).numpy()])
+    theirs = np.column_stack([bunch.data, bunch.target])
+    assert np.array_equal(np.unique(ours, axis=0), np.unique(theirs, axis=0))
+    assert np.array_equal(ours.sum(0), theirs.sum(0))
+    assert (len(digits.train), digits.train.x.dtype, digits.train.y.dtype) == (1297, torch.float32, torch.int64)
 
 
 def test_digits_are_the_same_for_every_seed() -> None:

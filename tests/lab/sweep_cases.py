@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hanse.lab.job import Job, Step
+from hanse.lab.job import Job, Step, play_kept
 from hanse.lab.sweep import GridPoint, grid_of
 
 EXPERIMENT = """
@@ -51,3 +51,19 @@ def made_up(job: Job, step: Step) -> dict[str, Any]:
         "wall_seconds": 1.0,
         "bytes": {"down": 1e6, "up": 5e5},
     }
+
+
+def dies_once(job: Job, step: Step, *, runs: Path) -> dict[str, Any]:
+    """Plays a run in its folder; the process dies after two rounds of the first run that any process begins."""
+    mark = runs / "died"
+
+    def step_or_die(rounds: int) -> None:
+        step(rounds)
+        if mark.stat().st_size == 1:
+            os._exit(9)
+        mark.write_text("1")
+
+    if mark.exists():
+        return play_kept(job, step, runs=runs)
+    mark.write_text("")
+    return play_kept(job, step_or_die, runs=runs)

@@ -7,7 +7,8 @@ validates it strictly, so that a bool is no int, a number no text, and nothing i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Generic, TypeVar, Union
 
 import torch
@@ -105,11 +106,12 @@ class Declared(Generic[T]):
     """What a value must be to be a ``kind``: a dataclass, a typed dictionary, an annotated type."""
 
     kind: Any
-    _adapter: TypeAdapter[tuple[T]] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        # in a tuple: a dataclass alone would have to bring its own configuration
-        object.__setattr__(self, "_adapter", TypeAdapter(tuple[self.kind], config=_CONFIG))  # type: ignore[name-defined]
+    @cached_property
+    def _adapter(self) -> TypeAdapter[tuple[T]]:
+        # when it is first asked, as making one takes milliseconds and most runs ask few; in a tuple: a dataclass alone
+        # would have to bring its own configuration
+        return TypeAdapter(tuple[self.kind], config=_CONFIG)  # type: ignore[name-defined]
 
     def check(self, value: Any) -> T:
         """Return ``value`` if it is what was declared. Raises UnsoundError."""

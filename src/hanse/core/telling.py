@@ -270,7 +270,7 @@ def describe(
         if hasattr(part, "tells") and id(part) not in seen:
             seen.add(id(part))  # one object may stand in several slots
             standing = frozenset(other for other in parts if parts[other] is part)
-            telling = _sound(Telling, part.tells(standing), f"mechanism.{slot}: {type(part).__name__}")
+            telling = _sound(_TELLING, part.tells(standing), f"mechanism.{slot}: {type(part).__name__}")
             said += [Said(slot, type(part).__name__[:80], telling)] if telling != Telling() else []
     acting = {f"behaviour.{name}": behaviour for name, behaviour in behaviours.items()} | {"clients.policy": policy}
     conducts = []
@@ -279,7 +279,7 @@ def describe(
             conduct = actor.tells(num_clients, seed)
             if isinstance(conduct, Conduct) and len(conduct.clients) > MOST_CLIENTS:
                 conduct = Conduct(sentence=conduct.sentence)
-            conduct = _sound(Conduct, conduct, where)
+            conduct = _sound(_CONDUCT, conduct, where)
             conducts += [conduct] if conduct.label or conduct.sentence else []
     return About(tuple(said), tuple(conducts), None if profiles is None else _roles(profiles))
 
@@ -293,9 +293,12 @@ def _roles(profiles: Sequence[Mapping[str, Any]]) -> tuple[Role, ...]:
     return tuple(Role(name, tuple(ids)) for name, ids in list(found.items())[:1000] if len(ids) <= MOST_CLIENTS)
 
 
-def _sound(kind: type[T], value: Any, where: str) -> T:
+_TELLING, _CONDUCT = Declared[Telling](Telling), Declared[Conduct](Conduct)
+
+
+def _sound(declared: Declared[T], value: Any, where: str) -> T:
     try:
-        return Declared[T](kind).check(value)
+        return declared.check(value)
     except UnsoundError as wrong:
         raise UserError(f"{where} says of itself: {wrong}") from None
 

@@ -13,6 +13,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from torch import Tensor
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.data.federated import SHARES, FederatedData
+from hanse.data.keeping import of_kept
 from hanse.data.samples import Samples
 
 Fingerprint = Mapping[str, Sequence[str]]
@@ -112,7 +114,9 @@ def _shares(data: FederatedData, share: str, known: dict[int, _Sums]) -> list[st
     if made is not None:
         return [hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for text in made]
     pool, index = data.pool(range(data.num_clients), share)
-    sums = known.setdefault(id(pool), _Sums(pool))
+    if id(pool) not in known:
+        known[id(pool)] = of_kept(pool, "sums", partial(_Sums, pool))
+    sums = known[id(pool)]
     sums.of(torch.cat([*index, torch.zeros(0, dtype=torch.int64)]).cpu().numpy())  # in the order of memory
     return [_digest(sums, own) for own in index]
 

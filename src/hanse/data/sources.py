@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -27,6 +28,7 @@ from hanse.base.files import write_whole
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, image_samples, stratified_split
 from hanse.data.download import ARCHIVE, CASED, cased, cased_distributions, fetch, fetching, find_emnist, read_emnist
+from hanse.data.keeping import once
 from hanse.data.natural import (
     NATURAL,
     TEXTS,
@@ -112,9 +114,25 @@ def load(
     (.5 - x)/.5, or "imagenet" (its means and deviations); femnist and pacs are in 0 to 1 under "standard", digits
     always. ``text``:
     how instructions become tokens (bytes, windows of 512, if nothing is said). ``seed``
-    only reaches sources that draw (the bundled ones do not depend on it). Raises UserError for an
+    only reaches sources that draw (the bundled ones do not depend on it). Within :func:`hanse.data.keeping.keeping` a
+    source that draws nothing is loaded once. Raises UserError for an
     unknown name, a file that cannot be read, or a download that failed.
     """
+    if source in SOURCES and source not in _DRAWN:
+        read = partial(_load, source, root=root, seed=0, download=download, scale=scale)
+        return once((source, root, scale), read)
+    return _load(source, root=root, seed=seed, download=download, scale=scale, text=text)
+
+
+def _load(
+    source: str,
+    *,
+    root: Path | None,
+    seed: int,
+    download: bool,
+    scale: Scale,
+    text: TextOptions | None = None,
+) -> Dataset:
     if source in _IMAGES or source == "emnist_cased":
         return _image_source(source, root=root, download=download, scale=scale)
     if source in TEXTS:
@@ -163,15 +181,27 @@ def _digits(*, root: Path | None, seed: int, download: bool) -> Dataset:
     """Scikit-learn's 1,797 8x8 digits (UCI optical recognition, test part): 1,297 train, 500 test, always the
     same.
     """
-    from sklearn.datasets import load_digits  # takes a second to import
-
     del root, seed, download
-    bunch = load_digits()
-    x = torch.from_numpy((bunch.images / 16.0).astype(np.float32)).unsqueeze(1)
-    labels: NDArray[np.int64] = bunch.target.astype(np.int64)
+    table = _digits_table()
+    x = torch.from_numpy((table[:, :-1].reshape(-1, 8, 8) / 16.0).astype(np.float32)).unsqueeze(1)
+    labels: NDArray[np.int64] = table[:, -1].astype(np.int64)
     samples = Samples(x, torch.from_numpy(labels))
     train, test = stratified_split(labels, len(labels), 500, stream(0, "digits"))
     return Dataset("digits", samples.take(torch.from_numpy(train)), samples.take(torch.from_numpy(test)), 10, (1, 8, 8))
+
+
+def _digits_table() -> NDArray[np.float64]:
+    """Return the digits ``[1797, 65]``, 64 pixels from 0 to 16 and a label each, from the file in scikit-learn's
+    folder: its import would take as long as that of torch. It is asked for them if the file is not there.
+    """
+    found = find_spec("sklearn")
+    file = Path(next(iter((found and found.submodule_search_locations) or [""])), "datasets", "data", "digits.csv.gz")
+    if file.is_file():
+        return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return np.column_stack([bunch.data, bunch.target])
 
 
 def _image_source(
@@ -350,3 +380,5 @@ SOURCES: Mapping[str, Loader] = {
     **{name: partial(_instructions, name) for name in TEXTS},
 }
 """The named sources; a name maps to its loader."""
+
+_DRAWN = ("fedsoft_linear", *TABLES, *TEXTS)  # what they are depends on the seed

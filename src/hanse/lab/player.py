@@ -11,22 +11,31 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from threadpoolctl import threadpool_limits
 
 from hanse.base.errors import UserError, library
 from hanse.base.files import write_whole
 from hanse.base.toml import flat
+from hanse.data.keeping import keeping
+from hanse.data.sources import SOURCES, load
 from hanse.lab.job import Job, Step, key_of
+from hanse.learning.threads import intra_op
 
 Work = Callable[[Job, Step], dict[str, Any]]
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -67,12 +76,16 @@ def play_all(
     store = Store(folder / "jobs")
     results = {job.key: found for job in jobs if (found := store.read(job)) is not None}
     todo = [job for job in jobs if job.key not in results]
-    check_sources(todo)
     failures: dict[str, str] = {}
-    with _bar(console) as progress:
-        task = progress.add_task(label, total=sum(j.rounds for j in todo), jobs=len(todo), ended=0, failed="")
-        steps = _Steps(lambda rounds: progress.advance(task, rounds))
-        for count, (job, found) in enumerate(_doing(work, workers, ray, gpus)(todo, steps), 1):
+    progress = _bar(console)
+    task = progress.add_task(label, total=sum(j.rounds for j in todo), jobs=len(todo), ended=0, failed="")
+    steps = _Steps(lambda rounds: progress.advance(task, rounds))
+    with ExitStack() as until_the_end:
+        until_the_end.enter_context(keeping())
+        check_sources(todo)
+        doing = _doing(work, workers, ray, gpus)(todo, steps)  # before the bar, whose thread would forbid to fork
+        until_the_end.enter_context(progress)
+        for count, (job, found) in enumerate(doing, 1):
             if found["status"] == "interrupted":
                 raise KeyboardInterrupt
             store.write(job, found)
@@ -97,15 +110,16 @@ def _doing(
 
 
 def check_sources(jobs: Sequence[Job]) -> None:
-    """Load each source that the jobs need once, which downloads what is not here, before any process starts."""
-    from hanse.data.sources import SOURCES, load
-
+    """Load each source that the jobs need once, which downloads what is not here, before any process starts: where
+    things are kept (:func:`hanse.data.keeping.keeping`), the jobs of this process and of forked ones find it loaded.
+    """
     lines: list[str] = []
-    wanted = dict.fromkeys((s.source, s.path, s.download) for s in (job.experiment.data for job in jobs))
-    for source, path, download in wanted:
+    wanted = dict.fromkeys((s.source, s.path, s.download, s.scale) for s in (job.experiment.data for job in jobs))
+    for source, path, download, scale in wanted:
         if source in SOURCES:
             try:
-                load(source, root=None if path is None else Path(path), download=download)
+                with intra_op(1):  # threads that PyTorch starts here would be lacking in forked processes
+                    load(source, root=Path(path).expanduser() if path else None, download=download, scale=scale)
             except UserError as wrong:
                 lines += wrong.lines
     if lines:
@@ -245,8 +259,6 @@ def in_order(
     jobs: Sequence[Job], step: Callable[[Job, int], None], *, work: Work
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Do the jobs in this process, one after another, with one thread; yields each with its result."""
-    from hanse.learning.threads import intra_op
-
     for job in jobs:
         with intra_op(1):
 
@@ -260,16 +272,26 @@ def in_order(
 def in_processes(
     jobs: Sequence[Job], step: Callable[[Job, int], None], *, work: Work, workers: int
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Do the jobs in ``workers`` processes, first jobs first; yields each with its result as it ends.
+    """Start ``workers`` processes that do the jobs, first jobs first; the iterator yields each with its result as it
+    ends.
 
     ``work`` is a function of a module. When the iterator is closed, or raises, the processes are ended.
     """
     waiting = list(reversed(jobs))
     crew: list[_Worker] = []
+    forked = may_fork(jobs)
+    if forked:
+        import_module("hanse.runs.experiment")  # what every job imports: here once
+    for _ in range(min(workers, len(jobs))):
+        crew.append(_Worker.start(work, crew, forked))
+        crew[-1].give(waiting.pop())
+    return _heard(crew, waiting, step, work)
+
+
+def _heard(
+    crew: list[_Worker], waiting: list[Job], step: Callable[[Job, int], None], work: Work
+) -> Iterator[tuple[Job, dict[str, Any]]]:
     try:
-        for _ in range(min(workers, len(jobs))):
-            crew.append(_Worker.start(work))
-            crew[-1].give(waiting.pop())
         while crew:
             for pipe in wait([worker.pipe for worker in crew]):
                 worker = next(w for w in crew if w.pipe is pipe)
@@ -282,7 +304,7 @@ def in_processes(
                     code = worker.end()
                     yield job, dead(job, f"its worker process ended with code {code}")
                     if waiting:
-                        crew.append(_Worker.start(work))
+                        crew.append(_Worker.start(work, crew, forked=False))
                         crew[-1].give(waiting.pop())
                     continue
                 if waiting:
@@ -294,6 +316,22 @@ def in_processes(
     finally:
         for worker in crew:
             worker.end()
+
+
+def may_fork(jobs: Sequence[Job]) -> bool:
+    """Say whether processes for these jobs may be forked, which takes no second time to import what is imported, nor
+    memory for what is loaded.
+
+    Not beside other threads, whose locks would stay shut in the fork; nor where PyTorch may start threads for an
+    operator, or uses a graphics card: it may have done so here, and neither can be gone on with in a fork.
+    """
+    threads = (job.experiment.engine.threads for job in jobs)
+    return (
+        sys.platform == "linux"
+        and threading.active_count() == 1
+        and all(number in (None, 1) for number in threads)
+        and not torch.cuda.is_available()
+    )
 
 
 def dead(job: Job, error: str) -> dict[str, Any]:
@@ -309,11 +347,15 @@ class _Worker:
     job: Job
 
     @classmethod
-    def start(cls, work: Work) -> _Worker:
+    def start(cls, work: Work, crew: Sequence[_Worker], forked: bool) -> _Worker:
+        """Start a process beside the ``crew``: a fork of this one, or a new interpreter."""
         here, there = multiprocessing.Pipe()
-        # a forked child would inherit torch's threads in an unusable state
-        process = multiprocessing.get_context("spawn").Process(target=_serve, args=(there, work), daemon=True)
-        with _one_thread():
+        context: Any = multiprocessing.get_context("fork" if forked else "spawn")
+        # a fork has our ends of all pipes: with one of them open, its own or another's would not end when we do
+        ours = [here, *(worker.pipe for worker in crew)] if forked else []
+        process = context.Process(target=_serve, args=(there, work, ours), daemon=True)
+        with _one_thread(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads, from Python 3.12 on: OpenBLAS's sleep
             process.start()
         there.close()
         return cls(process, here, Job("", "", {}))
@@ -356,17 +398,15 @@ def _one_thread() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _serve(pipe: Connection, work: Work) -> None:
-    """Do jobs from the pipe until it closes."""
-    import torch
-
+def _serve(pipe: Connection, work: Work, others: Sequence[Connection]) -> None:
+    """Do jobs from the pipe until it closes; ``others`` are connections that are not for this process."""
+    for other in others:
+        other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     torch.set_num_threads(1)
-    try:
+    with suppress(EOFError, OSError), keeping(), threadpool_limits(1):  # the parent is done with us, or gone
         while True:
             pipe.send(work(pipe.recv(), pipe.send))
-    except (EOFError, OSError):
-        return  # the parent is done with us, or gone
 
 
 def in_ray(
@@ -427,7 +467,5 @@ def _knock(address: str) -> None:
 
 def _in_a_ray_worker(work: Work, job: Job) -> dict[str, Any]:
     """Do one job with one thread; nobody hears how far it is."""
-    from hanse.learning.threads import intra_op
-
     with intra_op(1):
         return work(job, lambda rounds: None)

@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -307,6 +308,7 @@ def _whole(path: Path, snapshot: Snapshot, name: str) -> Snapshot:
     return snapshot
 
 
+@cache  # a process that plays many runs looks once: reading what is installed takes as long as a round
 def _environment() -> dict[str, Any]:
     """Return what a run directory says of the machine and the packages that its run was played with."""
     packages = ("hanse", "torch", "numpy", "scipy", "scikit-learn", "pydantic", "sqlalchemy", "safetensors")
