@@ -130,26 +130,26 @@ def _requests(table: Table, held: Deployment, clients: Ints, remote: bool) -> li
     In a simulation clients that do not test are asked for their own mixtures as well: who runs it may look at them.
     """
     rows, own, share = table.rows, None, held.own_mix
-    at, private = held.rows.tolist(), (table.owner != SERVER).tolist()
-    views = {k: rows[k] for k in set(at)}
-    models = {c: views[at[c]] for c in clients.tolist()}
+    asked = clients if share is None or remote else np.arange(len(held.rows))  # all others cost time, if they are many
+    at = dict(zip(asked.tolist(), held.rows[asked].tolist(), strict=True))
+    views = {k: rows[k] for k in set(at.values())}
+    private = {k for k in views if table.owner[k] != SERVER}
+    models = {c: views[k] for c, k in at.items()}
     beside: Mapping[int, Tensor] = {}
     if share is not None:
         own = Mixture(rows[share.rows], share.share, share.normalised)
-        beside = models
-        others = () if remote else range(len(at))
-        models = {c: views[at[c]] for c in sorted({*models, *others})}
+        beside = {c: models[c] for c in clients.tolist()}
     elif held.weights is not None:
         beside = dict(models)
         some = clients[held.weights[clients].any(axis=1)]
         models |= zip(some.tolist(), mix(held.weights[some], rows[:0], rows), strict=True)
-    asked = []
+    tests = []
     for c, model in models.items():
-        row = at[c] if private[at[c]] else None
+        row = at[c] if at[c] in private else None
         if row is not None and remote and table.owner[row] != c:
             continue  # another's private row
-        asked.append(Request(c, (Test("test", model, row, own, beside.get(c), own is None or c in beside),)))
-    return asked
+        tests.append(Request(c, (Test("test", model, row, own, beside.get(c), own is None or c in beside),)))
+    return tests
 
 
 def _kept(client: int, task: Task, history: History) -> Task:
@@ -163,7 +163,9 @@ def _on_server(
     """Return the figures on the server's own test set, means over the clients that hold ``rows [n]``."""
     if data.server_test is None or not len(rows):
         return {}
-    held, count = np.unique(rows, return_counts=True)
+    count = np.bincount(rows)
+    held = np.flatnonzero(count)
+    count = count[held]
     scores = engine.score(table.rows[held], data.server_test)
     loss = float(np.average(scores.loss, weights=count))
     found: dict[str, float | None] = {"test/loss": loss}
