@@ -440,13 +440,15 @@ def as_one(rows: Sequence[Tensor]) -> Tensor:
     """Return models ``[P]``, one or more, as ``[n, P]``: a view and not a copy where they are the rows of one tensor,
     one after another, as an engine returns what it trained.
     """
-    first, whole = rows[0], rows[0]._base
-    if whole is not None and whole.ndim == 2 and whole.is_contiguous() and first.shape == whole.shape[1:]:
-        size, begin = len(first), first.storage_offset() - whole.storage_offset()
-        offsets = [first.storage_offset() + i * size for i in range(len(rows))]
-        alike = all(r._base is whole and r.shape == first.shape and r.stride() == first.stride() for r in rows)
-        if alike and begin % max(1, size) == 0 and [r.storage_offset() for r in rows] == offsets:
-            return whole[begin // max(1, size) :][: len(rows)]
+    first, size = rows[0], len(rows[0])
+    begin, memory = first.storage_offset(), first.untyped_storage().data_ptr()
+
+    def lies(place: int, row: Tensor) -> bool:
+        alike = (row.dtype, row.shape, row.stride()) == (first.dtype, first.shape, (1,))
+        return alike and row.untyped_storage().data_ptr() == memory and row.storage_offset() == begin + place * size
+
+    if all(lies(place, row) for place, row in enumerate(rows)):
+        return first.as_strided((len(rows), size), (size, 1))
     return torch.stack(list(rows))
 
 
