@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hanse.core.table import PER_CLIENT, Add, Block, Layout, Mix, Replace, Seats, Table, Updates, mix
+from hanse.core.table import PER_CLIENT, Add, Block, Layout, Mix, Replace, Seats, Table, Updates, as_one, mix, some_rows
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -313,3 +313,27 @@ def test_without_some_rows_they_stay_and_without_a_new_one_all_do() -> None:
     assert nothing.W.tolist() == Mix.keeping(table, 2, HOME).W.tolist()
     assert (nothing.block.tolist(), nothing.home.tolist()) == ([0, 1, 2], [0, 1])
     assert grown.without(table, [], HOME).W.tolist() == grown.W.tolist()
+
+
+def test_rows_that_lie_side_by_side_are_not_copied() -> None:
+    whole = torch.arange(12.0).view(4, 3)
+    near, far = some_rows(whole, np.array([1, 2])), some_rows(whole, np.array([2, 1]))
+    assert near.data_ptr() == whole[1].data_ptr()
+    assert torch.equal(near, whole[1:3])
+    assert torch.equal(far, torch.stack([whole[2], whole[1]]))
+    assert some_rows(whole, np.zeros(0, np.int64)).shape == (0, 3)
+
+
+def test_models_of_one_tensor_are_put_together_without_a_copy() -> None:
+    whole = torch.arange(15.0).view(5, 3)
+    rows = [whole[1], whole[2], whole[3]]
+    assert as_one(rows).data_ptr() == whole[1].data_ptr()
+    assert torch.equal(as_one(rows), whole[1:4])
+    for others in ([whole[2], whole[1]], [whole[0], whole[2]], [whole[1], whole[2].clone()], [torch.ones(3)] * 2):
+        found = as_one(others)
+        assert torch.equal(found, torch.stack(others))
+        assert found.data_ptr() not in (whole[0].data_ptr(), whole[1].data_ptr(), whole[2].data_ptr())
+    flat = torch.arange(6.0)  # views of another shape of tensor
+    assert torch.equal(as_one([flat[:3], flat[3:]]), flat.view(2, 3))
+    turned = whole.t()  # its rows are not in one piece
+    assert torch.equal(as_one([turned[0], turned[1]]), turned[:2])

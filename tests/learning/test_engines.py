@@ -150,6 +150,49 @@ def test_groups_hold_every_seat_once(sizes: list[int], recipe: Recipe) -> None:
         assert [p.steps for p in group] == sorted((p.steps for p in group), reverse=True)
 
 
+def cost(group: list[SeatPlan], size: int) -> float:
+    """Return what :func:`group_seats` says a group costs."""
+    work = sum(p.steps for p in group) * 3.0 * size * max(p.width for p in group)
+    return max(p.steps for p in group) * 2e7 + work
+
+
+@pytest.mark.parametrize("size", [1_000, 40_000, 2_000_000])  # of the largest 16 seats fit into a group
+@pytest.mark.parametrize("widths", [(1, 60), (7, 8)])
+def test_no_cut_into_neighbours_costs_less(size: int, widths: tuple[int, int]) -> None:
+    draw = np.random.default_rng(size)
+    plans = [SeatPlan(s, np.zeros((draw.integers(1, 30), draw.integers(*widths)), np.int64), 0, 0) for s in range(9)]
+    ordered = sorted(plans, key=lambda p: (-p.width, -p.steps, p.seat))
+    every = []
+    for bits in itertools.product([False, True], repeat=len(plans) - 1):
+        edges = [0, *(i + 1 for i, cut in enumerate(bits) if cut), len(plans)]
+        every.append(sum(cost(ordered[a:b], size) for a, b in itertools.pairwise(edges)))
+    groups = group_seats(plans, size)
+    assert sum(cost(group, size) for group in groups) == pytest.approx(min(every), rel=1e-12)
+    if widths == (7, 8):  # all alike: no padding, so that one group has the fewest steps
+        assert len(groups) == 1
+
+
+def test_no_group_has_more_seats_than_memory_for_them() -> None:
+    plans = [SeatPlan(s, np.zeros((3, 5), np.int64), 0, 0) for s in range(10)]
+    assert sorted(map(len, group_seats(plans, 8_388_608))) == [2, 4, 4]  # of 256 MiB: 4 seats of 64 MiB
+
+
+@pytest.mark.parametrize(("name", "shape"), [("mlp", (12,)), ("cnn_small", (1, 28, 28))])
+def test_some_models_have_the_scores_that_they_have_among_all(name: str, shape: tuple[int, ...]) -> None:
+    options = {"hidden": [200]} if name == "mlp" else {}
+    problem, row = build_problem(name, shape, 10, 1, **options)
+    count = 900 if name == "mlp" else 30  # more than a chunk of twenty models of this width has
+    pool = made(shape, 10, count)
+    rows = row + 0.1 * torch.randn(24, len(row), generator=torch.Generator().manual_seed(0))
+    engine = StackedEngine(problem) if name == "mlp" else SequentialEngine(problem)
+    whole = engine.score(rows, pool)
+    for some in ([3], [23], [0, 1], [2, 5, 11, 12, 13, 20, 22]):
+        found = engine.score_some(rows, pool, np.array(some))
+        np.testing.assert_array_equal(found.loss[some], whole.loss[some])
+        np.testing.assert_array_equal(found.accuracy[some], whole.accuracy[some])
+        assert found.count.tolist() == [count] * 24
+
+
 def test_batch_norm_needs_two_samples() -> None:
     problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8], batch_norm=True)
     pool = made((12,), 5)

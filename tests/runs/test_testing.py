@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,15 @@ import torch
 import hanse
 from hanse.core.part import Deployment, OwnMix
 from hanse.core.port import Mixture, Reply, Request, Test, Tested
-from hanse.core.table import Table
+from hanse.core.table import SERVER, Table
 from hanse.federation.policy import fits
+from hanse.learning.scoring import Scorer
 from hanse.rounds.round import Setup
+from hanse.runs import attempt
+from hanse.runs.checkpoint import load
+from hanse.runs.rundir import RunDir
 from hanse.runs.setup import build, settle_engine
-from hanse.runs.testing import Figures, ask_tests
+from hanse.runs.testing import Figures, ask_tests, still_known
 
 N = 5
 
@@ -234,3 +239,81 @@ def test_elsewhere_a_private_row_is_tested_by_its_owner_alone_and_not_on_the_ser
     assert found.metrics["test/loss"] == pytest.approx(loss)
     alone = figures(here, Table.of(rows_of(here, N), np.arange(N)), Deployment(np.arange(N)), None, federation, True)
     assert not any(name.startswith("test/") for name in alone.metrics)
+
+
+# ---- the server's scores of rows that did not change
+
+
+def of_ditto(rounds: int = 4, **sections: Any) -> hanse.Experiment:
+    """Return a run in which two of six clients' own models change in a round."""
+    given: dict[str, Any] = {
+        "data": {"clients": 6, "client_test": 0.2},
+        "model": {"name": "mlp", "hidden": [6]},
+        "mechanism": {"name": "ditto", "clients_per_round": 2},
+        "engine": {"train": "stacked", "threads": 1},
+        "run": {"rounds": rounds, **sections.pop("run", {})},
+        **sections,
+    }
+    return hanse.Experiment(**given)
+
+
+def untimed(run: hanse.Run) -> list[dict[str, Any]]:
+    return [{k: v for k, v in m.items() if not k.startswith(("time/", "memory/"))} for m in run.metrics]
+
+
+def test_the_server_scores_only_rows_that_changed_and_finds_what_it_would_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = list[int]()
+    real = Scorer.score_some
+
+    def counted(self: Scorer, rows: torch.Tensor, pool: Any, some: Any) -> Any:
+        asked.append(len(some))
+        return real(self, rows, pool, some)
+
+    monkeypatch.setattr(Scorer, "score_some", counted)
+    some = hanse.run(of_ditto())
+    assert asked == [2, 2, 2]  # all six in the first round, then those of the two who sat
+    monkeypatch.setattr(attempt, "still_known", lambda *_: None)
+    every = hanse.run(of_ditto())
+    assert len(asked) == 3
+    assert untimed(some) == untimed(every)
+
+
+def test_rows_that_changed_between_tests_are_scored_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = of_ditto(6, eval={"every": 3}, mechanism={"name": "ditto", "clients_per_round": 1})
+    some = hanse.run(experiment)
+    monkeypatch.setattr(attempt, "still_known", lambda *_: None)
+    assert untimed(some) == untimed(hanse.run(experiment))
+    assert [m["round"] for m in some.metrics if "test/loss" in m] == [2, 5]
+
+
+def test_what_is_known_goes_by_the_bits_of_a_row() -> None:
+    before = Table.of(torch.tensor([[1.0, 0.0], [2.0, 3.0], [4.0, 5.0]]))
+    after = Table.of(torch.tensor([[1.0, -0.0], [2.0, 3.0], [4.0, 5.5], [2.0, 3.0]]))
+    scores = np.array([[0.1, 0.2, 0.3], [0.7, 0.8, 0.9]])
+    known = still_known(scores, before, after)
+    np.testing.assert_array_equal(known, [[np.nan, 0.2, np.nan, np.nan], [np.nan, 0.8, np.nan, np.nan]])
+    assert still_known(None, before, after) is None
+    fewer = still_known(np.array([[np.nan, 0.2, 0.3], [np.nan, 0.8, 0.9]]), before, Table.of(before.rows[:2]))
+    np.testing.assert_array_equal(fewer, [[np.nan, 0.2], [np.nan, 0.8]])
+
+
+def test_who_resumes_knows_the_same_scores_and_none_of_other_data(tmp_path: Path) -> None:
+    longer, out = of_ditto(4), tmp_path / "run"
+    whole = hanse.run(longer)
+    hanse.run(of_ditto(2), out=out)
+    resumed = hanse.resume(out, rounds=4)
+    assert untimed(resumed) == untimed(whole)
+    state = load(max((out / "checkpoints").glob("*.safetensors")), torch.device("cpu")).state
+    assert state.on_server is not None
+    own = state.table.owner != SERVER
+    assert np.isnan(state.on_server[:, ~own]).all()  # nobody holds the server's row
+    assert state.on_server[0, own].mean() == pytest.approx(whole.metrics[-1]["test/loss"], rel=1e-12)
+    folder, snapshot, said = RunDir.reopen(
+        out, resumed.experiment, torch.device("cpu"), data={"server test": ["others"]}, other_data=True
+    )
+    folder.close()
+    assert "other data" in said[0]
+    assert snapshot is not None
+    assert snapshot.state.on_server is None

@@ -233,11 +233,16 @@ def _within(name: str) -> Iterator[None]:
         raise GuardError(f"{name}: {wrong}") from None
 
 
+def _here(name: str, clients: Ints, view: View) -> None:
+    """Raise GuardError if one of ``clients [n]`` is not present."""
+    absent = clients[~np.isin(clients, view.present)]  # setdiff1d would sort all who are present
+    if len(absent):
+        raise GuardError(f"{name}: {absent.min()} is not present: must be of {_some(view.present)}")
+
+
 def _choice(choice: Choice, view: View, fills: frozenset[str]) -> None:
     clients = _ints("clients", choice.clients, None)
-    absent = np.setdiff1d(clients, view.present)
-    if len(absent):
-        raise GuardError(f"clients: {absent[0]} is not present: must be of {_some(view.present)}")
+    _here("clients", clients, view)
     start = view.home[clients] if choice.start is None else choice.start
     for name, rows in (("start", start), ("target", start if choice.target is None else choice.target)):
         check_rows(name, rows, (len(clients),), view.table.size)
@@ -250,8 +255,7 @@ def _choice(choice: Choice, view: View, fills: frozenset[str]) -> None:
 def _seats(seats: Seats, view: View, fills: frozenset[str]) -> None:
     S, K = len(seats), view.table.size
     clients = _ints("client", seats.client, (S,))
-    if len(absent := np.setdiff1d(clients, view.present)):
-        raise GuardError(f"client: {absent[0]} is not present: must be of {_some(view.present)}")
+    _here("client", clients, view)
     check_rows("start", seats.start, (S,), K)
     check_rows("target", seats.target, (S,), K)
     if (seats.R is None) != (seats.mu is None):

@@ -41,7 +41,7 @@ from hanse.core.declared import (
 from hanse.core.payload import Payload
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ClientInfo:
     """A present client: ``id`` 0..N-1 by registration, display name, key, *reported* number of samples, profile."""
 

@@ -202,9 +202,7 @@ class Table:
         """Return the models of these rows, ``[n, P]``: where they lie side by side a view and not a copy, so that who
         was sent one of them before is not sent it again.
         """
-        if len(rows) and np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
-            return self.rows[int(rows[0]) : int(rows[-1]) + 1]
-        return self.rows[rows]
+        return some_rows(self.rows, rows)
 
     @property
     def shared(self) -> Ints:
@@ -431,6 +429,29 @@ def copies(W: Floats) -> NDArray[np.bool_]:
     return np.asarray((np.count_nonzero(W, axis=1) == 1) & (W.max(axis=1, initial=0.0) == 1.0))
 
 
+def some_rows(models: Tensor, rows: Ints) -> Tensor:
+    """Return the ``rows [n]`` of ``models [K, P]``, ``[n, P]``: a view where they lie side by side."""
+    if len(rows) and np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
+        return models[int(rows[0]) : int(rows[-1]) + 1]
+    return models[rows]
+
+
+def as_one(rows: Sequence[Tensor]) -> Tensor:
+    """Return models ``[P]``, one or more, as ``[n, P]``: a view and not a copy where they are the rows of one tensor,
+    one after another, as an engine returns what it trained.
+    """
+    first, size = rows[0], len(rows[0])
+    begin, memory = first.storage_offset(), first.untyped_storage().data_ptr()
+
+    def lies(place: int, row: Tensor) -> bool:
+        alike = (row.dtype, row.shape, row.stride()) == (first.dtype, first.shape, (1,))
+        return alike and row.untyped_storage().data_ptr() == memory and row.storage_offset() == begin + place * size
+
+    if all(lies(place, row) for place, row in enumerate(rows)):
+        return first.as_strided((len(rows), size), (size, 1))
+    return torch.stack(list(rows))
+
+
 _COLUMNS = 1 << 20  # elements of the float64 copy at a time, so that mixing needs no second table
 
 
@@ -458,6 +479,8 @@ def mix(W: Floats, updates: Tensor, table: Tensor) -> Tensor:
     width = max(1, _COLUMNS // max(1, len(columns)))
     for a in range(0, table.shape[1], width):
         b = min(a + width, table.shape[1])
-        stack = torch.cat([updates[from_updates, a:b], table[from_table, a:b]]).double()
+        parts = (some_rows(updates[:, a:b], from_updates), some_rows(table[:, a:b], from_table))
+        stack = torch.empty((len(columns), b - a), dtype=torch.float64, device=table.device)
+        stack[: len(from_updates)], stack[len(from_updates) :] = parts
         out[mixed, a:b] = (weights @ stack).float()
     return out

@@ -186,7 +186,8 @@ class GeneratedData(FederatedData):
 
     def origin(self, share: str) -> Sequence[str]:
         """Return the generator and the ends of each client's shares: its samples depend on nothing else."""
-        return [f"{self.source}|{share}|{ends}" for ends in self.ends.tolist()]
+        made = f"{self.source}|{share}"  # once: it takes longer than a client
+        return [f"{made}|{ends}" for ends in self.ends.tolist()]
 
     def class_counts(self) -> NDArray[np.int64] | None:
         """Return train samples of each client and class; ``None`` for more than 1,000 clients (all would be

@@ -294,10 +294,15 @@ def _sent_down(tasks: Iterable[Task]) -> Iterable[Tensor]:
         yield from (t for t in _tensors(vars(task).values()) if t is not own)
 
 
+_PLAIN = (int, float, str, type(None))
+
+
 def _tensors(values: Iterable[object]) -> Iterable[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
             yield value
+        elif isinstance(value, _PLAIN):
+            continue  # most values are: they are not held against what takes longer to say
         elif isinstance(value, Payload):
             yield from value.tensors.values()
         elif isinstance(value, Mapping):  # the extras of an update

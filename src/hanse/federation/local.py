@@ -53,13 +53,11 @@ class LocalFederation:
 
     def present(self, round: int) -> port.Roster:
         """Return the clients that no behaviour keeps away, all of them if none does."""
-        away = {c.id for c in self._clients if not all(b.present(self._me(c.id), round) for b in self._movers)}
+        movers = [b for b in self.behaviours if type(b).present is not Behaviour.present]  # who decide who is there
+        if not movers:
+            return self._clients
+        away = {c.id for c in self._clients if not all(b.present(self._me(c.id), round) for b in movers)}
         return port.Roster(c for c in self._clients if c.id not in away) if away else self._clients
-
-    @property
-    def _movers(self) -> Sequence[Behaviour]:
-        """The behaviours that decide who is there."""
-        return [b for b in self.behaviours if type(b).present is not Behaviour.present]
 
     def exchange(
         self, round: int, requests: Sequence[port.Request], deadline_s: float | None, closing: port.Closing | None

@@ -131,20 +131,31 @@ def group_seats(plans: Sequence[SeatPlan], size: int) -> list[list[SeatPlan]]:
     """
     ordered = sorted(plans, key=lambda plan: (-plan.width, -plan.steps, plan.seat))
     most = max(1, _GROUP_BYTES // (8 * size))
-    best, cut = [0.0], [0]
-    for end in range(1, len(ordered) + 1):
-        options = []
-        longest = work = 0
-        for begin in range(end - 1, max(-1, end - 1 - most), -1):
-            longest = max(longest, ordered[begin].steps)
-            work += ordered[begin].steps
-            cost = longest * _STEP_COST + work * 3.0 * size * ordered[begin].width
-            options.append((best[begin] + cost, begin))
-        value, begin = min(options)
-        best.append(value)
-        cut.append(begin)
+    cut = _cuts(ordered, size, most)
     groups, end = [], len(ordered)
     while end:
         groups.append(sorted(ordered[cut[end] : end], key=lambda plan: (-plan.steps, plan.seat)))
         end = cut[end]
     return groups[::-1]
+
+
+def _cuts(ordered: Sequence[SeatPlan], size: int, most: int) -> list[int]:
+    """Return where the last group of the best cut of the first ``end`` seats begins, by ``end``; a group has at most
+    so many seats.
+    """
+    count = len(ordered)
+    if count <= most and len({plan.width for plan in ordered}) == 1:
+        return [0] * (count + 1)  # nothing is padded: another group only costs its steps
+    width, steps = (np.array([getattr(plan, name) for plan in ordered]) for name in ("width", "steps"))
+    best, cut = np.zeros(count + 1), [0]
+    # of a group from each seat on to the one before ``end``: its longest seat, and the steps of all
+    longest, work = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    for end in range(1, count + 1):
+        group = slice(max(0, end - most), end)
+        np.maximum(longest[group], steps[end - 1], out=longest[group])
+        work[group] += steps[end - 1]
+        costs = best[group] + (longest[group] * _STEP_COST + work[group] * 3.0 * size * width[group])
+        place = int(costs.argmin())  # the first of equals
+        best[end] = costs[place]
+        cut.append(group.start + place)
+    return cut

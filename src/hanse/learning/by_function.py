@@ -43,6 +43,10 @@ class FunctionEngine:
         count = [int(one.get("count", 1)) for one in said]
         return Scores(np.array(loss), np.array(accuracy), np.array(count, np.int64))
 
+    def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
+        """Return the scores of all ``rows [C, P]``."""
+        return self.score(rows, pool)
+
     def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
         """Return the same scores of ``rows [C, P]`` for each list of samples."""
         return [self.score(rows, pool)] * len(index)

@@ -189,6 +189,12 @@ class Engine(Protocol):
         """Score ``rows [C, P]`` on the whole pool, or model c on ``pool[index[c]]``."""
         ...
 
+    def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
+        """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool, bit for bit as :meth:`score` would
+        among all; the others may be NaN.
+        """
+        ...
+
     def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
         """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``."""
         ...

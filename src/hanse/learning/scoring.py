@@ -53,12 +53,14 @@ class ModelRows:
     """C models: rows ``[C, P]``, or mixtures ``shares [C, S]`` of rows ``[S, P]``.
 
     ``first_outputs`` keeps what the first layers of mixed rows put out, by the first sample of a block: mixtures that
-    share it must be of the same rows, scored on the same pool.
+    share it must be of the same rows, scored on the same pool. Samples are cut as for so many models ``among`` which
+    these are.
     """
 
     rows: Tensor
     shares: Tensor | None = None
     first_outputs: dict[int, Tensor] = field(default_factory=dict)
+    among: int = 0
 
     def __len__(self) -> int:
         return len(self.rows if self.shares is None else self.shares)
@@ -116,6 +118,11 @@ class ScoringEngine:
         with intra_op(self.threads):
             return self.scorer.score(rows, pool, index)
 
+    def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
+        """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool; the others may be NaN."""
+        with intra_op(self.threads):
+            return self.scorer.score_some(rows, pool, some)
+
     def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
         """Score every row of ``rows [C, P]`` on each list of samples ``pool[index[i]]``."""
         with intra_op(self.threads):
@@ -153,12 +160,30 @@ class Scorer:
 
         Raises ValueError if ``index`` does not have one entry a model.
         """
-        models = rows.shape[0]
-        if index is not None and len(index) != models:
-            raise ValueError(f"{models} models, but {len(index)} lists of samples")
+        if index is not None and len(index) != len(rows):
+            raise ValueError(f"{len(rows)} models, but {len(index)} lists of samples")
+        return self._scores(self._as_models(rows), pool, index)
+
+    def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
+        """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool, bit for bit as :meth:`score` would
+        among all of them; the others are NaN, or are scored as well.
+        """
+        if self.convolutions is not None:  # run side by side, where last digits depend on the neighbours
+            return self.score(rows, pool)
+        if len(some) == 1 < len(rows):  # one model alone is multiplied in another order than several
+            some = np.append(some, (some + 1) % len(rows))
+        part = self._scores(self._as_models(rows[some], among=len(rows)), pool, None)
+        columns = (part.loss, part.accuracy, part.loss_error)
+        loss, accuracy, error = (np.full(len(rows), np.nan) for _ in columns)
+        for whole, found in zip((loss, accuracy, error), columns, strict=True):
+            whole[some] = found
+        return Scores(loss, accuracy, np.full(len(rows), len(pool)), error)
+
+    def _scores(self, given: ModelRows, pool: Samples, index: Sequence[Tensor] | None) -> Scores:
+        models = len(given)
         count = np.array([len(pool)] * models if index is None else [len(i) for i in index], dtype=np.int64)
         loss, squares, right = np.zeros(models), np.zeros(models), np.zeros(models)
-        for which, losses, rights in self.outcomes(rows, pool, index):
+        for which, losses, rights in self.outcomes(given, pool, index):
             loss[which] += losses.sum(1, dtype=torch.float64).cpu().numpy()
             squares[which] += losses.double().square().sum(1).cpu().numpy()
             right[which] += rights.sum(1).cpu().numpy()
@@ -228,7 +253,7 @@ class Scorer:
         """
         reduce = reduce or _as_they_are
         if isinstance(models, Tensor):
-            models = ModelRows(models.to(device=self.device, dtype=self.dtype))
+            models = self._as_models(models)
         with torch.no_grad():
             if index is None or isinstance(index, Tensor):
                 # a mixture's bits do not depend on how many are asked for at once
@@ -241,6 +266,9 @@ class Scorer:
                 yield from self._one_by_one(models, pool, index, reduce)
             else:
                 yield from self._ragged(models, pool, index, reduce)
+
+    def _as_models(self, rows: Tensor, among: int = 0) -> ModelRows:
+        return ModelRows(rows.to(device=self.device, dtype=self.dtype), among=among)
 
     def _blocks(self, rows: Tensor, first: int = 0) -> dict[str, Tensor]:
         """Return named views ``[C, *shape]`` of rows that hold the columns from ``first`` on, as far as they go."""
@@ -293,8 +321,8 @@ class Scorer:
             blocks = max(self.crew.workers, math.ceil(count * hidden * _TOGETHER / _BLOCK))
             return _parts(len(models), _TOGETHER), _even(count, blocks)
         widest = max(spec.outputs for spec in self.specs)
-        together = len(models) if models.shares is None else _TOGETHER
-        together = max(1, min(len(models), together, _CHUNK // (256 * widest)))
+        every = max(len(models), models.among)
+        together = max(1, min(every if models.shares is None else _TOGETHER, every, _CHUNK // (256 * widest)))
         step = max(256, min(_CHUNK // (together * widest), -(-count // self.crew.workers)))
         if gathered:
             step = min(step, max(256, _GATHER // self.specs[0].inputs))

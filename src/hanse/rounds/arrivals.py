@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.core.port import Closing, Reply, Request, Roster, Train, Trained
-from hanse.core.table import Ints, Seats, Table, Updates
+from hanse.core.table import Ints, Seats, Table, Updates, as_one
 from hanse.federation.check import heard, refusal
 
 LOST = "lost with a round that failed"
@@ -272,7 +272,7 @@ def updates_of(seats: Seats, trained: Sequence[Trained], none: Tensor) -> Update
     common = set.intersection(*(set(t.extras) for t in trained)) if trained else ()
     return Updates(
         seats=seats,
-        rows=torch.stack([t.row for t in trained]) if trained else none[:0],
+        rows=as_one([t.row for t in trained]) if trained else none[:0],
         num_samples=np.array([t.num_samples for t in trained], dtype=np.float64),
         loss=np.array([np.nan if t.loss is None else t.loss for t in trained], dtype=np.float64),
         steps=np.array([t.steps for t in trained], dtype=np.int64),

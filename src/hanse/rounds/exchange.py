@@ -98,7 +98,8 @@ def merge(requests: Sequence[Request]) -> list[Request]:
 
 def training(seats: Seats, table: Table, payload: Payload | None) -> list[Request]:
     """Turn seats into training tasks: ``centre = R M``, ``tilt = L M``."""
-    rows = table.rows
+    rows, starts = table.rows, seats.start.tolist()
+    models = {row: rows[row] for row in set(starts)}  # one tensor a row: an engine sees who starts alike
     centres = None if seats.R is None else _combine(seats.R, rows)
     tilts = None if seats.L is None else _combine(seats.L, rows)
     return [
@@ -107,8 +108,8 @@ def training(seats: Seats, table: Table, payload: Payload | None) -> list[Reques
             (
                 Train(
                     seat=s,
-                    row=int(seats.start[s]),
-                    start=rows[int(seats.start[s])],
+                    row=starts[s],
+                    start=models[starts[s]],
                     centre=None if centres is None else centres[s],
                     mu=0.0 if seats.mu is None else float(seats.mu[s]),
                     tilt=None if tilts is None else tilts[s],

@@ -74,7 +74,8 @@ class LoopState:
     the round in which each private row ``moved [K]``, taking its owner's last accepted update (NEVER: none).
     ``history``: what clients did before, where the recipe depends on it. ``held [N]``: the row that each client holds,
     where that is not its home, from which it starts (None: it is). ``underway``: who still trains, and
-    the virtual clock.
+    the virtual clock. ``on_server [2, K]``: the loss and the accuracy on the server's test set of the rows that have
+    not changed since they were tested (NaN: others), so that who resumes has their bits, too.
     """
 
     round: int
@@ -88,6 +89,7 @@ class LoopState:
     history: History | None = None
     held: Ints | None = None
     underway: Underway = field(default_factory=Underway)
+    on_server: Floats | None = None
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from hanse.base.errors import UserError
 from hanse.core.history import NEVER
 from hanse.core.part import Deployment
 from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train
-from hanse.core.table import Seats
+from hanse.core.table import Floats, Seats
 from hanse.federation.private import TellsOwners
 from hanse.learning.loop import LOOP
 from hanse.rounds.round import LoopState, Played, Setup, failed_round, play_round
 from hanse.runs.config import Experiment
 from hanse.runs.record import RoundRecord
-from hanse.runs.testing import Figures, ask_tests, trained_models
+from hanse.runs.testing import Figures, ask_tests, still_known, trained_models
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +66,10 @@ def _round(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRo
     if state.round == 0 and not setup.remote:
         _check_loop(played)
     seconds = {"play": time.perf_counter() - begun}
-    tested = _test(setup, experiment, played)
+    known = still_known(state.on_server, state.table, played.state.table)
+    tested = _test(setup, experiment, played, known)
     after = played.state if tested.personal is None else replace(played.state, personal=tested.personal)
+    after = replace(after, on_server=known if tested.on_server is None else tested.on_server)
     seconds["test"] = time.perf_counter() - begun - seconds["play"]
     return RecordedRound(after, RoundRecord.of(played, tested, seconds | {"round": time.perf_counter() - begun}))
 
@@ -83,7 +85,7 @@ def _check_loop(played: Played) -> None:
         raise UserError(f"train.loop: {why}; no client of the first round was trained")
 
 
-def _test(setup: Setup, experiment: Experiment, played: Played) -> Figures:
+def _test(setup: Setup, experiment: Experiment, played: Played, known: Floats | None) -> Figures:
     number, state = played.state.round, played.state
     if number % experiment.eval.every and number != experiment.run.rounds:
         return Figures()
@@ -95,6 +97,7 @@ def _test(setup: Setup, experiment: Experiment, played: Played) -> Figures:
     return ask_tests(
         setup.engine, setup.data, federation, number, state.table, held,
         clients=clients, remote=remote, history=state.history, trained=trained, problem=setup.problem,
+        known=known,
     )  # fmt: skip
 
 

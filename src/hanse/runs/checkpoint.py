@@ -167,6 +167,8 @@ def store(path: Path, snapshot: Snapshot) -> None:
         tensors["table/held"] = torch.tensor(state.held)
     if state.personal is not None:
         tensors["personal"] = torch.tensor(state.personal)
+    if state.on_server is not None:
+        tensors["on_server"] = torch.tensor(state.on_server)
     if state.history is not None:
         tensors["history/steps"] = torch.tensor(state.history.steps)
         tensors["history/last"] = torch.tensor(state.history.last)
@@ -237,6 +239,7 @@ def load(path: Path, device: torch.device) -> Snapshot:
         known["round"], table, home, states, book,
         personal=personal, finished=known["finished"], moved=moved, history=history, underway=underway,
         held=tensors["table/held"].numpy() if "table/held" in tensors else None,
+        on_server=tensors["on_server"].numpy() if "on_server" in tensors else None,
     )  # fmt: skip
     pending = tuple(
         (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))

@@ -17,7 +17,7 @@ import sys
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -186,6 +186,8 @@ class RunDir:
                     record.unlink()
             if note is not None:
                 write_data(path, folder._kept, data, note)
+                if snapshot is not None:  # its scores may be of another test set
+                    snapshot = replace(snapshot, state=replace(snapshot.state, on_server=None))
             said += folder._open(experiment, snapshot)
         return folder, snapshot, said
 

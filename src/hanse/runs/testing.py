@@ -37,10 +37,14 @@ Metrics = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Figures:
-    """A round's test: figures by name, and the losses and accuracies ``[n]`` of clients on their own shares."""
+    """A round's test: figures by name, and the losses and accuracies ``[n]`` of clients on their own shares.
+    ``on_server``: the loss and the accuracy of each row of the table on the server's test set ``[2, K]``, NaN of those
+    that nobody holds (None: there was one row, or none).
+    """
 
     metrics: Metrics = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    on_server: Floats | None = None
     personal: Floats | None = None  # weights [N, K] of the clients' personal models, where they are known
 
 
@@ -57,6 +61,7 @@ def ask_tests(
     history: History | None = None,
     trained: Mapping[int, Tensor] = MappingProxyType({}),
     problem: Problem | None = None,
+    known: Floats | None = None,
 ) -> Figures:
     """Test what clients hold after a round: on the server's test set (a mean over clients), and by ``clients [n]``,
     each on its own test share.
@@ -66,7 +71,7 @@ def ask_tests(
     only those that are here are asked, and what they say is checked. With a ``history`` clients test with the
     batch-norm statistics that they keep; where they keep them, the server has none, and tests nothing. Clients in
     ``trained`` test that model ``[P]`` in the place of what they hold. The ``problem`` says which metrics are reported
-    beside loss and accuracy.
+    beside loss and accuracy. ``known [2, K]`` are the server's scores of rows of which they need not be made again.
     """
     measures = () if problem is None else problem.metrics
     rows = held.rows
@@ -87,7 +92,8 @@ def ask_tests(
     found = {r.client: one for r in replies for one in r.results if isinstance(one, Tested)}
     tested = {c: found[c] for c in here.tolist() if c in found and (found[c].num_samples or not remote)}
     complete = history is None or not history.statistics.shape[1]
-    metrics = _on_server(engine, data, table, public, problem) if complete else {}
+    on_server = _on_server(engine, data, table, public, known) if complete else None
+    metrics = {} if on_server is None else _server_figures(engine, data, table, public, problem, on_server)
     if tested:
         text = is_text(data.pool([], "test")[0])
         figures = figures_of(np.array(list(tested)), list(tested.values()), text, measures)
@@ -96,7 +102,9 @@ def ask_tests(
         metrics |= finite if remote else figures.metrics
         arrays = {**figures.arrays, **arrays}
     metrics |= by_distribution(engine, data, table) if len(public) and complete else {}
-    return Figures(metrics, arrays, held.weights if held.own_mix is None else _personal(table, held.own_mix, found))
+    personal = held.weights if held.own_mix is None else _personal(table, held.own_mix, found)
+    several = on_server is not None and np.count_nonzero(~np.isnan(on_server[0])) > 1
+    return Figures(metrics, arrays, on_server if several else None, personal)
 
 
 def trained_models(updates: Updates, held: Deployment) -> dict[int, Tensor]:
@@ -130,26 +138,26 @@ def _requests(table: Table, held: Deployment, clients: Ints, remote: bool) -> li
     In a simulation clients that do not test are asked for their own mixtures as well: who runs it may look at them.
     """
     rows, own, share = table.rows, None, held.own_mix
-    at, private = held.rows.tolist(), (table.owner != SERVER).tolist()
-    views = {k: rows[k] for k in set(at)}
-    models = {c: views[at[c]] for c in clients.tolist()}
+    asked = clients if share is None or remote else np.arange(len(held.rows))  # all others cost time, if they are many
+    at = dict(zip(asked.tolist(), held.rows[asked].tolist(), strict=True))
+    views = {k: rows[k] for k in set(at.values())}
+    private = {k for k in views if table.owner[k] != SERVER}
+    models = {c: views[k] for c, k in at.items()}
     beside: Mapping[int, Tensor] = {}
     if share is not None:
         own = Mixture(rows[share.rows], share.share, share.normalised)
-        beside = models
-        others = () if remote else range(len(at))
-        models = {c: views[at[c]] for c in sorted({*models, *others})}
+        beside = {c: models[c] for c in clients.tolist()}
     elif held.weights is not None:
         beside = dict(models)
         some = clients[held.weights[clients].any(axis=1)]
         models |= zip(some.tolist(), mix(held.weights[some], rows[:0], rows), strict=True)
-    asked = []
+    tests = []
     for c, model in models.items():
-        row = at[c] if private[at[c]] else None
+        row = at[c] if at[c] in private else None
         if row is not None and remote and table.owner[row] != c:
             continue  # another's private row
-        asked.append(Request(c, (Test("test", model, row, own, beside.get(c), own is None or c in beside),)))
-    return asked
+        tests.append(Request(c, (Test("test", model, row, own, beside.get(c), own is None or c in beside),)))
+    return tests
 
 
 def _kept(client: int, task: Task, history: History) -> Task:
@@ -157,20 +165,54 @@ def _kept(client: int, task: Task, history: History) -> Task:
     return replace(task, model=history.model(client, task.model)) if isinstance(task, Test) else task
 
 
-def _on_server(
-    engine: Engine, data: FederatedData, table: Table, rows: Ints, problem: Problem | None
-) -> dict[str, float | None]:
-    """Return the figures on the server's own test set, means over the clients that hold ``rows [n]``."""
+def still_known(scores: Floats | None, before: Table, after: Table) -> Floats | None:
+    """Return the server's scores ``[2, K']`` of those rows of the table ``after`` a round that are, bit for bit, what
+    they were ``before`` it, from ``scores [2, K]``; NaN of the others.
+    """
+    if scores is None:
+        return None
+    found = np.full((2, after.size), np.nan)
+    old, new = before.rows.view(torch.int32), after.rows.view(torch.int32)
+    for row in np.flatnonzero(~np.isnan(scores[0, : after.size])).tolist():
+        if torch.equal(old[row], new[row]):
+            found[:, row] = scores[:, row]
+    return found
+
+
+def _on_server(engine: Engine, data: FederatedData, table: Table, rows: Ints, known: Floats | None) -> Floats | None:
+    """Return the loss and the accuracy on the server's own test set of ``rows [n]``, by row of the table ``[2, K]``;
+    only those are scored of which they are not ``known``.
+    """
     if data.server_test is None or not len(rows):
-        return {}
-    held, count = np.unique(rows, return_counts=True)
-    scores = engine.score(table.rows[held], data.server_test)
-    loss = float(np.average(scores.loss, weights=count))
+        return None
+    found = np.full((2, table.size), np.nan) if known is None else known.copy()
+    held = np.flatnonzero(np.bincount(rows))
+    new = np.flatnonzero(np.isnan(found[0, held]))
+    if len(new):
+        models = table.rows[held]
+        some = len(new) < len(held)
+        scores = engine.score_some(models, data.server_test, new) if some else engine.score(models, data.server_test)
+        found[:, held[new]] = scores.loss[new], scores.accuracy[new]
+    return found
+
+
+def _server_figures(
+    engine: Engine, data: FederatedData, table: Table, rows: Ints, problem: Problem | None, scores: Floats
+) -> dict[str, float | None]:
+    """Return the figures on the server's own test set, means over the clients that hold ``rows [n]``, whose
+    ``scores [2, K]`` these are.
+    """
+    assert data.server_test is not None
+    count = np.bincount(rows)
+    held = np.flatnonzero(count)
+    count = count[held]
+    losses, accuracies = scores[:, held]
+    loss = float(np.average(losses, weights=count))
     found: dict[str, float | None] = {"test/loss": loss}
     if is_text(data.server_test):
         found["test/perplexity"] = perplexity(loss)
-    if not np.isnan(scores.accuracy).any():
-        found["test/accuracy"] = float(np.average(scores.accuracy, weights=count))
+    if not np.isnan(accuracies).any():
+        found["test/accuracy"] = float(np.average(accuracies, weights=count))
     if problem is not None and problem.metrics and len(data.server_test):
         found |= _measured_on_server(measured(problem, engine, table.rows[held], data.server_test), count, problem)
     return found
