@@ -188,7 +188,7 @@ def test_some_models_have_the_scores_that_they_have_among_all(name: str, shape: 
     whole = engine.score(rows, pool)
     for some in ([3], [23], [0, 1], [2, 5, 11, 12, 13, 20, 22]):
         found = engine.score_some(rows, pool, np.array(some))
-        np.testing.assert_array_equal(found.loss[some], whole.loss[some])
+        np.testing.assert_allclose(found.loss[some], whole.loss[some], rtol=1e-6)  # last digits are the library's
         np.testing.assert_array_equal(found.accuracy[some], whole.accuracy[some])
         assert found.count.tolist() == [count] * 24
 

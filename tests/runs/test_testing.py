@@ -261,6 +261,12 @@ def untimed(run: hanse.Run) -> list[dict[str, Any]]:
     return [{k: v for k, v in m.items() if not k.startswith(("time/", "memory/"))} for m in run.metrics]
 
 
+def alike(a: hanse.Run, b: hanse.Run) -> None:
+    """Assert the same figures; how many models are multiplied at once may show in their last digits."""
+    for one, other in zip(untimed(a), untimed(b), strict=True):
+        assert one == pytest.approx(other, rel=1e-6)
+
+
 def test_the_server_scores_only_rows_that_changed_and_finds_what_it_would_of_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -277,14 +283,14 @@ def test_the_server_scores_only_rows_that_changed_and_finds_what_it_would_of_all
     monkeypatch.setattr(attempt, "still_known", lambda *_: None)
     every = hanse.run(of_ditto())
     assert len(asked) == 3
-    assert untimed(some) == untimed(every)
+    alike(some, every)
 
 
 def test_rows_that_changed_between_tests_are_scored_again(monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = of_ditto(6, eval={"every": 3}, mechanism={"name": "ditto", "clients_per_round": 1})
     some = hanse.run(experiment)
     monkeypatch.setattr(attempt, "still_known", lambda *_: None)
-    assert untimed(some) == untimed(hanse.run(experiment))
+    alike(some, hanse.run(experiment))
     assert [m["round"] for m in some.metrics if "test/loss" in m] == [2, 5]
 
 

@@ -165,8 +165,9 @@ class Scorer:
         return self._scores(self._as_models(rows), pool, index)
 
     def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
-        """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool, bit for bit as :meth:`score` would
-        among all of them; the others are NaN, or are scored as well.
+        """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool, as :meth:`score` would among all of
+        them, bit for bit where a product's bits do not depend on how many rows it has; the others are NaN, or are
+        scored as well.
         """
         if self.convolutions is not None:  # run side by side, where last digits depend on the neighbours
             return self.score(rows, pool)
