@@ -1,7 +1,9 @@
 """Where the time of a round goes: by PyTorch's kernels and by Python's functions, mnist-mlp through ``hanse.run``.
 
-One thread, so that the profilers see everything; profiled times are longer than real ones, so the shares count. The
-compiled engine's work is what the call ``hanse_train`` takes. The same run is profiled once for each way to look.
+One thread, so that the profilers see everything; profiled times are longer than real ones, so the shares count. Both
+tables are of the whole run with its start (reading data, its fingerprint): play many rounds. PyTorch's profiler does
+not see the compiled engine: it is not among the kernels, and of the functions it is ``_run`` (training) and
+``__call__`` (tests) of ``native/engine.py``. The same run is profiled once for each way to look.
 Run: ``HANSE_DATA=folder python benchmarks/where.py [--engine stacked]``.
 """
 

@@ -12,10 +12,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from statistics import median
 
-from environments import HERE, cache, pinned, python_of
+from environments import HERE, pinned, python_of
+from environments import cache as folder_of_all
 from jobs import JOBS, PeerJob, write_job
 from measure import Measured, measure
 
@@ -79,19 +81,39 @@ def run_job(
     """Run every system ``runs`` times, in turns; one that fails is tried once more and then left out, with its reason
     printed. ``card``: they may see a graphics card.
     """
-    place = write_job(job, data, cache() / "jobs")
+    place = write_job(job, data, folder_of_all() / "jobs")
     found: dict[str, list[Measured]] = {system.name: [] for system in systems}
     for turn in range(runs):
         for system in systems:
             if system.name not in found:
                 continue
-            one = _tried(job, system, place, card) or _tried(job, system, place, card)
+            one = None
+            if _installed(job, system):
+                one = _tried(job, system, place, card) or _tried(job, system, place, card)
             if one is None:
                 del found[system.name]
                 continue
             found[system.name].append(one)
             print(f"{job.name}: {system.name}, run {turn + 1}: {_line(one)}", file=sys.stderr, flush=True)
     return found
+
+
+@cache
+def _cannot_be_made(environment: str) -> str | None:
+    """Return why an environment cannot be made here, or None if it is there; each is tried once."""
+    try:
+        python_of(environment)
+    except (RuntimeError, OSError) as wrong:
+        return str(wrong)
+    return None
+
+
+def _installed(job: PeerJob, system: System) -> bool:
+    """Whether the system's environment is there; prints why it is not."""
+    wrong = _cannot_be_made(system.environment)
+    if wrong:
+        print(f"{job.name}: {system.name}: left out: {wrong}", file=sys.stderr, flush=True)
+    return wrong is None
 
 
 def _tried(job: PeerJob, system: System, place: Path, card: bool) -> Measured | None:
@@ -174,6 +196,14 @@ def write_section(path: Path, text: str) -> None:
     path.write_text(page)
 
 
+def _refuse_without_ours(figures: Mapping[str, Mapping[str, object]], write: bool) -> None:
+    """End with a line where a job has no figures of hanse, before the section of RESULTS.md is overwritten."""
+    without = [name for name, found in figures.items() if not found.get("hanse")]
+    if without:
+        kept = "; RESULTS.md stays as it is" if write else ""
+        sys.exit(f"hanse itself was not measured in {', '.join(without)}: nothing to put others beside{kept}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", nargs="*", default=list(JOBS), choices=list(JOBS))
@@ -185,16 +215,24 @@ def main() -> None:
     given = parser.parse_args()
     if "HANSE_DATA" not in os.environ:
         sys.exit("HANSE_DATA: is not set: the folder with mnist.npz and cifar10.npz")
+    if given.write and given.rounds is not None:
+        sys.exit("--write: not with --rounds: RESULTS.md has the jobs' own numbers of rounds")
+    data = Path(os.environ["HANSE_DATA"])
+    for name in given.jobs:
+        if not (data / f"{JOBS[name].source}.npz").exists():
+            sys.exit(f"HANSE_DATA: {data} has no {JOBS[name].source}.npz")
     tables: list[str] = []
     figures = {}
     for name in given.jobs:
         job = JOBS[name] if given.rounds is None else replace(JOBS[name], rounds=given.rounds)
-        found = run_job(job, [SYSTEMS[s] for s in given.systems], given.runs, Path(os.environ["HANSE_DATA"]))
+        found = run_job(job, [SYSTEMS[s] for s in given.systems], given.runs, data)
         figures[name] = {system: [asdict(one) for one in runs] for system, runs in found.items()}
         tables += [*table(job, found), ""]
         print("\n".join([*tables[-len(table(job, found)) - 1 :]]), flush=True)
     if given.json:
         given.json.write_text(json.dumps(figures, indent=1) + "\n")
+    if "hanse" in given.systems or given.write:
+        _refuse_without_ours(figures, given.write)
     if given.write:
         write_section(RESULTS, section(tables, given.runs))
 

@@ -175,6 +175,11 @@ def test_other_models_are_refused_with_the_reason(model: str, options: dict[str,
         choose(problem, row, RECIPES["epochs"], made((1, 28, 28), 5, 4), seats=3, batch=10, train="native")
 
 
+def test_what_lacks_the_compiled_part_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native.importlib.util, "find_spec", lambda name: None)
+    assert str(native.library.__wrapped__()).endswith("no compiled part: install a C compiler (gcc), then hanse again")
+
+
 def test_an_installation_without_a_compiler_trains_stacked_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "library", lambda: "this installation of hanse has no compiled part")
     problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8])

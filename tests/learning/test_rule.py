@@ -77,10 +77,14 @@ def test_nothing_is_timed_and_nothing_written(monkeypatch: pytest.MonkeyPatch, t
 @pytest.mark.parametrize(
     ("name", "engine", "why"),
     [
-        ("mlp", DENSE, f"for {'dense' if COMPILED else 'layers'}, 10 seats"),
-        (USER + "normalised", "stacked", "for layers, 10 seats"),
-        ("cnn_small", "sequential", "for images, 10 seats"),
-        (USER + "residual", "vmapped", "for batched, 10 seats"),
+        (
+            "mlp",
+            DENSE,
+            f"for {'linear layers with ReLU or tanh' if COMPILED else 'layers that can be stacked'}, 10 seats a round",
+        ),
+        (USER + "normalised", "stacked", "for layers that can be stacked, 10 seats a round"),
+        ("cnn_small", "sequential", "for convolutions, 10 seats a round"),
+        (USER + "residual", "vmapped", "for layers that torch.func can batch, 10 seats a round"),
         (USER + "dropping", "sequential", "vmapped: it draws random numbers"),
     ],
 )
@@ -95,6 +99,17 @@ def test_every_model_gets_an_engine_that_trains_it(name: str, engine: str, why: 
     trained = made_engine.train(pool, jobs, recipe, recipe.lr)
     made_engine.close()
     assert float((trained.rows - oracle(problem, pool, jobs, recipe).rows).abs().max()) < 1e-4
+
+
+def test_an_engine_that_could_and_was_not_chosen_is_told_with_the_reason() -> None:
+    few = chosen(*build_problem(USER + "residual", (1, 28, 28), 10, 1), seats=5)
+    assert few.engine == "sequential"
+    assert few.why[-2] == "vmapped: a round has 5 seats, fewer than the 8 from which it is chosen"
+    if COMPILED:
+        wide, row = build_problem("mlp", (1, 28, 28), 10, 1, hidden=[500])
+        why = chosen(wide, row).why
+        assert why[0] == "native: the model has 397,510 parameters, more than the 250,000 up to which it is chosen"
+        assert not any(line.startswith("native:") for line in chosen(wide, row, train="stacked").why)
 
 
 def test_models_that_do_not_fit_the_cache_are_stacked() -> None:

@@ -166,3 +166,33 @@ def test_weights_turned_for_jax(bench: ModuleType) -> None:
     patches = np.lib.stride_tricks.sliding_window_view(images, (2, 2), (1, 2))  # [n, 2, 2, channels, h, w]
     pixels = np.einsum("nrscij,ijco->nrso", patches, kernel) + shift
     np.testing.assert_allclose(pixels.reshape(4, -1) @ matrix + bias, expected, atol=1e-5)
+
+
+def test_results_stay_where_nothing_was_measured(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried: list[str] = []
+
+    def no_network(name: str) -> Path:
+        tried.append(name)
+        raise RuntimeError("pip failed")
+
+    page = tmp_path / "RESULTS.md"
+    page.write_text("as it was")
+    (tmp_path / "mnist.npz").touch()
+    monkeypatch.setenv("HANSE_DATA", str(tmp_path))
+    for name, value in {"RESULTS": page, "python_of": no_network, "write_job": lambda *_: tmp_path}.items():
+        monkeypatch.setattr(bench, name, value)
+    jobs = ["--jobs", "mnist-mlp", "thousand"]
+    monkeypatch.setattr(sys, "argv", ["bench.py", "--write", *jobs, "--systems", "hanse"])
+    with pytest.raises(SystemExit, match=r"not measured in mnist-mlp, thousand: .*RESULTS.md stays as it is"):
+        bench.main()
+    assert page.read_text() == "as it was"
+    assert tried == ["hanse"]  # once, not again for each job
+    assert capsys.readouterr().err.count("left out: pip failed") == 2
+    monkeypatch.setattr(sys, "argv", ["bench.py", "--write", "--rounds", "2"])
+    with pytest.raises(SystemExit, match="--write: not with --rounds"):
+        bench.main()
+    monkeypatch.setattr(sys, "argv", ["bench.py", "--jobs", "cifar-cnn"])
+    with pytest.raises(SystemExit, match=r"HANSE_DATA: .* has no cifar10.npz"):
+        bench.main()

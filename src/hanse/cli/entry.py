@@ -96,7 +96,9 @@ def run(
     set_: Changes = None,
     out_dir: Out = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an existing run directory first.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Say which training engine was chosen, and why.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say which training engine was chosen, and why, and play.")
+    ] = False,
     track: Track = None,
 ) -> None:
     """Run an experiment and leave a run directory."""

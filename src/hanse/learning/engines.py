@@ -6,7 +6,7 @@ checks it against every other setting on the machine that it runs on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -32,6 +32,14 @@ _A_THREAD = 1_000_000  # multiplications of a step from which one more thread pa
 _MOST = 4  # threads of one program: beyond these nothing has been measured
 _LARGE = 8_000_000  # multiplications of a seat's step from which its operators outweigh Python's part
 _CACHED = 250_000  # parameters up to which a model and its velocities stay in a core's own cache
+_IN_WORDS: dict[Kind, str] = {
+    "dense": "linear layers with ReLU or tanh",
+    "layers": "layers that can be stacked",
+    "images": "convolutions",
+    "texts": "texts or recurrent layers",
+    "batched": "layers that torch.func can batch",
+    "other": "a model or training that only the module itself can do",
+}
 _FEW = 8  # seats from which batching by torch.func pays for what it costs
 _PAYLOAD = "it cannot add the loss of the payload that the mechanism sends beside its training tasks"
 _OWN_LOOP = "the training loop of train.loop runs the module itself"
@@ -132,7 +140,25 @@ def choose(
         found = replace(found, graphs=True)
     if precision == "bf16" and found.engine != "sequential":
         notes.append(f"{found.engine}: computes in float32, where bf16 gains nothing")
-    return replace(found, why=[*notes, f"{found.label}: for {kind}, {seats} seats, {cores} threads, {device}"])
+    if train == "auto":
+        notes += _passed_over(kind, unable, seats, problem.layout.num_parameters, found.engine, device)
+    given = (
+        f"{seats} seat{'s' if seats > 1 else ''} a round, at most {cores} thread{'s' if cores > 1 else ''}, {device}"
+    )
+    return replace(found, why=[*notes, f"{found.label}: for {_IN_WORDS[kind]}, {given}"])
+
+
+def _passed_over(
+    kind: Kind, unable: Mapping[str, str], seats: int, parameters: int, engine: str, device: str
+) -> list[str]:
+    """Return, in lines, which engines could train the model and were not chosen by the rule, and why."""
+    if kind == "layers" and device == "cpu" and "native" not in unable:
+        most = f"more than the {_CACHED:,} up to which it is chosen"
+        return [f"native: the model has {parameters:,} parameters, {most}"]
+    if kind == "batched" and engine != "vmapped":
+        few = f"a round has {seats} seat{'s' if seats > 1 else ''}, fewer than the {_FEW} from which it is chosen"
+        return [f"vmapped: {few if seats < _FEW else 'a step is so long that batching seats gains nothing'}"]
+    return []
 
 
 def _refuse_graphs(choice: EngineChoice, device: str) -> None:

@@ -46,7 +46,7 @@ def library() -> ctypes.CDLL | str:
     """Return the compiled functions, or why they are not there, in words."""
     found = importlib.util.find_spec(f"{__package__}.seats")
     if found is None or found.origin is None:
-        return "this installation of hanse has no compiled part"
+        return "this installation of hanse has no compiled part: install a C compiler (gcc), then hanse again"
     try:
         compiled = ctypes.CDLL(found.origin)
         version = int(compiled.hanse_native_version())
