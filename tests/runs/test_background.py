@@ -151,6 +151,18 @@ def test_an_observer_that_ends_the_run_ends_it_at_the_round_that_it_was_told(who
     assert_same(tmp_path / "run", whole)
 
 
+def test_a_run_that_is_stopped_between_checkpoints_keeps_what_it_told(whole: Path, tmp_path: Path) -> None:
+    heard = Heard(lambda round: signal.raise_signal(signal.SIGINT) if round == 1 else None)
+    result = hanse.run(experiment(checkpoint_every=4), out=tmp_path / "run", observers=[heard])
+    assert result.interrupted
+    for round in heard.rounds:
+        assert_kept(tmp_path / "run", round)
+    again = Heard()
+    hanse.resume(tmp_path / "run", observers=[again])
+    assert [*heard.rounds, *again.rounds] == list(range(ROUNDS))
+    assert_same(tmp_path / "run", whole)
+
+
 def test_the_round_before_one_that_fails_is_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = play.attempt
     monkeypatch.setattr(play, "attempt", lambda a, b, state: attempt(a, b, state) if state.round < 2 else 1 / 0)

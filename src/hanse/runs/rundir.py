@@ -295,6 +295,11 @@ class RunDir:
             self.path.rmdir()
 
     @property
+    def kept(self) -> int:
+        """How many rounds are part of the run: those before its last checkpoint."""
+        return self._kept
+
+    @property
     def is_new(self) -> bool:
         """Whether no round was finished in it yet."""
         return self._kept == 0 and all(file.tell() == 0 for file in self._files.values())
