@@ -162,7 +162,7 @@ def test_what_is_not_there_is_not_read(change, said: str) -> None:  # type: igno
 
 
 @HERE
-def test_rows_and_targets_that_are_too_short_are_not_read() -> None:
+def test_rows_and_targets_of_another_size_are_not_read() -> None:
     problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8])
     pool, engine = made((12,), 5), NativeEngine(problem)
     job = replace(jobs_of(row, [40])[0], start=row[:-1])
@@ -172,8 +172,8 @@ def test_rows_and_targets_that_are_too_short_are_not_read() -> None:
         engine.score(row[None], Samples(pool.x[:, :11], pool.y))
     problem, row = build_problem("mlp", (12,), None, 1, hidden=[8])
     pool = made((12,), None)
-    with pytest.raises(IndexError, match=r"targets are float32 \[399, 1\], \[400, 1\] is needed"):
-        NativeEngine(problem).train(Samples(pool.x, pool.y[:399]), jobs_of(row, [40]), RECIPES["epochs"], 0.1)
+    with pytest.raises(IndexError, match=r"targets are float32 \[400, 2\], \[400, 1\] is needed"):
+        NativeEngine(problem).train(Samples(pool.x, pool.y.repeat(2)), jobs_of(row, [40]), RECIPES["epochs"], 0.1)
 
 
 @HERE

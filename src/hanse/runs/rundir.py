@@ -265,6 +265,8 @@ class RunDir:
             what = (wrong.strerror if isinstance(wrong, OSError) else None) or str(wrong)
             full = getattr(wrong, "errno", None) in FULL or "disk is full" in what
             where = f"{getattr(wrong, 'filename', None) or self.path}: " if isinstance(wrong, OSError) else ""
+            if not (self.path / "config.toml").exists():
+                raise MachineError(f"{where}{what}; the run directory {self.path} was moved or deleted") from wrong
             raise MachineError(
                 f"{where}{'disk full: ' if full else ''}{what}; {self._kept} rounds of the run are kept; "
                 f"{'free some space' if full else 'mend that'}, then 'hanse resume {self.path}'"
