@@ -75,7 +75,9 @@ class NativeEngine(ScoringEngine):
             raise IndexError(f"targets are {kind} {list(y.shape)}, {allowed} is needed")
         for seat, job in enumerate(jobs):
             if job.start.shape != (self.problem.layout.size,):
-                raise IndexError(f"seat {seat}: a row {list(job.start.shape)} for {self.problem.layout.size} parameters")
+                raise IndexError(
+                    f"seat {seat}: a row {list(job.start.shape)} for {self.problem.layout.size} parameters"
+                )
             last = int(job.index.max()) if len(job.index) else -1
             if last >= len(x) or int(job.index.min() if len(job.index) else 0) < 0:
                 raise IndexError(f"seat {seat}: its samples are not all in a pool of {len(x)}")
