@@ -115,3 +115,12 @@ def test_forked_processes_end_with_their_parent() -> None:
     line = [sys.executable, "-c", ORPHANS, str(Path(__file__).parent)]
     done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, check=True)
     assert done.stdout == b""
+
+
+def test_a_training_loop_that_may_ask_for_threads_is_not_played_in_a_fork(tmp_path: Path) -> None:
+    [point] = points_of(tmp_path, "train.lr=0.5", seeds=1, more='[train]\nloop = "tests.lab.test_workers:loop"\n')
+    assert not may_fork([point.job])
+
+
+def loop(model: object, data: object, round: object) -> None:
+    """A training loop that does nothing."""

@@ -22,7 +22,7 @@ from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.learning import engines
 from hanse.learning.engines import EngineChoice, choose
-from hanse.learning.job import Problem
+from hanse.learning.job import Drawn, Problem
 from hanse.learning.models import build_problem
 from hanse.learning.native import engine as native_engine
 from hanse.learning.native import library as native
@@ -151,12 +151,46 @@ def test_a_diverged_seat_spoils_nobody() -> None:
         (lambda pool: Samples(pool.x, pool.y - 1), "labels -1 to 3, allowed are 0 to 4"),
         (lambda pool: Samples(pool.x[:30], pool.y[:30]), "its samples are not all in a pool of 30"),
         (lambda pool: Samples(pool.x[:, :11], pool.y), "samples of 11 numbers for a model of 12 inputs"),
+        (lambda pool: Samples(pool.x, pool.y.int()), r"targets are int32 \[400\], int64 \[400\] is needed"),
+        (lambda pool: Samples(pool.x, pool.y.repeat(2, 1).T), r"targets are int64 \[400, 2\], int64 \[400\] is needed"),
     ],
 )
 def test_what_is_not_there_is_not_read(change, said: str) -> None:  # type: ignore[no-untyped-def]
     problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8])
     with pytest.raises(IndexError, match=said):
         NativeEngine(problem).train(change(made((12,), 5)), jobs_of(row, [400]), RECIPES["epochs"], 0.1)
+
+
+@HERE
+def test_rows_and_targets_of_another_size_are_not_read() -> None:
+    problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8])
+    pool, engine = made((12,), 5), NativeEngine(problem)
+    job = replace(jobs_of(row, [40])[0], start=row[:-1])
+    with pytest.raises(IndexError, match=rf"seat 0: a row \[{len(row) - 1}\] for {len(row)} parameters"):
+        engine.train(pool, [job], RECIPES["epochs"], 0.1)
+    with pytest.raises(IndexError, match="samples of 11 numbers for a model of 12 inputs"):
+        engine.score(row[None], Samples(pool.x[:, :11], pool.y))
+    problem, row = build_problem("mlp", (12,), None, 1, hidden=[8])
+    pool = made((12,), None)
+    with pytest.raises(IndexError, match=r"targets are float32 \[400, 2\], \[400, 1\] is needed"):
+        NativeEngine(problem).train(Samples(pool.x, pool.y.repeat(2)), jobs_of(row, [40]), RECIPES["epochs"], 0.1)
+
+
+@HERE
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.float16])
+def test_samples_positions_and_rows_of_any_type_and_order(kind: torch.dtype) -> None:
+    problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8])
+    plain = made((12,), 5)
+    whole = torch.zeros(2 * len(plain), 36, dtype=kind)
+    whole[::2, ::3] = plain.x.to(kind)
+    pool, jobs = Samples(whole[::2, ::3], plain.y), jobs_of(row, [61, 27])
+    batches = np.array([[3, 1], [26, -1], [5, 5]])
+    jobs[1] = replace(jobs[1], index=jobs[1].index.int(), drawn=Drawn(batches.astype(np.int32), 1))
+    jobs.append(replace(jobs[0], index=jobs[0].index.flip(0), start=torch.stack([row, -row], 1)[:, 0].double()))
+    same = [replace(job, index=job.index.long(), start=row) for job in jobs]
+    same[1] = replace(same[1], drawn=Drawn(batches, 1))
+    found = NativeEngine(problem).train(pool, jobs, RECIPES["decay"], 0.05)
+    agree(found, oracle(problem, Samples(plain.x.to(kind).float(), plain.y), same, RECIPES["decay"]))
 
 
 @pytest.mark.parametrize(
@@ -215,6 +249,18 @@ def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatc
     finally:
         monkeypatch.undo()
         native.library.cache_clear()
+
+
+@HERE
+def test_a_library_that_lacks_a_function_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lacking:
+        def hanse_native_version(self) -> int:
+            return native.VERSION
+
+    monkeypatch.setattr(native.ctypes, "CDLL", lambda path: Lacking())
+    said = native.library.__wrapped__()
+    assert isinstance(said, str)
+    assert said.startswith("the compiled part cannot be loaded (")
 
 
 @HERE

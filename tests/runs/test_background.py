@@ -136,6 +136,16 @@ def test_a_round_that_is_not_written_ends_the_run_and_neither_it_nor_the_next_is
     assert_same(tmp_path / "run", whole)
 
 
+def test_no_round_is_said_to_be_kept_in_a_directory_that_was_moved(whole: Path, tmp_path: Path) -> None:
+    out, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    heard = Heard(lambda round: out.rename(elsewhere) if round == 1 else None)
+    with pytest.raises(MachineError, match=rf"No such file or directory; the run directory {out} was moved or deleted"):
+        hanse.run(experiment(), out=out, observers=[heard])
+    assert heard.rounds == [0, 1]
+    hanse.resume(elsewhere)
+    assert_same(elsewhere, whole)
+
+
 def test_an_observer_that_ends_the_run_ends_it_at_the_round_that_it_was_told(whole: Path, tmp_path: Path) -> None:
     def stop(round: int) -> None:
         if round == 1:
@@ -148,6 +158,18 @@ def test_an_observer_that_ends_the_run_ends_it_at_the_round_that_it_was_told(who
     assert kept(tmp_path / "run") == 2
     assert len(untimed(tmp_path / "run" / "metrics.jsonl")) == 2
     hanse.resume(tmp_path / "run")
+    assert_same(tmp_path / "run", whole)
+
+
+def test_a_run_that_is_stopped_between_checkpoints_keeps_what_it_told(whole: Path, tmp_path: Path) -> None:
+    heard = Heard(lambda round: signal.raise_signal(signal.SIGINT) if round == 1 else None)
+    result = hanse.run(experiment(checkpoint_every=4), out=tmp_path / "run", observers=[heard])
+    assert result.interrupted
+    for round in heard.rounds:
+        assert_kept(tmp_path / "run", round)
+    again = Heard()
+    hanse.resume(tmp_path / "run", observers=[again])
+    assert [*heard.rounds, *again.rounds] == list(range(ROUNDS))
     assert_same(tmp_path / "run", whole)
 
 

@@ -323,13 +323,15 @@ def may_fork(jobs: Sequence[Job]) -> bool:
     memory for what is loaded.
 
     Not beside other threads, whose locks would stay shut in the fork; nor where PyTorch may start threads for an
-    operator, or uses a graphics card: it may have done so here, and neither can be gone on with in a fork.
+    operator, as a training loop of the user's own can ask for, or uses a graphics card: it may have done so here, and
+    neither can be gone on with in a fork.
     """
     threads = (job.experiment.engine.threads for job in jobs)
     return (
         sys.platform == "linux"
         and threading.active_count() == 1
         and all(number in (None, 1) for number in threads)
+        and all(job.experiment.train.loop is None for job in jobs)
         and not torch.cuda.is_available()
     )
 

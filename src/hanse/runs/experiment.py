@@ -486,6 +486,8 @@ def _play(
         result.interrupted = state.round < limits.rounds and result.over is None
         if not result.interrupted:
             state = _ended(setup, state, folder)
+        elif folder is not None and state.round > folder.kept:  # told, but between checkpoints
+            folder.checkpoint(state)
     if folder is not None:
         folder.close()
     result.table, result.home, result.held = state.table, state.home, state.held

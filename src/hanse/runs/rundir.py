@@ -265,6 +265,8 @@ class RunDir:
             what = (wrong.strerror if isinstance(wrong, OSError) else None) or str(wrong)
             full = getattr(wrong, "errno", None) in FULL or "disk is full" in what
             where = f"{getattr(wrong, 'filename', None) or self.path}: " if isinstance(wrong, OSError) else ""
+            if not (self.path / "config.toml").exists():
+                raise MachineError(f"{where}{what}; the run directory {self.path} was moved or deleted") from wrong
             raise MachineError(
                 f"{where}{'disk full: ' if full else ''}{what}; {self._kept} rounds of the run are kept; "
                 f"{'free some space' if full else 'mend that'}, then 'hanse resume {self.path}'"
@@ -293,6 +295,11 @@ class RunDir:
         if [entry.name for entry in self.path.iterdir()] == [LOCK]:
             (self.path / LOCK).unlink()  # it is held until its holder lets go; who comes later makes a new one
             self.path.rmdir()
+
+    @property
+    def kept(self) -> int:
+        """How many rounds are part of the run: those before its last checkpoint."""
+        return self._kept
 
     @property
     def is_new(self) -> bool:

@@ -66,9 +66,18 @@ class NativeEngine(ScoringEngine):
     def _refuse_beyond(self, jobs: Sequence[SeatJob], x: Tensor, y: Tensor) -> None:
         """Raise IndexError for samples and labels that are not there: compiled code would read beyond them."""
         inputs, outputs = self._layers[0].inputs, self._layers[len(self._layers) - 1].outputs
-        if x.shape[1] != inputs or (self.problem.regression and y.shape[1] != outputs):
+        if x.shape[1] != inputs:
             raise IndexError(f"samples of {x.shape[1]} numbers for a model of {inputs} inputs")
+        wanted = (len(x), outputs) if self.problem.regression else (len(x),)
+        if y.shape != wanted or not (self.problem.regression or y.dtype == torch.int64):
+            kind = str(y.dtype).removeprefix("torch.")
+            allowed = f"{'' if self.problem.regression else 'int64 '}{list(wanted)}"
+            raise IndexError(f"targets are {kind} {list(y.shape)}, {allowed} is needed")
         for seat, job in enumerate(jobs):
+            if job.start.shape != (self.problem.layout.size,):
+                raise IndexError(
+                    f"seat {seat}: a row {list(job.start.shape)} for {self.problem.layout.size} parameters"
+                )
             last = int(job.index.max()) if len(job.index) else -1
             if last >= len(x) or int(job.index.min() if len(job.index) else 0) < 0:
                 raise IndexError(f"seat {seat}: its samples are not all in a pool of {len(x)}")
@@ -90,7 +99,7 @@ class NativeEngine(ScoringEngine):
         """Train these seats into ``rows``; return the mean loss that each reports."""
         starts = [job.start.to(torch.float32).contiguous() for job in jobs]
         constants = [constant_of(job, torch.float32) for job in jobs]
-        batches = [np.ascontiguousarray(plan.batches) for plan in plans]
+        batches = [np.ascontiguousarray(plan.batches, dtype=np.int64) for plan in plans]
         seats = (Seat * len(plans))()
         for seat, plan, job, start, constant, own in zip(seats, plans, jobs, starts, constants, batches, strict=True):
             seat.start, seat.row, seat.batches = start.data_ptr(), rows[plan.seat].data_ptr(), own.ctypes.data
@@ -119,6 +128,8 @@ class Dense:
     def __call__(self, rows: Tensor, x: Tensor) -> Tensor:
         """Return the outputs ``[C, k, m]`` of models ``rows [C, P]`` on samples ``x [m, d]``, all float32."""
         rows, x, depth = rows.contiguous(), x.contiguous(), len(self._layers)
+        if x.shape[1] != self._layers[0].inputs:  # compiled code would read beyond them
+            raise IndexError(f"samples of {x.shape[1]} numbers for a model of {self._layers[0].inputs} inputs")
         found = torch.empty((len(rows), self._layers[depth - 1].outputs, len(x)))
         for row, out in zip(rows, found, strict=True):
             if self._run(self._layers, depth, row.data_ptr(), x.data_ptr(), len(x), out.data_ptr()):

@@ -49,17 +49,16 @@ def library() -> ctypes.CDLL | str:
         return "this installation of hanse has no compiled part: install a C compiler (gcc), then hanse again"
     try:
         compiled = ctypes.CDLL(found.origin)
-        version = int(compiled.hanse_native_version())
-    except (OSError, AttributeError) as error:
+        if int(compiled.hanse_native_version()) != VERSION:
+            return "the compiled part is of another version of hanse: install hanse again"
+        compiled.hanse_vectors.restype = ctypes.c_char_p
+        pointer, number = ctypes.c_void_p, ctypes.c_int64
+        compiled.hanse_train.argtypes = [
+            pointer, number, pointer, number, pointer, pointer, pointer, ctypes.c_double, ctypes.c_double,
+        ]  # fmt: skip
+        compiled.hanse_outputs.argtypes = [pointer, number, pointer, pointer, number, pointer]
+    except (OSError, AttributeError) as error:  # no library at all, or one that lacks a function
         return f"the compiled part cannot be loaded ({error})"
-    if version != VERSION:
-        return "the compiled part is of another version of hanse: install hanse again"
-    compiled.hanse_vectors.restype = ctypes.c_char_p
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    compiled.hanse_train.argtypes = [
-        pointer, number, pointer, number, pointer, pointer, pointer, ctypes.c_double, ctypes.c_double,
-    ]  # fmt: skip
-    compiled.hanse_outputs.argtypes = [pointer, number, pointer, pointer, number, pointer]
     return compiled
 
 
