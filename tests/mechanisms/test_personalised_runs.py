@@ -160,7 +160,7 @@ def test_a_resumed_run_has_the_same_bits(name: str, options: dict[str, Any], tmp
     assert untimed(resumed) == untimed(whole)
     one, other = (load_file(d / "checkpoints" / "00006.safetensors") for d in (folder, again))
     assert one.keys() == other.keys()
-    assert all(torch.equal(one[key], other[key]) for key in one)
+    assert all(one[key].numpy().tobytes() == other[key].numpy().tobytes() for key in one)  # NaN: not known
 
 
 @pytest.mark.slow
