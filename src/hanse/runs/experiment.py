@@ -445,11 +445,9 @@ def _play(
     if folder is not None:
         result.path = folder.path
         result.metrics, result.clients = (played_lines(folder.path, name) for name in (METRICS, SEATS))
-    _tell(
-        observers, "on_start", experiment, state.round, [*said, *(f"warning: {line}" for line in setup.data.warnings)]
-    )
-    limits = experiment.run
-    budget = Budget(limits)
+    lines = [*said, *(f"warning: {line}" for line in setup.data.warnings)]
+    _tell(observers, "on_start", experiment, state.round, lines)
+    limits, budget = experiment.run, Budget(experiment.run)
     budget.spend(result.metrics)
     result.over, failures = budget.over(), 0
 
