@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from hanse.base.errors import UserError
 from hanse.core.recipe import Recipe
 from hanse.learning import stacked
-from hanse.learning.batches import Batches, plan_seats
+from hanse.learning.batches import Batches, Segment, plan_seats
 from hanse.learning.engines import choose
 from hanse.learning.graphs import Graphs
 from hanse.learning.job import SeatJob, TrainedRows
@@ -109,7 +109,7 @@ def test_of_many_shapes_only_some_are_kept() -> None:
     program.start([SeatJob(torch.arange(2), row, (0, 0, 0, 0))], Recipe())
     bound, part = program.bind(1, 2), torch.zeros(1)
     for lr in range(40):
-        graphs(bound, part, part, part, part, part, [True], 0.0, float(lr))
+        graphs(bound, part, Segment(part, part, part, part, [True]), 0.0, float(lr))
     assert calls == [float(lr) for lr in range(40)]
     assert len(graphs._met) <= 16
     assert graphs._kept == {}
@@ -143,7 +143,7 @@ def test_a_step_needs_nothing_of_the_processor(model: str) -> None:
     taken = batches.samples[begin:end].reshape(end - begin, -1)
     weights, tally = (part[begin:end].unsqueeze(2) for part in (batches.weights, batches.tally))
     with torch.no_grad(), OneDevice():
-        stacked._steps(bound, x, taken, y, weights, tally, batches.reports, 0.5, 0.1)
+        stacked._steps(bound, x, Segment(taken, y, weights, tally, batches.reports), 0.5, 0.1)
     assert any(batches.reports)
 
 

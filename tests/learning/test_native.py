@@ -6,7 +6,7 @@ import ctypes
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,7 +155,7 @@ def test_a_diverged_seat_spoils_nobody() -> None:
         (lambda pool: Samples(pool.x, pool.y.repeat(2, 1).T), r"targets are int64 \[400, 2\], int64 \[400\] is needed"),
     ],
 )
-def test_what_is_not_there_is_not_read(change, said: str) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_not_there_is_not_read(change: Callable[[Samples], Samples], said: str) -> None:
     problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8])
     with pytest.raises(IndexError, match=said):
         NativeEngine(problem).train(change(made((12,), 5)), jobs_of(row, [400]), RECIPES["epochs"], 0.1)

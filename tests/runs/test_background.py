@@ -31,17 +31,10 @@ from tests.runs.test_machine_failures import HERE, assert_same, experiment, unti
 ROUNDS = 5
 
 
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(HERE))
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(HERE))
-        hanse.run(experiment(), out=folder)
+    hanse.run(experiment(), out=folder)
     return folder
 
 

@@ -282,9 +282,14 @@ def in_processes(
     forked = may_fork(jobs)
     if forked:
         import_module("hanse.runs.experiment")  # what every job imports: here once
-    for _ in range(min(workers, len(jobs))):
-        crew.append(_Worker.start(work, crew, forked))
-        crew[-1].give(waiting.pop())
+    try:
+        for _ in range(min(workers, len(jobs))):
+            crew.append(_Worker.start(work, crew, forked))
+            crew[-1].give(waiting.pop())
+    except BaseException:  # one could not be started, or Ctrl-C: nobody would end the others
+        for worker in crew:
+            worker.end()
+        raise
     return _heard(crew, waiting, step, work)
 
 

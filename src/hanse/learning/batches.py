@@ -62,6 +62,19 @@ class SeatPlan:
 
 
 @dataclass(frozen=True)
+class Segment:
+    """A run of T steps of the same ``a`` seats and the same batch width: which samples are ``taken [T, a B]``, their
+    ``targets [T, a, k, B]``, ``weights`` and ``tally [T, a, 1, B]``, and at which steps losses are ``counted [T]``.
+    """
+
+    taken: Tensor
+    targets: Tensor
+    weights: Tensor
+    tally: Tensor
+    counted: Sequence[bool]
+
+
+@dataclass(frozen=True)
 class Batches:
     """A group's batches, time first: ``samples``, ``weights``, ``tally`` ``[T, S, B]``, and their segments.
 

@@ -7,37 +7,20 @@ momentum, and what changes from round to round (which samples, what pulls) is co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from hanse.learning.batches import Segment
 from hanse.learning.program import ActiveProgram
 
 _MOST = 16  # graphs of one program: rounds of ever new shapes do not fill the card
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
-
-
-class Steps(Protocol):
-    """The steps of one segment: the same seats and the same batch width throughout."""
-
-    def __call__(
-        self,
-        bound: ActiveProgram,
-        x: Tensor,
-        taken: Tensor,
-        targets: Tensor,
-        weights: Tensor,
-        tally: Tensor,
-        counted: Sequence[bool],
-        momentum: float,
-        lr: float,
-    ) -> None:
-        """Train ``bound`` on samples ``x[taken[t]]`` at step t."""
-        ...
+Steps = Callable[[ActiveProgram, Tensor, Segment, float, float], None]
+"""What trains a program on samples ``x`` for a segment, with a momentum and a learning rate."""
 
 
 def cuda_capture(work: Callable[[], None]) -> Callable[[], None]:
@@ -55,7 +38,7 @@ class _Recorded:
     replay: Callable[[], None]
     bound: ActiveProgram
     x: Tensor
-    batches: Sequence[Tensor]
+    segment: Segment
 
 
 class Graphs:
@@ -68,37 +51,26 @@ class Graphs:
         self._met: set[tuple[object, ...]] = set()
         self._kept: dict[tuple[object, ...], _Recorded] = {}
 
-    def __call__(
-        self,
-        bound: ActiveProgram,
-        x: Tensor,
-        taken: Tensor,
-        targets: Tensor,
-        weights: Tensor,
-        tally: Tensor,
-        counted: Sequence[bool],
-        momentum: float,
-        lr: float,
-    ) -> None:
+    def __call__(self, bound: ActiveProgram, x: Tensor, segment: Segment, momentum: float, lr: float) -> None:
         """Train ``bound`` on a segment."""
-        batches = (taken, targets, weights, tally)
-        key = _key(bound, x, batches, counted, momentum, lr)
+        key = _key(bound, x, segment, momentum, lr)
         if key not in self._met:
             if len(self._met) >= _MOST:
                 self._met.clear()
                 self._kept.clear()
             self._met.add(key)
-            self.steps(bound, x, *batches, counted, momentum, lr)
+            self.steps(bound, x, segment, momentum, lr)
             return
         if key not in self._kept:
-            still = (taken.clone(), targets.clone(), weights.clone(), tally.clone())
-            replay = self.capture(lambda: self.steps(bound, x, *still, counted, momentum, lr))
+            taken, targets, weights, tally = (part.clone() for part in _batches(segment))
+            still = Segment(taken, targets, weights, tally, segment.counted)
+            replay = self.capture(lambda: self.steps(bound, x, still, momentum, lr))
             self._kept[key] = _Recorded(replay, bound, x, still)
         recorded = self._kept[key]
         for old, new in zip(_changing(recorded.bound), _changing(bound), strict=True):
             if old is not new:
                 old.copy_(new)
-        for old, new in zip(recorded.batches, batches, strict=True):
+        for old, new in zip(_batches(recorded.segment), _batches(segment), strict=True):
             old.copy_(new)
         recorded.replay()
 
@@ -109,11 +81,14 @@ def _changing(bound: ActiveProgram) -> list[Tensor]:
     return [*pull, *(bound.constant or [])]
 
 
-def _key(
-    bound: ActiveProgram, x: Tensor, batches: Sequence[Tensor], counted: Sequence[bool], momentum: float, lr: float
-) -> tuple[object, ...]:
+def _batches(segment: Segment) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return segment.taken, segment.targets, segment.weights, segment.tally
+
+
+def _key(bound: ActiveProgram, x: Tensor, segment: Segment, momentum: float, lr: float) -> tuple[object, ...]:
     """Return all that is fixed in a graph: shapes, addresses and numbers."""
-    shapes = tuple((part.shape, part.dtype) for part in batches)
+    shapes = tuple((part.shape, part.dtype) for part in _batches(segment))
     pulls = tuple(part.shape for part in _changing(bound))
     scalar = None if isinstance(bound.pull, list) else bound.pull
-    return (x.data_ptr(), x.shape, shapes, pulls, scalar, bound.constant is None, tuple(counted), momentum, lr)
+    still = bound.constant is None
+    return (x.data_ptr(), x.shape, shapes, pulls, scalar, still, tuple(segment.counted), momentum, lr)

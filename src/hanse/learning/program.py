@@ -206,11 +206,10 @@ class Program:
             self.pull = self._empty(self.trained)
             for block in self._cut(self.pull).values():
                 block.copy_(torch.tensor(pulls, dtype=self.dtype).view(-1, *[1] * (block.ndim - 1)))
-        self.constant = None
-        if any(job.tilt is not None or (job.centre is not None and job.mu) for job in jobs):
+        self.constant, given = None, [constant_of(job, self.dtype) for job in jobs]
+        if any(one is not None for one in given):
             self.constant = self._empty(self.trained)
             none = torch.zeros_like(jobs[0].start, dtype=self.dtype)
-            given = [constant_of(job, self.dtype) for job in jobs]
             self._spread([none if one is None else one for one in given], self.constant)
 
     def store(self, rows: Tensor, seats: Sequence[int]) -> None:

@@ -171,7 +171,8 @@ class Scorer:
         """
         if self.convolutions is not None:  # run side by side, where last digits depend on the neighbours
             return self.score(rows, pool)
-        if len(some) == 1 < len(rows):  # one model alone is multiplied in another order than several
+        stacks = self.specs is not None and self.dense is None
+        if stacks and len(some) == 1 < len(rows):  # one model alone is multiplied in another order than several
             some = np.append(some, (some + 1) % len(rows))
         part = self._scores(self._as_models(rows[some], among=len(rows)), pool, None)
         columns = (part.loss, part.accuracy, part.loss_error)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.batches import Batches, FlatPool, SeatPlan, deal_seats, group_seats, plan_seats
+from hanse.learning.batches import Batches, FlatPool, SeatPlan, Segment, deal_seats, group_seats, plan_seats
 from hanse.learning.graphs import Graphs, Steps
 from hanse.learning.job import Problem, SeatJob, TrainedRows, refuse_unfit, smallest_batch
 from hanse.learning.program import ActiveProgram, Program, read_stack
@@ -116,10 +116,10 @@ class StackedEngine(ScoringEngine):
             bound = program.bind(active, width)
             taken = batches.samples[begin:end, :active, :width].reshape(end - begin, -1)
             targets = y.index_select(0, taken.reshape(-1)).view(end - begin, active, width, -1).transpose(2, 3)
-            weights = batches.weights[begin:end, :active, :width].unsqueeze(2)
+            weights = batches.weights[begin:end, :active, :width].unsqueeze(2).contiguous()
             tally = batches.tally[begin:end, :active, :width].unsqueeze(2)
-            counted = batches.reports[begin:end]
-            steps(bound, x, taken, targets.contiguous(), weights.contiguous(), tally, counted, recipe.momentum, lr)
+            segment = Segment(taken, targets.contiguous(), weights, tally, batches.reports[begin:end])
+            steps(bound, x, segment, recipe.momentum, lr)
         return program.total.view(-1).double().cpu().numpy().copy()
 
     def _steps_of(self, program: Program) -> Steps:
@@ -127,26 +127,17 @@ class StackedEngine(ScoringEngine):
         return _steps if self._graphs is None else self._graphs.setdefault(program, Graphs(_steps))
 
 
-def _steps(
-    bound: ActiveProgram,
-    x: Tensor,
-    taken: Tensor,
-    targets: Tensor,
-    weights: Tensor,
-    tally: Tensor,
-    counted: Sequence[bool],
-    momentum: float,
-    lr: float,
-) -> None:
-    """Take the steps of one segment: the same seats and the same batch width throughout."""
+def _steps(bound: ActiveProgram, x: Tensor, segment: Segment, momentum: float, lr: float) -> None:
+    """Take the steps of one segment, on samples ``x[taken[t]]`` at step t."""
     gathered = bound.inputs.view(-1, bound.inputs.shape[2])
     layers, backwards, loss = bound.layers, bound.layers[::-1], bound.loss
-    for step, (index, y, w) in enumerate(zip(taken.unbind(0), targets.unbind(0), weights.unbind(0), strict=True)):
+    parts = zip(segment.taken.unbind(0), segment.targets.unbind(0), segment.weights.unbind(0), strict=True)
+    for step, (index, y, w) in enumerate(parts):
         torch.index_select(x, 0, index, out=gathered)
         value = bound.inputs
         for layer in layers:
             value = layer.forward(value, w)
-        grad = loss.gradient(value, y, w, tally[step] if counted[step] else None)
+        grad = loss.gradient(value, y, w, segment.tally[step] if segment.counted[step] else None)
         for layer in backwards:
             grad = layer.backward(grad, momentum)
         bound.descend(lr)

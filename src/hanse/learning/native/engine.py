@@ -21,6 +21,12 @@ from hanse.learning.threads import Crew
 _HANDS = 8  # of seats for each thread
 
 
+def _beyond(numbers: Tensor, end: int) -> tuple[int, int] | None:
+    """Return the least and the greatest of some numbers if they are not all from 0 to before ``end``."""
+    least, most = (int(found) for found in torch.aminmax(numbers))
+    return None if least >= 0 and most < end else (least, most)
+
+
 class NativeEngine(ScoringEngine):
     """Trains linear layers with ReLU or tanh between them, by SGD, on the CPU, in ``workers`` threads.
 
@@ -73,18 +79,20 @@ class NativeEngine(ScoringEngine):
             kind = str(y.dtype).removeprefix("torch.")
             allowed = f"{'' if self.problem.regression else 'int64 '}{list(wanted)}"
             raise IndexError(f"targets are {kind} {list(y.shape)}, {allowed} is needed")
+        size, empty = self.problem.layout.size, torch.zeros(0, dtype=torch.int64)
         for seat, job in enumerate(jobs):
-            if job.start.shape != (self.problem.layout.size,):
-                raise IndexError(
-                    f"seat {seat}: a row {list(job.start.shape)} for {self.problem.layout.size} parameters"
-                )
-            last = int(job.index.max()) if len(job.index) else -1
-            if last >= len(x) or int(job.index.min() if len(job.index) else 0) < 0:
-                raise IndexError(f"seat {seat}: its samples are not all in a pool of {len(x)}")
-            if not self.problem.regression and len(job.index):
-                least, most = (int(found) for found in torch.aminmax(y[job.index]))
-                if least < 0 or most >= outputs:
-                    raise IndexError(f"seat {seat}: labels {least} to {most}, allowed are 0 to {outputs - 1}")
+            if job.start.shape != (size,):
+                raise IndexError(f"seat {seat}: a row {list(job.start.shape)} for {size} parameters")
+        taken = torch.cat([empty, *(job.index for job in jobs)])
+        if not len(taken):
+            return
+        if _beyond(taken, len(x)):
+            seat = next(s for s, job in enumerate(jobs) if len(job.index) and _beyond(job.index, len(x)))
+            raise IndexError(f"seat {seat}: its samples are not all in a pool of {len(x)}")
+        if not self.problem.regression and _beyond(y[taken], outputs):
+            for seat, job in enumerate(jobs):
+                if len(job.index) and (found := _beyond(y[job.index], outputs)):
+                    raise IndexError(f"seat {seat}: labels {found[0]} to {found[1]}, allowed are 0 to {outputs - 1}")
 
     def _run(
         self,
