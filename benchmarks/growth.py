@@ -2,7 +2,7 @@
 
 Synthetic clients of 600 samples that are generated when they sit, MLP 60-h-10, FedAvg; each point is a process of its
 own, the points in turns; medians. An exponent is the slope of the line through the logarithms: 0 is flat, 1 is
-proportional. With ``--plot FILE`` also a picture. Run: ``python benchmarks/growth.py --plot growth.png``.
+proportional. Run: ``python benchmarks/growth.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -90,42 +89,18 @@ def figures(axis: str, points: Sequence[Point], runs: Sequence[Sequence[dict[str
     return [*lines, f"| exponent | {every} |", f"| exponent of the last step | {last} |"]
 
 
-def draw(path: Path, found: Mapping[str, Sequence[Sequence[dict[str, float]]]]) -> None:
-    """Draw a panel a figure, a line an axis: each relative to its first point, on logarithmic scales."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    picture, panels = plt.subplots(1, len(FIGURES), figsize=(13, 4), layout="constrained")
-    for panel, name in zip(panels, FIGURES, strict=True):
-        for axis, runs in found.items():
-            x = np.array([float(getattr(point, axis)) for point in AXES[axis]])
-            y = np.array([median(run[p][name] for run in runs) for p in range(len(x))])
-            panel.loglog(x / x[0], y / y[0], marker="o", label=f"{axis}: {exponent(x, y):.2f}")
-        panel.set(title=name, xlabel="times the smallest")
-        panel.grid(alpha=0.3)
-        panel.legend(title="exponent")
-    panels[0].set_ylabel("times the first point's")
-    picture.savefig(path, dpi=130)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--axes", nargs="*", default=list(AXES), choices=list(AXES))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--rounds", type=int, help="of every point but those of the axis of rounds")
-    parser.add_argument("--plot", type=Path)
     given = parser.parse_args()
-    found: dict[str, list[list[dict[str, float]]]] = {}
     for axis in given.axes:
         points = AXES[axis]
         if given.rounds is not None and axis != "rounds":
             points = tuple(replace(point, rounds=given.rounds) for point in points)
-        found[axis] = [[measure(point) for point in points] for _ in range(given.runs)]
-        print("\n".join([*figures(axis, points, found[axis]), ""]), flush=True)
-    if given.plot is not None:
-        draw(given.plot, found)
+        runs = [[measure(point) for point in points] for _ in range(given.runs)]
+        print("\n".join([*figures(axis, points, runs), ""]), flush=True)
 
 
 if __name__ == "__main__":

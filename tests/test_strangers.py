@@ -10,7 +10,6 @@ import json
 import shutil
 import socket
 import sqlite3
-import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
@@ -418,19 +417,6 @@ def test_a_statement_for_the_page_runs_nothing_of_the_current_folder(
     text = asyncio.run(Statements().get(ListedRun("x", "run", folder), 0, "json"))
     assert json.loads(text)["client"] == 0
     assert not bait_of(folder).exists()
-
-
-def test_settings_of_the_current_folder_do_not_change_the_figures(folder: Path, tmp_path: Path) -> None:
-    """A matplotlibrc there is read when matplotlib is imported; one of a stranger could have TeX run."""
-    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfigure.facecolor: red\n")
-    draw = (
-        "from pathlib import Path; from hanse.reports.chart import Chart, Line, Lines; import numpy as np;"
-        "from hanse.reports.draw_matplotlib import save;"
-        "marks = Lines((Line('a', np.arange(3.0), np.arange(3.0)),));"
-        "save(Chart('k', 's', 't', 'c', marks, x='x', y='y'), Path('.'))"
-    )
-    subprocess.run([sys.executable, "-c", draw], cwd=tmp_path, check=True, timeout=300)
-    assert "#ff0000" not in (tmp_path / "k.svg").read_text()
 
 
 def test_the_last_line_of_a_link_is_not_read(folder: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hanse.base.errors import UserError
-from hanse.data import DataSpec, build, counts_figure, counts_table, parse_spec
+from hanse.data import DataSpec, build, counts_table, parse_spec
 from hanse.data.synthetic import TEST_SAMPLES, GeneratedData, Synthetic
 
 
@@ -206,14 +206,10 @@ def test_all_mistakes_are_listed_and_a_spec_survives_a_round_trip() -> None:
 
 
 @pytest.mark.parametrize("clients", [1, 10, 300, 1_200])
-def test_table_and_picture_take_any_number_of_clients(clients: int, tmp_path: Path) -> None:
+def test_table_takes_any_number_of_clients(clients: int) -> None:
     counts = np.random.default_rng(0).integers(0, 9, (clients, 10))
     table = counts_table(counts)
     assert table.row_count == min(clients, 30) + 1 + (clients > 30)
-    figure = counts_figure(counts, title="who has what")
-    figure.savefig(tmp_path / "counts.png")
-    label = figure.axes[1].get_xlabel()
-    assert label == ("client" if clients <= 500 else "client (500 of 1,200 shown, evenly spaced)")
 
 
 def test_tests_are_dealt_out_equally() -> None:

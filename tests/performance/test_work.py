@@ -261,7 +261,7 @@ def test_differences() -> None:
 
 # ---- start-up: what a run imports, which is most of a short run's time and memory beside PyTorch's own
 
-HEAVY = ("scipy", "sklearn", "pandas", "matplotlib", "plotly", "networkx", "sqlalchemy", "alembic", "requests", "pooch")
+HEAVY = ("scipy", "sklearn", "pandas", "vl_convert", "PIL", "networkx", "sqlalchemy", "alembic", "requests", "pooch")
 SHORT = """
 import sys
 import hanse

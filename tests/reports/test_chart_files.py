@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import vl_convert
 
 from hanse.reports.chart import Bars, Chart, Graph, Heat, Line, Lines, Series, to_csv
-from hanse.reports.draw_matplotlib import save, to_matplotlib
-from hanse.reports.draw_plotly import to_plotly
+from hanse.reports.vega import VEGA_LITE, save, small_svg, to_vegalite
 
 BAD = "=1+1 <b>$x$</b>"
 X = np.array([1.0, 2.0])
@@ -57,16 +60,81 @@ def test_png_and_svg(kind: str, tmp_path: Path) -> None:
     assert any(BAD in "".join(e.itertext()) for e in root.iter() if e.tag.endswith("text"))
 
 
-def test_a_graph_is_drawn_alike() -> None:
+def drawn(chart: Chart, kind: str) -> list[dict[str, Any]]:
+    """Return the items of one kind of mark, as the library really places them."""
+
+    def walk(value: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(value, dict):
+            if value.get("marktype") == kind and value.get("role") == "mark":
+                yield from value["items"]
+            value = list(value.values())
+        if isinstance(value, list):
+            for one in value:
+                yield from walk(one)
+
+    return list(walk(vl_convert.vegalite_to_scenegraph(to_vegalite(chart), vl_version=VEGA_LITE)))
+
+
+def test_a_graph_has_its_nodes_on_a_circle_and_arrows_that_point_along_them() -> None:
     graph = MARKS["graph"]
     assert isinstance(graph, Graph)
     np.testing.assert_allclose(graph.places, [[0, 1], [0, -1], [0, 0]], atol=1e-12)
     assert [(i, j) for i, j, _ in graph.arrows] == [(0, 1), (1, 0)]  # a thousandth is not drawn
-    arrows = [p for p in to_matplotlib(chart("graph")).axes[0].patches if type(p).__name__ == "FancyArrowPatch"]
-    assert len(arrows) == 2
-    text = to_plotly(chart("graph")).to_json()
-    assert "<b>" not in text
-    heads = [t for t in to_plotly(chart("graph")).data if t.mode == "markers"]
-    assert sum(len(t.x) for t in heads) == 2
-    # client 0 on top pays client 1 below it: the head points down
-    assert abs(heads[0].marker.angle[0]) > 150
+    symbols = drawn(chart("graph"), "symbol")
+    (down, up), nodes = symbols[:2], symbols[2:]
+    assert [round(node["y"]) for node in nodes] == [66, 444, 255]
+    assert {round(node["x"]) for node in nodes} == {330}
+    # node 0 on top pays node 1 below it: the head is near node 1 and points down, on its own side
+    assert abs(down["angle"]) > 150
+    assert 400 < down["y"] < 444
+    assert down["x"] > 330 > up["x"]
+    assert down["size"] > up["size"]
+    way = drawn(chart("graph"), "line")
+    assert len(way) == 24
+
+
+def test_bars_are_as_long_as_their_values_and_a_whisker_stands_where_an_error_is_known() -> None:
+    bars = [bar for bar in drawn(chart("bars"), "rect") if "description" in bar]
+    assert len(bars) == 4
+    unit = bars[0]["width"]
+    assert [bar["width"] / unit for bar in bars] == pytest.approx([1, 2, 1, 2])
+    assert len(drawn(chart("bars"), "rule")) == 1
+
+
+@pytest.mark.parametrize("kind", MARKS)
+def test_texts_from_outside_are_data_and_never_part_of_an_expression(kind: str) -> None:
+    """An expression is a small program: a name in one could break it or do more."""
+    spec = to_vegalite(chart(kind), page=True)
+    assert json.loads(json.dumps(spec, allow_nan=False)) == spec
+
+    def expressions(value: Any) -> Iterator[str]:
+        if isinstance(value, dict):
+            for key, one in value.items():
+                if key in ("calculate", "filter", "labelExpr", "expr", "test", "field", "as"):
+                    yield str(one)
+                yield from expressions(one)
+        elif isinstance(value, list):
+            for one in value:
+                yield from expressions(one)
+
+    found = list(expressions({key: value for key, value in spec.items() if key != "datasets"}))
+    assert found
+    assert not any("$x$" in text for text in found)
+
+
+def test_what_no_svg_may_contain_is_replaced(tmp_path: Path) -> None:
+    bad = "a\x01b\ud800c\uffff"
+    marks = Lines((Line(bad, X, X), Line(bad, X, X + 1)))
+    save(Chart("k", "s", bad, bad, marks, x=bad, y=bad), tmp_path)
+    text = (tmp_path / "k.svg").read_text()
+    assert "a\ufffdb\ufffdc\ufffd" in text
+    assert "a\ufffdb\ufffdc\ufffd (2)" in text  # two curves of one name are told apart
+    ElementTree.fromstring(text)
+
+
+def test_a_small_picture_describes_itself() -> None:
+    root = ElementTree.fromstring(small_svg(Chart("k", "s", "t", 'says "<b>"', MARKS["upright"])))
+    assert root.attrib["role"] == "img"
+    assert root.attrib["aria-label"] == 'says "<b>"'
+    assert float(root.attrib["width"]) < 480
+    assert not [e for e in root.iter() if "style" in e.attrib]  # a page that forbids styles shows it all the same

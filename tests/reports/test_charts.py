@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,10 @@ from reports_cases import large_run, metric, seat, write_run
 from hanse.reports.chart import Bars, Chart, Heat, Lines, even, ticks
 from hanse.reports.classmap import class_chart, data_facts
 from hanse.reports.contributions import contribution, contribution_charts
-from hanse.reports.draw_matplotlib import to_matplotlib
-from hanse.reports.draw_plotly import to_plotly
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.participation import participation_charts, selection, stage_seconds
 from hanse.reports.report import figures
+from hanse.reports.vega import to_svg, to_vegalite
 from hanse.runs.record import load_runs
 
 
@@ -123,29 +123,26 @@ def test_many_clients_and_rounds_are_thinned(tmp_path: Path) -> None:
     assert curve.lines[0].x[[0, -1]].tolist() == [1, 900]
 
 
-def test_both_drawings_show_the_same_numbers(tmp_path: Path) -> None:
+def test_page_and_file_show_the_charts_numbers(tmp_path: Path) -> None:
     found = group(*(large_run(tmp_path / str(s), rounds=12, clients=6, per_round=2, seed=s) for s in (0, 1)))
     charts = figures([found], data_facts([found]))
     assert len({c.key for c in charts}) == len(charts)
     for chart in charts:
         assert chart.title
         assert len(chart.caption) > 40
-        drawn, printed = to_plotly(chart), to_matplotlib(chart)
-        axes = printed.axes[0]
+        file, page = to_vegalite(chart), to_vegalite(chart, page=True)
+        assert file["datasets"] == page["datasets"]
+        drawn = file["datasets"]
         if isinstance(chart.marks, Lines):
-            curves = [t for t in drawn.data if t.fill is None]
-            for trace, line, wanted in zip(curves, axes.get_lines(), chart.marks.lines, strict=False):
-                assert np.array(trace.y, float) == pytest.approx(wanted.y, rel=1e-4, abs=1e-12)
-                assert np.asarray(line.get_ydata(), float) == pytest.approx(wanted.y)
+            wanted = np.concatenate([line.y for line in chart.marks.lines])
+            shown = [row["y"] for row in drawn["rows"]]
         elif isinstance(chart.marks, Heat):
-            assert np.asarray(axes.images[0].get_array()) == pytest.approx(np.asarray(drawn.data[0].z, float))
+            wanted, shown = chart.marks.numbers.ravel(), [row["z"] for row in drawn["cells"]]
         else:
-            bars = chart.marks
-            lengths = [p.get_height() if bars.upright else p.get_width() for p in axes.patches]
-            wanted = np.concatenate([s.values for s in bars.series])
-            assert lengths == pytest.approx(wanted)
-            shown = [v for t in drawn.data for v in (t.y if bars.upright else t.x)]
-            assert shown == pytest.approx(wanted, rel=1e-4)
+            assert isinstance(chart.marks, Bars)
+            wanted = np.concatenate([series.values for series in chart.marks.series])
+            shown = [row["v"] for row in drawn["rows"]]
+        assert np.array(shown, float) == pytest.approx(wanted, rel=1e-4, abs=1e-12, nan_ok=True)
 
 
 def test_positions_and_ticks() -> None:
@@ -160,9 +157,11 @@ def test_a_dollar_or_a_link_in_a_name_is_only_text(tmp_path: Path) -> None:
     seats = [seat(0, c, 1.0 + c, name=n) for c, n in enumerate(("$x^2$ \\frac{", '<a href="http://evil">y</a>'))]
     found = group(write_run(tmp_path / "a", [metric(0, 0.5)], seats))
     chart: Chart = contribution_charts([found])[0]
-    to_matplotlib(chart).canvas.draw()
-    assert "<a" not in to_plotly(chart).to_json()
-    assert "&lt;a" in to_plotly(chart).to_json()
+    svg = to_svg(to_vegalite(chart))
+    texts = ["".join(e.itertext()) for e in ElementTree.fromstring(svg).iter() if e.tag.endswith("}text")]
+    assert any('<a href="http' in text for text in texts)
+    assert any("$x^2$" in text for text in texts)
+    assert "<a " not in svg
 
 
 def test_an_experiment_looks_the_same_in_every_figure(tmp_path: Path) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from reports_cases import metric, seat, write_run
 
 import hanse
@@ -20,12 +24,11 @@ from hanse.reports.contributions import (
     interactions,
     standings,
 )
-from hanse.reports.draw_matplotlib import to_matplotlib
-from hanse.reports.draw_plotly import to_plotly
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.report import summary
 from hanse.reports.statement import contributed, statement
 from hanse.reports.statement_page import render
+from hanse.reports.vega import shades_between, to_vegalite
 from hanse.runs.record import load_run, load_runs
 
 
@@ -262,6 +265,11 @@ def test_the_error_of_an_interaction_is_that_of_its_mean(tmp_path: Path) -> None
     assert "Of 1 pairs 1 are above 0 and 0 below it" in heat_of(path).caption
 
 
+def pixels(spec: dict[str, Any]) -> np.ndarray:
+    encoded = spec["datasets"]["image"][0]["url"].removeprefix("data:image/png;base64,")
+    return np.asarray(Image.open(BytesIO(base64.b64decode(encoded))).convert("RGB")).astype(int)
+
+
 def heat_of(path: Path) -> Chart:
     [chart] = [c for c in contribution_charts([group(path)]) if c.key.startswith("interactions")]
     return chart
@@ -275,9 +283,14 @@ def test_the_map_of_interactions_has_its_white_at_zero(tmp_path: Path) -> None:
     assert "Above 0 the two complement each other" in chart.caption
     assert "Below 0 they duplicate each other" in chart.caption
     assert to_csv(chart).splitlines()[1:4] == ["1,1,", "1,2,-0.6", "1,4,0.4"]
-    drawn = to_plotly(chart).data[0]
-    assert (drawn.zmin, drawn.zmax, drawn.text[0][1]) == (-0.6, 0.6, "1, 2")
-    assert to_matplotlib(chart).axes[0].images[0].get_clim() == (-0.6, 0.6)
+    assert shades_between(chart.marks) == (-0.6, 0.6)
+    spec = to_vegalite(chart)
+    assert spec["layer"][1]["data"]["values"] == [{"z": -0.6}, {"z": 0.6}]  # the ends of its legend
+    assert spec["datasets"]["cells"][1] == {"x": 1, "y": 0, "z": -0.6, "of": "1, 2"}
+    shades = pixels(spec)[:, :: 600 // 3][:: 600 // 3]
+    assert shades[0, 0].tolist() == shades[1, 2].tolist() == [204, 204, 204]  # not known
+    assert shades[0, 1].tolist() == [127, 59, 8]  # the darkest orange
+    assert (shades[0, 2] < [200, 200, 250]).all()  # purple
 
 
 def test_of_many_clients_those_are_shown_that_met_most(tmp_path: Path) -> None:

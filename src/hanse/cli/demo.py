@@ -20,8 +20,9 @@ from hanse.reports.audit import Audit, audit_run
 from hanse.reports.contributions import SURE, contribution, smaller_budgets
 from hanse.reports.groups import group_runs
 from hanse.reports.lies import accuracies
-from hanse.reports.market import draw_transactions, load_trades
+from hanse.reports.market import load_trades, transactions_chart
 from hanse.reports.report import write_report
+from hanse.reports.vega import save
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, run
 from hanse.runs.observers import ProgressBar
@@ -255,8 +256,9 @@ def scene(out: Path, observe: Callable[[str], Sequence[Observer]] = lambda what:
     audit = audit_run(out / "market")
     trades = load_trades(load_run(out / "market"))
     assert trades is not None  # the scene trades: it is audited above
-    picture = out / "market" / "transactions.png"
-    draw_transactions(trades, "Who paid whom (tokens)").savefig(picture)
+    chart = transactions_chart(trades, "Who paid whom (tokens)")
+    save(chart, out / "market")
+    picture = out / "market" / f"{chart.key}.png"
     return Scene(market, alone, audit, _market_table(market, alone, audit), _gain(market, alone), picture)
 
 

@@ -52,7 +52,7 @@ def theory(
     result: dict[str, Any] = {"bound": bound, "points": [asdict(p) for p in found]}
     out_dir.mkdir(parents=True, exist_ok=True)
     (out_dir / "pifl.json").write_text(json.dumps(result, indent=1) + "\n")
-    _draw(found, bound, out_dir / "pifl.png")
+    _draw(found, bound, out_dir)
     if as_json:
         print(json.dumps(result, indent=1))
         return
@@ -88,9 +88,9 @@ def _print_gains(gained: np.ndarray, as_json: bool) -> None:
     )
 
 
-def _draw(found: list[TheoryPoint], bound: dict[str, float], path: Path) -> None:
+def _draw(found: list[TheoryPoint], bound: dict[str, float], folder: Path) -> None:
     from hanse.reports.chart import Chart, Line, Lines
-    from hanse.reports.draw_matplotlib import to_matplotlib
+    from hanse.reports.vega import save
 
     def column(name: str) -> np.ndarray:
         return np.array([getattr(p, name) for p in found])
@@ -107,5 +107,5 @@ def _draw(found: list[TheoryPoint], bound: dict[str, float], path: Path) -> None
     title = "When does a client gain by joining a tier?"
     caption = f"joining pays below {bound['exact']:.4g}; as printed below {bound['printed']:.4g}"
     marks, axis = Lines(lines, whole=False), "tau^2, the variance inside a tier"
-    chart = Chart("theory", "Theory", title, caption, marks, x=axis, y="expected squared error")
-    to_matplotlib(chart).savefig(path)
+    chart = Chart("pifl", "Theory", title, caption, marks, x=axis, y="expected squared error")
+    save(chart, folder)

@@ -4,11 +4,11 @@
 """
 
 from hanse.data.build import build, split
+from hanse.data.counts_table import counts_table
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, Share
 from hanse.data.own import from_arrays, from_frame, from_hugging_face, from_torch
 from hanse.data.partitions import PARTITIONS, Partition
-from hanse.data.picture import counts_figure, counts_table
 from hanse.data.samples import Samples
 from hanse.data.sources import SOURCES, load
 from hanse.data.spec import DataSpec, parse_spec
@@ -23,7 +23,6 @@ __all__ = [
     "Samples",
     "Share",
     "build",
-    "counts_figure",
     "counts_table",
     "from_arrays",
     "from_frame",

@@ -17,21 +17,11 @@ LEAST_SHARE = 0.01  # of the largest arrow of a graph: thinner ones are left out
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Okabe and Ito's colours without yellow, which a white page swallows; the second channel (dash, marker, hatch) carries
-# the same difference for print and for eyes that do not see these colours. (plotly's name, matplotlib's name)
+# Okabe and Ito's colours without yellow, which a white page swallows; the dash of a curve and its
+# markers carry the same difference for print and for eyes that do not see these colours.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
-DASHES = (("solid", "-"), ("dash", "--"), ("dashdot", "-."), ("dot", ":"))
-MARKERS = (
-    ("circle", "o"),
-    ("square", "s"),
-    ("triangle-up", "^"),
-    ("diamond", "D"),
-    ("triangle-down", "v"),
-    ("x", "X"),
-    ("star", "*"),
-    ("cross", "P"),
-)
-HATCHES = (("", ""), ("/", "//"), (".", ".."), ("x", "xx"), ("\\", "\\\\"), ("-", "--"), ("|", "||"), ("+", "++"))
+DASHES = ((), (6, 4), (8, 3, 2, 3), (2, 3))
+MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
 
 
 @dataclass(frozen=True)
@@ -243,8 +233,13 @@ def to_csv(chart: Chart) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for row in _rows(chart):
-        writer.writerow([_cell(value) for value in row])
+        writer.writerow([_harmless(value) if isinstance(value, str) else _cell(value) for value in row])
     return out.getvalue()
+
+
+def numbers(chart: Chart) -> list[list[Any]]:
+    """Return the numbers of a chart as a table: the headings, then the rows; what is not known is an empty text."""
+    return [[_cell(value) for value in row] for row in _rows(chart)]
 
 
 def _rows(chart: Chart) -> Iterator[list[Any]]:
@@ -282,5 +277,9 @@ def _line_rows(chart: Chart, marks: Lines) -> Iterator[list[Any]]:
 def _cell(value: Any) -> Any:
     if isinstance(value, float | np.floating):
         return f"{value:.6g}" if np.isfinite(value) else ""
-    # a spreadsheet would run what begins like a formula
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    return value
+
+
+def _harmless(text: str) -> str:
+    """A spreadsheet would run what begins like a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

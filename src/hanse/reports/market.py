@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from hanse.core.entry import TOKEN
 from hanse.games.market import learn_graph
 from hanse.reports.audit import load_market
 from hanse.reports.chart import Bars, Chart, Floats, Graph, Heat, Line, Lines, Series, slug
-from hanse.reports.draw_matplotlib import to_matplotlib
 from hanse.reports.groups import SeedGroup, roles_of
 from hanse.reports.money import Books
 from hanse.runs.record import MarketRound, RunRecord
@@ -167,12 +165,12 @@ MOST_NODES = 40
 MOST_KINDS = 30
 
 
-def draw_transactions(trades: Trades, title: str) -> Figure:
+def transactions_chart(trades: Trades, title: str) -> Chart:
     """Return the transaction graph of a market: an arrow goes from the buyer to the seller; beside each client stands
     its net payment, in tokens.
     """
     names = [str(c) for c in trades.clients]
-    return to_matplotlib(_flow_graph(title, names, trades.roles, trades.money, "", "transactions"))
+    return _flow_graph(title, names, trades.roles, trades.money, "", "transactions")
 
 
 def flow_chart(run: RunRecord, books: Books, label: str) -> Chart | None:

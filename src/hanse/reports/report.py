@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,15 +13,14 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.base.looking import looking
 from hanse.reports.accuracy import curve_charts, own_charts
-from hanse.reports.chart import Chart, to_csv
+from hanse.reports.chart import Chart, numbers, to_csv
 from hanse.reports.classmap import DataFacts, class_chart, data_facts
-from hanse.reports.compare import differences_tables, experiments_table, run_row, runs_table
+from hanse.reports.compare import TextTable, differences_tables, experiments_table, run_row, runs_table
 from hanse.reports.contributions import (
     SURE,
     Contribution,
@@ -30,15 +30,16 @@ from hanse.reports.contributions import (
     how_sure,
     without_values,
 )
-from hanse.reports.draw_matplotlib import save
-from hanse.reports.draw_plotly import to_plotly
 from hanse.reports.groups import SeedGroup, group_runs, honest_of, unknown_roles
 from hanse.reports.honesty import honesty_charts
 from hanse.reports.market import flow_chart, kinds_chart, market_charts
 from hanse.reports.money import Books, books_of, token_charts
 from hanse.reports.part_charts import part_charts
 from hanse.reports.participation import cost_charts, participation_charts, refusal_counts
+from hanse.reports.vega import save, script, to_vegalite
 from hanse.runs.record import RunRecord, load_runs
+
+MOST_ROWS = 200  # of a chart's numbers as a table in the page
 
 # ---- all charts of a report, in reading order
 
@@ -49,7 +50,7 @@ def figures(
     """Return the charts of what these experiments recorded (and of their data), each with a key of its own.
 
     ``books`` are those of :func:`hanse.reports.money.books_of`, read here if they are not given. Draw the charts with
-    :func:`to_plotly` and :func:`to_matplotlib`; :func:`hanse.reports.chart.to_csv` has their numbers.
+    :mod:`hanse.reports.vega`; :func:`hanse.reports.chart.to_csv` has their numbers.
     """
     books = books_of(groups)[0] if books is None else books
     flows = [
@@ -330,9 +331,7 @@ def _list(items: Sequence[str]) -> str:
 
 
 # what the page may do: its own inline script and style, and pictures that the script makes; nothing from elsewhere
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
-)
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 
 
 @dataclass(frozen=True)
@@ -340,7 +339,8 @@ class _Figure:
     chart: Chart
     number: int
     json: Markup
-    height: int
+    table: TextTable | None
+    """The numbers as a table, for those who cannot see the drawing; None: too many, they are in the CSV."""
 
 
 def write_report(
@@ -407,13 +407,22 @@ def _page(*, charts: Sequence[Chart], **words: Any) -> str:
     )
     sections: dict[str, list[_Figure]] = {}
     for number, chart in enumerate(charts, start=1):
-        figure = to_plotly(chart)
         # inside a script element only "<" can end the script or begin a comment
-        json = Markup(figure.to_json().replace("<", "\\u003c"))
-        sections.setdefault(chart.section, []).append(_Figure(chart, number, json, int(figure.layout.height)))
+        spec = json.dumps(to_vegalite(chart, page=True), separators=(",", ":"), allow_nan=False)
+        figure = _Figure(chart, number, Markup(spec.replace("<", "\\u003c")), _numbers(chart))
+        sections.setdefault(chart.section, []).append(figure)
     return environment.get_template("report.html.j2").render(
-        policy=_POLICY, plotly=Markup(get_plotlyjs()), sections=sections, version=version("hanse"), **words
+        policy=_POLICY, vega=Markup(script()), sections=sections, version=version("hanse"), **words
     )
+
+
+def _numbers(chart: Chart) -> TextTable | None:
+    headings, *rows = numbers(chart)
+    if len(rows) > MOST_ROWS:
+        return None
+    # a column that is empty everywhere, such as that of unknown errors, is left out
+    kept = [i for i in range(len(headings)) if any(row[i] != "" for row in rows)]
+    return TextTable(tuple(headings[i] for i in kept), tuple(tuple(str(row[i]) for i in kept) for row in rows))
 
 
 def _title(groups: Sequence[SeedGroup]) -> str:

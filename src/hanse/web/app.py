@@ -14,8 +14,11 @@ from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from markupsafe import Markup
 
 from hanse.reports.statement_page import POLICY as STATEMENT_POLICY
+from hanse.reports.vega import script
+from hanse.web.drawing import live_specs
 from hanse.web.gate import RequestGate, refuse, refused_page
 from hanse.web.hub import Hub
 from hanse.web.keys import SESSION_S, Key, Sessions
@@ -27,6 +30,7 @@ STREAMS = 100  # open at once
 STREAMS_EACH = 12  # by one holder of a key
 FORM = 4096  # bytes of a login form
 AGAIN_S = 2.0  # before the folder is searched for runs again
+_KEPT = {"Cache-Control": "private, max-age=86400"}  # the drawing library is large and stays the same
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _STATIC = {f.name: f.read_bytes() for f in files("hanse.web").joinpath("static").iterdir() if f.is_file()}
 
@@ -76,6 +80,8 @@ def make_app(shown: Page) -> RequestGate:
 
     @app.get("/static/{name}")
     async def static(name: str) -> Response:
+        if name == "vega.js":
+            return Response(await asyncio.to_thread(script), media_type=_TYPES[".js"], headers=_KEPT)
         if name not in _STATIC:
             return Response(status_code=404)
         return Response(_STATIC[name], media_type=_TYPES[Path(name).suffix], headers={"Cache-Control": "no-cache"})
@@ -159,7 +165,8 @@ def _runs(app: FastAPI, shown: Page) -> None:
         runs = await shown.runs()
         if id_ not in runs:
             return _gone(shown, request)
-        return page("live", run=runs[id_], many=len(runs) > 1, **_words(shown, request))
+        words = _words(shown, request)
+        return page("live", run=runs[id_], many=len(runs) > 1, specs=Markup(live_specs()), **words)
 
     @app.get("/run/{id_}/events")
     async def events(request: Request, id_: str) -> Response:

@@ -291,7 +291,7 @@ def write_outcome(outcome: TableOutcome, full: PaperTable, folder: Path) -> list
 
 def draw(chart: Chart, folder: Path) -> list[Path]:
     """Write a chart as PNG and SVG; return their paths."""
-    from hanse.reports.draw_matplotlib import save
+    from hanse.reports.vega import save
 
     save(chart, folder)
     return [folder / f"{chart.key}.{kind}" for kind in ("png", "svg")]

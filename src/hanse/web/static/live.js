@@ -209,7 +209,7 @@ function drawBalances() {
   const figures = rows.map(([, f]) => f[0]), low = Math.min(0, ...figures), high = Math.max(0, ...figures);
   const some = cut("balances", rows, (row) => Math.abs(row[1][2] - row[1][1]));
   fill("t-balances", ["Account", "#Balance", "", "#Paid", "#Received"], some.map(([account, [balance, paid, received]]) =>
-    [accountName(account), money(balance / UNITS), bar(balance, low, high, `${money(balance / UNITS)} tokens`), money(paid / UNITS), money(received / UNITS)]));
+    [accountName(account), money(balance / UNITS), bar(balance, low, high), money(paid / UNITS), money(received / UNITS)]));
 }
 
 // Of many rows those with the most of something are shown, in their order, until all are asked for.
@@ -242,7 +242,7 @@ function drawClients() {
   const head = ["Client", ...(valued ? [`#${utility ? said.label : "Contribution"}`, ""] : []), ...(errors ? ["#Standard error"] : []), ...(scores ? ["#Score"] : [])];
   fill("t-clients", [...head, "#Rounds trained", "#Refused", "#Last round"], some.map((row) => {
     const [client, , error, score, trained, refused, last] = row, w = worth(row);
-    const figures = valued ? [figure(w), w === null ? "" : bar(w, low, high, short(w))] : [];
+    const figures = valued ? [figure(w), w === null ? "" : bar(w, low, high)] : [];
     return [tag("a", { href: `/statement/${id}/${client}` }, nameOf(client)), ...figures, ...(errors ? [figure(error)] : []), ...(scores ? [figure(score)] : []), trained, refused, last];
   }));
 }

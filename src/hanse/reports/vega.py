@@ -1,0 +1,634 @@
+"""Draws a chart: as a Vega-Lite specification, which is what the report's page, its PNG and SVG files, a statement's
+pictures and the live page are all made from.
+
+A specification is data: :func:`to_vegalite` makes it, the Vega library in :func:`script` draws it in a browser, and
+:func:`to_svg` and :func:`save` draw it without one. Names that a stranger chose (of clients, experiments, metrics)
+stand in data sets and parameters only. They never become part of a field's name or of an expression, so they can be
+nothing but text.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import math
+import re
+import textwrap
+from collections.abc import Sequence
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import vl_convert
+from PIL import Image
+
+from hanse.base.files import write_whole
+from hanse.reports.chart import (
+    COLOURS,
+    DASHES,
+    MARKERS,
+    Bars,
+    Chart,
+    Graph,
+    Heat,
+    Line,
+    Lines,
+    Series,
+    looks,
+    ticks,
+)
+
+Spec = dict[str, Any]
+
+VEGA_LITE = "6.4"  # the version that vl_convert compiles with; its script in the page is of the same
+WIDTH = 660  # pixels of a drawing in a file; a page's drawing is as wide as its place
+SCALE = 1.5  # of a PNG, in pixels of the file a pixel of the drawing
+INK, SOFT, RULE = "#222222", "#666666", "#e4e4e4"
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+MOST_NAMED = 1600  # cells of a heat map that tell in words what they are of
+BAND = 0.16  # the opacity of a band
+_TITLE = 84  # letters of a title that a file's width has room for
+_LONGEST = 34  # letters of a label
+_MARKED = 12  # markers on a curve of many points
+
+# One look for all charts. Sizes are those of a page; a file is drawn from the same.
+CONFIG: Spec = {
+    "font": FONT,
+    "background": "#ffffff",
+    "view": {"stroke": None},
+    "title": {"anchor": "start", "fontSize": 14, "color": INK, "offset": 10},
+    "axis": {
+        "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelColor": INK, "titleColor": INK,
+        "gridColor": RULE, "domainColor": "#888888", "tickColor": "#888888", "labelLimit": 230, "titleLimit": 400,
+        "labelOverlap": "greedy", "labelSeparation": 4,
+    },
+    "legend": {
+        "orient": "top", "direction": "horizontal", "labelFontSize": 12, "labelColor": INK, "labelLimit": 420,
+        "symbolStrokeWidth": 2, "symbolSize": 90, "symbolOpacity": 1,
+        "titleFontSize": 12, "titleFontWeight": "normal", "titleLimit": 300,
+    },
+}  # fmt: skip
+
+
+# ---- what the drawing is written to
+
+
+def to_vegalite(chart: Chart, *, page: bool = False) -> Spec:
+    """Return a chart as a Vega-Lite specification: plain data, ready for ``json.dumps``.
+
+    Args:
+        chart: what is shown.
+        page: whether it is for a page, where it fills the width of its place, stands below a heading of its own and
+            says numbers under the pointer. Otherwise it is 660 pixels wide with its title on it, as a file needs.
+    """
+    marks = chart.marks
+    if isinstance(marks, Lines):
+        spec = _lines(chart, marks, page)
+    elif isinstance(marks, Bars):
+        spec = _bars(chart, marks)
+    elif isinstance(marks, Graph):
+        spec = _graph(marks)
+    else:
+        spec = _heat(chart, marks)
+    if not page:
+        lines = textwrap.wrap(chart.title, _TITLE, break_long_words=False, break_on_hyphens=False)
+        spec["title"] = {"text": lines, **spec.get("title", {})}
+    return whole_spec(spec, page=page)
+
+
+def whole_spec(spec: Spec, *, page: bool) -> Spec:
+    """Return a drawing with what all drawings have: the width, the look, and texts that can be drawn anywhere."""
+    whole: Spec = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+        "width": "container" if page else WIDTH,
+        "autosize": {"type": "fit-x", "contains": "padding"} if page else {"type": "pad"},
+        "padding": 4 if page else 12,
+        **spec,
+    }
+    columns = max(1, WIDTH // whole.get("usermeta", {}).get("column", WIDTH))
+    whole["config"] = {**CONFIG, "legend": {**CONFIG["legend"], "columns": columns}}
+    return drawable(whole)  # type: ignore[no-any-return]
+
+
+def to_svg(spec: Spec) -> str:
+    """Return a specification as an SVG document. The same one gives the same text; texts in it stay texts."""
+    svg = str(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
+    # the library counts its clips and gradients on from drawing to drawing: here they begin at 0
+    numbers: dict[str, str] = {}
+    return _COUNTED.sub(lambda found: found[1] + numbers.setdefault(found[2], str(len(numbers))), svg)
+
+
+_COUNTED = re.compile(r'((?:id="|url\(#)(?:clip|gradient_))(\d+)')
+
+
+def small_svg(chart: Chart) -> str:
+    """Return a chart without its title as an SVG element for a page without scripts: small enough that its letters can
+    be read on a phone, and with the chart's caption as its description for who cannot see it.
+    """
+    spec = to_vegalite(chart)
+    del spec["title"]
+    svg = to_svg({**spec, "width": 400, "height": 130, "padding": 2})
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(drawable(chart.caption))}" ', 1)
+
+
+def save(chart: Chart, folder: Path) -> None:
+    """Write ``folder/KEY.png`` and ``folder/KEY.svg``; the same chart gives the same bytes. Raises OSError."""
+    svg = to_svg(to_vegalite(chart))
+    write_whole(folder / f"{chart.key}.png", vl_convert.svg_to_png(svg, scale=SCALE))
+    write_whole(folder / f"{chart.key}.svg", svg.encode())
+
+
+@cache
+def script() -> str:
+    """Return the Vega library for a browser (about 0.9 MB): it sets ``window.vegaEmbed`` and nothing else."""
+    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+    return f"(() => {{{bundle}}})();"
+
+
+# ---- lines
+
+
+def _lines(chart: Chart, marks: Lines, page: bool) -> Spec:
+    names = distinct([line.name for line in marks.lines])
+    rows = [row for name, line in zip(names, marks.lines, strict=True) for row in _line_rows(name, line, marks, names)]
+    shown = [i for i, line in enumerate(marks.lines) if not (line.hollow and marks.hollow)]
+    look = looks(marks.lines)
+    legend = _legend([names[i] for i in shown], hidden=len(shown) < 2)
+    axis: Spec = {"tickMinStep": 1, "format": ",d"} if marks.whole else {}
+    if marks.places:
+        axis = {"values": list(range(len(marks.places))), "labelExpr": "places[datum.value]", "grid": False}
+    spec: Spec = {
+        "height": 270,
+        "usermeta": {"column": _column(names)},
+        "datasets": {"rows": rows},
+        "data": {"name": "rows"},
+        "params": [{"name": "places", "value": [_short(place) for place in marks.places]}],
+        "encoding": {
+            "x": {
+                "field": "x", "type": "quantitative", "title": chart.x or None,
+                "scale": {"zero": False, "nice": False, "padding": 12 if marks.places else 4}, "axis": axis,
+            },
+            "color": _by_look("s", names, [COLOURS[i % len(COLOURS)] for i in look], legend),
+        },
+        "layer": _line_layers(chart, marks, names, look, legend, page),
+    }  # fmt: skip
+    if marks.hollow:
+        spec["title"] = {"subtitle": f"Hollow markers: {marks.hollow}", "subtitleColor": SOFT}
+        if page:
+            spec["title"] |= {"text": ""}
+    return spec
+
+
+def _line_rows(name: str, line: Line, marks: Lines, names: Sequence[str]) -> list[Spec]:
+    """Return the points of a curve as rows: ``s`` is its name, ``x`` and ``y`` the point, ``low``, ``high``, ``left``
+    and ``right`` its bands, ``m`` whether a marker is drawn (2: a hollow one), ``n`` the point's own name.
+    """
+    some = max(1, len(line.x) // _MARKED)
+    # curves that lie on each other begin their markers at different places, so that none hides another
+    first = names.index(name) % some
+    columns = {"x": line.x, "y": line.y, "low": line.low, "high": line.high, "left": line.left, "right": line.right}
+    found = []
+    for i in range(len(line.x)):
+        row: Spec = {"s": name}
+        row |= {key: _number(values[i]) for key, values in columns.items() if values is not None}
+        if line.dots or (not line.bare and i % some == first):
+            row["m"] = 2 if line.hollow else 1
+        if line.dots:
+            row["d"] = 1
+        if line.names:
+            row["n"] = line.names[i]
+        found.append(row)
+    return found
+
+
+def _line_layers(
+    chart: Chart, marks: Lines, names: Sequence[str], look: Sequence[int], legend: Spec | None, page: bool
+) -> list[Spec]:
+    """Return bands, whiskers, curves and markers, in the order in which they lie on each other."""
+    bent = "step-after" if marks.steps else "linear"
+    y = {"field": "y", "type": "quantitative", "title": chart.y or None, "scale": {"zero": False}}
+    between = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
+    along = {"x": {"field": "left", "type": "quantitative"}, "x2": {"field": "right"}, "y": y}
+    dash = _by_look("s", names, [DASHES[i % len(DASHES)] for i in look], legend)
+    shape = _by_look("s", names, [MARKERS[i % len(MARKERS)] for i in look], legend)
+    area = {"type": "area", "opacity": BAND, "interpolate": bent}
+    whisker = {"type": "rule", "opacity": 0.6}
+    curve = {"type": "line", "strokeWidth": 2, "interpolate": bent}
+    full, hollow = ({"type": "point", "filled": filled, "size": 42, "opacity": 1} for filled in (True, False))
+    layers = [
+        _layer("!datum.d", area, between),
+        _layer("datum.d && isValid(datum.low)", whisker, between),
+        _layer("isValid(datum.left)", whisker, along),
+        _layer("!datum.d", curve, {"y": y, "strokeDash": dash}),
+        _layer("datum.m === 1", full, {"y": y, "shape": shape}),
+        _layer("datum.m === 2", {**hollow, "fill": "#ffffff"}, {"y": y, "shape": shape}),
+    ]
+    lines = marks.lines
+    bands = [line for line in lines if line.low is not None]
+    wanted = (
+        any(not line.dots for line in bands), any(line.dots for line in bands),
+        any(line.left is not None for line in lines), any(not line.dots for line in lines),
+        any(not line.hollow for line in lines), any(line.hollow for line in lines),
+    )  # fmt: skip
+    layers = [layer for layer, is_wanted in zip(layers, wanted, strict=True) if is_wanted]
+    zero = {"x": None, "color": None, "y": {"datum": 0}}
+    rule: Spec = {"data": {"values": [{}]}, "mark": {"type": "rule", "color": "#888888"}, "encoding": zero}
+    return [*([rule] if marks.zero else []), *layers, *([_under_pointer(chart, lines, y)] if page else [])]
+
+
+def _layer(which: str, mark: Spec, encoding: Spec) -> Spec:
+    return {"transform": [{"filter": which}], "mark": mark, "encoding": encoding}
+
+
+def _under_pointer(chart: Chart, lines: Sequence[Line], y: Spec) -> Spec:
+    """Return the layer that says numbers under the pointer: a dot that nobody sees around every point of a curve, of
+    those without a marker too.
+    """
+    told: list[Spec] = [
+        {"field": "s", "title": "curve"}, {"field": "x", "title": chart.x or "x", "format": ",.5~g"},
+        {"field": "y", "title": chart.y or "y", "format": ",.5~g"},
+    ]  # fmt: skip
+    told += [{"field": "n", "title": "name"}] if any(line.names for line in lines) else []
+    return {"mark": {"type": "point", "size": 160, "opacity": 0}, "encoding": {"y": y, "tooltip": told}}
+
+
+# ---- bars
+
+
+def _bars(chart: Chart, marks: Bars) -> Spec:
+    names = distinct([series.name for series in marks.series])
+    many = 1 if marks.stacked else len(marks.series)
+    rows = [row for name, series in zip(names, marks.series, strict=True) for row in _bar_rows(name, series, marks)]
+    along, across = ("x", "y") if marks.upright else ("y", "x")
+    written = ticks(marks.labels, 20 if marks.upright else 60)
+    labels = [_short(label) if marks.upright else _folded(label) for label in marks.labels]
+    angle = -40 if marks.upright and not _fits([marks.labels[i] for i in written]) else 0
+    legend = _legend(names, hidden=len(names) < 2)
+    place: Spec = {
+        "field": "i", "type": "ordinal", "title": (chart.x if marks.upright else chart.y) or None,
+        "scale": {"domain": list(range(len(labels))), "paddingInner": 0.25 if len(labels) <= 60 else 0.0},
+        "axis": {"values": written, "labelExpr": "labels[datum.value]", "labelAngle": angle},
+    }  # fmt: skip
+    title = (chart.y if marks.upright else chart.x) or None
+    length: Spec = {"field": "v", "type": "quantitative", "title": title, "stack": "zero" if marks.stacked else None}
+    length["axis"] = {"gridColor": {"condition": {"test": "datum.value === 0", "value": "#888888"}, "value": RULE}}
+    if marks.counts:
+        length["axis"] |= {"tickMinStep": 1, "format": ",d"}
+    offset = {} if marks.stacked else {f"{along}Offset": {"field": "s", "scale": {"domain": names}}}
+    bar: Spec = {
+        "mark": {"type": "bar", "stroke": "#ffffff", "strokeWidth": 0.5 if len(labels) <= 60 else 0},
+        "encoding": {
+            across: length,
+            "order": {"field": "o"},
+            "color": _by_look("s", names, [COLOURS[i % len(COLOURS)] for i in looks(marks.series)], legend),
+            "tooltip": [{"field": "t", "title": "of"}, *([{"field": "s", "title": "bar"}] if len(names) > 1 else []),
+                        {"field": "v", "title": title or "value", "format": ",.4~g"}],
+        },
+    }  # fmt: skip
+    layers = [bar]
+    if any(series.errors is not None for series in marks.series):
+        ends = {"field": "low", "type": "quantitative"}
+        layers.append({"transform": [{"filter": "isValid(datum.low)"}],
+                       "mark": {"type": "rule", "color": INK, "strokeWidth": 1.2},
+                       "encoding": {across: ends, f"{across}2": {"field": "high"}}})  # fmt: skip
+    rows_high = len(labels) * many
+    height = 270 if marks.upright else float(np.clip(21 * rows_high + 10 * len(labels), 60, 900))
+    return {
+        "height": height,
+        "usermeta": {"column": _column(names)},
+        "datasets": {"rows": rows},
+        "data": {"name": "rows"},
+        "params": [{"name": "labels", "value": labels}],
+        "encoding": {along: place, **offset},
+        "layer": layers,
+    }
+
+
+def _bar_rows(name: str, series: Series, marks: Bars) -> list[Spec]:
+    """Return bars as rows: ``s`` the series, ``o`` its place, ``i`` the place of the label, ``t`` the label, ``v`` the
+    value, and ``low`` and ``high``, the ends of a whisker.
+    """
+    order = next(i for i, other in enumerate(marks.series) if other is series)
+    found = []
+    for i, (label, value) in enumerate(zip(marks.labels, series.values.tolist(), strict=True)):
+        row: Spec = {"s": name, "o": order, "i": i, "t": label, "v": _number(value)}
+        error = math.nan if series.errors is None else float(series.errors[i])
+        if math.isfinite(error):
+            row |= {"low": _number(value - error), "high": _number(value + error)}
+        found.append(row)
+    return found
+
+
+# ---- heat maps
+
+
+def _heat(chart: Chart, marks: Heat) -> Spec:
+    """Draw the shades as one image, a pixel a cell: a map of ten thousands of cells stays small as a file."""
+    rows, columns = marks.z.shape
+    low, high = shades_between(marks)
+    x, y = (_cell_axis(labels, name, most) for labels, name, most in
+            ((marks.columns, chart.x, 16), (marks.rows, chart.y, 24)))  # fmt: skip
+    x["scale"] |= {"domain": [0, columns]}
+    y["scale"] |= {"domain": [rows, 0]}
+    image = {"url": _image(marks, low, high), "x": 0, "x2": columns, "y": 0, "y2": rows}
+    bar: Spec = {"title": marks.scale, "orient": "right", "direction": "vertical", "gradientLength": {"expr": "height"}}
+    if marks.marks:
+        bar |= {"values": [at for at, _ in marks.marks], "labelExpr": "marks[indexof(at, datum.value)]"}
+    layers: list[Spec] = [
+        {
+            "data": {"name": "image"},
+            "mark": {"type": "image", "aspect": False, "smooth": False},
+            "encoding": {
+                "url": {"field": "url", "type": "nominal"}, "x": {**x, "field": "x"}, "x2": {"field": "x2"},
+                "y": {**y, "field": "y"}, "y2": {"field": "y2"},
+            },
+        },
+        {  # two dots that nobody sees give the scale of shades its legend
+            "data": {"values": [{"z": low}, {"z": high}]},
+            "mark": {"type": "point", "opacity": 0},
+            "encoding": {
+                "color": {
+                    "field": "z", "type": "quantitative", "legend": bar,
+                    "scale": {"domain": [low, high], "range": _hexes(marks.around_zero), "interpolate": "rgb"},
+                },
+            },
+        },
+    ]  # fmt: skip
+    cells: list[Spec] = []
+    if marks.z.size <= MOST_NAMED:
+        cells = [
+            {"x": j, "y": i, "z": _number(number), "of": f"{marks.rows[i]}, {marks.columns[j]}"}
+            for i, line in enumerate(marks.numbers.tolist()) for j, number in enumerate(line)
+        ]  # fmt: skip
+        told = [{"field": "of", "title": "of"}, {"field": "z", "title": marks.scale, "format": ",.4~g"}]
+        ends = {"x2": {"field": "x2"}, "y2": {"field": "y2"}}
+        layers.append({
+            "data": {"name": "cells"},
+            "transform": [{"calculate": "datum.x + 1", "as": "x2"}, {"calculate": "datum.y + 1", "as": "y2"}],
+            "mark": {"type": "rect", "opacity": 0},
+            "encoding": {"x": {**x, "field": "x"}, "y": {**y, "field": "y"}, **ends, "tooltip": told},
+        })  # fmt: skip
+    return {
+        "height": float(np.clip(19 * rows, 90, 430)),
+        "datasets": {"image": [image], "cells": cells},
+        "params": [
+            {"name": "marks", "value": [text for _, text in marks.marks]},
+            {"name": "at", "value": [at for at, _ in marks.marks]},
+            {"name": "labels_x", "value": [_short(label) for label in marks.columns]},
+            {"name": "labels_y", "value": [_folded(label) for label in marks.rows]},
+        ],
+        "layer": layers,
+    }
+
+
+def _cell_axis(labels: Sequence[str], name: str, most: int) -> Spec:
+    """Return the axis of a heat map's rows or columns, with labels in the middle of their cells."""
+    which = "labels_x" if most == 16 else "labels_y"
+    written = ticks(labels, most)
+    turned = most == 16 and not _fits([labels[i] for i in written])
+    axis = {
+        "values": [i + 0.5 for i in written], "labelExpr": f"{which}[floor(datum.value)]", "grid": False,
+        "labelAngle": -90 if turned else 0, "domain": False,
+    }  # fmt: skip
+    return {"type": "quantitative", "title": name or None, "axis": axis, "scale": {"nice": False, "zero": False}}
+
+
+def shades_between(marks: Heat) -> tuple[float, float]:
+    """Return the numbers at which a heat map's shades begin and end."""
+    known = marks.z[np.isfinite(marks.z)]
+    low, high = marks.limits
+    least = float(known.min(initial=0.0) if not known.size else known.min()) if low is None else low
+    most = float(known.max(initial=0.0) if not known.size else known.max()) if high is None else high
+    return (least, most) if most > least else (least, least + 1.0)
+
+
+_CIVIDIS = (
+    "#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838",
+)  # fmt: skip
+_AROUND = ("#7f3b08", "#b35806", "#e08214", "#fdb863", "#f7f7f7", "#b2abd2", "#8073ac", "#542788", "#2d004b")
+
+
+def _hexes(around_zero: bool) -> list[str]:
+    return list(_AROUND if around_zero else _CIVIDIS)
+
+
+def _image(marks: Heat, low: float, high: float) -> str:
+    """Return the shades as the address of a PNG, a pixel a cell; what is not known is grey."""
+    stops = np.array([[int(h[i : i + 2], 16) for i in (1, 3, 5)] for h in _hexes(marks.around_zero)], dtype=np.float64)
+    place = np.linspace(0, 1, len(stops))
+    colours = np.stack([np.interp(np.linspace(0, 1, 255), place, stops[:, k]) for k in range(3)], axis=-1)
+    unknown = 204 if marks.around_zero else 255
+    palette = np.vstack([colours.round(), np.full((1, 3), unknown)]).astype(np.uint8)
+    known = np.isfinite(marks.z)
+    share = np.clip((np.where(known, marks.z, low) - low) / (high - low), 0, 1)
+    shades = np.where(known, (254 * share).round(), 255).astype(np.uint8)
+    # an SVG viewer that smooths images would blur single pixels: each cell is a block
+    block = max(1, 600 // max(marks.z.shape))
+    picture = Image.fromarray(np.repeat(np.repeat(shades, block, axis=0), block, axis=1), mode="P")
+    picture.putpalette(palette.tobytes())
+    out = BytesIO()
+    picture.save(out, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+# ---- graphs: nodes on a circle, bent arrows between them
+
+
+def _graph(marks: Graph) -> Spec:
+    """Draw arrows as bent lines with heads. The way of an arrow is computed by the drawing library from the places of
+    its two ends, so that the live page draws new payments by the same formulas.
+    """
+    kinds = list(dict.fromkeys(marks.kinds))
+    colours = [COLOURS[i % len(COLOURS)] for i in range(len(kinds))]
+    shapes = [MARKERS[i % len(MARKERS)] for i in range(len(kinds))]
+    called = distinct(list(marks.names))
+    nodes = [
+        {"name": name, "kind": kind, "x": _number(x), "y": _number(y), "inside": inside, "beside": beside.split("\n"),
+         "bx": _number(bx), "by": _number(by), "told": f"{name}: {note}"}
+        for name, kind, note, (x, y), (inside, beside, bx, by)
+        in zip(called, marks.kinds, marks.notes, marks.places.tolist(), marks.texts, strict=True)
+    ]  # fmt: skip
+    arrows = [
+        {"a": called[i], "b": called[j], "share": _number(share),
+         "told": f"{called[i]} to {called[j]}: {marks.weight[i, j]:.4g} {marks.unit}"}
+        for i, j, share in marks.arrows
+    ]  # fmt: skip
+    return graph_spec(nodes, arrows, kinds, colours, shapes)
+
+
+def graph_spec(
+    nodes: Sequence[Spec], arrows: Sequence[Spec], kinds: Sequence[str], colours: Sequence[str], shapes: Sequence[str]
+) -> Spec:
+    """Return the drawing of nodes and arrows.
+
+    Args:
+        nodes: rows with ``name``, ``kind``, the place ``x`` and ``y`` (the unit circle), ``inside`` and ``beside``
+            (texts in and beside the node), the place of the second, ``bx`` and ``by``, and ``told``, what is said under
+            the pointer.
+        arrows: rows with ``a`` and ``b`` (names of nodes), ``share`` of the widest arrow, and ``told``.
+        kinds: of nodes, with a colour and a shape each.
+    """
+    size = float(np.clip(30 - 0.5 * (len(nodes) - 12), 13, 30))
+    x = {"type": "quantitative", "axis": None, "scale": {"domain": [-1.75, 1.75]}}
+    y = {"type": "quantitative", "axis": None, "scale": {"domain": [-1.35, 1.35]}}
+    colour = _by_look("kind", kinds, colours, _legend(kinds, hidden=len(kinds) < 2))
+    shape = _by_look("kind", kinds, shapes, _legend(kinds, hidden=len(kinds) < 2))
+    wide = {"field": "share", "type": "quantitative", "legend": None, "scale": {"domain": [0, 1], "range": [0.7, 5]}}
+    clear = {"field": "share", "type": "quantitative", "legend": None, "scale": {"domain": [0, 1], "range": [0.4, 0.9]}}
+    text = {"x": {**x, "field": "bx"}, "y": {**y, "field": "by"}, "text": {"field": "beside"}}
+    sides = (("left", "datum.bx > 0.25"), ("right", "datum.bx < -0.25"), ("center", "abs(datum.bx) <= 0.25"))
+    return {
+        "height": 510,
+        "usermeta": {"column": _column(kinds), "square": True},  # a page gives it the height that goes with its width
+        "datasets": {"nodes": list(nodes), "arrows": list(arrows)},
+        "resolve": {"scale": {"size": "independent", "strokeWidth": "independent", "opacity": "independent"}},
+        "layer": [
+            {
+                "data": {"name": "arrows"},
+                "transform": _ways(12),
+                "mark": {"type": "line", "interpolate": "linear"},
+                "encoding": {
+                    "x": {**x, "field": "px"}, "y": {**y, "field": "py"}, "detail": {"field": "id"},
+                    "order": {"field": "k"}, "color": colour, "strokeWidth": wide, "opacity": clear,
+                },
+            },
+            {
+                "data": {"name": "arrows"},
+                "transform": _heads(),
+                "mark": {"type": "point", "shape": "triangle-up", "filled": True},
+                "encoding": {
+                    "x": {**x, "field": "px"}, "y": {**y, "field": "py"}, "color": colour,
+                    "angle": {"field": "angle", "type": "quantitative", "scale": None},
+                    "size": {"field": "share", "type": "quantitative", "legend": None,
+                             "scale": {"domain": [0, 1], "range": [60, 220]}},
+                    "tooltip": {"field": "told"},
+                },
+            },
+            {
+                "data": {"name": "nodes"},
+                "mark": {"type": "point", "filled": True, "size": size * size, "opacity": 1, "stroke": "#ffffff"},
+                "encoding": {"x": {**x, "field": "x"}, "y": {**y, "field": "y"}, "color": colour, "shape": shape,
+                             "tooltip": {"field": "told"}},
+            },
+            {
+                "data": {"name": "nodes"},
+                "mark": {"type": "text", "color": "#ffffff", "fontSize": max(8, 0.42 * size), "baseline": "middle"},
+                "encoding": {"x": {**x, "field": "x"}, "y": {**y, "field": "y"}, "text": {"field": "inside"}},
+            },
+            *(
+                {"data": {"name": "nodes"}, "transform": [{"filter": which}],
+                 "mark": {"type": "text", "align": side, "color": INK, "baseline": "middle",
+                          "fontSize": 11 if len(nodes) <= 24 else 9, "limit": 150}, "encoding": text}
+                for side, which in sides
+            ),
+        ],
+    }  # fmt: skip
+
+
+def _ends() -> list[Spec]:
+    """Look up the places of an arrow's two ends, and the kind of the node that it comes from."""
+    nodes = {"data": {"name": "nodes"}, "key": "name"}
+    return [
+        {"lookup": "a", "from": {**nodes, "fields": ["x", "y", "kind"]}, "as": ["ax", "ay", "kind"]},
+        {"lookup": "b", "from": {**nodes, "fields": ["x", "y"]}, "as": ["cx", "cy"]},
+        {"window": [{"op": "row_number", "as": "id"}]},
+        # the middle of the way is pushed aside, so that there and back can be told apart
+        {"calculate": "(datum.ax + datum.cx) / 2 - 0.12 * (datum.cy - datum.ay)", "as": "mx"},
+        {"calculate": "(datum.ay + datum.cy) / 2 + 0.12 * (datum.cx - datum.ax)", "as": "my"},
+        # the part of the way at either end that the nodes themselves cover
+        {"calculate": "min(0.4, 0.1 / (0.001 + sqrt(pow(datum.cx - datum.ax, 2) + pow(datum.cy - datum.ay, 2))))",
+         "as": "off"},
+    ]  # fmt: skip
+
+
+def _ways(points: int) -> list[Spec]:
+    """Return what makes ``points`` rows of an arrow: places on a quadratic Bezier curve."""
+    return [
+        *_ends(),
+        {"calculate": f"sequence(0, {points})", "as": "k"},
+        {"flatten": ["k"]},
+        {"calculate": f"datum.off + (1 - 2 * datum.off - 0.03) * datum.k / {points - 1}", "as": "t"},
+        *_on_the_way("datum.t", "px", "py"),
+    ]
+
+
+def _heads() -> list[Spec]:
+    """Return what makes the head of an arrow: its place and how far it is turned, in degrees clockwise from the top."""
+    return [
+        *_ends(),
+        *_on_the_way("(1 - datum.off - 0.06)", "qx", "qy"),
+        *_on_the_way("(1 - datum.off)", "px", "py"),
+        {"calculate": "180 / PI * atan2(datum.px - datum.qx, datum.py - datum.qy)", "as": "angle"},
+    ]
+
+
+def _on_the_way(t: str, x: str, y: str) -> list[Spec]:
+    return [
+        {"calculate": f"pow(1 - {t}, 2) * datum.a{axis} + 2 * {t} * (1 - {t}) * datum.m{axis} + pow({t}, 2) * "
+                      f"datum.c{axis}", "as": name}
+        for axis, name in (("x", x), ("y", y))
+    ]  # fmt: skip
+
+
+# ---- names and numbers
+
+
+# what no XML document may contain, and so no SVG: control characters and halves of surrogate pairs
+_NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def drawable(value: Any) -> Any:
+    """Return a specification whose texts can be drawn anywhere: what no SVG may contain becomes a question mark."""
+    if isinstance(value, str):
+        return _NO_XML.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {key: drawable(one) for key, one in value.items()}
+    return [drawable(one) for one in value] if isinstance(value, list) else value
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Return the names, a second one of the same with a number behind it: a drawing tells curves apart by name."""
+    seen: dict[str, int] = {}
+    found: list[str] = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return found
+
+
+def _by_look(field: str, names: Sequence[str], range_: Sequence[Any], legend: Spec | None) -> Spec:
+    scale = {"domain": list(names), "range": [list(r) if isinstance(r, tuple) else r for r in range_]}
+    return {"field": field, "type": "nominal", "title": None, "scale": scale, "legend": legend}
+
+
+def _legend(names: Sequence[str], *, hidden: bool) -> Spec | None:
+    """Return what is particular of one legend: the names that it has, in their order."""
+    return None if hidden else {"values": list(names)}
+
+
+def _column(names: Sequence[str]) -> int:
+    """Return the pixels that a column of a legend with these names needs. A page has the number in ``usermeta.column``
+    and sets the columns itself, since it knows its width.
+    """
+    return 7 * min(60, max(map(len, names), default=1)) + 46
+
+
+def _number(value: float) -> float | None:
+    """Five digits are more than a screen shows, and a gap (NaN) must not become a number."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _folded(text: str) -> list[str]:
+    """Return a row's label in up to three short lines, so that a narrow screen keeps room for the figure."""
+    return textwrap.wrap(text, 20, max_lines=3, placeholder=" …") or [text]
+
+
+def _fits(labels: Sequence[str]) -> bool:
+    """Say whether labels fit beside each other under a drawing as wide as a file's."""
+    return sum(len(_short(label)) + 2 for label in labels) <= 100
