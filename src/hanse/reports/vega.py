@@ -129,7 +129,10 @@ def small_svg(chart: Chart) -> str:
     """
     spec = to_vegalite(chart)
     del spec["title"]
-    svg = to_svg({**spec, "width": 400, "height": 130, "padding": 2})
+    # the picture as a whole has the description: its parts have none of their own
+    layers = [{**layer, "mark": {**layer["mark"], "aria": False}} for layer in spec["layer"]]
+    config = {**spec["config"], "aria": False}
+    svg = to_svg({**spec, "layer": layers, "width": 400, "height": 130, "padding": 2, "config": config})
     return svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(drawable(chart.caption))}" ', 1)
 
 
@@ -142,7 +145,10 @@ def save(chart: Chart, folder: Path) -> None:
 
 @cache
 def script() -> str:
-    """Return the Vega library for a browser (about 0.9 MB): it sets ``window.vegaEmbed`` and nothing else."""
+    """Return the Vega library for a browser (about 0.9 MB): it sets ``window.vegaEmbed`` and nothing else.
+
+    Putting it together takes a second or two of the processor, once a process.
+    """
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
     return f"(() => {{{bundle}}})();"
 
@@ -208,7 +214,9 @@ def _line_layers(
 ) -> list[Spec]:
     """Return bands, whiskers, curves and markers, in the order in which they lie on each other."""
     bent = "step-after" if marks.steps else "linear"
-    y = {"field": "y", "type": "quantitative", "title": chart.y or None, "scale": {"zero": False}}
+    # a curve that does not change has one tick, which the usual format would round to a whole number
+    y = {"field": "y", "type": "quantitative", "title": chart.y or None, "scale": {"zero": False},
+         "axis": {"format": ",.6~r"}}  # fmt: skip
     between = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
     along = {"x": {"field": "left", "type": "quantitative"}, "x2": {"field": "right"}, "y": y}
     dash = _by_look("s", names, [DASHES[i % len(DASHES)] for i in look], legend)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -71,6 +72,10 @@ class Page:
 
 def make_app(shown: Page) -> RequestGate:
     """Return the application, behind its gate."""
+    # begun now: whoever opens the first page need not wait for it
+    maker = ThreadPoolExecutor(1)
+    library = maker.submit(script)
+    maker.shutdown(wait=False)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     gate = RequestGate(app, shown.sessions, shown.cookie, shown.hosts, shown.secure)
     app.state.gate = gate
@@ -81,7 +86,8 @@ def make_app(shown: Page) -> RequestGate:
     @app.get("/static/{name}")
     async def static(name: str) -> Response:
         if name == "vega.js":
-            return Response(await asyncio.to_thread(script), media_type=_TYPES[".js"], headers=_KEPT)
+            text = await asyncio.wrap_future(library)
+            return Response(text, media_type=_TYPES[".js"], headers=_KEPT)
         if name not in _STATIC:
             return Response(status_code=404)
         return Response(_STATIC[name], media_type=_TYPES[Path(name).suffix], headers={"Cache-Control": "no-cache"})

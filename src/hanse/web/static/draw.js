@@ -3,6 +3,8 @@
 "use strict";
 
 const SPECS = JSON.parse(document.getElementById("specs").textContent);
+// numbers and tables do not wait for the drawing library, which is large
+const LIBRARY = window.vegaEmbed ? Promise.resolve() : new Promise((done) => document.getElementById("vega").addEventListener("load", done));
 
 function tag(name, attributes, ...children) {
   const made = document.createElement(name);
@@ -24,7 +26,7 @@ function embed(place, spec, data, look, label) {
   place.setAttribute("aria-label", label);
   const width = place.clientWidth, key = JSON.stringify([look, width]);
   const fill = () => { for (const [name, rows] of Object.entries(data)) place.view.data(name, rows); return place.view.runAsync(); };
-  place.drawing = (place.drawing || Promise.resolve()).then(() => {
+  place.drawing = (place.drawing || LIBRARY).then(() => {
     if (place.look === key) return fill();
     place.look = key;
     const whole = { ...spec, datasets: data, config: { ...spec.config, legend: { ...spec.config.legend, columns: Math.max(1, Math.floor((width - 60) / spec.usermeta.column)) } } };
