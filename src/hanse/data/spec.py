@@ -1,4 +1,9 @@
-"""What to load and how to split it: the ``[data]`` table of an experiment."""
+"""What to load and how to split it: the ``[data]`` table of an experiment.
+
+:class:`DataSpec` lists every key with its default and meaning. In Python it is made directly, with keywords; a table
+that was read from a file goes through :func:`parse_spec`, whose messages name the key as a user has written it.
+:func:`hanse.data.build.build` turns a spec into data.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,12 @@ PartitionName = Literal["iid", "dirichlet", "niid", "mixture", "cluster", "skew"
 
 
 class DataSpec(BaseModel):
-    """Source, partition and shares. Frozen; a key that does not exist, or a wrong type, is an error."""
+    """Source, partition and shares of a federation's data.
+
+    A spec is frozen, and it is checked as a whole when it is made: a key that does not exist, a value of another type,
+    or keys that contradict each other are errors. Descriptions begin with the partitions or sources that use the key,
+    if not all do; with others it is ignored or refused.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -212,6 +222,7 @@ class DataSpec(BaseModel):
     @field_validator("source")
     @classmethod
     def _known_source(cls, value: str) -> str:
+        """Refuse a source that is neither known by name nor an import path."""
         if value not in SOURCES and value not in GENERATED and value != OBJECT and ":" not in value:
             raise ValueError(f"no such source{nearest(value, (*SOURCES, *GENERATED))}")
         return value
@@ -219,12 +230,14 @@ class DataSpec(BaseModel):
     @field_validator("mix")
     @classmethod
     def _known_mix(cls, value: str) -> str:
+        """Refuse a law of mixtures that cannot be read."""
         check_mix(value)
         return value
 
     @field_validator("class_groups")
     @classmethod
     def _disjoint(cls, value: list[list[int]] | None) -> list[list[int]] | None:
+        """Refuse groups of classes that are empty or overlap."""
         flat = [c for group in value or [] for c in group]
         if value is not None and (len(value) < 2 or not all(value) or min(flat) < 0 or len(set(flat)) < len(flat)):
             raise ValueError(
@@ -235,15 +248,18 @@ class DataSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _generated_is_natural(cls, values: Any) -> Any:
-        # a generated source has its own clients, so that "natural" is the only partition it can have
+        """Fill in what other keys imply: the partition of a generated source, the source of the user's own data."""
+        # a generated source makes its samples client by client, so that "natural" is the only partition it can have
         if isinstance(values, Mapping) and values.get("source") in GENERATED:
             return {"partition": "natural", **values}
         if isinstance(values, Mapping) and "source" not in values and any(values.get(key) for key in OWN):
-            return {"source": OBJECT, **values}  # what hanse.run is given as data
+            # keys of own data without a source mean the object that is given to hanse.run as data
+            return {"source": OBJECT, **values}
         return values
 
     @model_validator(mode="after")
     def _consistent(self) -> DataSpec:
+        """Refuse values that are allowed one by one and contradict each other."""
         if self.source in GENERATED and self.partition != "natural":
             raise ValueError(
                 f"partition = '{self.partition}': the source '{self.source}' makes each client's samples "
@@ -270,6 +286,7 @@ class DataSpec(BaseModel):
         return self
 
     def _mixture_lines(self) -> Iterator[str]:
+        """Yield what contradicts a mixture."""
         if self.partition != "mixture":
             return
         if self.class_groups is not None and self.num_distributions not in (None, len(self.class_groups)):
@@ -280,6 +297,7 @@ class DataSpec(BaseModel):
             yield "test_mix = 'inverse' needs client_test or client_validation above 0: there is nothing to mix"
 
     def _own_lines(self) -> Iterator[str]:
+        """Yield the keys that are for own data alone and are given with a named source."""
         if self.own:
             return
         for key in OWN:
@@ -287,6 +305,7 @@ class DataSpec(BaseModel):
                 yield f"{key} = {getattr(self, key)!r}: is for own data, and source = '{self.source}' has its own form"
 
     def _lending_lines(self) -> Iterator[str]:
+        """Yield what contradicts the way in which clients get their test samples."""
         taken = self.client_test_from
         if taken != "own" and (self.partition == "mixture" or self.source in GENERATED):
             where = f"source = '{self.source}'" if self.source in GENERATED else "partition = 'mixture'"
@@ -301,7 +320,11 @@ class DataSpec(BaseModel):
 
 
 def parse_spec(values: Mapping[str, Any]) -> DataSpec:
-    """Return the spec of a mapping (a TOML table). Raises UserError with one line for each mistake."""
+    """Return the spec of a mapping, such as a TOML table.
+
+    Raises:
+        UserError: one line for each mistake, with the key, the value and what is allowed.
+    """
     try:
         return DataSpec.model_validate(dict(values))
     except ValidationError as error:
@@ -309,6 +332,7 @@ def parse_spec(values: Mapping[str, Any]) -> DataSpec:
 
 
 def _line(item: Mapping[str, Any]) -> str:
+    """Return the message of one of pydantic's errors, with the key as ``data.key``."""
     name = ".".join(str(part) for part in ("data", *item["loc"]))
     if item["type"] == "extra_forbidden":
         return f"{name}: no such key{nearest(str(item['loc'][-1]), DataSpec.model_fields)}"
