@@ -285,7 +285,7 @@ def _pooled(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
 
 
 def _mixture(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
-    """Return the partition that deals distributions out; a client's group is the distribution that it trains on most."""
+    """Return the partition of mixtures; a client's group is the distribution that it trains on most."""
     sources = prepared(dataset, spec).distributions if dataset.distributions is None else dataset.distributions
     assert sources is not None  # prepared sees to it
     pools = [np.flatnonzero(sources.train == d) for d in range(len(sources.names))]

@@ -1,9 +1,13 @@
-"""Data of the user's own, in the forms in which people have them: a pandas DataFrame, arrays, a PyTorch or Hugging
-Face data set, and any of these for each client. Each becomes a :class:`hanse.data.dataset.Dataset`.
+"""Data of the user's own, in the forms in which people have them.
 
-A table has a column to be predicted and, if it is of several clients, a column that says whose each row is. What cannot
-be trained on is refused here, in words of the table: the column, the client, how many rows. pandas and Hugging Face's
-``datasets`` are not imported: who has such an object has the library.
+:func:`from_frame` reads a pandas DataFrame, :func:`from_arrays` numpy arrays or tensors, :func:`from_torch` a PyTorch
+data set and :func:`from_hugging_face` a Hugging Face data set. Each returns a :class:`hanse.data.dataset.Dataset`.
+:func:`as_dataset` takes any of these forms, and a dictionary with one of them for each client; ``hanse.run(...,
+data=...)`` goes through it.
+
+A table has a column to be predicted and, if it holds data of several clients, a column that says whose each row is.
+What cannot be trained on is refused here, in words of the table: the column, the client, how many rows. pandas and
+Hugging Face's ``datasets`` are not imported: who has such an object has the library.
 """
 
 from __future__ import annotations
@@ -44,18 +48,25 @@ def from_frame(
     seed: int = 0,
     name: str = "frame",
 ) -> Dataset:
-    """Return the data set of a pandas DataFrame, a sample a row.
+    """Return the data set of a pandas DataFrame, one sample for each row.
 
-    ``target`` is the column to be predicted: floats for regression, anything else (whole numbers, strings, true or
-    false) are classes, numbered in their order. ``client`` is the column that says whose a row is, a client for each
-    of its values, in their order; None: nobody's, so that ``[data] partition`` deals the rows out. ``features`` are
-    columns of numbers, or lists of them by the name of an input; None: all the other columns.
+    Args:
+        frame: the table.
+        target: the column to be predicted. Floats are regression targets; anything else (whole numbers, strings, true
+            or false) are classes, numbered in their order.
+        client: the column that says whose a row is; each of its values is a client, in their order. None: the rows
+            belong to nobody, and ``[data] partition`` deals them out.
+        features: columns of numbers, or lists of them by the name of an input for a model that takes several. None: all
+            the other columns.
+        test: another frame with the same columns; or the share of each client's rows that becomes the test set, from 0
+            to below 1, with the same share of each class.
+        min_samples: the fewest rows that a client may have.
+        seed: draws which rows are held out for testing.
+        name: what the data are called in messages and records.
 
-    ``test`` is another frame of the same columns, or the share of each client's rows (of each class alike) that becomes
-    the test set, drawn by ``seed``. ``min_samples``: the fewest rows that a client may have.
-
-    Raises UserError, a line for each mistake: a column that is not there, that holds no numbers or has gaps, a client
-    with too few rows.
+    Raises:
+        UserError: one line for each mistake: a column that does not exist, that holds no numbers or has gaps, or a
+            client with too few rows.
     """
     given = of_frame(frame, target, client, features, name)
     tested = test if isinstance(test, int | float) else of_frame(test, target, client, features, f"{name}, test")
@@ -72,10 +83,31 @@ def from_arrays(
     seed: int = 0,
     name: str = "arrays",
 ) -> Dataset:
-    """Return the data set of arrays: ``x [n, ...]`` (numpy or tensors; several by name for a model that takes several
-    inputs), ``y [n]``, and the client of each sample ``clients [n]`` (names or numbers).
+    """Return the data set of arrays.
 
-    ``test`` is a share as in :func:`from_frame`, or ``(x, y)`` or ``(x, y, clients)``. Targets and errors as there.
+    Args:
+        x: the inputs ``[n, ...]``, numpy or tensors; a dictionary of several by name for a model that takes several
+            inputs.
+        y: the targets ``[n]``; floats are regression targets, anything else are classes.
+        clients: whose each sample is, ``[n]``, names or numbers; None if they belong to nobody.
+        test: the share of each client's samples that becomes the test set, or ``(x, y)`` or ``(x, y, clients)``.
+        min_samples: the fewest samples that a client may have.
+        seed: draws which samples are held out for testing.
+        name: what the data are called in messages and records.
+
+    Raises:
+        UserError: lengths that differ, numbers that are not finite, or a client with too few samples.
+
+    Example:
+        >>> import numpy as np
+        >>> from hanse.data import from_arrays
+        >>> x = np.arange(40.0).reshape(20, 2)  # 20 samples of two features
+        >>> y = ["ill", "well"] * 10
+        >>> data = from_arrays(x, y, clients=["Bremen"] * 10 + ["Visby"] * 10)
+        >>> data.client_names, data.num_classes
+        (('Bremen', 'Visby'), 2)
+        >>> len(data.train), len(data.test)  # a fifth of each client's samples is held out
+        (16, 4)
     """
     tested = test if isinstance(test, int | float) else _of_arrays(test, f"{name}, test")
     return _dataset(_of_arrays((x, y, clients), name), tested, min_samples, seed, name)
@@ -90,10 +122,21 @@ def from_torch(
     seed: int = 0,
     name: str = "torch",
 ) -> Dataset:
-    """Return the data set of a ``torch.utils.data.Dataset``, or of one for each client (a dictionary by their names).
+    """Return the data set of a ``torch.utils.data.Dataset``, or of one for each client.
 
-    Its items are ``(x, y)``, where x may be a dictionary of tensors by name; or dictionaries with the ``target`` among
-    them. All are read at once. ``test`` is a share, or another such data set; the rest is as in :func:`from_frame`.
+    Its items are ``(x, y)``, where x may be a dictionary of tensors by name, or dictionaries with the ``target`` among
+    their keys. All items are read at once.
+
+    Args:
+        dataset: the data set, or a dictionary of data sets by the clients' names.
+        target: the key of the targets, for items that are dictionaries.
+        test: the share of each client's samples that becomes the test set, or another such data set.
+        min_samples: the fewest samples that a client may have.
+        seed: draws which samples are held out for testing.
+        name: what the data are called in messages and records.
+
+    Raises:
+        UserError: items of another form, or what :func:`from_arrays` refuses.
     """
     tested = test if isinstance(test, int | float) else _any(test, target, None, None, f"{name}, test")
     return _dataset(_any(dataset, target, None, None, name), tested, min_samples, seed, name)
@@ -113,7 +156,20 @@ def from_hugging_face(
     """Return the data set of a Hugging Face ``datasets.Dataset``, or of a ``DatasetDict`` with "train" and "test".
 
     Columns of numbers are features as in :func:`from_frame`. A column of lists or images is an input by itself: images
-    become [channels, height, width] in 0 to 1; of several such columns each is an input by its name.
+    become ``[channels, height, width]`` in 0 to 1. Of several such columns each is an input with the column's name.
+
+    Args:
+        dataset: the data set, or its splits; "test" is the test set unless ``test`` is a data set itself.
+        target: the column to be predicted.
+        client: the column that says whose a row is, or None.
+        features: as in :func:`from_frame`.
+        test: a share of each client's rows, or another data set with the same columns.
+        min_samples: the fewest rows that a client may have.
+        seed: draws which rows are held out for testing.
+        name: what the data are called in messages and records.
+
+    Raises:
+        UserError: there is no split "train", or what :func:`from_frame` refuses.
     """
     if isinstance(dataset, Mapping):
         if "train" not in dataset:
@@ -135,9 +191,20 @@ def as_dataset(
     seed: int = 0,
     name: str = "",
 ) -> Dataset:
-    """Return the data set of whatever was given as data: any form that this module knows; see :func:`from_frame`.
+    """Return the data set of whatever was given as data, in any form that this module knows.
 
-    Raises UserError for another form, and for columns that are named where there is no table.
+    Args:
+        given: a :class:`hanse.data.dataset.Dataset`, which is returned as it is, or one of the forms above.
+        target: as in :func:`from_frame`; needed for tables.
+        client: as in :func:`from_frame`, for tables alone.
+        features: as in :func:`from_frame`, for tables alone.
+        test: the share of each client's samples that becomes the test set.
+        min_samples: the fewest samples that a client may have.
+        seed: draws which samples are held out for testing.
+        name: what the data are called; empty for the name of their type.
+
+    Raises:
+        UserError: another form, or columns that are named where there is no table.
     """
     called = name or type(given).__name__
     if isinstance(given, Dataset):
@@ -187,6 +254,7 @@ def _any(given: Any, target: str | None, client: str | None, features: Features 
 
 
 def _needed(target: str | None, name: str) -> str:
+    """Return the target column, which a table cannot do without."""
     if target is None:
         raise UserError(f"data.target: is needed for a table ({name}): the column to be predicted")
     return target
@@ -195,14 +263,15 @@ def _needed(target: str | None, name: str) -> str:
 def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | None, int | None]:
     """Return samples with targets that are numbers, and the number of classes (None: regression).
 
-    Floats are targets of a regression. Whole numbers from 0 on are classes as they stand; any other labels are numbered
-    in their order, those of the test samples with the others.
+    Floats are regression targets. Whole numbers from 0 on are classes as they stand. Any other labels are numbered in
+    their order, those of the test samples together with the others.
     """
     ys = [rows.y] if tested is None else [rows.y, tested.y]
     given = [y.numpy() if isinstance(y, Tensor) else np.asarray(y) for y in ys]
     if all(y.dtype.kind == "f" for y in given):
         return rows, tested, None
     values = np.concatenate([y.reshape(-1) for y in given]) if all(len(y) for y in given) else given[0].reshape(-1)
+    # -100 marks positions of a text that do not count; huge numbers are ids rather than classes, and are numbered below
     if values.dtype.kind in "iu" and len(values) and values.min() in (0, -100) and values.max() < 10 * len(values):
         classes = max(2, int(values.max()) + 1, rows.num_classes or 0)
         return rows, tested, classes
@@ -211,6 +280,7 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | 
     except TypeError:
         kinds = ", ".join(sorted({type(v).__name__ for v in values.tolist()}))
         raise UserError(f"{where}: labels of several kinds ({kinds}): make them all numbers or all strings") from None
+    # more labels than half of the rows: numbers that were stored as text or as integers, not classes
     if len(found) > max(2, len(values) // 2):
         raise UserError(
             f"{where}: {len(found)} different labels in {len(values)} rows; numbers to be predicted must be floats"
@@ -221,6 +291,7 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | 
 
 
 def _of_arrays(given: Sequence[Any], name: str) -> Rows:
+    """Return ``(x, y)`` or ``(x, y, clients)`` as samples; lists become arrays."""
     x, y, clients = (*given, None) if len(given) == 2 else given
     y = np.asarray(y) if isinstance(y, list | tuple) else y
     try:
@@ -234,6 +305,7 @@ def _of_arrays(given: Sequence[Any], name: str) -> Rows:
 
 
 def _owners_of(clients: Any, name: str) -> NDArray[Any]:
+    """Return the name of each sample's client, ``[n]``; clients numbered 0, 1, .. keep plain numbers as names."""
     values = clients.tolist() if isinstance(clients, np.ndarray | Tensor) else list(clients)
     missing = [i for i, v in enumerate(values) if v is None or v != v]
     if missing:
@@ -245,7 +317,7 @@ def _owners_of(clients: Any, name: str) -> NDArray[Any]:
 
 
 def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
-    """Read a data set to its end."""
+    """Return all items of a PyTorch data set."""
     if not isinstance(dataset, IterableDataset) and len(dataset) == 0:
         raise UserError(f"data: {name}: has no items")
     found: list[tuple[Any, Tensor]] = []
@@ -281,7 +353,8 @@ def _of_clients(given: Mapping[Any, Any], target: str | None, features: Features
     if len(set(names)) < len(names):
         raise UserError(f"data: {name}: two clients have the same name: {max(names, key=names.count)!r}")
     frames = all(map(is_frame, given.values()))
-    if frames:  # one table, so that classes are numbered alike and lines say whose a row is
+    # one table, so that classes are numbered alike and messages say whose a row is
+    if frames:
         return _of_frames(list(given.values()), names, _needed(target, name), features, name)
     for client, own in zip(names, given.values(), strict=True):
         rows = _any(own, target, None, features, f"client '{client}'")
@@ -307,6 +380,7 @@ def _of_clients(given: Mapping[Any, Any], target: str | None, features: Features
 
 
 def _of_frames(frames: Sequence[Any], names: Sequence[str], target: str, features: Features | None, name: str) -> Rows:
+    """Return the rows of one frame for each client, read as a single table."""
     import pandas  # somebody has made frames with it
 
     for client, frame in zip(names, frames, strict=True):
@@ -324,6 +398,7 @@ def _of_frames(frames: Sequence[Any], names: Sequence[str], target: str, feature
 
 
 def _stacked(arrays: Sequence[Any], names: Sequence[str], name: str) -> Any:
+    """Return the arrays of all clients as one; they must agree in the shape of a sample."""
     shapes = {tuple(a.shape[1:]) for a in arrays}
     if len(shapes) > 1:
         odd = next(i for i, a in enumerate(arrays) if a.shape[1:] != arrays[0].shape[1:])
@@ -340,7 +415,15 @@ def _stacked(arrays: Sequence[Any], names: Sequence[str], name: str) -> Any:
 
 
 def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: str) -> Dataset:
-    """Check the samples and clients, number the clients in the order of their names, cut off the test set."""
+    """Return the checked data set: clients are numbered in the order of their names, and the test set is cut off.
+
+    Args:
+        rows: the samples.
+        test: the share of each client's samples that is held out, or the test samples.
+        min_samples: the fewest samples that a client may have.
+        seed: draws which samples are held out.
+        name: what the data are called.
+    """
     where = f"data: {name}"
     rows, given, classes = _encoded(rows, test if isinstance(test, Rows) else None, where)
     samples = _samples(rows, where, classes)
@@ -366,7 +449,11 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
 
 
 def _samples(rows: Rows, where: str, classes: int | None) -> Samples:
-    """Return the samples as tensors. Raises UserError for other lengths, and for numbers that are not finite."""
+    """Return the samples as tensors.
+
+    Raises:
+        UserError: lengths that differ, or numbers that are not finite.
+    """
     x, y = rows.x, rows.y
     lengths = {len(one) for one in (x.values() if isinstance(x, Mapping) else (x,))}
     if lengths != {len(y)}:
@@ -388,17 +475,18 @@ def _numbered(owner: NDArray[Any] | None) -> tuple[tuple[str, ...], NDArray[np.i
 
 
 def _order(name: str) -> list[tuple[int, int, str]]:
-    """Return a key by which "client 9" comes before "client 10"."""
+    """Return a sort key by which "client 9" comes before "client 10"."""
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def _ids(owner: NDArray[Any], names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the number of each row's client; -1 for one that is not among the ``names``."""
+    """Return the number of each row's client, ``[n]``; -1 for one that is not among the ``names``."""
     place = {name: i for i, name in enumerate(names)}
     return np.array([place.get(name, -1) for name in owner.tolist()], dtype=np.int64)
 
 
 def _refuse_small(ids: NDArray[np.int64] | None, names: Sequence[str], least: int, where: str) -> None:
+    """Raise UserError if a client has fewer than ``least`` rows, with a line for each of the first few such clients."""
     if ids is None:
         return
     counts = np.bincount(ids, minlength=len(names))
@@ -413,6 +501,7 @@ def _refuse_small(ids: NDArray[np.int64] | None, names: Sequence[str], least: in
 
 
 def _refuse_gaps(samples: Samples, owner: NDArray[Any] | None, where: str) -> None:
+    """Raise UserError if a feature or target is not finite: in which column, in how many rows, and whose they are."""
     for values, what in ((samples.x, "features"), (samples.y, "targets")):
         if first_gap(values) is None:
             continue
@@ -431,9 +520,9 @@ def _refuse_gaps(samples: Samples, owner: NDArray[Any] | None, where: str) -> No
 def _held_out(
     ids: NDArray[np.int64] | None, labels: NDArray[np.int64] | None, n: int, share: float, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows that are trained on and those of the test set: a share of each client's, of each class alike.
+    """Return the rows that are trained on and those of the test set: the same share of each client's and of each class.
 
-    Each client's are drawn by themselves, so that those of one do not hang on the others' rows.
+    Each client's are drawn from a stream of its own, so that they do not depend on the other clients' rows.
     """
     spans = [np.arange(n)] if ids is None else [np.flatnonzero(ids == c) for c in range(int(ids.max()) + 1)]
     kept, cut = [], []

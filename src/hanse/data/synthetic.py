@@ -215,7 +215,7 @@ class GeneratedData(FederatedData):
         return [f"{made}|{ends}" for ends in self.ends.tolist()]
 
     def class_counts(self) -> NDArray[np.int64] | None:
-        """Return train samples of each client and class; None for more than 1,000 clients, all of which would be made."""
+        """Return train samples of each client and class; None above 1,000 clients, since all would have to be made."""
         if self.num_clients > _COUNTED_CLIENTS:
             return None
         rows = [

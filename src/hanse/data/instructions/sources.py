@@ -1,9 +1,10 @@
-"""Instruction sets as data sources, with the clients that iPFL has them for; and the set that comes with hanse.
+"""Instruction sets as data sources, with the clients that iPFL has them for, and the set that comes with hanse.
 
-That one is a few hundred market reports, answered in three dialects. A report says that a ware is dear, cheap,
-unchanged or missing, and the answer is a word for that, in the dialect of the client that is asked; nothing in the
-instruction says which. Six clients are three pairs: the two of pair 0 and of pair 1 speak alike, and the dialects of
-pair 2 overlap by half, two words of four.
+:func:`load_instructions` loads any of them by name. The set that comes with hanse consists of 480 short market
+reports, answered in four dialects. A report says that a ware is dear, cheap, unchanged or missing. The answer is a word
+for that in the dialect of the client that is asked, and nothing in the instruction says which dialect that is. The six
+clients form three pairs: the two of pair 0 use the same words, so do the two of pair 1, and the two of pair 2 share two
+words of four. Which clients can profit from each other is therefore known beforehand.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _TOWNS = ("Bergen", "Bremen", "Danzig", "Lund", "Reval", "Riga", "Thorn", "Visby
 
 
 def reports() -> list[tuple[int, str]]:
-    """Return every report with its meaning, 1,200 of them, in a fixed shuffled order."""
+    """Return every report with the number of its meaning, 1,200 of them, in a fixed shuffled order."""
     found = [
         (m, f"{ware} {saying} in {town}.")
         for m, meaning in enumerate(MEANINGS)
@@ -71,12 +72,19 @@ def client_reports() -> tuple[list[list[Instruction]], list[list[Instruction]]]:
     return shares
 
 
-TEST_EACH = 100  # test samples of a client, at most
+# test samples of a client, at most
+TEST_EACH = 100
 
 
 @dataclass(frozen=True)
 class _ClientSets:
-    """A set's instructions, client by client, and what the clients are called."""
+    """A set's instructions, client by client.
+
+    Attributes:
+        train: the train instructions of each client.
+        test: the test instructions of each client.
+        names: what the clients are called.
+    """
 
     train: Sequence[Sequence[Instruction]]
     test: Sequence[Sequence[Instruction]]
@@ -88,8 +96,18 @@ def load_instructions(
 ) -> Dataset:
     """Return an instruction set as samples of tokens with a label at every position of the answer.
 
-    Clients come with the set (partition "natural"). What was cut to fit the window is counted in the note. Raises
-    UserError.
+    Clients come with the set (partition "natural"). What was cut to fit the window is counted in the note.
+
+    Args:
+        name: a key of :data:`INSTRUCTIONS`.
+        folders: searched in this order for published sets.
+        root: the file or folder of "instruction_files".
+        seed: keys how sets are dealt to clients.
+        download: whether the network may be used.
+        options: the tokenizer and the window.
+
+    Raises:
+        UserError: the set or the tokenizer is not there, or too small for its clients.
     """
     sets = INSTRUCTIONS[name](folders, root, seed, download)
     tokenizer = build_tokenizer(options.tokenizer, download)
@@ -121,12 +139,14 @@ def load_instructions(
 
 
 def _shipped(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
+    """Return the market reports of the six clients."""
     train, test = client_reports()
     names = tuple(f"pair {c // 2} {'ab'[c % 2]}" for c in range(len(CLIENTS)))
     return _ClientSets(train, test, names)
 
 
 def _one(name: str, folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
+    """Return a published set as one client's."""
     train, test = load_published(name, folders, download)
     return _ClientSets([train], [test], (name,))
 
@@ -134,8 +154,15 @@ def _one(name: str, folders: Sequence[Path], root: Path | None, seed: int, downl
 def _dealt(
     plan: Sequence[tuple[str, int, int]], folders: Sequence[Path], root: Path | None, seed: int, download: bool
 ) -> _ClientSets:
-    """Deal published sets to clients by a ``plan`` of (set, clients, train samples of each), no sample twice; clients
-    of one set share its test samples out.
+    """Return published sets dealt to clients, no sample twice.
+
+    Args:
+        plan: a set, its number of clients and the most train samples of each. Clients of one set share its test samples
+            out, at most :data:`TEST_EACH` each.
+        folders: searched in this order.
+        root: not used; every reader takes it.
+        seed: keys the deal.
+        download: whether the hub may be asked.
     """
     train: list[list[Instruction]] = []
     test: list[list[Instruction]] = []
@@ -155,7 +182,9 @@ def _dealt(
 
 
 def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
-    """One client a file of ``data.path``, in order of the names; the last fifth of a file is its test share."""
+    """Return one client for each file of ``data.path``, in order of the names; the last fifth of a file is its test
+    share.
+    """
     if root is None:
         raise UserError("source 'instruction_files': data.path is needed: a folder with a file a client, or one file")
     kinds = (".json", ".jsonl", ".csv")
