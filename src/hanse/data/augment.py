@@ -45,10 +45,10 @@ class Augment:
 
 
 def crop_flip(x: Tensor, black: Tensor, draw: np.random.Generator) -> Tensor:
-    """Return images padded by 4 black pixels, cut back to their size at a uniform place, and mirrored with probability
-    1/2.
+    """Return images cut at a uniform place out of padded ones, and mirrored with probability 1/2.
 
-    iPFL's public code trains so on Fashion-MNIST.
+    Padding is 4 black pixels on each side, and the cut has the image's size. iPFL's public code trains so on
+    Fashion-MNIST.
 
     Args:
         x: the images, ``[n, C, H, W]``.

@@ -54,7 +54,6 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
     spec, so that a run that is resumed can tell whether it gets the same data.
 
     Args:
-        spec: what is asked for.
         given: the data as an object, in any form of :mod:`hanse.data.own`; None to follow the spec's import path.
 
     Returns:

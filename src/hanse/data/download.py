@@ -125,8 +125,7 @@ _FILES = {
 
 
 def find_emnist(folders: Sequence[Path], split: str) -> Path | None:
-    """Return where the published files of an EMNIST split are: the zip, or a folder of the gzipped files; None if
-    nowhere.
+    """Return where the published files of an EMNIST split are, the zip or a folder of gzipped files; None if nowhere.
 
     Args:
         folders: searched in this order, each with the subfolders in which people unpack the files.
@@ -141,10 +140,12 @@ def find_emnist(folders: Sequence[Path], split: str) -> Path | None:
 
 
 def read_emnist(path: Path, split: str) -> Arrays:
-    """Return x_train, y_train, x_test and y_test of a split from the zip or the folder; images ``[n, 28, 28]``,
-    upright.
+    """Return the arrays of an EMNIST split from the zip or the folder; the images stand upright.
 
     The files of "letters" count classes from 1 to 26 (both cases of a letter are one class); here they are 0 to 25.
+
+    Returns:
+        x_train and x_test, images ``[n, 28, 28]``; y_train and y_test, labels ``[n]``.
 
     Raises:
         ValueError: names the file and what is wrong with it.

@@ -19,10 +19,10 @@ _kept: dict[Hashable, Any] | None = None  # None: every run loads its own
 
 @contextmanager
 def keeping() -> Iterator[None]:
-    """Keep what :func:`once` and :func:`of_kept` make until the block ends; inside another such block, until that one
-    ends.
+    """Keep what :func:`once` and :func:`of_kept` make until the block ends.
 
-    Samples are then in memory once, however many runs there are, so nobody may write to them.
+    Inside another such block, it is kept until that one ends. Samples are in memory once, however many runs there are,
+    so nobody may write to them.
     """
     global _kept
     before = _kept

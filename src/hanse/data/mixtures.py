@@ -33,7 +33,6 @@ def with_distributions(
     """Return the data set with every sample assigned to a distribution; test samples that are in none are dropped.
 
     Args:
-        dataset: what is assigned.
         kind: "classes" (groups of classes), "rotation" (of images), or "source" (as the source says). None: as the
             source says if it does and nothing contradicts it, else by classes.
         count: the number of distributions; None for 2, or as many as ``class_groups`` or the source have.
@@ -70,8 +69,9 @@ def with_distributions(
 
 
 def by_classes(dataset: Dataset, groups: Sequence[Sequence[int]]) -> Dataset:
-    """Return the data set with distribution d made of the samples whose class is in ``groups[d]``; other samples are in
-    none (-1).
+    """Return the data set with distribution d made of the samples whose class is in ``groups[d]``.
+
+    Samples of other classes are in no distribution (-1).
 
     Raises:
         UserError: the data have no classes, or not one that a group names.

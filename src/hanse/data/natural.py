@@ -293,12 +293,11 @@ _TYPES = (".jpg", ".jpeg", ".png")
 
 
 def pacs(folders: Sequence[Path], download: bool) -> Dataset:
-    """Return 3 x 64 x 64 pictures, pixels 0 to 1, in seven classes; each of the four domains is a client and a
-    distribution.
+    """Return 3 x 64 x 64 pictures, pixels 0 to 1, in seven classes.
 
-    The published folders are ``<domain>/<class>/<picture>``. A fifth of each domain and class, always the same, is the
-    test set; the official split is into folds that hold out a domain. PACS is offered by hand only, so there is nothing
-    to download.
+    Each of the four domains (styles) is a client and a distribution. The published folders are
+    ``<domain>/<class>/<picture>``. A fifth of each domain and class, always the same, is the test set; the official
+    split is into folds that hold out a domain. PACS is offered by hand only, so there is nothing to download.
 
     Raises:
         UserError: the folders are missing, or a picture cannot be read.

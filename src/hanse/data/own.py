@@ -51,7 +51,6 @@ def from_frame(
     """Return the data set of a pandas DataFrame, one sample for each row.
 
     Args:
-        frame: the table.
         target: the column to be predicted. Floats are regression targets; anything else (whole numbers, strings, true
             or false) are classes, numbered in their order.
         client: the column that says whose a row is; each of its values is a client, in their order. None: the rows
@@ -218,8 +217,17 @@ def as_dataset(
 
 
 def as_samples(given: Any, target: str | None, name: str) -> tuple[Samples, int | None]:
-    """Return all samples of whatever was given as data, and the number of classes (None: regression); ``target`` as in
-    :func:`from_torch`. Raises UserError.
+    """Return all samples of whatever was given as data, and the number of classes (None: regression).
+
+    This is for data of one party that are not split further, such as a server's own set.
+
+    Args:
+        given: any form of :func:`as_dataset`.
+        target: the column or key of the targets, for forms that have one.
+        name: what the data are called in messages.
+
+    Raises:
+        UserError: another form, or samples that cannot be used.
     """
     rows, _, classes = _encoded(_any(given, target, None, None, name), None, f"data: {name}")
     samples = _samples(rows, f"data: {name}", classes)
@@ -418,7 +426,6 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
     """Return the checked data set: clients are numbered in the order of their names, and the test set is cut off.
 
     Args:
-        rows: the samples.
         test: the share of each client's samples that is held out, or the test samples.
         min_samples: the fewest samples that a client may have.
         seed: draws which samples are held out.

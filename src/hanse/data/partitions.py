@@ -169,7 +169,6 @@ def dirichlet(
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
-        clients: how many clients there are.
         alpha: the concentration, above 0. At 100 every client has about the mix of the whole set, at 0.01 nearly a
             single class.
         seed: keys all draws.
@@ -311,7 +310,6 @@ def niid(
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
-        clients: how many clients there are.
         alpha: the concentration, above 0; with a small one, a class goes to few clients.
         seed: keys all draws.
         min_samples: the least that a client gets.
@@ -345,7 +343,6 @@ def spread_classes(
 
     Args:
         labels: the class of each sample, ``[n]``.
-        classes: how many classes there are.
         receivers: how many share the samples.
         alpha: the concentration, above 0.
         min_samples: the least that each must get.
@@ -480,7 +477,6 @@ def iid(
 
     Args:
         labels: one entry a sample, ``[n]``; only their number is used.
-        clients: how many clients there are.
         seed: keys the draw.
         sizes: "equal", or "power" for GreedyFed's power law; see :func:`client_sizes`.
         min_samples: the least that a client gets.
@@ -683,16 +679,16 @@ def cluster(
     min_samples: int = 10,
     num_classes: int | None = None,
 ) -> tuple[Indices, NDArray[np.int64]]:
-    """Spread every class over the clusters ~ Dirichlet(alpha_between), then inside each over its clients ~
-    Dirichlet(alpha_within).
+    """Spread every class over clusters of clients, then inside each cluster over its clients.
 
-    iPFL says that heterogeneity is high between clusters (beta 0.1) and low inside them (beta 10), but not how the
-    draws nest; here both levels are drawn as :func:`niid` draws its clients. Clusters are in order of client id, which
-    differs from the paper's random clustering only in names.
+    The shares are ~ Dirichlet(alpha_between) and ~ Dirichlet(alpha_within). iPFL says that heterogeneity is high
+    between clusters (beta 0.1) and low inside them (beta 10), but not how the draws nest; here both levels are drawn as
+    :func:`niid` draws its clients. Clusters are in order of client id, which differs from the paper's random clustering
+    only in names.
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
-        clients: how many clients there are.
+        clients: how many there are, over all clusters.
         clusters: how many clusters they form; at most ``clients``.
         alpha_between: the concentration between clusters, above 0.
         alpha_within: the concentration inside a cluster, above 0.
@@ -746,15 +742,14 @@ def skew(
     seed: int = 0,
     num_classes: int | None = None,
 ) -> tuple[Indices, NDArray[np.int64]]:
-    """Divide the classes into consecutive groups of ``classes_per_client``, and each group's samples evenly over a
-    cluster of clients.
+    """Give each cluster of clients a few classes of its own, and divide their samples evenly inside it.
 
-    All clients of a cluster have the same classes, in nearly the same numbers; two clusters share no class (iPFL,
-    "skew").
+    The classes are divided into consecutive groups of ``classes_per_client``, one for each cluster. All clients of a
+    cluster have the same classes, in nearly the same numbers; two clusters share no class (iPFL, "skew").
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
-        clients: how many clients there are, at least one a cluster.
+        clients: how many there are, at least one for each cluster.
         classes_per_client: the number of classes of a cluster; must divide the number of classes.
         seed: keys the draw.
         num_classes: as in :func:`dirichlet`.

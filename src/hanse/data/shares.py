@@ -203,7 +203,6 @@ def borrowed(
 
     Args:
         tests: the server's test set; None if it has none.
-        dataset: the source.
         partition: the clients' samples and owners.
         cut: where ``tests`` lie in the source's test set, ``[m]``.
         train: the train indices of each client.
@@ -277,9 +276,7 @@ def own_tests(owner_of: NDArray[np.int64], owners: NDArray[np.int64], way: str =
 
 
 def _fitting(counts: NDArray[np.int64], stock: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Return numbers in proportion to ``counts [classes]``, at most ``size`` in all and at most ``stock`` of each
-    class.
-    """
+    """Return numbers in proportion to ``counts [classes]``: at most ``size`` in all, at most ``stock`` of a class."""
     held = counts > 0
     size = min(size, int((stock[held] * (counts.sum() / counts[held])).min()))
     while (wanted := largest_remainder(counts.astype(np.float64), size) if size else np.zeros_like(counts)).sum() > 0:

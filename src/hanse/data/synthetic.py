@@ -161,8 +161,6 @@ class GeneratedData(FederatedData):
         """Register ``clients`` clients, whose samples are not made yet; make the server's sets.
 
         Args:
-            source: the generator.
-            clients: how many there are.
             client_test: the part of a client's samples that is its test share, rounded down.
             client_validation: the part that is its validation share, rounded down.
             validation: the part of the global test set that becomes the server's validation set.

@@ -1,9 +1,10 @@
 """Behaviours: what a client does to requests, to its data and to its replies. A client without one is honest.
 
 They are for experiments: stragglers, noise, silence, clients that join or leave, free riders, liars and attackers.
-``[clients] behaviours`` names them, with options, or gives an import path to a class of the user's own with the methods
-of :class:`Behaviour`. Behaviours act at the port, so they are the same in every engine. Each is a frozen dataclass; who
-is affected and how much comes from keyed streams, so that it does not depend on the order of work.
+A table ``[behaviour.NAME]`` of an experiment adds one with its options, where NAME is a key of :data:`BEHAVIOURS` or an
+import path to a class of the user's own. Behaviours act at the port, so they are the same in every engine. Each is a
+frozen dataclass; who is affected and how much comes from keyed streams, so that it does not depend on the order of
+work.
 """
 
 from __future__ import annotations
@@ -64,8 +65,6 @@ class Behaviour(Protocol):
         """Return which of its train samples the client holds in a round.
 
         Args:
-            me: the client.
-            round: the round.
             targets: the targets of the pool, ``[N, ...]``.
             index: the positions of the client's train samples in it, ``[n]``; the answer is a part of them.
         """
@@ -75,8 +74,6 @@ class Behaviour(Protocol):
         """Return the targets that the client trains with in a round.
 
         Args:
-            me: the client.
-            round: the round.
             targets: the true targets of the samples that it holds, ``[n, ...]``; a copy, used in training alone. The
                 answer must have the same shape, type and range of classes.
         """
@@ -96,8 +93,6 @@ class Behaviour(Protocol):
         What several behaviours say adds up.
 
         Args:
-            me: the client.
-            round: the round.
             request: asks for at least one seat to be trained.
             reply: what the client answers, with the steps that it took.
         """
@@ -114,7 +109,6 @@ def place(me: Me, purpose: str) -> int:
     Behaviours that affect a fraction of the clients affect those with the first places.
 
     Args:
-        me: the client.
         purpose: names the order; each purpose has its own.
     """
     return int(places(me.seed, purpose, me.num_clients)[me.id])
@@ -131,7 +125,6 @@ def with_updates(
     """Return the reply with each update replaced by ``change(task, update)``.
 
     Args:
-        request: what was asked.
         reply: what the client answers.
         change: is called with the task of a seat and its update.
         private: also change updates of private rows, which nobody is sent.

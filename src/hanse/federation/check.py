@@ -104,7 +104,6 @@ def refusal(request: port.Request, reply: port.Reply, size: int) -> str | None:
     Whatever exception reading it raises becomes the reason.
 
     Args:
-        request: what was asked.
         reply: what came back; nothing in it is trusted.
         size: P, the columns of a model.
     """
@@ -112,8 +111,7 @@ def refusal(request: port.Request, reply: port.Reply, size: int) -> str | None:
         _REPLY.check(reply)
         reason = reply.refused if reply.refused is not None else _mismatch(request, reply, size)
         return None if reason is None else one_line(reason)
-    # every class of exception: it was raised by what a client sent
-    except Exception as wrong:
+    except Exception as wrong:  # of whatever class: it was raised by what a client sent
         return reading(wrong)
 
 
@@ -174,7 +172,7 @@ def _training(task: port.Train, result: port.Result, size: int) -> str | None:
         return f"update of shape {tuple(result.row.shape)} instead of ({size},)"
     if result.row.dtype != torch.float32:
         return f"update of type {result.row.dtype} instead of float32"
-    # NaN and infinity show in the norm, so the usual reply costs one pass
+    # NaN and infinite entries show in the norm, as does a sum of squares that overflows: a sound row costs one pass
     norm = float(torch.linalg.vector_norm(result.row))
     if not norm <= LONGEST:
         if not bool(torch.isfinite(result.row).all()):

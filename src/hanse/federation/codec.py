@@ -138,8 +138,9 @@ def _pack(value: Any, arrays: dict[str, NDArray[Any]], half: bool) -> Any:
 
 
 def _tensor(tensor: Tensor, arrays: dict[str, NDArray[Any]], half: bool) -> list[str]:
-    """Put a tensor into ``arrays`` and return the hashes; a matrix goes row by row, since its rows are models that are
-    sent again.
+    """Put a tensor into ``arrays`` and return the hashes of its parts.
+
+    A matrix goes row by row: its rows are models, which are sent again in other messages.
     """
     if str(tensor.dtype).removeprefix("torch.") not in _DTYPES:
         raise WireError(f"a tensor of type {tensor.dtype} may not cross the port")
@@ -171,7 +172,6 @@ def unpack(message: Message, held: Arrays | None = None) -> Any:
     """Return the value of a message.
 
     Args:
-        message: what was received.
         held: arrays by content hash that this side has kept.
 
     Raises:
@@ -188,7 +188,6 @@ def unpack_reply(message: Message, room: Room) -> port.Reply:
     reasons.
 
     Args:
-        message: what was received.
         room: what a sound reply may expand to.
 
     Raises:

@@ -34,7 +34,6 @@ def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed
 
     Args:
         given: what ``[clients] profiles`` says.
-        num_clients: how many are needed.
         seed: keys the random generator that the function gets.
 
     Raises:
@@ -116,7 +115,6 @@ def roles(
     """Return traders, buyers, sellers and attackers, drawn as in iPFL's Table 6.
 
     Args:
-        num_clients: how many profiles.
         rng: draws each client's eagerness and cost.
         roles: the role of each client, in order of id; repeated if there are more clients.
         eagerness: the range from which it is drawn; sellers and attackers have none.
@@ -153,7 +151,6 @@ def listed(
     """Return profiles as they are given.
 
     Args:
-        num_clients: how many profiles.
         rng: not used; every law of profiles takes it.
         cost: the cost of each client in tokens, or empty.
         eagerness: the eagerness of each client, or empty.

@@ -63,9 +63,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str, first: bool = False) -> list[int]:
-        """Return the tokens of a text; ``first`` says that a sequence begins with it, for tokenizers that mark a
-        beginning.
-        """
+        """Return the tokens of a text; ``first`` says that a sequence begins with it, which some tokenizers mark."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -110,11 +108,15 @@ class _Published:
     note: str
 
     def encode(self, text: str, first: bool = False) -> list[int]:
+        """Return the tokens of a text, after the model's start token if a sequence begins with it and the model has
+        one.
+        """
         found: list[int] = self.inner(text, add_special_tokens=False)["input_ids"]
         start = self.inner.bos_token_id
         return [start, *found] if first and start is not None else found
 
     def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, without the model's special tokens."""
         text: str = self.inner.decode(list(tokens), skip_special_tokens=True)
         return text
 
@@ -242,7 +244,6 @@ def encode(items: Sequence[Instruction], tokenizer: Tokenizer, length: int, widt
     What is too long loses the beginning of its prompt first, and only then the end of its answer.
 
     Args:
-        items: the instructions.
         tokenizer: makes the tokens.
         length: tokens of the window, at least 2.
         width: T, the positions of a row; None for what the longest sample needs.
