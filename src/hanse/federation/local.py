@@ -136,7 +136,7 @@ class LocalFederation:
         return port.Reply(request.client, results, None, most, down, self._traffic.up(request, results))
 
     def _authorise(self, round: int, request: port.Request) -> int | None:
-        """Return the most that a client agrees to pay in a round in which it trains; None if its policy names no limit."""
+        """Return the most that a client agrees to pay, in units, in a round in which it trains; None for no limit."""
         if not any(isinstance(t, port.Train) for t in request.tasks):
             return None
         told = {"profile": self._clients[request.client].profile, "round": round}

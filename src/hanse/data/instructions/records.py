@@ -108,9 +108,7 @@ class _Published:
     note: str
 
     def encode(self, text: str, first: bool = False) -> list[int]:
-        """Return the tokens of a text, after the model's start token if a sequence begins with it and the model has
-        one.
-        """
+        """Return the tokens of a text; one that begins a sequence follows the model's start token, if it has one."""
         found: list[int] = self.inner(text, add_special_tokens=False)["input_ids"]
         start = self.inner.bos_token_id
         return [start, *found] if first and start is not None else found

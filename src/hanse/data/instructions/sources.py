@@ -182,7 +182,7 @@ def _dealt(
 
 
 def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
-    """Return one client for each file of ``data.path``, in order of name; the last fifth of a file is its test share."""
+    """Return one client for each file of ``data.path``, by name; the last fifth of a file is its test share."""
     if root is None:
         raise UserError("source 'instruction_files': data.path is needed: a folder with a file a client, or one file")
     kinds = (".json", ".jsonl", ".csv")
