@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from hanse.base.errors import UserError
 from hanse.data import Dataset, DataSpec, Samples, build, from_arrays, from_frame, from_torch
-from hanse.data.own import as_dataset
+from hanse.data.own import as_dataset, as_samples
 from hanse.data.samples import join
 
 HOSPITALS = ["St Mary"] * 50 + ["Hope"] * 30 + ["General"] * 20
@@ -273,6 +273,15 @@ def test_wrong_arrays_are_refused_in_one_line() -> None:
     assert "must be a hanse.data.Dataset, a pandas DataFrame" in lines_of(as_dataset, 3)[0]
     assert lines_of(as_dataset, frame()) == [
         "data.target: is needed for a table (DataFrame): the column to be predicted"
+    ]
+
+
+def test_one_set_of_samples_is_not_read_from_several() -> None:
+    x, y = np.zeros((40, 3)), np.arange(40) % 2
+    samples, classes = as_samples((x, y), None, "validation")
+    assert (len(samples), classes) == (40, 2)
+    assert lines_of(as_samples, from_arrays(x, y), None, "validation") == [
+        "data: validation: is a Dataset of several sets; give one of them, such as its test set"
     ]
 
 

@@ -169,13 +169,14 @@ def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:
     """
     if spec.test_owners == "next":
         return with_next_owners(dataset, spec)
-    if spec.partition == "natural" and dataset.client_of is not None and dataset.test_client_of is not None:
-        owners = natural_owners(**_options(natural_owners, dataset, spec, ids=dataset.client_of))
-        kept = np.flatnonzero(np.isin(dataset.test_client_of, owners))
-        return dataset if spec.ids is not None else dataset.keep_test(kept)
-    if spec.partition != "mixture":
+    if spec.partition == "mixture":
+        return with_distributions(dataset, spec.distributions, spec.num_distributions, spec.class_groups, spec.seed)
+    if spec.partition != "natural" or spec.ids is not None:
         return dataset
-    return with_distributions(dataset, spec.distributions, spec.num_distributions, spec.class_groups, spec.seed)
+    if dataset.client_of is None or dataset.test_client_of is None:
+        return dataset
+    owners = natural_owners(**_options(natural_owners, dataset, spec, ids=dataset.client_of))
+    return dataset.keep_test(np.flatnonzero(np.isin(dataset.test_client_of, owners)))
 
 
 def with_next_owners(dataset: Dataset, spec: DataSpec) -> Dataset:

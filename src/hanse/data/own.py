@@ -222,13 +222,17 @@ def as_samples(given: Any, target: str | None, name: str) -> tuple[Samples, int 
     This is for data of one party that are not split further, such as a server's own set.
 
     Args:
-        given: any form of :func:`as_dataset`.
+        given: any form of :func:`as_dataset` that is not divided into train and test sets already.
         target: the column or key of the targets, for forms that have one.
         name: what the data are called in messages.
 
     Raises:
         UserError: another form, or samples that cannot be used.
     """
+    if isinstance(given, Dataset) or (is_hugging_face(given) and isinstance(given, Mapping)):
+        raise UserError(
+            f"data: {name}: is a {type(given).__name__} of several sets; give one of them, such as its test set"
+        )
     rows, _, classes = _encoded(_any(given, target, None, None, name), None, f"data: {name}")
     samples = _samples(rows, f"data: {name}", classes)
     if len(samples) == 0:

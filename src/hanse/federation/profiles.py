@@ -125,7 +125,9 @@ def roles(
         UserError: an unknown role.
     """
     unknown = [role for role in roles if role not in ROLES]
-    if unknown or not roles:
+    if not roles:
+        raise UserError("clients.profiles.roles: []: must name at least one role")
+    if unknown:
         raise UserError(
             *(f"clients.profiles.roles: {role!r}: no such role{nearest(str(role), ROLES)}" for role in unknown)
         )
