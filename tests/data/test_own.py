@@ -111,8 +111,8 @@ def test_samples_of_several_inputs_that_cannot_be_are_refused() -> None:
         ({"a": x, "b": torch.zeros(4, 2)}, "3 of 'a', 4 of 'b'"),
         ({"a": torch.tensor([[2**24 + 1]])}, "whole numbers up to 16777217; allowed: 16777216"),
         ({"a": np.array(["x"])}, "numbers are needed"),
-        ({"a b": x}, "a name for each"),
-        ({}, "a name for each"),
+        ({"a b": x}, "must be one or more, named as parameters can be"),
+        ({}, "must be one or more, named as parameters can be"),
     ):
         with pytest.raises(UserError, match=words):
             join(given)
@@ -268,7 +268,7 @@ def test_wrong_arrays_are_refused_in_one_line() -> None:
     [line] = lines_of(as_dataset, {"a": (x, y), "b": (x[:, :2], y)})
     assert line == "data: dict: client 'b': samples of shape [2], those of 'a' are [3]"
     assert lines_of(as_dataset, (x, y), client="who")[0].startswith(
-        "data.client_column: is for tables; tuple is a tuple"
+        "data.client_column: is for tables; tuple has no columns"
     )
     assert "must be a hanse.data.Dataset, a pandas DataFrame" in lines_of(as_dataset, 3)[0]
     assert lines_of(as_dataset, frame()) == [
@@ -303,7 +303,7 @@ def test_a_function_by_its_import_path_may_return_a_frame(monkeypatch: pytest.Mo
 def test_keys_of_own_data_are_refused_with_a_source_that_has_a_name() -> None:
     from hanse.data import parse_spec
 
-    with pytest.raises(UserError, match="client_column = 'x': is for own data, and source = 'digits'"):
+    with pytest.raises(UserError, match="client_column = 'x': is for your own data; source = 'digits'"):
         parse_spec({"source": "digits", "client_column": "x"})
     assert parse_spec({"target": "y"}).source == "object"
 

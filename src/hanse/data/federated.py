@@ -314,8 +314,8 @@ def unheld_classes(data: FederatedData) -> list[str]:
     share = np.isin(data.server_validation.y.numpy(), missing).mean()
     classes = f"class{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing.tolist()))}"
     return [
-        f"data: no client trains on {classes} ({share:.0%} of the server's validation set): validation loss counts "
-        "errors there that no client can mend"
+        f"data: no client trains on {classes} ({share:.0%} of the server's validation set): the validation "
+        "loss includes errors on them that no client can reduce"
     ]
 
 

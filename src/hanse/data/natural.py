@@ -182,7 +182,8 @@ def _lasting(roles: dict[str, str], path: Path) -> list[str]:
     names = [name for name in sorted(roles) if (len(roles[name]) - 1) // WINDOW >= LEAST_WINDOWS]
     if not names:
         raise UserError(
-            f"{path}: no role has {LEAST_WINDOWS} windows of {WINDOW} characters; a block is 'NAME:', lines"
+            f"{path}: no role has {LEAST_WINDOWS} windows of {WINDOW} characters; a speech is a paragraph whose first "
+            "line is 'NAME:'"
         )
     return names
 

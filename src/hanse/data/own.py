@@ -255,7 +255,7 @@ def _any(given: Any, target: str | None, client: str | None, features: Features 
         return _of_clients(given, target, features, name)
     if client is not None or features is not None:
         key = "client_column" if client is not None else "features"
-        raise UserError(f"data.{key}: is for tables; {name} is a {type(given).__name__}, which has no columns")
+        raise UserError(f"data.{key}: is for tables; {name} has no columns (it is of type {type(given).__name__})")
     if isinstance(given, Samples):
         return Rows(given.inputs.split(given.x) if given.inputs else given.x, given.y)
     if isinstance(given, tuple | list) and len(given) in (2, 3):
@@ -373,7 +373,9 @@ def _of_clients(given: Mapping[Any, Any], target: str | None, features: Features
         parts.append(Rows(rows.x, rows.y, np.array([client] * len(rows), dtype=object), rows.num_classes))
     kinds = {tuple(p.x) if isinstance(p.x, Mapping) else () for p in parts}
     if len(kinds) > 1:
-        raise UserError(f"data: {name}: clients' samples have other inputs: {', '.join(map(str, sorted(kinds)))}")
+        raise UserError(
+            f"data: {name}: the clients' samples have different inputs: {', '.join(map(str, sorted(kinds)))}"
+        )
     x = (
         {k: _stacked([p.x[k] for p in parts], names, name) for k in parts[0].x}
         if isinstance(parts[0].x, Mapping)

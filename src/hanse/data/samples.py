@@ -92,14 +92,14 @@ def join(given: Mapping[str, Any], where: str = "samples") -> tuple[Tensor, Inpu
             float32 cannot hold exactly.
     """
     if not given or not all(isinstance(name, str) and name.isidentifier() for name in given):
-        raise UserError(f"{where}: inputs named {list(given)}; a name for each that a function's parameter can have")
+        raise UserError(f"{where}: inputs named {list(given)}: must be one or more, named as parameters can be")
     tensors = {
         name: _as_input(_tensor(x, f"{where} input '{name}'"), f"{where} input '{name}'") for name, x in given.items()
     }
     lengths = {name: len(x) if x.ndim else 0 for name, x in tensors.items()}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{n} of '{name}'" for name, n in lengths.items())
-        raise UserError(f"{where}: inputs of other lengths: {told}; a sample has one of each")
+        raise UserError(f"{where}: inputs of different lengths: {told}; each sample needs one of each")
     parts = []
     for name, x in tensors.items():
         parts.append(Input(name, tuple(x.shape[1:]), not x.is_floating_point()))

@@ -45,14 +45,14 @@ class DataSpec(BaseModel):
     )
     partition: PartitionName = Field(
         "dirichlet",
-        description="how the train samples are split over the clients (synthetic, and own data that say whose each "
-        "sample is: natural)",
+        description="how the train samples are split over the clients; the default is natural for synthetic, and for "
+        "own data that say whose each sample is",
     )
     clients: int = Field(
         20,
         ge=1,
-        description="number of registered clients; natural: this many are chosen (own data: all, if nothing is said); "
-        "pooled: not used, always 1",
+        description="number of registered clients; natural: this many of the source's clients are chosen (own data: "
+        "all of them by default); pooled: not used, always 1",
     )
     seed: int = Field(0, ge=0, description="seed of the split and of generated data; run.seed is for the rest")
     alpha: float = Field(
@@ -124,12 +124,12 @@ class DataSpec(BaseModel):
     )
     client_test_from: Literal["own", "server", "equal", "classes"] = Field(
         "own",
-        description="where a client's test share comes from: cut from its own samples, or from the server's test set: "
-        "its own there if the source says whose they are, else drawn with its class mixture (client_test times its "
-        "train samples; two clients may share some); 'classes': all of the server's test set (its owner's part of "
-        "it if the source says whose samples are), each class weighted with the client's share of it in training; "
-        "without client_test, nothing is cut; 'equal': the server's test set is dealt out, every client gets as many "
-        "samples of each class, rounded down (client_test is not used)",
+        description="where a client's test share comes from. 'own': cut from its own samples. The others take it from "
+        "the server's test set. 'server': its own samples there if the source says whose they are, else samples "
+        "drawn with its class mixture, client_test times as many as it trains on (two clients may share some). "
+        "'classes': all samples of its classes (its own if the source says whose they are), each class weighted as "
+        "in its train samples; client_test must be 0. 'equal': the set is dealt out, the same number of samples of "
+        "each class to every client, rounded down; client_test is not used",
     )
     client_validation: float = Field(
         0.0, ge=0, lt=1, description="share of each client's own samples that it keeps for validation"
@@ -163,19 +163,20 @@ class DataSpec(BaseModel):
     )
     augment: AugmentName | None = Field(
         None,
-        description="images as they are trained on: 'crop-flip' (4 pixels more on each side, cut back at random, "
-        "mirrored half of the time) or 'resized-crop-flip' (3/4 or more of it, made as large again)",
+        description="changes images each time that they are trained on: 'crop-flip' (padded by 4 pixels on each side, "
+        "cut back at a random place, mirrored half of the time) or 'resized-crop-flip' (a random box of 3/4 of the "
+        "image or more, enlarged to its size, mirrored half of the time)",
     )
     choose: Choose = Field(
         "random", description="natural: which of the source's clients take part: a 'random' choice, or the 'largest'"
     )
     per_owner: int = Field(
-        1, ge=1, description="natural: into how many clients each of the source's is divided; they form a group"
+        1, ge=1, description="natural: each of the source's clients is divided into this many, which form a group"
     )
     test_owners: Literal["own", "next"] = Field(
         "own",
-        description="natural: whose samples the source's test set is: of those who take part, or all samples of as "
-        "many others, the largest that do not; clients then train on all of theirs",
+        description="natural: whose samples the test set holds. 'own': of the clients that take part. 'next': all "
+        "samples of as many others, the largest that do not take part; clients then train on all of theirs",
     )
     per_owner_alpha: float | None = Field(
         None,
@@ -186,7 +187,9 @@ class DataSpec(BaseModel):
     tokenizer: str = Field(
         "bytes", description="instructions: 'bytes', or a language model's tokenizer by its hub name or folder"
     )
-    length: int = Field(512, ge=2, description="instructions: tokens of the window; what is longer is cut and counted")
+    length: int = Field(
+        512, ge=2, description="instructions: tokens of the window; longer ones are cut, and the run notes how many"
+    )
     target: str | None = Field(None, description="own data, tables: the column to be predicted")
     client_column: str | None = Field(None, description="own data, tables: the column that says whose a row is")
     features: list[str] | dict[str, list[str]] | None = Field(
@@ -204,7 +207,7 @@ class DataSpec(BaseModel):
         None, description="what own data that were given as an object are called, for the record"
     )
     fingerprint: str | None = Field(
-        None, description="the digest of data that were given as an object: the same data are needed to go on"
+        None, description="the digest of data that were given as an object; to resume a run, give it the same data"
     )
     path: str | None = Field(None, description="folder to look for the source's file in, before HANSE_DATA")
     download: bool = Field(True, description="whether a source that is not found may be downloaded")
@@ -290,7 +293,7 @@ class DataSpec(BaseModel):
         if self.partition != "mixture":
             return
         if self.class_groups is not None and self.num_distributions not in (None, len(self.class_groups)):
-            yield f"num_distributions = {self.num_distributions} with {len(self.class_groups)} class_groups"
+            yield f"num_distributions = {self.num_distributions} with {len(self.class_groups)} class_groups: unequal"
         if self.class_groups is not None and self.distributions in ("rotation", "source"):
             yield f"class_groups with distributions = '{self.distributions}'; allowed with: 'classes'"
         if self.test_mix == "inverse" and self.client_test + self.client_validation == 0:
@@ -302,7 +305,7 @@ class DataSpec(BaseModel):
             return
         for key in OWN:
             if getattr(self, key) is not None:
-                yield f"{key} = {getattr(self, key)!r}: is for own data, and source = '{self.source}' has its own form"
+                yield f"{key} = {getattr(self, key)!r}: is for your own data; source = '{self.source}' does not use it"
 
     def _lending_lines(self) -> Iterator[str]:
         """Yield what contradicts the way in which clients get their test samples."""

@@ -225,7 +225,7 @@ class Noisy(Behaviour):
         # half of the places have the smaller levels; the rest are the noisier clients
         quiet = set(first_places(seed, "noisy", num_clients, num_clients / 2))
         louder = tuple(c for c in range(num_clients) if c not in quiet)
-        told = "All clients add noise to what they send, one more than another."
+        told = "All clients add noise to what they send, some more than others."
         return Conduct("the noisier half", told, louder, rest="the less noisy half", rank=40)
 
 

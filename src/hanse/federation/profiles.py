@@ -44,7 +44,9 @@ def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed
     make, options = named(given, "clients.profiles", PROFILES)
     found = call(make, options, "clients.profiles", ["name"], (num_clients, stream(seed, "profiles")))
     if len(found) != num_clients:
-        raise UserError(f"clients.profiles: {given}: {len(found)} profiles for {num_clients} clients: must be one each")
+        raise UserError(
+            f"clients.profiles: {given}: {len(found)} profiles for {num_clients} clients: must be one for each"
+        )
     return [dict(profile) for profile in found]
 
 
@@ -165,7 +167,9 @@ def listed(
     found: list[dict[str, Any]] = [{} for _ in range(num_clients)]
     for name, values in (("cost", cost), ("eagerness", eagerness), ("role", role)):
         if values and len(values) != num_clients:
-            raise UserError(f"clients.profiles.{name}: {len(values)} entries for {num_clients} clients: one each")
+            raise UserError(
+                f"clients.profiles.{name}: {len(values)} entries for {num_clients} clients: must be one for each"
+            )
         for i, value in enumerate(values):
             found[i][name] = value
     for change in later:

@@ -170,7 +170,8 @@ def _dealt(
     for name, clients, each in plan:
         shares = load_published(name, folders, download)
         if len(shares[0]) < clients or len(shares[1]) < clients:
-            raise UserError(f"source '{name}': {len(shares[0])} train and {len(shares[1])} test samples for {clients}")
+            found = f"{len(shares[0])} train and {len(shares[1])} test samples"
+            raise UserError(f"source '{name}': {found} are too few for {clients} clients")
         draw = stream(seed, f"deal {name}")
         orders = [draw.permutation(len(share)) for share in shares]
         sizes = [min(most, len(share) // clients) for most, share in zip((each, TEST_EACH), shares, strict=True)]
