@@ -7,7 +7,6 @@ one, as the commands do that show or check data without a run: :func:`with_own` 
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,11 +22,12 @@ from hanse.base.errors import UserError
 from hanse.data.augment import Augment
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, SplitData, unfinite
-from hanse.data.fingerprint import of_samples
+from hanse.data.fingerprint import of_samples, of_text
 from hanse.data.mixtures import inverse, mixes, mixture, with_distributions
 from hanse.data.natural import TextOptions
 from hanse.data.own import as_dataset
 from hanse.data.partitions import (
+    Indices,
     Partition,
     cluster,
     dirichlet,
@@ -88,8 +88,7 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
     # what the data decide, where the user has said nothing
     changed: dict[str, Any] = {}
     if spec.source == OBJECT:
-        both = of_samples(dataset.train) + of_samples(dataset.test)
-        digest = hashlib.blake2b(both.encode(), digest_size=8).hexdigest()
+        digest = of_text(of_samples(dataset.train) + of_samples(dataset.test))
         changed = {"object": dataset.name[:200], "fingerprint": digest}
     said, owners = spec.model_fields_set, dataset.client_of
     if owners is not None and "partition" not in said:
@@ -246,7 +245,6 @@ def _partition(
 
 
 _Labels = NDArray[np.int64]
-_Indices = list[NDArray[np.int64]]
 
 
 def _options(deal: Callable[..., Any], dataset: Dataset, spec: DataSpec, **given: Any) -> dict[str, Any]:
@@ -261,7 +259,7 @@ def _options(deal: Callable[..., Any], dataset: Dataset, spec: DataSpec, **given
 
 
 def _dealt(
-    deal: Callable[..., _Indices | tuple[_Indices, NDArray[np.int64]]],
+    deal: Callable[..., Indices | tuple[Indices, NDArray[np.int64]]],
     dataset: Dataset,
     labels: _Labels,
     spec: DataSpec,

@@ -52,7 +52,7 @@ def fingerprint(data: FederatedData) -> Fingerprint:
     known: dict[int, _Sums] = {}
     shares = {share: _shares(data, share, known) for share in SHARES}
     if data.num_clients > LISTED:
-        shares = {f"{share}{ALL}": _one(digests) for share, digests in shares.items()}
+        shares = {f"{share}{ALL}": [of_text("".join(digests))] for share, digests in shares.items()}
     server = {"server validation": data.server_validation, "server test": data.server_test}
     if data.server_root is not None:
         server["server root"] = data.server_root
@@ -63,6 +63,11 @@ def fingerprint(data: FederatedData) -> Fingerprint:
 def of_samples(samples: Samples) -> str:
     """Return the digest of all samples, in their order: 16 hexadecimal digits."""
     return _digest(_Sums(samples), torch.arange(len(samples)))
+
+
+def of_text(text: str) -> str:
+    """Return the digest of a text, such as several digests in one: 16 hexadecimal digits."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def differences(before: Mapping[str, Any], now: Fingerprint, names: Sequence[str] = ()) -> list[str]:
@@ -123,7 +128,7 @@ def _shares(data: FederatedData, share: str, known: dict[int, _Sums]) -> list[st
     """Return the digest of each client's share; ``known`` keeps the checksums of pools that were met before."""
     made = data.origin(share)
     if made is not None:
-        return [hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for text in made]
+        return list(map(of_text, made))
     pool, index = data.pool(range(data.num_clients), share)
     if id(pool) not in known:
         known[id(pool)] = of_kept(pool, "sums", partial(_Sums, pool))
@@ -131,11 +136,6 @@ def _shares(data: FederatedData, share: str, known: dict[int, _Sums]) -> list[st
     # one call for all clients: checksums are computed in the order in which the samples lie in memory
     sums.of(torch.cat([*index, torch.zeros(0, dtype=torch.int64)]).cpu().numpy())
     return [_digest(sums, own) for own in index]
-
-
-def _one(digests: Sequence[str]) -> list[str]:
-    """Return one digest for all clients, where there are too many to list."""
-    return [hashlib.blake2b("".join(digests).encode(), digest_size=8).hexdigest()]
 
 
 def _digest(sums: _Sums, index: Tensor) -> str:
