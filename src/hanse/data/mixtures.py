@@ -47,23 +47,22 @@ def with_distributions(
         kind = (
             "source" if dists is not None and class_groups is None and count in (None, len(dists.names)) else "classes"
         )
-    if kind == "source" and dists is not None and count not in (None, len(dists.names)):
-        raise UserError(
-            f"data.num_distributions = {count}: source '{dataset.name}' has {len(dists.names)}: "
-            + ", ".join(dists.names)
-        )
-    count = 2 if count is None else count
     if kind == "source":
-        if dataset.distributions is None:
+        if dists is None:
             raise UserError(
                 f"data.distributions = 'source': source '{dataset.name}' does not say which distribution its samples "
                 "come from; allowed: 'classes', 'rotation'"
             )
+        if count not in (None, len(dists.names)):
+            raise UserError(
+                f"data.num_distributions = {count}: source '{dataset.name}' has {len(dists.names)}: "
+                + ", ".join(dists.names)
+            )
         found = dataset
     elif kind == "rotation":
-        found = by_rotation(dataset, count, seed=seed)
+        found = by_rotation(dataset, 2 if count is None else count, seed=seed)
     else:
-        found = by_classes(dataset, class_groups or _consecutive(dataset, count))
+        found = by_classes(dataset, class_groups or _consecutive(dataset, 2 if count is None else count))
     assert found.distributions is not None
     return found.keep_test(np.flatnonzero(found.distributions.test >= 0))
 
