@@ -73,15 +73,16 @@ class Synthetic:
 
     def test(self, clients: int) -> Samples:
         """Return the global test set: :data:`TEST_SAMPLES` fresh draws from each of the first clients."""
-        parts = [
-            self._draw(k, TEST_SAMPLES, stream(self.seed, "synthetic-test", client=k))
-            for k in range(min(clients, TEST_CLIENTS))
-        ]
-        return Samples(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]))
+        return Samples.joined(
+            [
+                self._draw(k, TEST_SAMPLES, stream(self.seed, "synthetic-test", client=k))
+                for k in range(min(clients, TEST_CLIENTS))
+            ]
+        )
 
     def _draw(self, client: int, size: int, draw: np.random.Generator) -> Samples:
-        # the client's own model and means: the same for its train samples and for the test set
         """Return ``size`` samples of a client's own model and inputs; ``draw`` gives the inputs."""
+        # the client's own model and means: the same for its train samples and for the test set
         model = stream(self.seed, "synthetic", client=client)
         u = model.normal(0.0, np.sqrt(self.alpha))
         centre = model.normal(0.0, np.sqrt(self.beta))
@@ -186,25 +187,20 @@ class GeneratedData(FederatedData):
         """Make these clients' samples, and return them one client after another with each client's positions."""
         self._check(clients, share)
         column = SHARES.index(share)
-        parts: dict[int, Samples] = {}
+        parts: list[Samples] = []
         index: dict[int, Tensor] = {}
         offset = 0
-        for client in clients:
-            # a client with several seats is asked for several times and made once
-            if client in index:
-                continue
+        for client in dict.fromkeys(clients):  # a client with several seats is asked for several times and made once
             first = 0 if column == 0 else int(self.ends[client, column - 1])
             last = int(self.ends[client, column])
             own = self._samples(client)
-            parts[client] = Samples(own.x[first:last], own.y[first:last])
+            parts.append(Samples(own.x[first:last], own.y[first:last]))
             index[client] = torch.arange(offset, offset + last - first)
             offset += last - first
-        if len(parts) == 1:
-            return next(iter(parts.values())), [index[client] for client in clients]
-        empty = [Samples(torch.zeros(0, DIMENSION), torch.zeros(0, dtype=torch.int64))]
-        made = list(parts.values()) or empty
-        merged = Samples(torch.cat([s.x for s in made]), torch.cat([s.y for s in made]))
-        return merged, [index[client] for client in clients]
+        if not parts:
+            parts.append(Samples(torch.zeros(0, DIMENSION), torch.zeros(0, dtype=torch.int64)))
+        pool = parts[0] if len(parts) == 1 else Samples.joined(parts)
+        return pool, [index[client] for client in clients]
 
     def origin(self, share: str) -> Sequence[str]:
         """Return the generator's settings and the ends of each client's shares: its samples depend on nothing else."""
