@@ -8,7 +8,7 @@ the same in all of them; :class:`NormBound` is the rule that it follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -80,7 +80,7 @@ class Bounded:
     inner: Federation
     bound: Any
     size: int
-    width: int = field(default=0)
+    width: int
 
     def present(self, round: int) -> Roster:
         """Return the clients that are present."""
