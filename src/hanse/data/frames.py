@@ -86,13 +86,13 @@ def _columns(
         features if isinstance(features, Mapping) else {"": rest if features is None else features}
     )
     wanted = {part: list(group) for part, group in groups.items()}
-    asked = [*others.items(), *(("features", c) for group in wanted.values() for c in group)]
+    flat = [c for group in wanted.values() for c in group]
+    asked = [*others.items(), *(("features", c) for c in flat)]
     lines = [
         f"data.{key}: {c!r}: {name} has no such column{nearest(str(c), map(str, columns))}"
         for key, c in asked
         if c not in columns
     ]
-    flat = [c for group in wanted.values() for c in group]
     lines += [f"data.features: {c!r}: is the {key}, not a feature" for key, c in others.items() if c in flat]
     if not lines and not all(wanted.values()):
         lines = [f"data: {name}: no column is left for features: it has {', '.join(map(str, columns))}"]
@@ -107,9 +107,8 @@ def owners_in(column: Any, client: str, where: str) -> NDArray[Any]:
     Raises:
         UserError: a row has no client, or two clients' names would be shown alike.
     """
-    missing = int(column.isna().sum())
-    if missing:
-        rows = np.flatnonzero(column.isna().to_numpy())
+    rows = np.flatnonzero(column.isna().to_numpy())
+    if len(rows):
         raise UserError(
             f"{where}: column '{client}': no client in {rows_of(rows, None)}; fill them, or drop these rows"
         )
@@ -193,8 +192,8 @@ def target_column(column: Any, owner: NDArray[Any] | None, where: str) -> tuple[
     kind = getattr(column.dtype, "kind", "O")
     if kind in "biuf" and (line := _gaps(column, owner, where)):
         return np.zeros(0), [line]
-    if column.isna().any():
-        rows = np.flatnonzero(column.isna().to_numpy())
+    rows = np.flatnonzero(column.isna().to_numpy())
+    if len(rows):
         return np.zeros(0), [f"{where}: column '{column.name}': no target in {rows_of(rows, owner)}"]
     if kind != "f":
         return np.array(column, dtype={"b": bool, "i": np.int64, "u": np.int64}.get(kind, object)), []
