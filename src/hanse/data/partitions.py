@@ -704,7 +704,7 @@ def cluster(
     """
     check_room(len(labels), clients, min_samples)
     groups = cluster_of(clients, clusters)
-    classes = num_classes if num_classes is not None else int(labels.max()) + 1
+    classes = _num_classes(labels, num_classes)
     members = np.bincount(groups)
     parts: Indices = []
     draw = stream(seed, "partition", start=8)
@@ -761,7 +761,7 @@ def skew(
         UserError: the classes do not divide evenly, or a cluster has more clients than samples of a class.
     """
     check_room(len(labels), clients, 1)
-    classes = num_classes if num_classes is not None else int(labels.max()) + 1
+    classes = _num_classes(labels, num_classes)
     if classes % classes_per_client:
         raise UserError(
             f"classes_per_client = {classes_per_client} with partition = 'skew': must divide the {classes} classes"
