@@ -547,8 +547,8 @@ class Liar(OfSome):
         return result
 
     def _declared(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        # 0 and infinity stay: times a factor they would say the same, or nothing (infinity times 0)
         """Return declared values times their factors, then overwritten by what is always said."""
+        # 0 and infinity stay: times a factor they would say the same, or nothing (infinity times 0)
         ratios = {"cost": self.cost, "eagerness": self.eagerness}
         found: dict[str, Any] = {
             key: value * ratios[key] if key in ratios and value not in (0, float("inf")) else value

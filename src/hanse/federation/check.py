@@ -188,8 +188,7 @@ def _asked(task: port.Train) -> Mapping[str, Like]:
 
 def _answer(task: Question, result: port.Result) -> str | None:
     """Return what is wrong with the answer to a question: its kind, its name, its shapes; None if it is sound."""
-    kind = next(answer for asked, answer in _KIND.items() if isinstance(task, asked))
-    if isinstance(result, port.Trained) or not isinstance(result, kind) or result.name != task.name:
+    if isinstance(result, port.Trained) or not isinstance(result, _KIND[type(task)]) or result.name != task.name:
         return f"no answer to '{task.name}'"
     if isinstance(task, port.Ask):
         assert isinstance(result, port.Answered)
