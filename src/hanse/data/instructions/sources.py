@@ -22,6 +22,7 @@ from hanse.data.dataset import Dataset
 from hanse.data.instructions.published import PUBLISHED, load_published
 from hanse.data.instructions.records import Instruction, build_tokenizer, encode, read_instructions
 from hanse.data.natural import TextOptions
+from hanse.data.samples import Samples
 
 MEANINGS = ("dear", "cheap", "unchanged", "missing")
 DIALECTS: tuple[tuple[str, ...], ...] = (
@@ -111,29 +112,26 @@ def load_instructions(
     """
     sets = INSTRUCTIONS[name](folders, root, seed, download)
     tokenizer = build_tokenizer(options.tokenizer, download)
-    shares = {"train": sets.train, "test": sets.test}
-    flat = {share: [item for own in items for item in own] for share, items in shares.items()}
-    longest = encode([*flat["train"], *flat["test"]], tokenizer, options.length)
-    width = longest.samples.x.shape[1]
-    samples = {share: encode(items, tokenizer, options.length, width).samples for share, items in flat.items()}
-    owners = {
-        share: np.repeat(np.arange(len(items)), [len(own) for own in items]).astype(np.int64)
-        for share, items in shares.items()
-    }
+    items = [item for own in (*sets.train, *sets.test) for item in own]
+    encoded = encode(items, tokenizer, options.length)  # both at once, so that they have rows of the same width
+    x, y, first = encoded.samples.x, encoded.samples.y, sum(map(len, sets.train))
+    train_of, test_of = (
+        np.repeat(np.arange(len(share)), [len(own) for own in share]).astype(np.int64)
+        for share in (sets.train, sets.test)
+    )
     notes = [tokenizer.note] if tokenizer.note else []
-    if longest.cut:
-        total = len(flat["train"]) + len(flat["test"])
-        notes.append(f"{longest.cut} of {total} instructions are longer than {options.length} tokens and were cut")
+    if encoded.cut:
+        notes.append(f"{encoded.cut} of {len(items)} instructions are longer than {options.length} tokens and were cut")
     clients = len(sets.train) > 1
     return Dataset(
         name,
-        samples["train"],
-        samples["test"],
+        Samples(x[:first], y[:first]),
+        Samples(x[first:], y[first:]),
         tokenizer.size,
-        (width,),
+        (x.shape[1],),
         note="; ".join(notes),
-        client_of=owners["train"] if clients else None,
-        test_client_of=owners["test"] if clients else None,
+        client_of=train_of if clients else None,
+        test_client_of=test_of if clients else None,
         client_names=sets.names if clients else (),
     )
 
