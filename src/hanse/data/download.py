@@ -112,16 +112,18 @@ CASED = 52
 
 LETTERS = 26
 _PLACES = (ARCHIVE, ".", "gzip", "emnist", "EMNIST/raw")
-_MNIST_FILES = {
-    f"{letter}_{share}": f"{prefix}-{kind}-ubyte.gz"
-    for share, prefix in (("train", "train"), ("test", "t10k"))
-    for letter, kind in (("x", "images-idx3"), ("y", "labels-idx1"))
-}
-_FILES = {
-    f"{letter}_{share}": f"{share}-{kind}-ubyte.gz"
-    for share in ("train", "test")
-    for letter, kind in (("x", "images-idx3"), ("y", "labels-idx1"))
-}
+
+
+def _idx_files(test: str) -> dict[str, str]:
+    """Return the names of a set's four IDX files by array; those of the test files begin with ``test``."""
+    return {
+        f"{letter}_{share}": f"{prefix}-{kind}-ubyte.gz"
+        for share, prefix in (("train", "train"), ("test", test))
+        for letter, kind in (("x", "images-idx3"), ("y", "labels-idx1"))
+    }
+
+
+_MNIST_FILES, _EMNIST_FILES = _idx_files("t10k"), _idx_files("test")
 
 
 def find_emnist(folders: Sequence[Path], split: str) -> Path | None:
@@ -134,7 +136,7 @@ def find_emnist(folders: Sequence[Path], split: str) -> Path | None:
     for folder in folders:
         for place in _PLACES:
             path = folder / place
-            if path.is_file() or all((path / f"emnist-{split}-{name}").is_file() for name in _FILES.values()):
+            if path.is_file() or all((path / f"emnist-{split}-{name}").is_file() for name in _EMNIST_FILES.values()):
                 return path
     return None
 
@@ -150,7 +152,7 @@ def read_emnist(path: Path, split: str) -> Arrays:
     Raises:
         ValueError: names the file and what is wrong with it.
     """
-    out = read_idx_files(path, {key: f"emnist-{split}-{name}" for key, name in _FILES.items()})
+    out = read_idx_files(path, {key: f"emnist-{split}-{name}" for key, name in _EMNIST_FILES.items()})
     if split == "letters":
         for key in ("y_train", "y_test"):
             if len(out[key]) and not 1 <= int(out[key].min()) <= int(out[key].max()) <= LETTERS:
