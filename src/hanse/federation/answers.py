@@ -193,7 +193,8 @@ def _score(
     """Return the results of tests that are scored. The loss of a model that has diverged may be NaN."""
     tasks = [task for _, task in asked]
     pool, index = data.pool([client for client, _ in asked], "test")
-    held, shares = _held(tasks, weights), _test_weights(asked, data)
+    held = _held(tasks, weights)
+    shares = None if data.test_weights is None else [data.test_weights[client] for client, _ in asked]
     scores = engine.score(held, pool, index) if shares is None else weighted_scores(held, pool, index, shares, engine)
     error = scores.count * math.nan if scores.loss_error is None else scores.loss_error
     columns = (scores.loss, scores.accuracy, scores.count, error, _beside(tasks, index, pool, shares, engine))
@@ -253,11 +254,6 @@ def measured(
             )
         )
     return found
-
-
-def _test_weights(asked: Sequence[tuple[int, Test]], data: FederatedData) -> list[Floats] | None:
-    """Return the weights ``[m]`` of the test samples of each client that is asked; None where all count alike."""
-    return None if data.test_weights is None else [data.test_weights[client] for client, _ in asked]
 
 
 # models are scored together unless that means more than this many times the samples that have to be scored
