@@ -1,7 +1,7 @@
 """From a :class:`DataSpec` to the data of a federation.
 
-:func:`build` is the way in: it loads the source, splits it and cuts the server's sets. The steps can be called one by
-one, as the commands do that show or check data without a run: :func:`with_own` reads data of the user's own,
+:func:`build` is the way in: it loads the source, splits it and cuts the server's sets. Its steps are functions of their
+own. :func:`with_own` reads data of the user's own; a run calls it first, to record what these data decide.
 :func:`prepared` brings a data set into the form that its partition needs, and :func:`split` makes the partition.
 """
 
@@ -49,9 +49,10 @@ from hanse.data.synthetic import GeneratedData, Synthetic
 def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | None]:
     """Read data of the user's own, and settle what they decide in the spec.
 
-    Where the data say whose each sample is and the spec names no partition, these owners are the clients, all of them
-    unless the spec says how many. The name and the digest of data that are given as an object are written into the
-    spec, so that a run that is resumed can tell whether it gets the same data.
+    Where the data say whose each sample is, the partition is "natural" unless the spec names one, and a natural
+    partition takes all of these owners unless the spec says how many clients there are. The name and the digest of data
+    that are given as an object are written into the spec, so that a run that is resumed can tell whether it gets the
+    same data.
 
     Args:
         given: the data as an object, in any form of :mod:`hanse.data.own`; None to follow the spec's import path.
@@ -219,7 +220,7 @@ def split(dataset: Dataset, spec: DataSpec) -> Partition:
     """Return the partition of a data set's train samples that the spec asks for.
 
     Args:
-        dataset: a data set that :func:`prepared` has seen, if the partition is a mixture.
+        dataset: the data set. For a mixture it must have gone through :func:`prepared`, except for one by classes.
         spec: its ``partition``, ``clients``, ``seed`` and the settings of that partition are used.
 
     Raises:

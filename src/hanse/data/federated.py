@@ -43,7 +43,7 @@ class FederatedData(ABC):
         sizes: ``[num_clients]``, the train samples of each client.
         server_validation: what the server values updates on.
         server_test: what the server tests models on.
-        server_root: what the server trains on itself, for mechanisms that need it.
+        server_root: what the server itself trains on, for mechanisms that need it.
         names: what the source calls the clients; empty if it does not say.
         groups: ``[num_clients]``, the cluster of each client, or the distribution that it trains on most; None where
             there is neither.
@@ -189,7 +189,7 @@ class SplitData(FederatedData):
             client_validation: the part that becomes its validation share; together below 1.
             validation: the part of the source's test set that becomes the server's validation set.
             validation_seed: keys the cut of the test set; None for ``seed``.
-            root: the part of the source's test set that the server trains on itself.
+            root: the part of the source's test set that the server itself trains on.
             test_from: "own" cuts test shares from the clients' samples. The other ways take them from the server's test
                 set; see :func:`hanse.data.shares.borrowed`.
 
@@ -218,7 +218,7 @@ class SplitData(FederatedData):
             sizes=lengths[:, 0],
             server_validation=taken(dataset.test, held),
             server_test=server_test,
-            server_root=taken(dataset.test, kept) if len(kept) else None,
+            server_root=taken(dataset.test, kept),
             groups=partition.groups,
             names=_names(dataset, partition),
             inputs=dataset.inputs,

@@ -84,7 +84,7 @@ def server_cut(
         seed: keys the draws.
         distributions: the distribution of each test sample, if there are several.
         owner_of: ``[n]``, the client of each test sample, if it is known.
-        root: the part that becomes the root set, which the server trains on itself.
+        root: the part that becomes the root set, which the server itself trains on.
     """
     size = round(len(test) * validation)
     labels = None if num_classes is None else owner_of if test.y.ndim > 1 else test.y.numpy()

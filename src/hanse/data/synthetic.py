@@ -165,7 +165,7 @@ class GeneratedData(FederatedData):
             client_test: the part of a client's samples that is its test share, rounded down.
             client_validation: the part that is its validation share, rounded down.
             validation: the part of the global test set that becomes the server's validation set.
-            root: the part that the server trains on itself.
+            root: the part that the server itself trains on.
         """
         ends = share_ends(source.sizes(clients), client_test, client_validation)
         test = source.test(clients)
@@ -178,7 +178,7 @@ class GeneratedData(FederatedData):
             sizes=ends[:, 0],
             server_validation=taken(test, held),
             server_test=taken(test, rest),
-            server_root=taken(test, kept) if len(kept) else None,
+            server_root=taken(test, kept),
             source=source,
             ends=ends,
         )
