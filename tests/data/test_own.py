@@ -2,6 +2,7 @@
 
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from torch.utils.data import Dataset as TorchDataset
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 from hanse.base.errors import UserError
 from hanse.data import Dataset, DataSpec, Samples, build, from_arrays, from_frame, from_torch
@@ -151,6 +152,17 @@ def test_data_sets_of_pytorch() -> None:
     ):
         with pytest.raises(UserError, match=words):
             from_torch(Items(item))
+
+
+class Nothing(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+@pytest.mark.parametrize("empty", [Nothing(), TensorDataset(torch.zeros(0, 2), torch.zeros(0))])
+def test_data_sets_of_pytorch_without_items(empty: TorchDataset[Any]) -> None:
+    with pytest.raises(UserError, match="data: torch: has no items"):
+        from_torch(empty)
 
 
 def test_data_sets_of_hugging_face() -> None:

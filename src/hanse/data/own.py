@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from hanse.base.errors import UserError
@@ -86,7 +86,7 @@ def from_arrays(
 
     Args:
         x: the inputs ``[n, ...]``, numpy or tensors; a dictionary of several by name for a model that takes several
-            inputs.
+            inputs. Floats are features, whole numbers tokens (for an embedding).
         y: the targets ``[n]``; floats are regression targets, anything else are classes.
         clients: whose each sample is, ``[n]``, names or numbers; None if they belong to nobody.
         test: the share of each client's samples that becomes the test set, or ``(x, y)`` or ``(x, y, clients)``.
@@ -285,6 +285,7 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | 
     values = np.concatenate([y.reshape(-1) for y in given]) if all(len(y) for y in given) else given[0].reshape(-1)
     # -100 marks positions of a text that do not count; huge numbers are ids rather than classes, and are numbered below
     if values.dtype.kind in "iu" and len(values) and values.min() in (0, -100) and values.max() < 10 * len(values):
+        # two at least: rows of a single class are still classes, and a model needs two outputs for them
         classes = max(2, int(values.max()) + 1, rows.num_classes or 0)
         return rows, tested, classes
     try:
@@ -319,6 +320,7 @@ def _of_arrays(given: Sequence[Any], name: str) -> Rows:
 def _owners_of(clients: Any, name: str) -> NDArray[Any]:
     """Return the name of each sample's client, ``[n]``; clients numbered 0, 1, .. keep plain numbers as names."""
     values = clients.tolist() if isinstance(clients, np.ndarray | Tensor) else list(clients)
+    # v != v: only NaN differs from itself
     missing = [i for i, v in enumerate(values) if v is None or v != v]
     if missing:
         raise UserError(f"data: {name}: {len(missing)} samples have no client (the first is sample {missing[0]})")
@@ -330,8 +332,6 @@ def _owners_of(clients: Any, name: str) -> NDArray[Any]:
 
 def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
     """Return all items of a PyTorch data set."""
-    if not isinstance(dataset, IterableDataset) and len(dataset) == 0:
-        raise UserError(f"data: {name}: has no items")
     found: list[tuple[Any, Tensor]] = []
     try:
         for batch in DataLoader(dataset, batch_size=1024):
@@ -349,6 +349,8 @@ def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
         raise UserError(
             f"data: {name}: its items cannot be put together: {str(wrong).splitlines()[0][:160]}"
         ) from wrong
+    if not found:
+        raise UserError(f"data: {name}: has no items")
     if isinstance(found[0][0], Mapping):
         x: Any = {part: torch.cat([one[part] for one, _ in found]) for part in found[0][0]}
     else:
@@ -403,6 +405,7 @@ def _of_frames(frames: Sequence[Any], names: Sequence[str], target: str, feature
             what = ", ".join(other) or "another order"
             raise UserError(f"data: {name}: client '{client}': other columns than '{names[0]}' has: {what}")
     column = "client"
+    # a name that no column of the frames has
     while column in frames[0].columns:
         column = f"_{column}"
     whole = pandas.concat(
