@@ -121,6 +121,7 @@ def names_of(values: Sequence[Any], where: str, kind: str = "client") -> NDArray
     Raises:
         UserError: two clients' names would be shown alike, so that they would become one.
     """
+    # named once each: values repeat in thousands of rows
     names: dict[Any, str] = {}
     for value in values:
         if value not in names:

@@ -118,6 +118,7 @@ def _turned(samples: Samples, count: int, seed: int, share: int) -> tuple[Sample
     draw = stream(seed, "rotation", start=share)
     x = samples.x.clone()
     for d in range(count - 1, 0, -1):
+        # one of the d + 1 equal parts that are still to be made of the rest
         left, cut = stratified_split(labels[rest], len(rest), round(len(rest) / (d + 1)), draw)
         chosen, rest = rest[cut], rest[left]
         of[chosen] = d

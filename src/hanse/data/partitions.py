@@ -201,6 +201,7 @@ def dirichlet(
     mixes = label_mixes(clients, classes, alpha, seed=seed, sampler=sampler)
     wanted = client_sizes(len(labels), clients, seed=seed, law=sizes, min_samples=min_samples, total=total)
     draw = stream(seed, "partition", start=2)
+    # each class in a random order, of which clients take consecutive spans
     stock = [draw.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
     held = np.array([len(s) for s in stock], dtype=np.int64)
     left = held.copy()
@@ -247,6 +248,7 @@ def scaled_dirichlet(
         mixes = np.exp(label_mixes(clients, classes, alpha, seed=seed, sampler=sampler, attempt=attempt))
         weights = power_weights(clients, seed, attempt) if sizes == "power" else np.ones(clients)
         weights = weights / weights.sum()
+        # of each class, the part of all samples used; the scarcest one bounds how many can be
         asked = weights @ mixes
         used = float(np.divide(stock, asked, out=np.full(classes, np.inf), where=asked > 0).min())
         used = min(used, len(labels), used if total is None else total)
@@ -517,7 +519,7 @@ def pathological(labels: NDArray[np.int64], clients: int, *, classes_per_client:
     draw = stream(seed, "partition", start=5)
     has = np.zeros((clients, len(classes)), dtype=np.bool_)
     for client in range(clients):
-        # the classes dealt least so far, ties at random
+        # the classes that fewest clients have so far; ties at random, since lexsort's last key counts first
         has[client, np.lexsort((draw.random(len(classes)), has.sum(axis=0)))[:classes_per_client]] = True
     parts: list[Indices] = [[] for _ in range(clients)]
     for column, label in enumerate(classes):
@@ -576,6 +578,7 @@ def natural(
             "samples is needed"
         )
     owners = natural_owners(ids, clients, seed=seed, choose=choose, per_owner=per_owner)
+    # stable, so that an owner's samples keep their order
     order = np.argsort(ids, kind="stable")
     starts = np.searchsorted(ids[order], owners, side="left")
     ends = np.searchsorted(ids[order], owners, side="right")

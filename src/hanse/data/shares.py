@@ -44,6 +44,7 @@ def client_shares(
     shares: list[tuple[NDArray[np.int64], ...]] = []
     for client, index in enumerate(partition.train):
         order = index
+        # a client of which nothing is cut keeps its order and needs no draw
         if ends[client, 0] < len(index) and not ordered:
             order = stream(seed, "shares", client=client).permutation(index)
         shares.append(tuple(np.sort(part) for part in np.split(order, ends[client, :2])))

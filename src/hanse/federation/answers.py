@@ -137,7 +137,8 @@ def score_shares(
         data: the clients' samples.
         seed: keys the order of samples, with round and client, where a task limits their number.
     """
-    alike: dict[tuple[object, ...], list[int]] = {}  # models are the same if they lie at the same place
+    # models are the same if they lie at the same place in memory
+    alike: dict[tuple[object, ...], list[int]] = {}
     for i, (_, task) in enumerate(asked):
         m = task.models
         alike.setdefault((task.share, m.data_ptr(), m.dtype, m.device, tuple(m.shape), m.stride()), []).append(i)

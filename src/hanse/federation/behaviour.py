@@ -321,7 +321,8 @@ class Joiner(OfSome):
     """Some clients are there only from a round on.
 
     Attributes:
-        at: the first round in which the ``clients`` are there.
+        clients: their ids.
+        at: the first round in which they are there.
     """
 
     at: Annotated[int, Field(ge=0)] = 1
@@ -340,7 +341,8 @@ class Leaver(OfSome):
     """Some clients are gone from a round on.
 
     Attributes:
-        at: the first round in which the ``clients`` are gone.
+        clients: their ids.
+        at: the first round in which they are gone.
     """
 
     at: Annotated[int, Field(ge=0)] = 1
@@ -362,6 +364,7 @@ class Drift(OfSome):
     end to the other, and then stays there.
 
     Attributes:
+        clients: the ids of these clients.
         share: the part of the samples in the window, above 0 to 1.
         rounds: how many rounds the window takes to reach the other end.
     """
@@ -404,6 +407,7 @@ class Attacker(OfSome):
     """Some clients send something else instead of the models that they trained (iPFL section E.4, 6.2).
 
     Attributes:
+        clients: the ids of the attackers.
         kind: what they send. "random" is a random model, drawn anew each round, with the spread of the one that was
             sent. The others change the update, which is what training changed: "shuffle" its elements, "flip" its sign,
             the "same" value at each element, "gaussian" noise.
@@ -512,6 +516,7 @@ class Liar(OfSome):
     """Some clients report something else than what is true.
 
     Attributes:
+        clients: the ids of the liars.
         size: a factor of the number of samples reported beside each update.
         cost: a factor of the cost declared where a market asks for it (iPFL Table 4).
         eagerness: a factor of the eagerness declared there.

@@ -78,6 +78,7 @@ def heard(
     asked = {r.client: r for r in requests}
     sound: dict[int, port.Reply] = {}
     refusals: list[tuple[int, str]] = []
+    # by client: in which order they arrived makes no difference
     for reply in sorted(replies, key=lambda r: r.client):
         client = reply.client
         if client not in asked:
@@ -90,6 +91,7 @@ def heard(
             refusals.append((client, reason))
     spoke = {reply.client for reply in replies}
     refusals += [(c, "no reply") for c in asked if c not in spoke]
+    # a client that still trains has not been refused
     waited = {reply.client for reply in replies if isinstance(reply.arrival, port.Arrival) and reply.arrival.open}
     info = {c.id: c for c in roster} if refusals else {}
     for client, reason in refusals:

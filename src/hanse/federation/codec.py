@@ -285,6 +285,7 @@ class _Reader:
 
     def _block(self, name: str, dtype: str) -> NDArray[Any] | None:
         """Return an array that is in the message or held, or None; refuse one of another type than the header says."""
+        # what the message brings, else what this side holds
         found = self.sent.get(name)
         if found is None:
             found = self.held.get(name)

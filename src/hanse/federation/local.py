@@ -176,6 +176,7 @@ class LocalFederation:
         jobs = [self._job(round, c, t, i) for (c, t), i in zip(seats, index, strict=True)]
         trained = unable
         lots = self._lots(round, pool, jobs)
+        # what each seat holds: the engine may be given changed copies of it, which do not count as its samples
         own = {s: (samples, job) for samples, some in lots for s, job in some.items()}
         for samples, some in self._augmented(lots):
             for lr, equal in self._rates(round, {s: seats[s][1] for s in some}).items():
@@ -281,6 +282,7 @@ class LocalFederation:
         """Return why clients cannot train a seat; a payload that many seats share is looked at once."""
         payloads = {id(t.payload): t.payload for _, t in asked if t.payload is not None}
         wrong = {key: unsound(payload, self.problem.layout) for key, payload in payloads.items()}
+        # one reason for each (client, seat) that cannot be trained
         reasons: dict[_Key, port.Result | str] = {}
         least = smallest_batch(self.problem)
         for client, task in asked:
@@ -293,6 +295,7 @@ class LocalFederation:
     def _score(self, round: int, requests: Sequence[port.Request]) -> dict[_Key, port.Result | str]:
         """Score all models that are asked for, for questions and for policies."""
         tasks = [(r.client, t) for r in requests for t in r.tasks if isinstance(t, port.Score | port.Ask)]
+        # a policy's question with models is scored like any other; its answer is given below
         asked = [(c, port.Score(t.name, t.models, t.share, t.limit)) for c, t in tasks if t.models is not None]
         found = zip(asked, score_shares(asked, self.data, self.engine, self.seed, round), strict=True)
         return {

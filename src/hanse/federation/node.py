@@ -300,10 +300,12 @@ class Node:
         request = dataclasses.replace(request, tasks=tuple(self._with_own_row(t) for t in request.tasks))
         replies = self.federation.exchange(round, [request], None, None)
         if not replies:
+            # on a network silence is said, since the server would wait for the message
             return pack(Reply(self.job.client, refused="silent"))
         reply = replies[0]
         results = tuple(self._without_own(round, request, result) for result in reply.results)
         self._keep_best(round, request, reply)
+        # what the message weighed, and when it came, is for the server to say
         answer = dataclasses.replace(reply, results=results, bytes_down=0, bytes_up=0, arrival=None)
         return pack(answer, half=self.job.half)
 
