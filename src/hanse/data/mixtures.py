@@ -233,8 +233,9 @@ def mixture(
     """Deal samples to clients so that each has its mixtures; no sample is dealt twice.
 
     Of a client's samples, the shares ``client_test`` and ``client_validation`` (rounded down) are drawn by its test
-    mixture and the rest, which it trains on, by its train mixture (papers.md P23), up to rounding. Mixtures are never
-    bent: without ``total``, as many samples are used as the scarcest distribution allows, and the rest by nobody.
+    mixture and the rest, which it trains on, by its train mixture (papers.md P23), up to rounding. Mixtures are
+    kept as they are: without ``total``, as many samples are used as the scarcest distribution allows, and the rest by
+    nobody.
 
     Args:
         pools: the sample indices of each distribution, D arrays.

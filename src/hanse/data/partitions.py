@@ -7,8 +7,8 @@ Each function here is one way to split. By size alone: :func:`iid`. By label: :f
 :func:`natural`. All to one client: :func:`pooled`. The partition "mixture" is in :mod:`hanse.data.mixtures`.
 
 An experiment reaches these through ``[data] partition`` and :func:`hanse.data.build.split`, which wraps the indices
-into a :class:`Partition`. They can also be called directly with an array of labels. Every draw comes from
-``stream(seed, "partition")``, so that the same seed gives the same split wherever it is made.
+into a :class:`Partition`. They can also be called directly with an array of labels. Every draw comes from a stream that
+the seed keys, so that the same seed gives the same split wherever it is made.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ def _with_floor(weights: NDArray[np.float64], total: int, least: int) -> NDArray
     """Return sizes in proportion to ``weights [clients]`` that sum to ``total``, none below ``least``."""
     sizes = largest_remainder(weights, total)
     low = np.zeros(len(weights), dtype=np.bool_)
+    # raising some to the floor takes from the others, of whom some may fall below it in turn
     while (sizes < least).any():
         low |= sizes < least
         sizes[low] = least
@@ -306,9 +307,9 @@ def niid(
 ) -> list[NDArray[np.int64]]:
     """Spread each class over the clients in shares ~ Dirichlet(alpha); every sample goes to one client.
 
-    Li et al. 2022 ("Federated learning on non-IID data silos"), as their code does it: a client that already holds ``n
-    / clients`` samples gets nothing of the classes that follow. The whole draw is repeated until every client has
-    ``min_samples``.
+    Li et al. 2022 ("Federated learning on non-IID data silos"), as their code does it: a client that already
+    holds an average number of samples gets nothing of the classes that follow. The whole draw is repeated until every
+    client has ``min_samples``.
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
