@@ -124,11 +124,11 @@ def test_samples_of_several_inputs_that_cannot_be_are_refused() -> None:
 
 
 class Items(TorchDataset[Any]):
-    def __init__(self, item: Any) -> None:
-        self.item = item
+    def __init__(self, item: Any, length: int = 30) -> None:
+        self.item, self.length = item, length
 
     def __len__(self) -> int:
-        return 30
+        return self.length
 
     def __getitem__(self, i: int) -> Any:
         return self.item(i)
@@ -149,9 +149,10 @@ def test_data_sets_of_pytorch() -> None:
         (lambda i: torch.ones(2), "its items must be"),
         (lambda i: {"a": torch.ones(2)}, "data.target: is needed"),
         (lambda i: (torch.ones(1 + i % 2), i), "cannot be put together"),
+        (lambda i: (torch.ones(1 + i // 1024), i), "cannot be put together"),  # from one batch to the next
     ):
         with pytest.raises(UserError, match=words):
-            from_torch(Items(item))
+            from_torch(Items(item, 1030))
 
 
 class Nothing(IterableDataset[Any]):
@@ -294,6 +295,9 @@ def test_one_set_of_samples_is_not_read_from_several() -> None:
     assert (len(samples), classes) == (40, 2)
     assert lines_of(as_samples, from_arrays(x, y), None, "validation") == [
         "data: validation: is a Dataset of several sets; give one of them, such as its test set"
+    ]
+    assert lines_of(as_dataset, {"a": from_arrays(x, y)}) == [
+        "data: client 'a': is a Dataset of several sets; give one of them, such as its test set"
     ]
 
 

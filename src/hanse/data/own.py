@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, first_line
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
 from hanse.data.frames import LISTED, Features, Rows, is_frame, name_of, names_of, of_frame, rows_of
@@ -229,10 +229,6 @@ def as_samples(given: Any, target: str | None, name: str) -> tuple[Samples, int 
     Raises:
         UserError: another form, or samples that cannot be used.
     """
-    if isinstance(given, Dataset) or (is_hugging_face(given) and isinstance(given, Mapping)):
-        raise UserError(
-            f"data: {name}: is a {type(given).__name__} of several sets; give one of them, such as its test set"
-        )
     rows, _, classes = _encoded(_any(given, target, None, None, name), None, f"data: {name}")
     samples = _samples(rows, f"data: {name}", classes)
     if len(samples) == 0:
@@ -244,7 +240,11 @@ def as_samples(given: Any, target: str | None, name: str) -> tuple[Samples, int 
 
 
 def _any(given: Any, target: str | None, client: str | None, features: Features | None, name: str) -> Rows:
-    """Return the samples of any form but a Hugging Face ``DatasetDict``; of a dictionary, those of all its clients."""
+    """Return the samples of any form that is one set; of a dictionary, those of all its clients."""
+    if isinstance(given, Dataset) or (is_hugging_face(given) and isinstance(given, Mapping)):
+        raise UserError(
+            f"data: {name}: is a {type(given).__name__} of several sets; give one of them, such as its test set"
+        )
     if is_frame(given):
         return of_frame(given, _needed(target, name), client, features, name)
     if is_hugging_face(given):
@@ -345,17 +345,15 @@ def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
                     "with data.target among their keys"
                 )
             found.append((batch[0], batch[1]))
+        if not found:
+            raise UserError(f"data: {name}: has no items")
+        if isinstance(found[0][0], Mapping):
+            x: Any = {part: torch.cat([one[part] for one, _ in found]) for part in found[0][0]}
+        else:
+            x = torch.cat([one for one, _ in found])
+        return Rows(x, torch.cat([y for _, y in found]))
     except (RuntimeError, TypeError) as wrong:
-        raise UserError(
-            f"data: {name}: its items cannot be put together: {str(wrong).splitlines()[0][:160]}"
-        ) from wrong
-    if not found:
-        raise UserError(f"data: {name}: has no items")
-    if isinstance(found[0][0], Mapping):
-        x: Any = {part: torch.cat([one[part] for one, _ in found]) for part in found[0][0]}
-    else:
-        x = torch.cat([one for one, _ in found])
-    return Rows(x, torch.cat([y for _, y in found]))
+        raise UserError(f"data: {name}: its items cannot be put together: {first_line(wrong)}") from wrong
 
 
 def _of_clients(given: Mapping[Any, Any], target: str | None, features: Features | None, name: str) -> Rows:
