@@ -49,7 +49,7 @@ from hanse.data.synthetic import GeneratedData, Synthetic
 def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | None]:
     """Read data of the user's own, and settle what they decide in the spec.
 
-    Where the data say whose each sample is, the partition is "natural" unless the spec names one, and a natural
+    Where the data name the client of each sample, the partition is "natural" unless the spec names one, and a natural
     partition takes all of these owners unless the spec says how many clients there are. The name and the digest of data
     that are given as an object are written into the spec, so that a run that is resumed can tell whether it gets the
     same data.
@@ -187,10 +187,12 @@ def with_next_owners(dataset: Dataset, spec: DataSpec) -> Dataset:
     Shakespeare (10 roles after 10).
 
     Raises:
-        UserError: the source does not say whose its samples are, or has too few owners.
+        UserError: the source does not say which client a sample belongs to, or has too few owners.
     """
     if dataset.client_of is None:
-        raise UserError(f"data.test_owners = 'next': source '{dataset.name}' does not say whose its samples are")
+        raise UserError(
+            f"data.test_owners = 'next': source '{dataset.name}' does not say which client a sample belongs to"
+        )
     both = dataset.client_of, np.zeros(0, np.int64) if dataset.test_client_of is None else dataset.test_client_of
     ids = np.concatenate(both)
     owners = natural_owners(**_options(natural_owners, dataset, spec, ids=ids))
@@ -300,7 +302,7 @@ def _natural(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
     ids = dataset.client_of if spec.ids is None else _read_ids(Path(spec.ids).expanduser())
     if ids is None:
         raise UserError(
-            f"partition = 'natural': source '{dataset.name}' does not say whose its samples are; "
+            f"partition = 'natural': source '{dataset.name}' does not say which client a sample belongs to; "
             "give data.ids, a .npy file with a client id for each train sample"
         )
     parts = natural(**_options(natural, dataset, spec, labels=labels, ids=ids))

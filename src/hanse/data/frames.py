@@ -1,8 +1,8 @@
 """A pandas DataFrame read as samples of its clients, or refused in words of the table.
 
 :func:`of_frame` is the way in, called by :mod:`hanse.data.own`. The smaller functions that name clients and describe
-rows are used for the other forms of own data too, so that all messages sound alike. pandas itself is not imported: who
-has a frame has it.
+rows are used for the other forms of own data too, so that all messages sound alike. pandas itself is not imported:
+whoever has a frame has installed it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Rows:
     Attributes:
         x: inputs ``[n, ...]``, or several by name.
         y: targets ``[n, ...]``, numbers or labels of any kind.
-        owner: ``[n]``, the name of each row's client; None if the rows belong to nobody.
+        owner: ``[n]``, the name of each row's client; None if they are not given.
         num_classes: the number of classes, if it is known beforehand.
     """
 

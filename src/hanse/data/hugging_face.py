@@ -1,8 +1,8 @@
 """A Hugging Face data set read as samples of its clients.
 
 A data set of plain columns is read as a frame (:mod:`hanse.data.frames`); one with lists or images is read column by
-column, since a frame would hold Python objects. The library ``datasets`` is not imported: who has such a data set has
-it.
+column, since a frame would hold Python objects. The library ``datasets`` is not imported: whoever has such a
+data set has installed it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _images(values: Any, where: str) -> NDArray[Any]:
     """Return a column of arrays of one size; images of bytes as float32 ``[n, channels, height, width]`` in 0 to 1."""
     array = np.asarray(values)
     if array.dtype == object:
-        raise UserError(f"{where}: its rows are arrays of several sizes: pad or cut them, so that all are alike")
+        raise UserError(f"{where}: its rows are arrays of several sizes: pad or cut them to one size")
     if array.dtype == np.uint8 and array.ndim in (3, 4):
         array = array[:, None] if array.ndim == 3 else array.transpose(0, 3, 1, 2)
         return np.ascontiguousarray(array, dtype=np.float32) / np.float32(255)

@@ -1,6 +1,6 @@
 """Sources with clients of their own, read from files: plays, handwritten characters, pictures.
 
-Each reader returns a :class:`hanse.data.dataset.Dataset` that says whose each sample is, for the partition "natural".
+Each reader returns a :class:`hanse.data.dataset.Dataset` with the client of each sample, for the partition "natural".
 :func:`shakespeare` and :func:`shakespeare_next`: every speaking role is a client that learns to predict the next
 character of its lines. :func:`femnist`: characters by the people who wrote them, in LEAF's format (Caldas et al. 2018).
 :func:`pacs` (Li et al. 2017): pictures of seven kinds of things in four styles, where each style is a client.

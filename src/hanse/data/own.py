@@ -5,9 +5,9 @@ data set and :func:`from_hugging_face` a Hugging Face data set. Each returns a :
 :func:`as_dataset` takes any of these forms, and a dictionary with one of them for each client; ``hanse.run(...,
 data=...)`` goes through it.
 
-A table has a column to be predicted and, if it holds data of several clients, a column that says whose each row is.
+A table has a column to be predicted and, if it holds data of several clients, a column with the client of each row.
 What cannot be trained on is refused here, in words of the table: the column, the client, how many rows. pandas and
-Hugging Face's ``datasets`` are not imported: who has such an object has the library.
+Hugging Face's ``datasets`` are not imported: whoever has such an object has installed the library.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def from_frame(
     Args:
         target: the column to be predicted. Floats are regression targets; anything else (whole numbers, strings, true
             or false) are classes, numbered in their order.
-        client: the column that says whose a row is; each of its values is a client, in their order. None: the rows
-            belong to nobody, and ``[data] partition`` deals them out.
+        client: the column with the client of each row; each of its values is a client, in their order. None: the rows
+            belong to no client yet, and ``[data] partition`` deals them out.
         features: columns of numbers, or lists of them by the name of an input for a model that takes several. None: all
             the other columns.
         test: another frame with the same columns; or the share of each client's rows that becomes the test set, from 0
@@ -88,7 +88,7 @@ def from_arrays(
         x: the inputs ``[n, ...]``, numpy or tensors; a dictionary of several by name for a model that takes several
             inputs. Floats are features, whole numbers tokens (for an embedding).
         y: the targets ``[n]``; floats are regression targets, anything else are classes.
-        clients: whose each sample is, ``[n]``, names or numbers; None if they belong to nobody.
+        clients: the client of each sample, ``[n]``, names or numbers; None for ``[data] partition`` to deal them out.
         test: the share of each client's samples that becomes the test set, or ``(x, y)`` or ``(x, y, clients)``.
         min_samples: the fewest samples that a client may have.
         seed: draws which samples are held out for testing.
@@ -160,7 +160,7 @@ def from_hugging_face(
     Args:
         dataset: the data set, or its splits; "test" is the test set unless ``test`` is a data set itself.
         target: the column to be predicted.
-        client: the column that says whose a row is, or None.
+        client: the column with the client of each row, or None.
         features: as in :func:`from_frame`.
         test: a share of each client's rows, or another data set with the same columns.
         min_samples: the fewest rows that a client may have.
@@ -310,9 +310,7 @@ def _of_arrays(given: Sequence[Any], name: str) -> Rows:
     try:
         x = {part: array_of(one) for part, one in x.items()} if isinstance(x, Mapping) else array_of(x)
     except ValueError:  # lists of several lengths
-        raise UserError(
-            f"data: {name}: its samples are of several lengths: pad or cut them, so that all are alike"
-        ) from None
+        raise UserError(f"data: {name}: its samples are of several lengths: pad or cut them to one length") from None
     owner = None if clients is None else _owners_of(clients, name)
     return Rows(x, y, owner)
 
@@ -365,7 +363,7 @@ def _of_clients(given: Mapping[Any, Any], target: str | None, features: Features
     if len(set(names)) < len(names):
         raise UserError(f"data: {name}: two clients have the same name: {max(names, key=names.count)!r}")
     frames = all(map(is_frame, given.values()))
-    # one table, so that classes are numbered alike and messages say whose a row is
+    # one table, so that all clients' classes have the same numbers, and messages name the client of a row
     if frames:
         return _of_frames(list(given.values()), names, _needed(target, name), features, name)
     for client, own in zip(names, given.values(), strict=True):

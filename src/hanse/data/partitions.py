@@ -555,7 +555,7 @@ def natural(
 
     Args:
         labels: one entry a sample, ``[n]``; they are classes where ``per_owner_alpha`` is given.
-        ids: whose each sample is, integers ``[n]``. Clients are numbered in the order of the sorted ids.
+        ids: the owner of each sample, integers ``[n]``. Clients are numbered in the order of the sorted ids.
         clients: how many clients there are in the end; None for all. See :func:`natural_owners` for who is left out.
         seed: keys all draws.
         choose: which owners take part where not all do: "random" or "largest".
@@ -619,7 +619,7 @@ def natural_owners(
     """Return the sorted ids of the natural clients that take part, ``[m]``.
 
     Args:
-        ids: whose each sample is, ``[n]``.
+        ids: the owner of each sample, ``[n]``.
         clients: the number of clients wanted, a multiple of ``per_owner``; None for all owners.
         seed: keys the random choice.
         choose: "random" from the seed, or "largest": those with most samples, ties to the lower id.

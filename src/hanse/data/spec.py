@@ -46,7 +46,7 @@ class DataSpec(BaseModel):
     partition: PartitionName = Field(
         "dirichlet",
         description="how the train samples are split over the clients; the default is natural for synthetic, and for "
-        "own data that say whose each sample is",
+        "own data with a client for each sample",
     )
     clients: int = Field(
         20,
@@ -191,7 +191,7 @@ class DataSpec(BaseModel):
         512, ge=2, description="instructions: tokens of the window; longer ones are cut, and the run notes how many"
     )
     target: str | None = Field(None, description="own data, tables: the column to be predicted")
-    client_column: str | None = Field(None, description="own data, tables: the column that says whose a row is")
+    client_column: str | None = Field(None, description="own data, tables: the column with the client of each row")
     features: list[str] | dict[str, list[str]] | None = Field(
         None,
         description="own data, tables: the columns of features (default: all others), or lists of them by the name of "

@@ -46,7 +46,7 @@ class Table:
     Attributes:
         place: its R package and its name in it.
         sha256: of its file.
-        client: the column that says whose a row is.
+        client: the column with the owner of each row, who becomes a client.
         owner: what such an owner is called, such as "state".
         label: returns the class of each row, false or true.
         numbers: columns of numbers.

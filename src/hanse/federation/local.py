@@ -52,9 +52,9 @@ class LocalFederation:
     seed: int
     _: KW_ONLY
     behaviours: Sequence[Behaviour] = ()
-    policy: Any = field(default_factory=Loyal)  # what a client decides for itself (see hanse.federation.policy)
-    profiles: Sequence[Mapping[str, Any]] = ()  # one a client, or none at all (see hanse.federation.profiles)
-    secret: bytes = field(default=b"", repr=False)  # the participant's own, on a network (see hanse.federation.node)
+    policy: Any = field(default_factory=Loyal)
+    profiles: Sequence[Mapping[str, Any]] = ()
+    secret: bytes = field(default=b"", repr=False)
     _clients: port.Roster = field(init=False, repr=False)
     _traffic: Traffic = field(default_factory=Traffic, init=False, repr=False)
 
