@@ -20,7 +20,8 @@ from hanse.data.sources import GENERATED, SOURCES, Scale
 
 OBJECT = "object"
 """The source of data that are given as an object."""
-OWN = ("target", "client_column", "features", "object", "fingerprint")  # keys that own data alone have
+# keys that are for the user's own data alone
+OWN = ("target", "client_column", "features", "object", "fingerprint")
 
 PartitionName = Literal["iid", "dirichlet", "niid", "mixture", "cluster", "skew", "pathological", "natural", "pooled"]
 
@@ -75,6 +76,7 @@ class DataSpec(BaseModel):
     classes_per_client: int | None = Field(
         None, ge=1, description="pathological (default 2), skew (default 5): number of classes of each client"
     )
+    # the partition "mixture"
     mix: str = Field(
         "10:90",
         description="mixture: 'a:b' (a client's main distribution has b %), 'linear' (client k of N has (k + 0.5) / N "
@@ -101,9 +103,11 @@ class DataSpec(BaseModel):
     class_groups: list[list[int]] | None = Field(
         None, description="mixture: the classes of each distribution; other classes are not used"
     )
+    # the partition "cluster"
     clusters: int = Field(3, ge=1, description="cluster: number of clusters of clients")
     alpha_between: float = Field(0.1, gt=0, description="cluster: Dirichlet concentration between clusters")
     alpha_within: float = Field(10.0, gt=0, description="cluster: Dirichlet concentration inside a cluster")
+    # how many samples the clients have
     samples_per_client: int | None = Field(
         None,
         ge=1,
@@ -119,6 +123,7 @@ class DataSpec(BaseModel):
         None,
         description="iid, dirichlet, mixture: 'power' (the default of dirichlet) or 'equal' (of the others)",
     )
+    # what is kept for testing and validation, by clients and by the server
     client_test: float = Field(
         0.0, ge=0, lt=1, description="share of each client's own samples that it keeps for testing"
     )
@@ -147,6 +152,7 @@ class DataSpec(BaseModel):
     validation_seed: int | None = Field(
         None, ge=0, description="seed of that cut of the test set; default: data.seed, so that each split has its own"
     )
+    # the partition "pooled", and ids for "natural"
     pooled_from: Literal["dirichlet"] | None = Field(
         None,
         description="pooled: only the samples that this partition gives to its clients, with its settings (alpha, "
@@ -155,6 +161,7 @@ class DataSpec(BaseModel):
     ids: str | None = Field(
         None, description="natural: path of a .npy file with one integer client id for each train sample"
     )
+    # images
     scale: Scale = Field(
         "standard",
         description="image sources: 'standard' (mean 0, deviation 1 over the train set), 'unit' (0 to 1), 'centred' "
@@ -167,6 +174,7 @@ class DataSpec(BaseModel):
         "cut back at a random place, mirrored half of the time) or 'resized-crop-flip' (a random box of 3/4 of the "
         "image or more, enlarged to its size, mirrored half of the time)",
     )
+    # the partition "natural"
     choose: Choose = Field(
         "random", description="natural: which of the source's clients take part: a 'random' choice, or the 'largest'"
     )
@@ -184,12 +192,14 @@ class DataSpec(BaseModel):
         description="natural with per_owner: each class of an owner is spread over its clients ~ Dirichlet(alpha) as "
         "in niid; default: evenly",
     )
+    # texts
     tokenizer: str = Field(
         "bytes", description="instructions: 'bytes', or a language model's tokenizer by its hub name or folder"
     )
     length: int = Field(
         512, ge=2, description="instructions: tokens of the window; longer ones are cut, and the run notes how many"
     )
+    # data of the user's own; OWN lists the keys that other sources refuse
     target: str | None = Field(None, description="own data, tables: the column to be predicted")
     client_column: str | None = Field(None, description="own data, tables: the column with the client of each row")
     features: list[str] | dict[str, list[str]] | None = Field(
@@ -209,6 +219,7 @@ class DataSpec(BaseModel):
     fingerprint: str | None = Field(
         None, description="the digest of data that were given as an object; to resume a run, give it the same data"
     )
+    # where files come from
     path: str | None = Field(None, description="folder to look for the source's file in, before HANSE_DATA")
     download: bool = Field(True, description="whether a source that is not found may be downloaded")
 

@@ -53,8 +53,8 @@ class Me:
 class Behaviour(Protocol):
     """What wraps a client: it may change what the client does and what it sends, fall silent, or keep it away.
 
-    A behaviour overrides the methods that it needs; the others leave everything as it is. Every method is told which
-    client it acts for and the round.
+    A behaviour overrides the methods that it needs; the others leave everything as it is. Every method but ``tells`` is
+    told which client it acts for and the round.
     """
 
     def present(self, me: Me, round: int) -> bool:
