@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hanse.base.errors import UserError
-from hanse.data import DataSpec, build, counts_table, parse_spec
+from hanse.data import DataSpec, build, counts_table, from_arrays, parse_spec
 from hanse.data.synthetic import TEST_SAMPLES, GeneratedData, Synthetic
 
 
@@ -97,6 +97,16 @@ def test_natural_reads_ids_from_a_file(tmp_path: Path) -> None:
         build(DataSpec(partition="natural", clients=6, ids=str(path)))
     with pytest.raises(UserError, match=r"give data\.ids"):
         build(DataSpec(partition="natural", clients=6))
+
+
+def test_ids_from_a_file_come_before_the_clients_that_a_source_has(tmp_path: Path) -> None:
+    x, y = np.zeros((40, 2)), np.arange(40) % 2
+    own = from_arrays(x, y, clients=[0, 1] * 20, test=(x, y, [0, 1] * 20))  # two clients of its own
+    np.save(tmp_path / "ids.npy", np.arange(40) % 5)
+    data = build(DataSpec(partition="natural", clients=5, ids=str(tmp_path / "ids.npy"), validation=0.0), own)
+    assert data.sizes.tolist() == [8] * 5
+    assert data.server_test is not None
+    assert len(data.server_test) == 40  # the ids say nothing of test samples: all are kept
 
 
 def test_synthetic_makes_only_the_clients_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

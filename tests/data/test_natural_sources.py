@@ -174,7 +174,7 @@ def test_the_next_largest_are_the_test_set(plays: Path) -> None:
         build(spec.model_copy(update={"clients": 3}))
     with pytest.raises(UserError, match=r"test_owners = 'next' is for partition = 'natural'"):
         parse_spec({"test_owners": "next"})
-    with pytest.raises(UserError, match="'digits' does not say whose its samples are"):
+    with pytest.raises(UserError, match="'digits' does not say which client a sample belongs to"):
         build(DataSpec(partition="natural", test_owners="next"))
 
 

@@ -2,6 +2,7 @@
 
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,11 @@ import pandas as pd
 import pytest
 import torch
 from torch.utils.data import Dataset as TorchDataset
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 from hanse.base.errors import UserError
 from hanse.data import Dataset, DataSpec, Samples, build, from_arrays, from_frame, from_torch
-from hanse.data.own import as_dataset
+from hanse.data.own import as_dataset, as_samples
 from hanse.data.samples import join
 
 HOSPITALS = ["St Mary"] * 50 + ["Hope"] * 30 + ["General"] * 20
@@ -111,8 +112,8 @@ def test_samples_of_several_inputs_that_cannot_be_are_refused() -> None:
         ({"a": x, "b": torch.zeros(4, 2)}, "3 of 'a', 4 of 'b'"),
         ({"a": torch.tensor([[2**24 + 1]])}, "whole numbers up to 16777217; allowed: 16777216"),
         ({"a": np.array(["x"])}, "numbers are needed"),
-        ({"a b": x}, "a name for each"),
-        ({}, "a name for each"),
+        ({"a b": x}, "must be one or more, named as parameters can be"),
+        ({}, "must be one or more, named as parameters can be"),
     ):
         with pytest.raises(UserError, match=words):
             join(given)
@@ -123,11 +124,11 @@ def test_samples_of_several_inputs_that_cannot_be_are_refused() -> None:
 
 
 class Items(TorchDataset[Any]):
-    def __init__(self, item: Any) -> None:
-        self.item = item
+    def __init__(self, item: Any, length: int = 30) -> None:
+        self.item, self.length = item, length
 
     def __len__(self) -> int:
-        return 30
+        return self.length
 
     def __getitem__(self, i: int) -> Any:
         return self.item(i)
@@ -148,9 +149,21 @@ def test_data_sets_of_pytorch() -> None:
         (lambda i: torch.ones(2), "its items must be"),
         (lambda i: {"a": torch.ones(2)}, "data.target: is needed"),
         (lambda i: (torch.ones(1 + i % 2), i), "cannot be put together"),
+        (lambda i: (torch.ones(1 + i // 1024), i), "cannot be put together"),  # from one batch to the next
     ):
         with pytest.raises(UserError, match=words):
-            from_torch(Items(item))
+            from_torch(Items(item, 1030))
+
+
+class Nothing(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+@pytest.mark.parametrize("empty", [Nothing(), TensorDataset(torch.zeros(0, 2), torch.zeros(0))])
+def test_data_sets_of_pytorch_without_items(empty: TorchDataset[Any]) -> None:
+    with pytest.raises(UserError, match="data: torch: has no items"):
+        from_torch(empty)
 
 
 def test_data_sets_of_hugging_face() -> None:
@@ -268,11 +281,23 @@ def test_wrong_arrays_are_refused_in_one_line() -> None:
     [line] = lines_of(as_dataset, {"a": (x, y), "b": (x[:, :2], y)})
     assert line == "data: dict: client 'b': samples of shape [2], those of 'a' are [3]"
     assert lines_of(as_dataset, (x, y), client="who")[0].startswith(
-        "data.client_column: is for tables; tuple is a tuple"
+        "data.client_column: is for tables; tuple has no columns"
     )
     assert "must be a hanse.data.Dataset, a pandas DataFrame" in lines_of(as_dataset, 3)[0]
     assert lines_of(as_dataset, frame()) == [
         "data.target: is needed for a table (DataFrame): the column to be predicted"
+    ]
+
+
+def test_one_set_of_samples_is_not_read_from_several() -> None:
+    x, y = np.zeros((40, 3)), np.arange(40) % 2
+    samples, classes = as_samples((x, y), None, "validation")
+    assert (len(samples), classes) == (40, 2)
+    assert lines_of(as_samples, from_arrays(x, y), None, "validation") == [
+        "data: validation: is a Dataset of several sets; give one of them, such as its test set"
+    ]
+    assert lines_of(as_dataset, {"a": from_arrays(x, y)}) == [
+        "data: client 'a': is a Dataset of several sets; give one of them, such as its test set"
     ]
 
 
@@ -294,7 +319,7 @@ def test_a_function_by_its_import_path_may_return_a_frame(monkeypatch: pytest.Mo
 def test_keys_of_own_data_are_refused_with_a_source_that_has_a_name() -> None:
     from hanse.data import parse_spec
 
-    with pytest.raises(UserError, match="client_column = 'x': is for own data, and source = 'digits'"):
+    with pytest.raises(UserError, match="client_column = 'x': is for your own data; source = 'digits'"):
         parse_spec({"source": "digits", "client_column": "x"})
     assert parse_spec({"target": "y"}).source == "object"
 

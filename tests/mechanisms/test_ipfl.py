@@ -373,6 +373,7 @@ def test_profiles_of_table_6() -> None:
         ({"name": "uniform", "cost": -1}, "clients.profiles.cost: -1: must be a number"),
         ({"name": "uniform", "eagerness": float("inf")}, "must be a number from 0 to 1e.15"),
         ({"name": "listed", "cost": [1.0]}, "1 entries for 5 clients"),
+        ({"name": "roles", "roles": []}, r"roles: \[\]: must name at least one role"),
         ({"name": "listed", "later": [{"client": 9, "round": 1}]}, "must have a client"),
         ({"roles": []}, "must be a name, or a table"),
     ],

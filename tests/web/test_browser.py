@@ -69,7 +69,11 @@ def market(rounds: int) -> Experiment:
 
 
 # what a chart of the page has drawn: the rows of one of its data sets, once the drawing is done
-DRAWN = "(async (place, name) => { const at = document.querySelector(place); await at.drawing; return at.view.data(name); })"
+DRAWN = """(async (place, name) => {
+    const at = document.querySelector(place);
+    await at.drawing;
+    return at.view.data(name);
+})"""
 
 
 class Audience:

@@ -1,4 +1,9 @@
-"""Augmentation: images that are changed a little, at random, each time that they are trained on."""
+"""Augmentation: images that are changed a little, at random, each time that they are trained on.
+
+``[data] augment`` names one of the ways. :class:`Augment` belongs to the data
+(:attr:`hanse.data.federated.FederatedData.augment`), and :mod:`hanse.federation.augmented` applies it to the batches of
+each training.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +25,35 @@ AREA, RATIO, TRIES = (0.75, 1.0), (3 / 4, 4 / 3), 10
 
 @dataclass(frozen=True)
 class Augment:
-    """Changes images ``[n, C, H, W]`` by name; ``black [C]`` is what a black pixel is in each channel (empty: 0)."""
+    """Changes images ``[n, C, H, W]``.
+
+    Attributes:
+        name: how, one of the keys of ``[data] augment``.
+        black: ``[C]``, the value of a black pixel in each channel, which padding uses. Empty: 0.
+    """
 
     name: AugmentName
     black: tuple[float, ...] = ()
 
     def __call__(self, x: Tensor, draw: np.random.Generator) -> Tensor:
-        """Return changed copies; what is drawn depends on the number of images and their size alone."""
+        """Return changed copies of images ``x [n, C, H, W]``.
+
+        What is drawn from ``draw`` depends on the number of images and their size alone, not on what they show.
+        """
         black = torch.tensor(self.black or (0.0,) * x.shape[1], dtype=x.dtype)
         return _AUGMENTS[self.name](x, black, draw)
 
 
 def crop_flip(x: Tensor, black: Tensor, draw: np.random.Generator) -> Tensor:
-    """Pad each image by 4 black pixels, cut its size out at a uniform place, and mirror it with probability 1/2.
+    """Return images cut at a uniform place out of padded ones, and mirrored with probability 1/2.
 
-    So iPFL's public code trains on Fashion-MNIST.
+    Padding is 4 black pixels on each side, and the cut has the image's size. iPFL's public code trains so on
+    Fashion-MNIST.
+
+    Args:
+        x: the images, ``[n, C, H, W]``.
+        black: the value of a black pixel, ``[C]``.
+        draw: all draws come from it.
     """
     n, channels, height, width = x.shape
     top, left = draw.integers(0, 2 * PADDING + 1, size=(2, n))
@@ -47,10 +66,11 @@ def crop_flip(x: Tensor, black: Tensor, draw: np.random.Generator) -> Tensor:
 
 
 def resized_crop_flip(x: Tensor, black: Tensor, draw: np.random.Generator) -> Tensor:
-    """Cut a box of 3/4 to all of each image's area and 3:4 to 4:3 in shape, make it as large as the image (bilinear),
-    and mirror it with probability 1/2. A box that does not fit is drawn again, up to ten times; then it is the image.
+    """Return a random box of each image, enlarged to the image's size (bilinear) and mirrored with probability 1/2.
 
-    So iPFL's public code trains on PACS, where it cuts from the pictures as published; here they are smaller already.
+    A box has 3/4 to all of the image's area and a shape of 3:4 to 4:3. One that does not fit is drawn again, up to ten
+    times; then it is the whole image. iPFL's public code trains so on PACS, where it cuts from the pictures as
+    published; here they are smaller already. The arguments are those of :func:`crop_flip`; ``black`` is not used.
     """
     n, _, height, width = x.shape
     tall, wide = _boxes(n, height, width, draw)

@@ -1,8 +1,12 @@
-"""From a :class:`DataSpec` to the data of a federation."""
+"""From a :class:`DataSpec` to the data of a federation.
+
+:func:`build` is the way in: it loads the source, splits it and cuts the server's sets. Its steps are functions of their
+own. :func:`with_own` reads data of the user's own; a run calls it first, to record what these data decide.
+:func:`prepared` brings a data set into the form that its partition needs, and :func:`split` makes the partition.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,11 +22,12 @@ from hanse.base.errors import UserError
 from hanse.data.augment import Augment
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, SplitData, unfinite
-from hanse.data.fingerprint import of_samples
+from hanse.data.fingerprint import of_samples, of_text
 from hanse.data.mixtures import inverse, mixes, mixture, with_distributions
 from hanse.data.natural import TextOptions
 from hanse.data.own import as_dataset
 from hanse.data.partitions import (
+    Indices,
     Partition,
     cluster,
     dirichlet,
@@ -42,11 +47,21 @@ from hanse.data.synthetic import GeneratedData, Synthetic
 
 
 def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | None]:
-    """Return own data, ``given`` as an object or by the spec's import path, and the spec as they settle it; of a source
-    with a name, the spec and None.
+    """Read data of the user's own, and settle what they decide in the spec.
 
-    Where nothing is said, clients that the data name are the clients, all of them. The name and the digest of an object
-    are written into the spec. Raises UserError.
+    Where the data name the client of each sample, the partition is "natural" unless the spec names one, and a natural
+    partition takes all of these owners unless the spec says how many clients there are. The name and the digest of data
+    that are given as an object are written into the spec, so that a run that is resumed can tell whether it gets the
+    same data.
+
+    Args:
+        given: the data as an object, in any form of :mod:`hanse.data.own`; None to follow the spec's import path.
+
+    Returns:
+        The spec with these settings, and the data set; for a source with a name, the spec as it is and None.
+
+    Raises:
+        UserError: the spec needs an object that was not given, or the data cannot be used.
     """
     if given is not None:
         spec = spec.model_copy(update={"source": OBJECT})
@@ -71,10 +86,10 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
         seed=spec.seed,
         name=spec.source if spec.source != OBJECT else spec.object or "",
     )
+    # what the data decide, where the user has said nothing
     changed: dict[str, Any] = {}
     if spec.source == OBJECT:
-        both = of_samples(dataset.train) + of_samples(dataset.test)
-        digest = hashlib.blake2b(both.encode(), digest_size=8).hexdigest()
+        digest = of_text(of_samples(dataset.train) + of_samples(dataset.test))
         changed = {"object": dataset.name[:200], "fingerprint": digest}
     said, owners = spec.model_fields_set, dataset.client_of
     if owners is not None and "partition" not in said:
@@ -86,10 +101,28 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
 
 
 def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
-    """Load (or register, if generated) the source, split it over the clients and cut the server's sets.
+    """Load the source that a spec names, split it over the clients and cut the server's sets.
 
-    The same spec gives the same data, bit for bit. A ``dataset`` that is given is that of the spec, loaded. Raises
-    UserError with one line that names what cannot be done.
+    The same spec gives the same data, bit for bit. A generated source only registers its clients; their samples are
+    made when they are asked for.
+
+    Args:
+        spec: source, partition and shares.
+        dataset: the data set of this spec, if it is loaded already.
+
+    Raises:
+        UserError: one line that names what cannot be done.
+
+    Example:
+        >>> from hanse.data import DataSpec, build
+        >>> data = build(DataSpec(source="digits", partition="iid", clients=5, client_test=0.2))
+        >>> data.sizes.tolist()  # train samples of each client, beside the fifth that it tests on
+        [208, 208, 208, 208, 208]
+        >>> len(data.server_validation), len(data.server_test)
+        (250, 250)
+        >>> pool, index = data.pool([0, 3], "test")  # the test shares of clients 0 and 3
+        >>> [len(pool.take(own)) for own in index]
+        [52, 51]
     """
     if dataset is None:
         spec, dataset = with_own(spec)
@@ -131,28 +164,35 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
 def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:
     """Return the data set as the partition needs it.
 
-    A mixture needs its distributions told apart; with natural clients, the test set keeps to those that take part.
+    A mixture needs its distributions told apart. With natural clients, the test set keeps only samples of those who
+    take part, unless the spec brings ids of its own, which say nothing about the test set.
     """
     if spec.test_owners == "next":
         return with_next_owners(dataset, spec)
-    if spec.partition == "natural" and dataset.client_of is not None and dataset.test_client_of is not None:
-        owners = natural_owners(**_options(natural_owners, dataset, spec, ids=dataset.client_of))
-        kept = np.flatnonzero(np.isin(dataset.test_client_of, owners))
-        return dataset if spec.ids is not None else dataset.keep_test(kept)
-    if spec.partition != "mixture":
+    if spec.partition == "mixture":
+        return with_distributions(dataset, spec.distributions, spec.num_distributions, spec.class_groups, spec.seed)
+    if spec.partition != "natural" or spec.ids is not None:
         return dataset
-    return with_distributions(dataset, spec.distributions, spec.num_distributions, spec.class_groups, spec.seed)
+    if dataset.client_of is None or dataset.test_client_of is None:
+        return dataset
+    owners = natural_owners(**_options(natural_owners, dataset, spec, ids=dataset.client_of))
+    return dataset.keep_test(np.flatnonzero(np.isin(dataset.test_client_of, owners)))
 
 
 def with_next_owners(dataset: Dataset, spec: DataSpec) -> Dataset:
-    """Return the data set whose train samples are all that those who take part have in either set, and whose test
-    samples are all those of as many others: the largest that do not take part.
+    """Return the data set with other owners in its test set than in its train set.
 
-    iPFL's public code tests so on FEMNIST (the 20 writers after the 20 largest) and Shakespeare (10 roles after 10).
-    Raises UserError for a source without owners, or with too few.
+    Those who take part train on all that they have in either set. The test set is all samples of as many others: the
+    largest that do not take part. iPFL's public code tests so on FEMNIST (the 20 writers after the 20 largest) and
+    Shakespeare (10 roles after 10).
+
+    Raises:
+        UserError: the source does not say which client a sample belongs to, or has too few owners.
     """
     if dataset.client_of is None:
-        raise UserError(f"data.test_owners = 'next': source '{dataset.name}' does not say whose its samples are")
+        raise UserError(
+            f"data.test_owners = 'next': source '{dataset.name}' does not say which client a sample belongs to"
+        )
     both = dataset.client_of, np.zeros(0, np.int64) if dataset.test_client_of is None else dataset.test_client_of
     ids = np.concatenate(both)
     owners = natural_owners(**_options(natural_owners, dataset, spec, ids=ids))
@@ -179,7 +219,15 @@ def with_next_owners(dataset: Dataset, spec: DataSpec) -> Dataset:
 
 
 def split(dataset: Dataset, spec: DataSpec) -> Partition:
-    """Return the partition of a data set's train samples that the spec asks for. Raises UserError."""
+    """Return the partition of a data set's train samples that the spec asks for.
+
+    Args:
+        dataset: the data set. For a mixture it must have gone through :func:`prepared`, except for one by classes.
+        spec: its ``partition``, ``clients``, ``seed`` and the settings of that partition are used.
+
+    Raises:
+        UserError: the partition needs class labels and there are none, or it cannot be made of these samples.
+    """
     classes = dataset.num_classes
     labels = dataset.train.y.numpy()
     if (classes is None or labels.ndim > 1) and spec.partition in _BY_LABEL:
@@ -193,18 +241,20 @@ def split(dataset: Dataset, spec: DataSpec) -> Partition:
 def _partition(
     dataset: Dataset, indices: Sequence[NDArray[np.int64]], groups: NDArray[np.int64] | None = None
 ) -> Partition:
+    """Return indices as a :class:`Partition`, with labels where each sample has one class."""
     by_class = dataset.num_classes is not None and dataset.train.y.ndim == 1
     labels = dataset.train.y.numpy() if by_class else None
     return Partition(tuple(indices), labels, dataset.num_classes if by_class else None, groups)
 
 
 _Labels = NDArray[np.int64]
-_Indices = list[NDArray[np.int64]]
 
 
 def _options(deal: Callable[..., Any], dataset: Dataset, spec: DataSpec, **given: Any) -> dict[str, Any]:
-    """Return what a partition takes of what is ``given``, the data set and the spec, by the names of its parameters;
-    it has its own defaults where nothing is said.
+    """Return the keyword arguments of a partition function: those of its parameters that something sets.
+
+    They come from ``given``, the data set and the spec, by name. A parameter that nothing sets is left out, so that the
+    function's own default holds.
     """
     total = None if spec.samples_per_client is None else spec.clients * spec.samples_per_client
     known = {**dict(spec), "total": total, "num_classes": dataset.num_classes, "ordered": dataset.ordered, **given}
@@ -212,21 +262,23 @@ def _options(deal: Callable[..., Any], dataset: Dataset, spec: DataSpec, **given
 
 
 def _dealt(
-    deal: Callable[..., _Indices | tuple[_Indices, NDArray[np.int64]]],
+    deal: Callable[..., Indices | tuple[Indices, NDArray[np.int64]]],
     dataset: Dataset,
     labels: _Labels,
     spec: DataSpec,
 ) -> Partition:
-    """Deal by labels alone; some partitions come with groups of clients."""
+    """Return the partition of a function that needs labels alone; some return groups of clients beside the indices."""
     dealt = deal(**_options(deal, dataset, spec, labels=labels))
     return _partition(dataset, *dealt) if isinstance(dealt, tuple) else _partition(dataset, dealt)
 
 
 def _dirichlet(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
+    """Return the Dirichlet partition, which uses all samples or keeps every mix as drawn."""
     return _dealt(dirichlet if spec.use_all else scaled_dirichlet, dataset, labels, spec)
 
 
 def _pooled(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
+    """Return one client with all samples, or with those that another partition would hand out."""
     if spec.pooled_from is None:
         return _dealt(pooled, dataset, labels, spec)
     apart = split(dataset, spec.model_copy(update={"partition": spec.pooled_from}))
@@ -234,6 +286,7 @@ def _pooled(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
 
 
 def _mixture(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
+    """Return the partition of mixtures; a client's group is the distribution that it trains on most."""
     sources = prepared(dataset, spec).distributions if dataset.distributions is None else dataset.distributions
     assert sources is not None  # prepared sees to it
     pools = [np.flatnonzero(sources.train == d) for d in range(len(sources.names))]
@@ -245,10 +298,11 @@ def _mixture(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
 
 
 def _natural(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
+    """Return the partition by the source's owners, or by the user's file of ids."""
     ids = dataset.client_of if spec.ids is None else _read_ids(Path(spec.ids).expanduser())
     if ids is None:
         raise UserError(
-            f"partition = 'natural': source '{dataset.name}' does not say whose its samples are; "
+            f"partition = 'natural': source '{dataset.name}' does not say which client a sample belongs to; "
             "give data.ids, a .npy file with a client id for each train sample"
         )
     parts = natural(**_options(natural, dataset, spec, labels=labels, ids=ids))
@@ -259,6 +313,7 @@ def _natural(dataset: Dataset, labels: _Labels, spec: DataSpec) -> Partition:
 
 
 def _read_ids(path: Path) -> NDArray[np.int64]:
+    """Return the array of a ``.npy`` file; pickled objects are refused."""
     try:
         ids = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -268,6 +323,7 @@ def _read_ids(path: Path) -> NDArray[np.int64]:
     return ids
 
 
+# how each partition is made, by the name that the spec has for it
 _SPLITS: Mapping[str, Callable[[Dataset, _Labels, DataSpec], Partition]] = {
     "iid": partial(_dealt, iid),
     "dirichlet": _dirichlet,
@@ -279,4 +335,5 @@ _SPLITS: Mapping[str, Callable[[Dataset, _Labels, DataSpec], Partition]] = {
     "natural": _natural,
     "pooled": _pooled,
 }
+# partitions that need one class label a sample
 _BY_LABEL = frozenset({"dirichlet", "niid", "cluster", "skew", "pathological"})

@@ -1,4 +1,10 @@
-"""A data set: train and test samples with what a model and a partition need to know about them."""
+"""A data set: train and test samples, with what a model and a partition need to know about them.
+
+Every source, and every form in which users bring their own data, ends as a :class:`Dataset`. It is checked when it is
+made, so that later code can rely on shapes, types and label ranges. The functions below it are the small tools that
+several sources share: scaling images, rounding shares to whole numbers of samples, and a split that keeps the share of
+each class.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +23,15 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Distributions:
-    """Which of several distributions each sample was drawn from: ``train [n_train]`` and ``test [n_test]`` hold its
-    number, an index into ``names``; -1: none of them.
+    """Which of several distributions each sample was drawn from.
+
+    A source has these where its samples come in kinds that differ (drawing styles, upper and lower case); the partition
+    "mixture" gives every client its own mix of them.
+
+    Attributes:
+        names: what each distribution is called.
+        train: ``[n_train]``, int64 index into ``names`` of each train sample; -1 for a sample that is in none.
+        test: ``[n_test]``, the same for the test samples.
     """
 
     names: tuple[str, ...]
@@ -28,20 +41,28 @@ class Distributions:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Train and test samples of one source.
+    """Train and test samples of one source, before they are split over clients.
 
-    ``num_classes``: labels are int64 0..num_classes-1; ``None`` for regression (float32 targets). Samples may be given
-    as numpy arrays (see :func:`hanse.data.samples.as_tensors`).
-    ``input_shape``: the shape of one input, without the sample axis. Of samples of several inputs (``Samples`` made
-    with a dictionary) it becomes the width of a row that holds them all, whatever is given.
-    ``note``: what a reader of the results must know, such as "the split is not the official one".
-    ``client_of [n_train]``: the client of each train sample, int64, if the source comes with clients.
-    ``test_client_of [n_test]``: the same of each test sample; ``client_names``: what the clients are called.
-    ``ordered``: a client's samples are in order of time, so that its test share is cut from the end.
-    ``black``: what a black pixel of the images is in each channel (empty: 0); augmentation fills with it.
-    ``distributions``: which distribution each sample comes from, where there are several.
+    Samples may be given as numpy arrays or tensors (see :func:`hanse.data.samples.as_tensors` for the types); they are
+    stored as tensors.
 
-    Raises :class:`hanse.base.errors.UserError` where these contradict each other.
+    Attributes:
+        name: what the source is called in messages and records.
+        train: the samples that are dealt out to clients; at least one.
+        test: the samples that the server holds back; may be empty.
+        num_classes: labels are int64 from 0 to ``num_classes - 1``; None for regression, with float32 targets.
+        input_shape: the shape of one input, without the sample axis. Of samples that have several inputs (``Samples``
+            made with a dictionary) it becomes the width of the row that holds them all, whatever is given.
+        note: what a reader of the results must know, such as "the split is not the official one".
+        client_of: ``[n_train]``, int64, the client of each train sample, if the source comes with clients.
+        distributions: which distribution each sample comes from, if there are several.
+        test_client_of: ``[n_test]``, the client of each test sample; -1 where that client has no train samples.
+        client_names: the names of the clients, indexed by the numbers in ``client_of``.
+        ordered: a client's samples are in order of time, so that its test share is cut from the end.
+        black: the value of a black pixel in each channel, after scaling; augmentation pads with it. Empty: 0.
+
+    Raises:
+        UserError: the fields contradict each other, a label is out of range, or there are no train samples.
     """
 
     name: str
@@ -85,11 +106,15 @@ class Dataset:
 
     @property
     def inputs(self) -> Inputs:
-        """How several inputs lie in a sample's row; nothing if samples have one input."""
+        """How several inputs lie in a sample's row; empty if samples have one input."""
         return self.train.inputs
 
     def keep_test(self, kept: NDArray[np.int64]) -> Dataset:
-        """Return the data set with these test samples only; itself if they are all."""
+        """Return the data set with only some of its test samples; itself if all are kept.
+
+        Args:
+            kept: positions in the test set, ``[m]``, int64, ascending.
+        """
         if len(kept) == len(self.test):
             return self
         dists, ids = self.distributions, self.test_client_of
@@ -101,6 +126,7 @@ class Dataset:
         )
 
     def _check(self, where: str, samples: Samples) -> None:
+        """Raise UserError unless a share's inputs and targets fit each other and the declared shape and classes."""
         if samples.x.ndim < 1 or samples.y.ndim < 1:
             raise UserError(f"{where} inputs have shape {tuple(samples.x.shape)}; the first axis must count samples")
         if samples.x.shape[0] != samples.y.shape[0]:
@@ -122,6 +148,7 @@ class Dataset:
             )
         labels = samples.y if samples.y.ndim == 1 else samples.y[samples.y != IGNORED]
         if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:
+            # find the first bad row: the user needs a place to look at, not only the range
             wrong = (samples.y != IGNORED) if samples.y.ndim == 2 else torch.ones_like(samples.y, dtype=torch.bool)
             row = int(torch.nonzero(wrong & ((samples.y < 0) | (samples.y >= self.num_classes)))[0, 0])
             raise UserError(
@@ -133,8 +160,13 @@ class Dataset:
 def image_samples(
     images: NDArray[np.uint8], labels: NDArray[np.integer], mean: tuple[float, ...], std: tuple[float, ...]
 ) -> Samples:
-    """Return images ``[n, H, W]`` or ``[n, H, W, C]`` (0..255) as float32 ``[n, C, H, W]``, (x / 255 - mean)
-    / std.
+    """Return images as float32 samples ``[n, C, H, W]``, scaled to ``(x / 255 - mean) / std``.
+
+    Args:
+        images: ``[n, H, W]`` for one channel, or ``[n, H, W, C]``; pixels from 0 to 255.
+        labels: the class of each image, ``[n]``.
+        mean: subtracted in each channel, for pixels already divided by 255.
+        std: each channel is divided by it afterwards.
     """
     x = torch.from_numpy(np.ascontiguousarray(images))
     x = x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2).contiguous()
@@ -146,9 +178,14 @@ def image_samples(
 
 
 def largest_remainder(weights: NDArray[np.float64], total: int) -> NDArray[np.int64]:
-    """Return non-negative integers in proportion to ``weights [m]`` that sum to ``total``.
+    """Return non-negative integers in proportion to ``weights`` that sum to ``total``, ``[m]``.
 
-    Remainders are given to the largest fractions, ties to the lower index. The weights must have a positive sum.
+    Every share is rounded down, and what is left goes one each to the largest fractions. Equal fractions are served in
+    order of their index, so that the result does not depend on the machine.
+
+    Args:
+        weights: ``[m]``, non-negative with a positive sum.
+        total: what the result sums to.
     """
     exact = weights / weights.sum() * total
     whole: NDArray[np.int64] = np.floor(exact).astype(np.int64)
@@ -161,10 +198,17 @@ def largest_remainder(weights: NDArray[np.float64], total: int) -> NDArray[np.in
 def stratified_split(
     labels: NDArray[np.int64] | None, n: int, size: int, draw: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split 0..n-1 into two sorted index arrays ``(rest [n - size], cut [size])``.
+    """Split the positions ``0..n-1`` into a rest and a cut that takes the same share of every class.
 
-    The cut takes the same share of every class, up to rounding; with ``labels`` ``None`` it is a plain random
-    cut.
+    Args:
+        labels: the class of each position, ``[n]``; None for a plain random cut.
+        n: number of positions.
+        size: how many of them are cut.
+        draw: which ones are cut is drawn from it.
+
+    Returns:
+        Two sorted index arrays, ``(rest [n - size], cut [size])``. The share of a class in the cut is exact up to
+        rounding.
     """
     groups: list[NDArray[np.int64]]
     groups = [np.arange(n)] if labels is None else [np.flatnonzero(labels == c) for c in np.unique(labels)]

@@ -1,8 +1,12 @@
-"""Published image sets: fetched once, checked by their published md5, and read: plain bytes in, arrays out, no pickle.
+"""Published image sets: fetched once, checked by their published md5, and read as plain bytes, never unpickled.
+
+:func:`fetch` downloads the files of a source that :data:`REMOTES` lists and returns its arrays; :func:`fetching`
+surrounds a download with the message that a user gets where it fails. The readers of the formats (IDX, CIFAR-10's
+binary version, EMNIST's archive) can also be used on files that are here already.
 
 EMNIST (Cohen et al. 2017) is one zip of gzipped IDX files for all of its splits, in which images lie on their side
-(rows and columns exchanged); they come out upright. Classes of ``byclass``: 0-9 digits, 10-35 upper case, 36-61 lower
-case.
+(rows and columns exchanged); they come out upright. Classes of ``byclass`` are 0-9 for digits, 10-35 for upper case and
+36-61 for lower case.
 """
 
 from __future__ import annotations
@@ -33,8 +37,11 @@ _CIFAR_TEST = ("test_batch.bin",)
 def parse_idx(data: bytes) -> NDArray[np.uint8]:
     """Return the unsigned bytes of an IDX file (the format of MNIST) in the shape that its header gives.
 
-    The header is two zero bytes, the type (0x08: unsigned byte), the number of axes, then each axis as a
-    big-endian 32-bit number. Raises ValueError where the header or the length is wrong.
+    The header is two zero bytes, the type (0x08: unsigned byte), the number of axes, then each axis as a big-endian
+    32-bit number.
+
+    Raises:
+        ValueError: the header or the length is wrong.
     """
     if len(data) < 4 or data[0] != 0 or data[1] != 0:
         raise ValueError("not an IDX file: it does not start with two zero bytes")
@@ -55,8 +62,10 @@ def parse_idx(data: bytes) -> NDArray[np.uint8]:
 def parse_cifar10(data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return images ``[n, 32, 32, 3]`` and labels ``[n]`` of one file of CIFAR-10's binary version.
 
-    A row is one label byte and 3,072 pixels: the red plane, the green, the blue. Raises ValueError where the
-    length or a label is wrong.
+    A row is one label byte and 3,072 pixels: the red plane, the green, the blue.
+
+    Raises:
+        ValueError: the length is wrong, or a label is above 9.
     """
     if not data or len(data) % _CIFAR_ROW:
         raise ValueError(f"{len(data)} bytes are not rows of {_CIFAR_ROW} (CIFAR-10, binary version)")
@@ -69,11 +78,13 @@ def parse_cifar10(data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
 
 
 def read_cifar10_archive(path: Path) -> Arrays:
-    """Read ``cifar-10-binary.tar.gz``: x_train, y_train, x_test, y_test, images ``[n, 3, 32, 32]``, labels ``[n]``.
+    """Return the arrays in ``cifar-10-binary.tar.gz``, read without unpacking it to disk.
 
-    Nothing is unpacked to disk.
+    Returns:
+        x_train and x_test, images ``[n, 32, 32, 3]``; y_train and y_test, labels ``[n]``.
 
-    Raises ValueError naming the file and what is missing in it.
+    Raises:
+        ValueError: names the file and what is missing in it or wrong with it.
     """
     found: dict[str, bytes] = {}
     try:
@@ -101,37 +112,47 @@ CASED = 52
 
 LETTERS = 26
 _PLACES = (ARCHIVE, ".", "gzip", "emnist", "EMNIST/raw")
-_MNIST_FILES = {
-    f"{letter}_{share}": f"{prefix}-{kind}-ubyte.gz"
-    for share, prefix in (("train", "train"), ("test", "t10k"))
-    for letter, kind in (("x", "images-idx3"), ("y", "labels-idx1"))
-}
-_FILES = {
-    f"{letter}_{share}": f"{share}-{kind}-ubyte.gz"
-    for share in ("train", "test")
-    for letter, kind in (("x", "images-idx3"), ("y", "labels-idx1"))
-}
+
+
+def _idx_files(test: str) -> dict[str, str]:
+    """Return the names of a set's four IDX files by array; those of the test files begin with ``test``."""
+    return {
+        f"{letter}_{share}": f"{prefix}-{kind}-ubyte.gz"
+        for share, prefix in (("train", "train"), ("test", test))
+        for letter, kind in (("x", "images-idx3"), ("y", "labels-idx1"))
+    }
+
+
+_MNIST_FILES, _EMNIST_FILES = _idx_files("t10k"), _idx_files("test")
 
 
 def find_emnist(folders: Sequence[Path], split: str) -> Path | None:
-    """Return where the published files of a split ("byclass", "balanced", "letters") are: the zip, or a folder of the
-    gzipped files; None if nowhere.
+    """Return where the published files of an EMNIST split are, the zip or a folder of gzipped files; None if nowhere.
+
+    Args:
+        folders: searched in this order, each with the subfolders in which people unpack the files.
+        split: "byclass", "balanced" or "letters".
     """
     for folder in folders:
         for place in _PLACES:
             path = folder / place
-            if path.is_file() or all((path / f"emnist-{split}-{name}").is_file() for name in _FILES.values()):
+            if path.is_file() or all((path / f"emnist-{split}-{name}").is_file() for name in _EMNIST_FILES.values()):
                 return path
     return None
 
 
 def read_emnist(path: Path, split: str) -> Arrays:
-    """Read x_train, y_train, x_test, y_test of a split from the zip or the folder; images ``[n, 28, 28]``, upright.
+    """Return the arrays of an EMNIST split from the zip or the folder; the images stand upright.
 
-    "letters" counts its classes from 1 to 26 (both cases of a letter are one); here they are 0 to 25. Raises ValueError
-    naming the file and what is wrong with it.
+    The files of "letters" count classes from 1 to 26 (both cases of a letter are one class); here they are 0 to 25.
+
+    Returns:
+        x_train and x_test, images ``[n, 28, 28]``; y_train and y_test, labels ``[n]``.
+
+    Raises:
+        ValueError: names the file and what is wrong with it.
     """
-    out = read_idx_files(path, {key: f"emnist-{split}-{name}" for key, name in _FILES.items()})
+    out = read_idx_files(path, {key: f"emnist-{split}-{name}" for key, name in _EMNIST_FILES.items()})
     if split == "letters":
         for key in ("y_train", "y_test"):
             if len(out[key]) and not 1 <= int(out[key].min()) <= int(out[key].max()) <= LETTERS:
@@ -141,9 +162,17 @@ def read_emnist(path: Path, split: str) -> Arrays:
 
 
 def read_idx_files(path: Path, files: Mapping[str, str]) -> Arrays:
-    """Read gzipped IDX files in a folder or a zip: images "x_.." ``[n, rows, columns]``, labels "y_.." ``[n]``.
+    """Return the arrays of gzipped IDX files in a folder or a zip.
 
-    Raises ValueError naming the file and what is wrong with it.
+    Args:
+        path: the folder, or the zip.
+        files: file names by the key of the array; keys that begin with "x" are images, the others labels.
+
+    Returns:
+        Images ``[n, rows, columns]`` and labels ``[n]`` by key.
+
+    Raises:
+        ValueError: names the file and what is wrong with it.
     """
     out: Arrays = {}
     for key, name in files.items():
@@ -157,10 +186,12 @@ def read_idx_files(path: Path, files: Mapping[str, str]) -> Arrays:
 
 
 def _read_emnist_archive(folder: Path, *, split: str) -> Arrays:
+    """Return a split's arrays from the folder that holds the archive."""
     return read_emnist(folder / ARCHIVE, split)
 
 
 def _bytes(path: Path, name: str) -> bytes:
+    """Return a file's bytes from a folder, or from anywhere inside a zip."""
     if path.is_dir():
         return (path / name).read_bytes()
     with zipfile.ZipFile(path) as archive:
@@ -171,8 +202,10 @@ def _bytes(path: Path, name: str) -> bytes:
 
 
 def cased(arrays: Arrays) -> Arrays:
-    """Keep the letters of ``byclass`` (images ``[n, 28, 28]``, labels ``[n]``), renumbered: lower case 0-25, upper case
-    26-51 (PI-FL's D_A and D_B).
+    """Return the letters of ``byclass`` alone, renumbered: lower case 0-25, upper case 26-51 (PI-FL's D_A and D_B).
+
+    Args:
+        arrays: images ``[n, 28, 28]`` and labels ``[n]`` of "byclass".
     """
     out = {}
     for share in ("train", "test"):
@@ -191,8 +224,13 @@ def cased_distributions(train: NDArray[np.int64], test: NDArray[np.int64]) -> Di
 
 @dataclass(frozen=True)
 class Remote:
-    """Where a source is published: base addresses tried in order, ``{file: md5}``, and how its files are
-    read.
+    """Where a source is published.
+
+    Attributes:
+        bases: base addresses, tried in order.
+        files: the md5 of each file, by name.
+        read: returns the arrays from the folder that holds the files.
+        folder: where the files are kept, if several sources share them; empty for a folder of the source's own.
     """
 
     bases: tuple[str, ...]
@@ -240,10 +278,21 @@ REMOTES: Mapping[str, Remote] = {
 
 
 def fetch(source: str, cache: Path, remotes: Mapping[str, Remote] = REMOTES) -> Arrays:
-    """Download a source's files into ``cache/<source>/`` and return x_train, y_train, x_test, y_test.
+    """Download a source's files into the cache and return its arrays.
 
-    Files that are there already with the right md5 are not fetched again. Raises OSError or ValueError with
-    one line that says which address failed and how.
+    Files that are there already with the right md5 are not fetched again.
+
+    Args:
+        source: a key of ``remotes``.
+        cache: the folder in which each source has a folder of its own.
+        remotes: where sources are published.
+
+    Returns:
+        x_train, y_train, x_test and y_test.
+
+    Raises:
+        OSError: no address could be reached, in one line that says which one failed and how.
+        ValueError: a file is damaged or incomplete.
     """
     remote = remotes[source]
     folder = cache / (remote.folder or source)
@@ -253,16 +302,27 @@ def fetch(source: str, cache: Path, remotes: Mapping[str, Remote] = REMOTES) -> 
 
 
 def fetch_text(address: str, sha256: str, path: Path) -> None:
-    """Download one file to ``path``, checked. Raises OSError with one line that says what failed."""
+    """Download one file to ``path`` and check its SHA-256.
+
+    Raises:
+        OSError: in one line that says what failed.
+    """
     base, _, name = address.rpartition("/")
     _fetch_file(name, f"sha256:{sha256}", (base + "/",), path.parent, path.name)
 
 
 @contextmanager
 def fetching(source: str, looked: Sequence[Path], remedy: str, download: bool) -> Iterator[None]:
-    """Surround the download of a source that is in none of the places ``looked`` for.
+    """Surround the download of a source that was not found locally.
 
-    Raises UserError, with the remedy, if ``download`` is off, or where the block fails.
+    Args:
+        source: its name, for messages.
+        looked: the places that were searched.
+        remedy: what the user can do instead of downloading.
+        download: whether a download is allowed.
+
+    Raises:
+        UserError: ``download`` is off, or the block fails; with the places and the remedy.
     """
     places = f"looked for {', '.join(map(str, looked))}"
     if not download:
@@ -274,6 +334,7 @@ def fetching(source: str, looked: Sequence[Path], remedy: str, download: bool) -
 
 
 def _fetch_file(name: str, known_hash: str, bases: tuple[str, ...], folder: Path, saved_as: str = "") -> None:
+    """Download one file from the first address that has it, checked by ``known_hash`` ("md5:..." or "sha256:...")."""
     import pooch  # late, as requests below: most runs download nothing
 
     pooch.get_logger().setLevel("ERROR")
@@ -297,6 +358,7 @@ def _fetch_file(name: str, known_hash: str, bases: tuple[str, ...], folder: Path
 
 
 def _short(error: Exception) -> str:
+    """Return a download's error in one line."""
     import requests
 
     if isinstance(error, requests.ConnectionError):
@@ -305,7 +367,7 @@ def _short(error: Exception) -> str:
 
 
 class _Bar:
-    """A progress bar in the form that pooch drives: ``total``, ``update``, ``reset``, ``close``."""
+    """A progress bar with the interface that pooch drives: ``total``, ``update``, ``reset`` and ``close``."""
 
     def __init__(self, name: str) -> None:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -321,11 +383,14 @@ class _Bar:
         self._task = self._progress.add_task(name, total=None)
 
     def update(self, amount: int) -> None:
+        """Advance by an amount of bytes; the bar appears with the first of them."""
         self._progress.start()
         self._progress.update(self._task, advance=amount, total=self.total)
 
     def reset(self) -> None:
+        """Start again from zero."""
         self._progress.update(self._task, completed=0)
 
     def close(self) -> None:
+        """Remove the bar."""
         self._progress.stop()

@@ -1,6 +1,9 @@
-"""Data as the federation uses it: shares of registered clients, and the server's own validation and test sets.
+"""Data as the federation uses them: the shares of registered clients, and the server's own sets.
 
-Or, of clients whose data lie elsewhere, what a server knows of them.
+:class:`FederatedData` is what engines, reports and the server's judge work with. It has three forms, and callers need
+not know which they hold: :class:`SplitData` for a data set in memory that was split over clients,
+:class:`hanse.data.synthetic.GeneratedData` for clients whose samples are made on demand, and :class:`RemoteData` for
+what a server knows of clients whose data lie elsewhere. :func:`hanse.data.build.build` makes the first two.
 """
 
 from __future__ import annotations
@@ -28,20 +31,29 @@ SHARES: tuple[str, ...] = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class FederatedData(ABC):
-    """The samples of ``num_clients`` clients, ids 0..num_clients-1, and the server's sets.
+    """The samples of ``num_clients`` clients, ids 0 to ``num_clients - 1``, and the server's sets.
 
-    ``sizes [num_clients]``: train samples of each client. ``server_validation``, ``server_test`` and ``server_root``,
-    which the server trains on itself, are disjoint; ``None`` where there is nothing. ``num_classes`` is ``None`` for
-    regression. ``note`` belongs beside any result, and ``warnings`` are lines that a user should see before a run.
+    The three sets of the server are disjoint, and each is None where it is empty.
 
-    ``test_weights [num_clients]``: the weight of each sample of a client's test share, float64 ``[n]`` that sum to 1,
-    or None where all count alike: a client's test is the weighted mean.
-    ``augment`` changes images each time that a client trains on them, or None.
-    ``inputs``: how several inputs lie in a sample's row, if samples have several.
-    ``names [num_clients]``: what the source calls them, or empty.
-    ``groups [num_clients]``: the cluster of each client, or the distribution that it trains on most; ``None`` where
-    there is neither. ``distribution_names``: the distributions that samples come from, if there are several, and
-    ``server_tests`` the server's test set of each.
+    Attributes:
+        name: what the source is called.
+        num_classes: None for regression.
+        input_shape: the shape of one sample's input.
+        note: what belongs beside any result, such as that a split is not the official one; may be empty.
+        sizes: ``[num_clients]``, the train samples of each client.
+        server_validation: what the server values updates on.
+        server_test: what the server tests models on.
+        server_root: what the server itself trains on, for mechanisms that need it.
+        names: what the source calls the clients; empty if it does not say.
+        groups: ``[num_clients]``, the cluster of each client, or the distribution that it trains on most; None where
+            there is neither.
+        test_weights: for each client the weight of each sample of its test share, float64 ``[n]``, summing to 1. A
+            client's test result is then the weighted mean. None where all count alike.
+        augment: changes images each time that a client trains on them, or None.
+        distribution_names: the distributions that samples come from, if there are several.
+        server_tests: the part of ``server_test`` that comes from each distribution.
+        warnings: lines that a user should see before a run.
+        inputs: how several inputs lie in a sample's row, if samples have several.
     """
 
     name: str
@@ -63,11 +75,11 @@ class FederatedData(ABC):
 
     @property
     def sample_shape(self) -> tuple[int, ...] | Inputs:
-        """What a model must know of a sample: its shape, or the inputs that it has."""
+        """What a model must know of a sample: its shape, or the inputs that it consists of."""
         return self.inputs or self.input_shape
 
     def called(self, client: int) -> str:
-        """Return what to call a client in a line: its number, and its name if it has one."""
+        """Return what to call a client in a message: "client 3", or "client 3 (Hamlet)" if it has a name."""
         return f"client {client} ({self.names[client]})" if self.names else f"client {client}"
 
     @property
@@ -77,15 +89,25 @@ class FederatedData(ABC):
 
     @abstractmethod
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
-        """Return one pool of samples, and for each client the int64 positions of its share in it.
+        """Return samples that hold a share of some clients, and where each client's lie in them.
 
-        The pool is shared and must not be written to. A client without samples in a share has an empty index.
-        Raises UserError for an unknown share or client.
+        The pool may hold other clients' samples too. It is shared, so it must not be written to.
+
+        Args:
+            clients: ids of clients.
+            share: "train", "validation" or "test".
+
+        Returns:
+            The pool, and for each client the int64 positions of its share, ``[n]``; empty for a client without samples
+            in this share.
+
+        Raises:
+            UserError: there is no such share or client.
         """
 
     @property
     def server_tests_by_distribution(self) -> Mapping[str, Samples]:
-        """The server's test set of each distribution by its name; together they are ``server_test``."""
+        """The server's test set of each distribution, by name; together they are ``server_test``."""
         return dict(zip(self.distribution_names, self.server_tests, strict=True))
 
     def group_of(self, client: int) -> int | None:
@@ -93,18 +115,25 @@ class FederatedData(ABC):
         return None if self.groups is None else int(self.groups[client])
 
     def origin(self, share: str) -> Sequence[str] | None:
-        """Return a line a client that says what its samples are made from, where samples are not in memory (none for
-        clients that are elsewhere); None where they are.
+        """Return what clients' samples are made from, where they are not in memory.
+
+        The data's fingerprint uses it instead of making every sample.
+
+        Returns:
+            A line for each client; an empty sequence for clients that are elsewhere; None where the samples are in
+            memory.
         """
         return None
 
     @abstractmethod
     def class_counts(self) -> NDArray[np.int64] | None:
-        """Return train samples of each client and class, ``[clients, classes]``; ``None`` where it has no
-        meaning or price.
+        """Return train samples of each client and class, ``[clients, classes]``.
+
+        None for regression, for texts, for clients that are elsewhere, and where counting would cost too much.
         """
 
     def _check(self, clients: Sequence[int], share: str) -> None:
+        """Raise UserError unless the share and all of the clients exist."""
         if share not in SHARES:
             raise UserError(f"share = '{share}'; allowed: {', '.join(SHARES)}")
         for client in clients:
@@ -114,12 +143,18 @@ class FederatedData(ABC):
 
 @dataclass(frozen=True)
 class SplitData(FederatedData):
-    """A data set in memory, split. The pool is always the whole train set: nothing is copied.
+    """A data set in memory, split over clients.
 
-    ``order [n]`` holds each client's samples one client after another, its train share first, then
-    validation, then test; ``bounds [clients, 4]`` are the ends of these in it. ``distribution_of`` is the distribution
-    of each sample of the pool. ``lent``: test shares of clients that are drawn from the server's test set: that pool,
-    and each client's positions in it.
+    The pool is always the whole train set, so nothing is copied; clients are told apart by positions alone.
+
+    Attributes:
+        train: the source's train samples, the pool.
+        order: ``[n]``, positions in the pool, one client after another; of each client first its train share, then
+            validation, then test.
+        bounds: ``[clients, 4]``, where these shares begin and end in ``order``.
+        distribution_of: ``[n_train]``, the distribution of each sample of the pool, if there are several.
+        lent: test shares that clients have out of the server's test set: that set, and each client's positions in it.
+            None where clients test on samples of their own.
     """
 
     train: Samples
@@ -141,13 +176,25 @@ class SplitData(FederatedData):
         root: float = 0.0,
         test_from: Literal["own", "server", "equal", "classes"] = "own",
     ) -> SplitData:
-        """Cut each client's samples into shares and the source's test set into the server's sets (by
-        ``validation_seed``, if it is given).
+        """Cut each client's samples into shares, and the source's test set into the server's sets.
 
-        A client's shares are disjoint, cut from a random order keyed by ``(seed, client)``, or from the end if its
-        samples are in order of time, and rounded down, so that training keeps at least one sample; a partition that
-        has drawn them itself is followed. With another ``test_from``, test shares are not cut from the client's samples
-        but come from the server's test set (:func:`hanse.data.shares.borrowed`).
+        A client's shares are disjoint. They are cut from a random order keyed by ``(seed, client)``, or from the end if
+        its samples are in order of time. They are rounded down, so that training keeps at least one sample. A partition
+        that has drawn the shares itself is followed.
+
+        Args:
+            partition: which train samples each client has.
+            seed: keys all draws.
+            client_test: the part of a client's samples that becomes its test share.
+            client_validation: the part that becomes its validation share; together below 1.
+            validation: the part of the source's test set that becomes the server's validation set.
+            validation_seed: keys the cut of the test set; None for ``seed``.
+            root: the part of the source's test set that the server itself trains on.
+            test_from: "own" cuts test shares from the clients' samples. The other ways take them from the server's test
+                set; see :func:`hanse.data.shares.borrowed`.
+
+        Raises:
+            UserError: the server's test set has nothing for a client that borrows from it.
         """
         cut_off = client_test if test_from == "own" else 0.0
         shares = client_shares(partition, cut_off, client_validation, seed, dataset.ordered)
@@ -171,7 +218,7 @@ class SplitData(FederatedData):
             sizes=lengths[:, 0],
             server_validation=taken(dataset.test, held),
             server_test=server_test,
-            server_root=taken(dataset.test, kept) if len(kept) else None,
+            server_root=taken(dataset.test, kept),
             groups=partition.groups,
             names=_names(dataset, partition),
             inputs=dataset.inputs,
@@ -198,7 +245,7 @@ class SplitData(FederatedData):
         return self.train, [self.order[a:b] for a, b in spans.tolist()]
 
     def class_counts(self) -> NDArray[np.int64] | None:
-        """Return train samples of each client and class, or ``None`` for regression."""
+        """Return train samples of each client and class, ``[clients, classes]``; None for regression and texts."""
         if self.num_classes is None or self.train.y.ndim > 1:
             return None
         label = self.train.y[self.order].numpy()
@@ -215,13 +262,20 @@ def _names(dataset: Dataset, partition: Partition) -> tuple[str, ...]:
 
 
 def unfinite(data: SplitData, test: Samples) -> str | None:
-    """Return a line if a sample that a client holds, or one of the source's ``test`` samples, has a number that is not
-    finite: whose, its row and its column.
+    """Return a message if a sample that is used has a number that is not finite, or None.
+
+    Args:
+        data: the split data; samples that no client holds are not looked at.
+        test: the source's test samples.
+
+    Returns:
+        A line with the row, the column, the number and the client that holds it.
     """
     for what in ("x", "y"):
         values = getattr(data.train, what)
         if first_gap(values) is not None:
-            own = torch.sort(data.order).values  # samples that no client holds do no harm
+            # only what clients hold matters: a partition may leave samples out
+            own = torch.sort(data.order).values
             found = first_gap(values.index_select(0, own))
             if found is not None:
                 (place, *rest), value = found
@@ -234,7 +288,7 @@ def unfinite(data: SplitData, test: Samples) -> str | None:
 
 
 def _gap(share: str, row: int, rest: Sequence[int], what: str, value: str, inputs: Inputs) -> str:
-    """Say what stands where a finite number should."""
+    """Return the line about a number that is not finite: in which row and column of which share it stands."""
     column = f", column {rest[0]}" if len(rest) == 1 else f", position {list(rest)}" if rest else ""
     if inputs and what == "x":
         column = f", {inputs.place(rest[0])}"
@@ -243,13 +297,14 @@ def _gap(share: str, row: int, rest: Sequence[int], what: str, value: str, input
 
 
 def _holder(data: SplitData, row: int) -> str:
+    """Return what to call the client that holds a row of the train set."""
     place = int(torch.nonzero(data.order == row)[0, 0])
     client = int(np.searchsorted(data.bounds[:, -1], place, side="right"))
     return data.called(client)
 
 
 def unheld_classes(data: FederatedData) -> list[str]:
-    """Return a line if the server's validation set has classes that no client trains on."""
+    """Return a warning if the server's validation set has classes that no client trains on; else nothing."""
     counts = data.class_counts()
     if counts is None or data.server_validation is None:
         return []
@@ -259,16 +314,17 @@ def unheld_classes(data: FederatedData) -> list[str]:
     share = np.isin(data.server_validation.y.numpy(), missing).mean()
     classes = f"class{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing.tolist()))}"
     return [
-        f"data: no client trains on {classes} ({share:.0%} of the server's validation set): validation loss counts "
-        "errors there that no client can mend"
+        f"data: no client trains on {classes} ({share:.0%} of the server's validation set): the validation "
+        "loss includes errors on them that no client can reduce"
     ]
 
 
 @dataclass(frozen=True)
 class RemoteData(FederatedData):
-    """The server's own sets, the shape of a sample, and the clients' reported sizes; no client's sample is here.
+    """What a server knows of clients whose data lie elsewhere: its own sets, the shape of a sample, reported sizes.
 
-    ``text``: samples are tokens with a label at every position.
+    Attributes:
+        text: samples are tokens with a label at every position.
     """
 
     text: bool = field(default=False, kw_only=True)
@@ -283,12 +339,22 @@ class RemoteData(FederatedData):
         text: bool = False,
         inputs: Inputs = Inputs(),  # noqa: B008
     ) -> RemoteData:
-        """Return what the server knows of clients with these reported ``sizes``."""
+        """Return what a server knows of its clients.
+
+        Args:
+            sizes: the number of train samples that each client reports, ``[clients]``.
+            input_shape: the shape of one sample's input.
+            num_classes: None for regression.
+            validation: the server's validation set, if it has one.
+            test: the server's test set, if it has one.
+            text: samples are tokens with a label at every position.
+            inputs: the inputs of a sample, if it has several.
+        """
         numbers = np.array(sizes, dtype=np.int64)
         return RemoteData("remote", num_classes, input_shape, "", numbers, validation, test, text=text, inputs=inputs)
 
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
-        """Return no samples: they are elsewhere."""
+        """Return an empty pool of the right shapes and types: the samples are elsewhere."""
         self._check(clients, share)
         shape, kind = self.input_shape, torch.float32 if self.num_classes is None else torch.int64
         none = Samples(torch.zeros(0, *shape), torch.zeros(0, dtype=kind))
@@ -301,5 +367,5 @@ class RemoteData(FederatedData):
         return ()
 
     def class_counts(self) -> NDArray[np.int64] | None:
-        """Return None: the server does not know them."""
+        """Return None: the server does not know the counts."""
         return None

@@ -1,9 +1,10 @@
 """A fingerprint of the data that a process can see, so that a run does not go on with other data unnoticed.
 
-A run directory, or a participant's folder, remembers it in ``data.json``.
+A run directory, or a participant's folder, keeps it in ``data.json``: :func:`fingerprint` takes it, :func:`write_data`
+keeps it, and :func:`compare_data` checks it when a run is resumed.
 
 A client's share is a digest of its samples in their order: which they are, what they are, and how they are labelled. It
-finds accidents (another file, flipped labels, another split), not forgeries: a sample's inputs enter as a CRC-32 of
+finds accidents (another file, flipped labels, another split), not forgeries. A sample's inputs enter as a CRC-32 of
 their bytes, the one checksum that is fast enough to be taken at every start (60,000 images of 28 x 28 in about 0.1 s).
 """
 
@@ -33,20 +34,25 @@ Fingerprint = Mapping[str, Sequence[str]]
 10,000 clients one for all), and of "server validation" and "server test" (one each, or none). Plain values, for JSON.
 """
 
-SHOWN = 5  # clients that a line names
-LISTED = 10_000  # clients that have a digest each; more have one together
+# clients that a message names
+SHOWN = 5
+# up to this many clients have a digest each; more have one together
+LISTED = 10_000
 ALL = " (all clients)"
-DATA = "data.json"  # an entry for the start, and one for each time that other data were allowed
+# the first entry is of the start, each later one of a round from which on other data were allowed
+DATA = "data.json"
 
 
 def fingerprint(data: FederatedData) -> Fingerprint:
-    """Return the fingerprint of clients' shares and the server's sets. What a generator makes when it is asked for is
-    not made for this: the generator's numbers are taken instead. Clients that are elsewhere have none.
+    """Return the fingerprint of the clients' shares and the server's sets.
+
+    Samples that a generator makes on demand are not made for this; the generator's settings are hashed instead. Clients
+    that are elsewhere have no digest.
     """
     known: dict[int, _Sums] = {}
     shares = {share: _shares(data, share, known) for share in SHARES}
     if data.num_clients > LISTED:
-        shares = {f"{share}{ALL}": _one(digests) for share, digests in shares.items()}
+        shares = {f"{share}{ALL}": [of_text("".join(digests))] for share, digests in shares.items()}
     server = {"server validation": data.server_validation, "server test": data.server_test}
     if data.server_root is not None:
         server["server root"] = data.server_root
@@ -55,13 +61,22 @@ def fingerprint(data: FederatedData) -> Fingerprint:
 
 
 def of_samples(samples: Samples) -> str:
-    """Return the digest of all samples, in their order."""
+    """Return the digest of all samples, in their order: 16 hexadecimal digits."""
     return _digest(_Sums(samples), torch.arange(len(samples)))
 
 
+def of_text(text: str) -> str:
+    """Return the digest of a text, such as several digests in one: 16 hexadecimal digits."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
 def differences(before: Mapping[str, Any], now: Fingerprint, names: Sequence[str] = ()) -> list[str]:
-    """Return what differs between two fingerprints, a line for each share, with the clients and their ``names``; empty
-    if nothing does.
+    """Return what differs between two fingerprints: one line for each share, with the clients it concerns.
+
+    Args:
+        before: the fingerprint that was kept.
+        now: the fingerprint of the data at hand; shares that it does not name are not compared.
+        names: the clients' names, if they have any.
     """
     found = []
     for name, ours in now.items():
@@ -84,7 +99,7 @@ def differences(before: Mapping[str, Any], now: Fingerprint, names: Sequence[str
 
 
 class _Sums:
-    """A pool and the CRC-32 of each of its samples' inputs, computed for those that are asked for."""
+    """A pool of samples and the CRC-32 of each one's inputs, computed only for samples that are asked for."""
 
     def __init__(self, pool: Samples) -> None:
         self.pool = pool
@@ -100,7 +115,7 @@ class _Sums:
         self.known: NDArray[np.bool_] = np.zeros(len(pool), np.bool_)
 
     def of(self, index: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Return the sums of the samples at these positions, ``[m]``."""
+        """Return the checksums of the samples at positions ``index [m]``, as ``[m]`` uint32."""
         new = np.unique(index[~self.known[index]])
         width, data = self.bytes.shape[1], self.bytes.reshape(-1).data
         crc = zlib.crc32
@@ -110,22 +125,21 @@ class _Sums:
 
 
 def _shares(data: FederatedData, share: str, known: dict[int, _Sums]) -> list[str]:
+    """Return the digest of each client's share; ``known`` keeps the checksums of pools that were met before."""
     made = data.origin(share)
     if made is not None:
-        return [hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for text in made]
+        return list(map(of_text, made))
     pool, index = data.pool(range(data.num_clients), share)
     if id(pool) not in known:
         known[id(pool)] = of_kept(pool, "sums", partial(_Sums, pool))
     sums = known[id(pool)]
-    sums.of(torch.cat([*index, torch.zeros(0, dtype=torch.int64)]).cpu().numpy())  # in the order of memory
+    # one call for all clients: checksums are computed in the order in which the samples lie in memory
+    sums.of(torch.cat([*index, torch.zeros(0, dtype=torch.int64)]).cpu().numpy())
     return [_digest(sums, own) for own in index]
 
 
-def _one(digests: Sequence[str]) -> list[str]:
-    return [hashlib.blake2b("".join(digests).encode(), digest_size=8).hexdigest()]
-
-
 def _digest(sums: _Sums, index: Tensor) -> str:
+    """Return the digest of the samples at ``index [m]``: shapes and types, their checksums, their labels."""
     hasher = hashlib.blake2b(f"{sums.kind}{len(index)}|".encode(), digest_size=8)
     hasher.update(sums.of(index.cpu().numpy()).tobytes())
     labels = sums.labels.index_select(0, index.cpu()).reshape(-1)
@@ -135,16 +149,35 @@ def _digest(sums: _Sums, index: Tensor) -> str:
 
 
 def write_data(folder: Path, round: int, data: Fingerprint, note: str = "") -> None:
-    """Remember the data that the run is played with from ``round`` on; only its own user can read the file."""
+    """Append the fingerprint of the data that a run uses from ``round`` on; only the user can read the file.
+
+    Args:
+        folder: the run's directory, or a participant's.
+        round: the first round with these data.
+        data: their fingerprint.
+        note: why they are not the data of the rounds before; empty at the start.
+    """
     entry = {"round": round, "note": note, "data": {name: list(digests) for name, digests in data.items()}}
     write_whole(folder / DATA, json.dumps([*_entries(folder), entry]) + "\n", private=True)
 
 
 def compare_data(folder: Path, data: Fingerprint, *, allowed: bool, names: Sequence[str] = ()) -> str | None:
-    """Return None if these are the data of the run, and else a note for its record.
+    """Compare the data with those that a run has used.
 
-    Raises UserError that says what differs, unless other data are ``allowed``. A run without a fingerprint (an older
-    hanse began it, or its file is damaged) gets one.
+    A run without a fingerprint (an older version of hanse began it, or its file is damaged) cannot be compared; that is
+    noted instead.
+
+    Args:
+        folder: the run's directory.
+        data: the fingerprint of the data at hand.
+        allowed: whether other data may be used.
+        names: the clients' names, for the message.
+
+    Returns:
+        None if the data are the same, else a note for the run's record.
+
+    Raises:
+        UserError: the data are others, and that is not allowed; the line says which shares of which clients.
     """
     entries = _entries(folder)
     if not entries:
@@ -162,7 +195,7 @@ def compare_data(folder: Path, data: Fingerprint, *, allowed: bool, names: Seque
 
 
 def note_own_data(folder: Path, round: int, data: Fingerprint) -> str | None:
-    """Remember a participant's data, and return a line if they are not those of its rounds before.
+    """Keep the fingerprint of a participant's data, and return a line if they changed since its rounds before.
 
     It goes on all the same: a participant's data are its own affair, and may grow.
     """
@@ -176,6 +209,7 @@ def note_own_data(folder: Path, round: int, data: Fingerprint) -> str | None:
 
 
 def _entries(folder: Path) -> list[dict[str, Any]]:
+    """Return the fingerprints kept in a folder, oldest first; empty if the file is missing or damaged."""
     try:
         found = json.loads((folder / DATA).read_text())
     except (OSError, ValueError, RecursionError):

@@ -1,5 +1,8 @@
-"""A pandas DataFrame read as samples of its clients, or refused in words of the table. pandas itself is not imported:
-who has a frame has it.
+"""A pandas DataFrame read as samples of its clients, or refused in words of the table.
+
+:func:`of_frame` is the way in, called by :mod:`hanse.data.own`. The smaller functions that name clients and describe
+rows are used for the other forms of own data too, so that all messages sound alike. pandas itself is not imported:
+whoever has a frame has installed it.
 """
 
 from __future__ import annotations
@@ -16,14 +19,21 @@ from hanse.base.errors import UserError, nearest
 Features = Sequence[str] | Mapping[str, Sequence[str]]
 """Columns of features; with names, each a list of columns, the inputs of a model that takes several."""
 
-LISTED = 3  # clients that a line names
-NAME = 80  # characters of a client's name
+# clients that a message names
+LISTED = 3
+# characters of a client's name
+NAME = 80
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Samples as they were given: ``x`` an array ``[n, ...]`` or several by name, ``y [n, ...]`` numbers or labels of
-    any kind, and the name of each row's client. ``num_classes``: known beforehand, or None.
+    """Samples as they were given, before they are numbered and checked.
+
+    Attributes:
+        x: inputs ``[n, ...]``, or several by name.
+        y: targets ``[n, ...]``, numbers or labels of any kind.
+        owner: ``[n]``, the name of each row's client; None if they are not given.
+        num_classes: the number of classes, if it is known beforehand.
     """
 
     x: Any
@@ -36,12 +46,16 @@ class Rows:
 
 
 def is_frame(given: Any) -> bool:
-    """Say whether this is a pandas DataFrame."""
+    """Return whether this is a pandas DataFrame."""
     return type(given).__module__.startswith("pandas") and hasattr(given, "columns")
 
 
 def of_frame(frame: Any, target: str, client: str | None, features: Features | None, name: str) -> Rows:
-    """Return the rows of a frame; see :func:`hanse.data.own.from_frame`. Raises UserError, a line for each mistake."""
+    """Return the rows of a frame; the arguments are those of :func:`hanse.data.own.from_frame`.
+
+    Raises:
+        UserError: one line for each mistake.
+    """
     where = f"data: {name}"
     if not is_frame(frame):
         raise UserError(f"{where}: is a {type(frame).__name__}; a pandas DataFrame is needed")
@@ -58,8 +72,10 @@ def of_frame(frame: Any, target: str, client: str | None, features: Features | N
 def _columns(
     columns: list[Any], target: str, client: str | None, features: Features | None, name: str
 ) -> dict[str, list[Any]]:
-    """Return the columns of features, by the name of an input ("" if there is one). Raises UserError for those that are
-    not there, or that are something else.
+    """Return the columns of features, by the name of an input ("" if there is one).
+
+    Raises:
+        UserError: a column does not exist, two have the same name, or a feature is the target or the client.
     """
     twice = sorted({str(c) for c in columns if columns.count(c) > 1})
     if twice:
@@ -70,13 +86,13 @@ def _columns(
         features if isinstance(features, Mapping) else {"": rest if features is None else features}
     )
     wanted = {part: list(group) for part, group in groups.items()}
-    asked = [*others.items(), *(("features", c) for group in wanted.values() for c in group)]
+    flat = [c for group in wanted.values() for c in group]
+    asked = [*others.items(), *(("features", c) for c in flat)]
     lines = [
         f"data.{key}: {c!r}: {name} has no such column{nearest(str(c), map(str, columns))}"
         for key, c in asked
         if c not in columns
     ]
-    flat = [c for group in wanted.values() for c in group]
     lines += [f"data.features: {c!r}: is the {key}, not a feature" for key, c in others.items() if c in flat]
     if not lines and not all(wanted.values()):
         lines = [f"data: {name}: no column is left for features: it has {', '.join(map(str, columns))}"]
@@ -86,10 +102,13 @@ def _columns(
 
 
 def owners_in(column: Any, client: str, where: str) -> NDArray[Any]:
-    """Return the client of each row, in words; a number is called by its column, such as "hospital 3"."""
-    missing = int(column.isna().sum())
-    if missing:
-        rows = np.flatnonzero(column.isna().to_numpy())
+    """Return the name of each row's client, ``[n]``; a number is called by its column, such as "hospital 3".
+
+    Raises:
+        UserError: a row has no client, or two clients' names would be shown alike.
+    """
+    rows = np.flatnonzero(column.isna().to_numpy())
+    if len(rows):
         raise UserError(
             f"{where}: column '{client}': no client in {rows_of(rows, None)}; fill them, or drop these rows"
         )
@@ -97,10 +116,12 @@ def owners_in(column: Any, client: str, where: str) -> NDArray[Any]:
 
 
 def names_of(values: Sequence[Any], where: str, kind: str = "client") -> NDArray[Any]:
-    """Return the name of the client that each of these values stands for; a number is called by its ``kind``.
+    """Return the name of the client that each value stands for, ``[n]``; a number is called by its ``kind``.
 
-    Raises UserError for two clients whose names would be shown alike: they would become one.
+    Raises:
+        UserError: two clients' names would be shown alike, so that they would become one.
     """
+    # named once each: values repeat in thousands of rows
     names: dict[Any, str] = {}
     for value in values:
         if value not in names:
@@ -117,12 +138,12 @@ def names_of(values: Sequence[Any], where: str, kind: str = "client") -> NDArray
 
 
 def name_of(value: Any) -> str:
-    """Return a client's name as it can be shown: one line of characters that can be printed."""
+    """Return a client's name as it can be shown: one line of printable characters, at most 80."""
     return "".join(c for c in " ".join(str(value).split()) if c.isprintable())[:NAME] or "?"
 
 
 def _no_numbers(column: Any, owner: NDArray[Any] | None, where: str) -> str | None:
-    """Return a line if a column of features holds anything but finite numbers."""
+    """Return a line if a column of features holds anything but finite numbers, else None."""
     kind = getattr(column.dtype, "kind", "O")
     if kind not in "biuf":
         example = next((v for v in column.dropna().to_list()), None)
@@ -135,7 +156,7 @@ def _no_numbers(column: Any, owner: NDArray[Any] | None, where: str) -> str | No
 
 
 def _gaps(column: Any, owner: NDArray[Any] | None, where: str) -> str | None:
-    """Return a line if a column of numbers has gaps or infinite ones: how many rows, and of which clients."""
+    """Return a line if a column of numbers has gaps or infinite values: in how many rows, and of which clients."""
     values = column.to_numpy(dtype=np.float64, na_value=np.nan)
     rows = np.flatnonzero(~np.isfinite(values))
     if not len(rows):
@@ -145,7 +166,12 @@ def _gaps(column: Any, owner: NDArray[Any] | None, where: str) -> str | None:
 
 
 def rows_of(rows: NDArray[np.int64], owner: NDArray[Any] | None) -> str:
-    """Return how many rows these are, the first one, and whose, those with most first."""
+    """Return in words how many rows these are, the first one, and whose they are.
+
+    Args:
+        rows: row numbers, ``[m]``, ascending.
+        owner: the client of every row of the table, or None; the clients with most of these rows come first.
+    """
     told = f"{len(rows)} row{'s' if len(rows) > 1 else ''} (the first is row {rows[0]})"
     if owner is None:
         return told
@@ -157,16 +183,23 @@ def rows_of(rows: NDArray[np.int64], owner: NDArray[Any] | None) -> str:
 
 
 def target_column(column: Any, owner: NDArray[Any] | None, where: str) -> tuple[NDArray[Any], list[str]]:
-    """Return a target column as numbers or labels, and what is wrong with it."""
+    """Return a target column as numbers or labels, and a list of lines that say what is wrong with it.
+
+    Args:
+        column: the column, a pandas Series.
+        owner: the client of every row, or None.
+        where: what lines begin with.
+    """
     kind = getattr(column.dtype, "kind", "O")
     if kind in "biuf" and (line := _gaps(column, owner, where)):
         return np.zeros(0), [line]
-    if column.isna().any():
-        rows = np.flatnonzero(column.isna().to_numpy())
+    rows = np.flatnonzero(column.isna().to_numpy())
+    if len(rows):
         return np.zeros(0), [f"{where}: column '{column.name}': no target in {rows_of(rows, owner)}"]
     if kind != "f":
         return np.array(column, dtype={"b": bool, "i": np.int64, "u": np.int64}.get(kind, object)), []
     y = np.array(column, dtype=np.float32)
+    # a column of 0.0 and 1.0 is nearly always classes, and trained as a regression it would give no accuracy
     if set(np.unique(y).tolist()) <= {0.0, 1.0}:
         line = (
             f"{where}: column '{column.name}': the target is {column.dtype}, a number to be predicted, and it "

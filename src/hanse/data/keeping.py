@@ -1,4 +1,8 @@
-"""Sources that are loaded once for many runs: those of this process, and of the processes that it forks."""
+"""Sources that are loaded once for many runs: those of this process, and of the processes that it forks.
+
+A grid of experiments often reads the same source in every run. Within :func:`keeping`, loaders that go through
+:func:`once` read it a single time. Outside of it nothing is kept, so that a single run can free its data.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,10 @@ _kept: dict[Hashable, Any] | None = None  # None: every run loads its own
 
 @contextmanager
 def keeping() -> Iterator[None]:
-    """Keep within the block what :func:`once` and :func:`of_kept` make; inside another such block, until that one ends.
+    """Keep what :func:`once` and :func:`of_kept` make until the block ends.
 
-    Samples are then in memory once, however many runs there are: nobody may write to them, as to any pool of samples.
+    Inside another such block, it is kept until that one ends. Samples are in memory once, however many runs there are,
+    so nobody may write to them.
     """
     global _kept
     before = _kept
@@ -29,7 +34,7 @@ def keeping() -> Iterator[None]:
 
 
 def once(key: Hashable, make: Callable[[], T]) -> T:
-    """Return what ``make`` returns; where things are kept, it is made once for each ``key``."""
+    """Return what ``make`` returns; within :func:`keeping` it is made once for each ``key``."""
     if _kept is None:
         return make()
     if key not in _kept:
@@ -39,8 +44,12 @@ def once(key: Hashable, make: Callable[[], T]) -> T:
 
 
 def of_kept(samples: Samples, what: str, make: Callable[[], T]) -> T:
-    """Return what ``make`` works out of ``samples`` alone: once, if they are the train or test samples of a data set
-    that is kept. ``what`` tells such things apart.
+    """Return what ``make`` works out of ``samples`` alone, once if these belong to a data set that is kept.
+
+    Args:
+        samples: compared by identity with the train and test samples of data sets that are kept.
+        what: tells apart several things that are worked out of the same samples.
+        make: does the work.
     """
     kept = (one for one in (_kept or {}).values() if isinstance(one, Dataset))
     if any(samples is share for one in kept for share in (one.train, one.test)):

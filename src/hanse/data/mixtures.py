@@ -1,8 +1,10 @@
 """Clients whose data are mixtures of a few distributions, trained on in one mixture and tested in another.
 
-PI-FL section 4.1 (the laws 10:90, 30:70, linear and random; test mixtures equal or inverse), which takes them from
-FedSoft (Ruan and Joe-Wong 2022) and its code. Distributions are told apart by classes, by rotation of the images, or as
-the source itself says.
+The setting of PI-FL section 4.1 (the laws 10:90, 30:70, linear and random; test mixtures equal or inverse), which takes
+them from FedSoft (Ruan and Joe-Wong 2022) and its code. :func:`with_distributions` says which distribution each sample
+belongs to: by class, by rotation of the images, or as the source itself says. :func:`mixes` makes each client's shares
+of them, :func:`inverse` the opposite shares for testing, and :func:`mixture` deals the samples out accordingly.
+``[data] partition = "mixture"`` does all of it.
 """
 
 from __future__ import annotations
@@ -28,39 +30,51 @@ _TURNS = 4
 def with_distributions(
     dataset: Dataset, kind: str | None, count: int | None, class_groups: Sequence[Sequence[int]] | None, seed: int
 ) -> Dataset:
-    """Return the data set with its samples told apart into distributions; without test samples that are in none.
+    """Return the data set with every sample assigned to a distribution; test samples that are in none are dropped.
 
-    ``kind``: "classes", "rotation", "source", or None: as the source says if it does, else by classes. ``count`` is
-    their number (None: 2, or what ``class_groups`` or the source have). Raises UserError for what the data cannot do.
+    Args:
+        kind: "classes" (groups of classes), "rotation" (of images), or "source" (as the source says). None: as the
+            source says if it does and nothing contradicts it, else by classes.
+        count: the number of distributions; None for 2, or as many as ``class_groups`` or the source have.
+        class_groups: the classes of each distribution; None for ``count`` groups of consecutive classes.
+        seed: keys the draw of which image is turned.
+
+    Raises:
+        UserError: the data have no classes, no square images, or no distributions of their own, where these are needed.
     """
     dists = dataset.distributions
     if kind is None:
         kind = (
             "source" if dists is not None and class_groups is None and count in (None, len(dists.names)) else "classes"
         )
-    if kind == "source" and dists is not None and count not in (None, len(dists.names)):
-        raise UserError(
-            f"data.num_distributions = {count}: source '{dataset.name}' has {len(dists.names)}: "
-            + ", ".join(dists.names)
-        )
-    count = 2 if count is None else count
     if kind == "source":
-        if dataset.distributions is None:
+        if dists is None:
             raise UserError(
                 f"data.distributions = 'source': source '{dataset.name}' does not say which distribution its samples "
                 "come from; allowed: 'classes', 'rotation'"
             )
+        if count not in (None, len(dists.names)):
+            raise UserError(
+                f"data.num_distributions = {count}: source '{dataset.name}' has {len(dists.names)}: "
+                + ", ".join(dists.names)
+            )
         found = dataset
     elif kind == "rotation":
-        found = by_rotation(dataset, count, seed=seed)
+        found = by_rotation(dataset, 2 if count is None else count, seed=seed)
     else:
-        found = by_classes(dataset, class_groups or _consecutive(dataset, count))
+        found = by_classes(dataset, class_groups or _consecutive(dataset, 2 if count is None else count))
     assert found.distributions is not None
     return found.keep_test(np.flatnonzero(found.distributions.test >= 0))
 
 
 def by_classes(dataset: Dataset, groups: Sequence[Sequence[int]]) -> Dataset:
-    """Let distribution d be the samples whose class is in ``groups[d]``; other classes are in none (-1)."""
+    """Return the data set with distribution d made of the samples whose class is in ``groups[d]``.
+
+    Samples of other classes are in no distribution (-1).
+
+    Raises:
+        UserError: the data have no classes, or not one that a group names.
+    """
     classes = dataset.num_classes
     if classes is None:
         raise UserError(f"data.distributions = 'classes': source '{dataset.name}' has no classes")
@@ -76,10 +90,14 @@ def by_classes(dataset: Dataset, groups: Sequence[Sequence[int]]) -> Dataset:
 
 
 def by_rotation(dataset: Dataset, count: int, *, seed: int) -> Dataset:
-    """Let distribution d be images turned by d times 90 degrees, counter-clockwise: 0 and 90 (FedSoft), or more.
+    """Return the data set with distribution d made of images turned by d times 90 degrees, counter-clockwise.
 
-    Every image, of the train and of the test set, is in exactly one distribution, drawn from the seed, with the same
-    share of each class in each; so no image is met in two positions.
+    With two distributions these are 0 and 90 degrees, as in FedSoft. Every image of the train and of the test set is in
+    exactly one distribution, drawn from the seed, with the same share of each class in each. No image is met in two
+    positions.
+
+    Raises:
+        UserError: samples are no square images, or ``count`` is not from 2 to 4.
     """
     shape = dataset.input_shape
     if len(shape) != 3 or shape[1] != shape[2]:
@@ -93,12 +111,14 @@ def by_rotation(dataset: Dataset, count: int, *, seed: int) -> Dataset:
 
 
 def _turned(samples: Samples, count: int, seed: int, share: int) -> tuple[Samples, NDArray[np.int64]]:
+    """Return samples ``[n, C, H, W]`` with some of them turned, and the number of quarter turns of each, ``[n]``."""
     of = np.zeros(len(samples), dtype=np.int64)
     rest = np.arange(len(samples))
     labels = samples.y.numpy()
     draw = stream(seed, "rotation", start=share)
     x = samples.x.clone()
     for d in range(count - 1, 0, -1):
+        # one of the d + 1 equal parts that are still to be made of the rest
         left, cut = stratified_split(labels[rest], len(rest), round(len(rest) / (d + 1)), draw)
         chosen, rest = rest[cut], rest[left]
         of[chosen] = d
@@ -108,6 +128,7 @@ def _turned(samples: Samples, count: int, seed: int, share: int) -> tuple[Sample
 
 
 def _consecutive(dataset: Dataset, count: int) -> list[list[int]]:
+    """Return ``count`` nearly equal groups of consecutive classes."""
     classes = dataset.num_classes
     if classes is None:
         raise UserError(f"data.distributions = 'classes': source '{dataset.name}' has no classes")
@@ -139,7 +160,11 @@ _RATIO = re.compile(r"(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)")
 
 
 def check_mix(law: str) -> tuple[float, float] | None:
-    """Return the two shares of a ratio, or None for a named law. Raises ValueError with the rule for anything else."""
+    """Return the two shares of a ratio such as "10:90" as (0.1, 0.9), or None for a law with a name.
+
+    Raises:
+        ValueError: it is neither, or its percentages do not sum to 100 in ascending order.
+    """
     if law in ("linear", "random"):
         return None
     match = _RATIO.fullmatch(law)
@@ -154,11 +179,18 @@ def check_mix(law: str) -> tuple[float, float] | None:
 def mixes(law: str, clients: int, distributions: int, *, seed: int) -> Floats:
     """Return each client's share of every distribution, ``[clients, distributions]``; rows sum to 1.
 
-    "a:b": clients fall into as many equal groups as there are distributions, in order of id; group d has b % of
-    distribution d, and the others share a % (a and b as printed for two). "linear": for two, client k of N has
-    (k + 0.5) / N of the first, which for N = 100 is the printed (0.5 + k) %; for more, the same path runs through
-    them one after another, from the last to the first. "random": the lengths into which S - 1 uniform points cut
-    [0, 1].
+    Args:
+        law: "a:b": clients fall into as many equal groups as there are distributions, in order of id. Group d has b %
+            of distribution d, and the others share a %. "linear": with two distributions, client k of N has (k + 0.5) /
+            N of the first, which for N = 100 is the printed (0.5 + k) %; with more, the same path runs through them one
+            after another, from the last to the first. "random": the lengths into which ``distributions - 1`` uniform
+            points cut [0, 1].
+        clients: how many rows.
+        distributions: how many columns, at least 2.
+        seed: keys the draw of "random".
+
+    Raises:
+        UserError: fewer than two distributions.
     """
     if distributions < 2:
         raise UserError(f"num_distributions = {distributions!r}; allowed: an integer of at least 2")
@@ -180,7 +212,7 @@ def mixes(law: str, clients: int, distributions: int, *, seed: int) -> Floats:
 def inverse(mix: Floats) -> Floats:
     """Return the mixtures ``[clients, S]`` with the same shares from the opposite distributions: 1 - mix for two.
 
-    The opposite of distribution d among S is S - 1 - d (the paper says it for two only).
+    The opposite of distribution d among S is S - 1 - d. PI-FL defines it for two only; this is the extension.
     """
     return mix[:, ::-1].copy()
 
@@ -198,15 +230,30 @@ def mixture(
     total: int | None = None,
     validation_mix: Literal["test", "train"] = "test",
 ) -> list[Shares]:
-    """Deal the samples of ``pools`` (one for each distribution) so that every client has its mixtures.
+    """Deal samples to clients so that each has its mixtures; no sample is dealt twice.
 
-    Of a client's samples, the share ``client_test`` and ``client_validation`` (rounded down) are drawn by its test
-    mixture and the rest, which it trains on, by its train mixture (papers.md P23), up to rounding. With
-    ``validation_mix`` "train" its validation share is drawn by its train mixture.
-    No sample is dealt twice. Mixtures are never bent: without ``total``, as many samples are used as the scarcest
-    distribution allows, and the rest by nobody.
+    Of a client's samples, the shares ``client_test`` and ``client_validation`` (rounded down) are drawn by its test
+    mixture and the rest, which it trains on, by its train mixture (papers.md P23), up to rounding. Mixtures are
+    kept as they are: without ``total``, as many samples are used as the scarcest distribution allows, and the rest by
+    nobody.
 
-    Returns sorted indices (train, validation, test) for each client. Raises UserError for what cannot be met.
+    Args:
+        pools: the sample indices of each distribution, D arrays.
+        train_mix: ``[clients, D]``, the shares that each client trains on; rows sum to 1.
+        test_mix: ``[clients, D]``, the shares that it is tested on.
+        seed: keys all draws.
+        client_test: the part of a client's samples that it keeps for testing, 0 or more.
+        client_validation: the part that it keeps for validation, 0 or more.
+        sizes: how many samples each client gets; see :func:`hanse.data.partitions.client_sizes`.
+        min_samples: the least that a client gets.
+        total: how many samples are dealt in all; None for as many as can be.
+        validation_mix: which mixture the validation share is drawn by.
+
+    Returns:
+        Sorted indices (train, validation, test) for each client.
+
+    Raises:
+        UserError: a distribution has fewer samples than are needed.
     """
     clients = len(train_mix)
     stock = np.array([len(pool) for pool in pools], dtype=np.int64)
@@ -240,8 +287,13 @@ def mixture(
 def _counts(
     sizes: NDArray[np.int64], mixes: tuple[Floats, Floats, Floats], client_test: float, client_validation: float
 ) -> NDArray[np.int64]:
-    """Return how many samples of each distribution go to each client and share, ``[clients, 3, distributions]``; the
-    shares (train, validation, test) have their ``mixes``.
+    """Return how many samples of each distribution go to each client and share, ``[clients, 3, D]``.
+
+    Args:
+        sizes: the samples of each client, ``[clients]``.
+        mixes: the mixtures ``[clients, D]`` of the shares train, validation and test.
+        client_test: the part of a client's samples that is its test share.
+        client_validation: the part that is its validation share.
     """
     test = np.floor(sizes * client_test).astype(np.int64)
     validation = np.floor(sizes * client_validation).astype(np.int64)
@@ -256,7 +308,13 @@ def _counts(
 
 
 def _largest(stock: NDArray[np.int64], demand: Callable[[int], NDArray[np.int64]], least: int) -> NDArray[np.int64]:
-    """Return the demand of the largest total (up to rounding, at least ``least``) that the stock can meet."""
+    """Return the demand of the largest total that the stock ``[D]`` can meet, up to rounding.
+
+    Args:
+        stock: how many samples of each distribution there are.
+        demand: the counts ``[clients, 3, D]`` for a total.
+        least: a total below which nothing is tried; its demand is returned even if it cannot be met.
+    """
     total = int(stock.sum())
     while True:
         wanted = demand(total)

@@ -1,8 +1,11 @@
-"""Sources with clients of their own, from files: plays, written characters, pictures.
+"""Sources with clients of their own, read from files: plays, handwritten characters, pictures.
 
-Shakespeare: every speaking role is a client that learns to predict the next character of its lines. FEMNIST in LEAF's
-format (Caldas et al. 2018): characters by the people who wrote them. PACS (Li et al. 2017): pictures of seven kinds of
-things in four styles, a natural client a style.
+Each reader returns a :class:`hanse.data.dataset.Dataset` with the client of each sample, for the partition "natural".
+:func:`shakespeare` and :func:`shakespeare_next`: every speaking role is a client that learns to predict the next
+character of its lines. :func:`femnist`: characters by the people who wrote them, in LEAF's format (Caldas et al. 2018).
+:func:`pacs` (Li et al. 2017): pictures of seven kinds of things in four styles, where each style is a client.
+
+The readers are called through :func:`hanse.data.sources.load`, which passes the folders that are searched.
 """
 
 from __future__ import annotations
@@ -42,7 +45,12 @@ SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How instructions become tokens: the ``tokenizer`` ("bytes", or a model's) and the window's ``length``."""
+    """How instructions become tokens.
+
+    Attributes:
+        tokenizer: "bytes", or a language model's tokenizer by its hub name or folder.
+        length: tokens of the window.
+    """
 
     tokenizer: str = "bytes"
     length: int = 512
@@ -51,10 +59,17 @@ class TextOptions:
 def shakespeare(folders: Sequence[Path], download: bool) -> Dataset:
     """Return next-character prediction on "tiny Shakespeare": x and y int64 ``[n, 80]``, y the characters that follow.
 
-    A client is a speaking role with at least 20 windows (natural clients, in order of name; a name that several plays
-    use, such as FIRST CITIZEN, is one client). Windows do not overlap. The first 80 % of a role's windows, in the order
-    of the plays, are its train samples and the rest its test samples. Classes are the file's characters in order of
-    their code points. Raises UserError if the file is not found and cannot be fetched, or has no roles.
+    A client is a speaking role with at least 20 windows. Clients are in order of name; a name that several plays use,
+    such as FIRST CITIZEN, is one client. Windows do not overlap. The first 80 % of a role's windows, in the order of
+    the plays, are its train samples and the rest its test samples. Classes are the file's characters in order of their
+    code points.
+
+    Args:
+        folders: searched in this order; a download goes to the last one.
+        download: whether a text that is not found may be downloaded.
+
+    Raises:
+        UserError: the file is not found and cannot be fetched, or has no roles.
     """
     path, text = _read_text(folders, download)
     roles = parse_roles(text)
@@ -88,12 +103,15 @@ LEAF_LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghi
 
 
 def shakespeare_next(folders: Sequence[Path], download: bool) -> Dataset:
-    """Return the same text as LEAF has it: x int64 ``[n, 80]``, a window at *every* position of a role's lines, and y
-    ``[n]`` the one character that follows, of LEAF's 80; characters that it lacks are read as spaces.
+    """Return the same text in LEAF's form: x int64 ``[n, 80]``, y ``[n]`` the one character that follows.
 
-    Clients and the split in time are those of :func:`shakespeare`: the first 80 % of a role's windows, the rest to test
-    on (whose first inputs are the train part's last characters). The whole text needs 0.6 GB. Raises UserError as
-    :func:`shakespeare` does.
+    There is a window at *every* position of a role's lines, and the classes are LEAF's 80 characters; characters that
+    it lacks are read as spaces. Clients and the split in time are those of :func:`shakespeare`: the first 80 % of a
+    role's windows to train on, the rest to test on. The first test windows overlap the end of the train part. The whole
+    text needs 0.6 GB.
+
+    Raises:
+        UserError: as :func:`shakespeare`.
     """
     path, text = _read_text(folders, download)
     roles, number = parse_roles(text), {c: i for i, c in enumerate(LEAF_LETTERS)}
@@ -132,9 +150,14 @@ def parse_roles(text: str) -> dict[str, str]:
 
 
 def windows(codes: NDArray[np.int64], length: int = WINDOW) -> NDArray[np.int64]:
-    """Cut codes ``[n]`` into windows that do not overlap and what follows each character: ``[windows, 2, length]``.
+    """Return windows that do not overlap, with what follows each of their characters: ``[windows, 2, length]``.
 
-    What is left at the end, less than a window, is dropped.
+    The second axis has the window itself and the same span one character later. What is left at the end, less than a
+    window, is dropped.
+
+    Args:
+        codes: the text as class numbers, ``[n]``.
+        length: characters of a window.
     """
     count = (len(codes) - 1) // length
     x, y = codes[: count * length], codes[1 : count * length + 1]
@@ -142,6 +165,7 @@ def windows(codes: NDArray[np.int64], length: int = WINDOW) -> NDArray[np.int64]
 
 
 def _read_text(folders: Sequence[Path], download: bool) -> tuple[Path, str]:
+    """Return the file with the plays, found or downloaded, and what is in it."""
     path = _find_text(folders, download)
     try:
         return path, path.read_text(encoding="utf-8")
@@ -150,21 +174,28 @@ def _read_text(folders: Sequence[Path], download: bool) -> tuple[Path, str]:
 
 
 def _lasting(roles: dict[str, str], path: Path) -> list[str]:
-    """Return the names of roles with enough text, sorted. Raises UserError if there are none."""
+    """Return the names of roles with enough text, sorted.
+
+    Raises:
+        UserError: there are none.
+    """
     names = [name for name in sorted(roles) if (len(roles[name]) - 1) // WINDOW >= LEAST_WINDOWS]
     if not names:
         raise UserError(
-            f"{path}: no role has {LEAST_WINDOWS} windows of {WINDOW} characters; a block is 'NAME:', lines"
+            f"{path}: no role has {LEAST_WINDOWS} windows of {WINDOW} characters; a speech is a paragraph whose first "
+            "line is 'NAME:'"
         )
     return names
 
 
 def _text_note(text: str, path: Path) -> str:
+    """Return a note if the text is not the published one."""
     known = hashlib.sha256(text.encode()).hexdigest() == SHA256
     return "" if known else f"{path.name} is not the published text"
 
 
 def _find_text(folders: Sequence[Path], download: bool) -> Path:
+    """Return the file with the plays; it is downloaded if it is in none of the folders."""
     paths = [folder / FILE for folder in folders]
     for path in paths:
         if path.is_file():
@@ -183,10 +214,13 @@ _REMEDY = (
 
 
 def femnist(folders: Sequence[Path], download: bool) -> Dataset:
-    """Return 28 x 28 characters in 62 classes, pixels 0 to 1 as LEAF has them (paper is 1), a client a writer.
+    """Return 28 x 28 characters in 62 classes, one client for each writer.
 
-    Clients are in order of the writers' names; test samples belong to their writer too. LEAF publishes scripts and no
-    file, so there is nothing to download. Raises UserError where the files are missing or not in LEAF's format.
+    Pixels are 0 to 1 as LEAF has them, where 1 is paper. Clients are in order of the writers' names; test samples
+    belong to their writer too. LEAF publishes scripts and no file, so there is nothing to download.
+
+    Raises:
+        UserError: the files are missing or not in LEAF's format.
     """
     del download
     if (files := _leaf_files(folders)) is not None:
@@ -195,6 +229,7 @@ def femnist(folders: Sequence[Path], download: bool) -> Dataset:
 
 
 def _leaf_files(folders: Sequence[Path]) -> dict[str, list[Path]] | None:
+    """Return LEAF's files for "train" and "test" from the first folder that has both, or None."""
     for folder in folders:
         for place in _LEAF_PLACES:
             files = {share: sorted((folder / place / share).glob("*.json")) for share in ("train", "test")}
@@ -204,6 +239,7 @@ def _leaf_files(folders: Sequence[Path]) -> dict[str, list[Path]] | None:
 
 
 def _load_leaf(files: dict[str, list[Path]]) -> Dataset:
+    """Return the data set of LEAF's files; writers without train samples are left out."""
     users = {share: dict(user for path in found for user in read_leaf(path)) for share, found in files.items()}
     names = sorted(users["train"])
     samples: dict[str, Samples] = {}
@@ -228,7 +264,11 @@ def _load_leaf(files: dict[str, list[Path]]) -> Dataset:
 
 
 def read_leaf(path: Path) -> Iterator[tuple[str, tuple[NDArray[np.float32], NDArray[np.int64]]]]:
-    """Yield ``user, (x float32 [n, 784], y int64 [n])`` of one of LEAF's json files. Raises UserError by file name."""
+    """Yield ``user, (x float32 [n, 784], y int64 [n])`` of one of LEAF's json files.
+
+    Raises:
+        UserError: names the file and what is wrong with it.
+    """
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         for name in content["users"]:
@@ -254,11 +294,14 @@ _TYPES = (".jpg", ".jpeg", ".png")
 
 
 def pacs(folders: Sequence[Path], download: bool) -> Dataset:
-    """Return 3 x 64 x 64 pictures, pixels 0 to 1, in seven classes; client and distribution are the domain.
+    """Return 3 x 64 x 64 pictures, pixels 0 to 1, in seven classes.
 
-    The published folders: ``<domain>/<class>/<picture>``. A fifth of each domain and class, always the same, is the
-    test set; the official split is into folds that hold out a domain. PACS is offered by hand only, so there is
-    nothing to download. Raises UserError where the folders are missing, or a picture cannot be read.
+    Each of the four domains (styles) is a client and a distribution. The published folders are
+    ``<domain>/<class>/<picture>``. A fifth of each domain and class, always the same, is the test set; the official
+    split is into folds that hold out a domain. PACS is offered by hand only, so there is nothing to download.
+
+    Raises:
+        UserError: the folders are missing, or a picture cannot be read.
     """
     del download
     if (found := _pacs_folder(folders)) is not None:
@@ -271,12 +314,13 @@ def pacs(folders: Sequence[Path], download: bool) -> Dataset:
 
 
 def _pacs_folder(folders: Sequence[Path]) -> Path | None:
+    """Return the first folder that has a folder for every domain, or None."""
     places = (folder / place for folder in folders for place in _PLACES)
     return next((place for place in places if all((place / domain).is_dir() for domain in DOMAINS)), None)
 
 
 def natural_is_here(source: str, folders: Sequence[Path]) -> bool:
-    """Say whether the files of one of :data:`NATURAL` are in one of the folders."""
+    """Return whether the files of one of :data:`NATURAL` are in one of the folders."""
     if source == "femnist":
         return _leaf_files(folders) is not None
     if source == "pacs":
@@ -285,6 +329,7 @@ def natural_is_here(source: str, folders: Sequence[Path]) -> bool:
 
 
 def _load_pacs(folder: Path) -> Dataset:
+    """Return the data set of the pictures in a folder."""
     images: list[NDArray[np.uint8]] = []
     cells: list[tuple[int, int]] = []
     for d, domain in enumerate(DOMAINS):
@@ -315,6 +360,7 @@ def _load_pacs(folder: Path) -> Dataset:
 
 
 def _read_picture(path: Path) -> NDArray[np.uint8]:
+    """Return a picture as RGB bytes ``[SIDE, SIDE, 3]``."""
     from PIL import Image  # only this source needs it
 
     try:

@@ -1,9 +1,13 @@
-"""Data of the user's own, in the forms in which people have them: a pandas DataFrame, arrays, a PyTorch or Hugging
-Face data set, and any of these for each client. Each becomes a :class:`hanse.data.dataset.Dataset`.
+"""Data of the user's own, in the forms in which people have them.
 
-A table has a column to be predicted and, if it is of several clients, a column that says whose each row is. What cannot
-be trained on is refused here, in words of the table: the column, the client, how many rows. pandas and Hugging Face's
-``datasets`` are not imported: who has such an object has the library.
+:func:`from_frame` reads a pandas DataFrame, :func:`from_arrays` numpy arrays or tensors, :func:`from_torch` a PyTorch
+data set and :func:`from_hugging_face` a Hugging Face data set. Each returns a :class:`hanse.data.dataset.Dataset`.
+:func:`as_dataset` takes any of these forms, and a dictionary with one of them for each client; ``hanse.run(...,
+data=...)`` goes through it.
+
+A table has a column to be predicted and, if it holds data of several clients, a column with the client of each row.
+What cannot be trained on is refused here, in words of the table: the column, the client, how many rows. pandas and
+Hugging Face's ``datasets`` are not imported: whoever has such an object has installed the library.
 """
 
 from __future__ import annotations
@@ -17,10 +21,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, first_line
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
 from hanse.data.frames import LISTED, Features, Rows, is_frame, name_of, names_of, of_frame, rows_of
@@ -44,18 +48,24 @@ def from_frame(
     seed: int = 0,
     name: str = "frame",
 ) -> Dataset:
-    """Return the data set of a pandas DataFrame, a sample a row.
+    """Return the data set of a pandas DataFrame, one sample for each row.
 
-    ``target`` is the column to be predicted: floats for regression, anything else (whole numbers, strings, true or
-    false) are classes, numbered in their order. ``client`` is the column that says whose a row is, a client for each
-    of its values, in their order; None: nobody's, so that ``[data] partition`` deals the rows out. ``features`` are
-    columns of numbers, or lists of them by the name of an input; None: all the other columns.
+    Args:
+        target: the column to be predicted. Floats are regression targets; anything else (whole numbers, strings, true
+            or false) are classes, numbered in their order.
+        client: the column with the client of each row; each of its values is a client, in their order. None: the rows
+            belong to no client yet, and ``[data] partition`` deals them out.
+        features: columns of numbers, or lists of them by the name of an input for a model that takes several. None: all
+            the other columns.
+        test: another frame with the same columns; or the share of each client's rows that becomes the test set, from 0
+            to below 1, with the same share of each class.
+        min_samples: the fewest rows that a client may have.
+        seed: draws which rows are held out for testing.
+        name: what the data are called in messages and records.
 
-    ``test`` is another frame of the same columns, or the share of each client's rows (of each class alike) that becomes
-    the test set, drawn by ``seed``. ``min_samples``: the fewest rows that a client may have.
-
-    Raises UserError, a line for each mistake: a column that is not there, that holds no numbers or has gaps, a client
-    with too few rows.
+    Raises:
+        UserError: one line for each mistake: a column that does not exist, that holds no numbers or has gaps, or a
+            client with too few rows.
     """
     given = of_frame(frame, target, client, features, name)
     tested = test if isinstance(test, int | float) else of_frame(test, target, client, features, f"{name}, test")
@@ -72,10 +82,31 @@ def from_arrays(
     seed: int = 0,
     name: str = "arrays",
 ) -> Dataset:
-    """Return the data set of arrays: ``x [n, ...]`` (numpy or tensors; several by name for a model that takes several
-    inputs), ``y [n]``, and the client of each sample ``clients [n]`` (names or numbers).
+    """Return the data set of arrays.
 
-    ``test`` is a share as in :func:`from_frame`, or ``(x, y)`` or ``(x, y, clients)``. Targets and errors as there.
+    Args:
+        x: the inputs ``[n, ...]``, numpy or tensors; a dictionary of several by name for a model that takes several
+            inputs. Floats are features, whole numbers tokens (for an embedding).
+        y: the targets ``[n]``; floats are regression targets, anything else are classes.
+        clients: the client of each sample, ``[n]``, names or numbers; None for ``[data] partition`` to deal them out.
+        test: the share of each client's samples that becomes the test set, or ``(x, y)`` or ``(x, y, clients)``.
+        min_samples: the fewest samples that a client may have.
+        seed: draws which samples are held out for testing.
+        name: what the data are called in messages and records.
+
+    Raises:
+        UserError: lengths that differ, numbers that are not finite, or a client with too few samples.
+
+    Example:
+        >>> import numpy as np
+        >>> from hanse.data import from_arrays
+        >>> x = np.arange(40.0).reshape(20, 2)  # 20 samples of two features
+        >>> y = ["ill", "well"] * 10
+        >>> data = from_arrays(x, y, clients=["Bremen"] * 10 + ["Visby"] * 10)
+        >>> data.client_names, data.num_classes
+        (('Bremen', 'Visby'), 2)
+        >>> len(data.train), len(data.test)  # a fifth of each client's samples is held out
+        (16, 4)
     """
     tested = test if isinstance(test, int | float) else _of_arrays(test, f"{name}, test")
     return _dataset(_of_arrays((x, y, clients), name), tested, min_samples, seed, name)
@@ -90,10 +121,21 @@ def from_torch(
     seed: int = 0,
     name: str = "torch",
 ) -> Dataset:
-    """Return the data set of a ``torch.utils.data.Dataset``, or of one for each client (a dictionary by their names).
+    """Return the data set of a ``torch.utils.data.Dataset``, or of one for each client.
 
-    Its items are ``(x, y)``, where x may be a dictionary of tensors by name; or dictionaries with the ``target`` among
-    them. All are read at once. ``test`` is a share, or another such data set; the rest is as in :func:`from_frame`.
+    Its items are ``(x, y)``, where x may be a dictionary of tensors by name, or dictionaries with the ``target`` among
+    their keys. All items are read at once.
+
+    Args:
+        dataset: the data set, or a dictionary of data sets by the clients' names.
+        target: the key of the targets, for items that are dictionaries.
+        test: the share of each client's samples that becomes the test set, or another such data set.
+        min_samples: the fewest samples that a client may have.
+        seed: draws which samples are held out for testing.
+        name: what the data are called in messages and records.
+
+    Raises:
+        UserError: items of another form, or what :func:`from_arrays` refuses.
     """
     tested = test if isinstance(test, int | float) else _any(test, target, None, None, f"{name}, test")
     return _dataset(_any(dataset, target, None, None, name), tested, min_samples, seed, name)
@@ -113,7 +155,20 @@ def from_hugging_face(
     """Return the data set of a Hugging Face ``datasets.Dataset``, or of a ``DatasetDict`` with "train" and "test".
 
     Columns of numbers are features as in :func:`from_frame`. A column of lists or images is an input by itself: images
-    become [channels, height, width] in 0 to 1; of several such columns each is an input by its name.
+    become ``[channels, height, width]`` in 0 to 1. Of several such columns each is an input with the column's name.
+
+    Args:
+        dataset: the data set, or its splits; "test" is the test set unless ``test`` is a data set itself.
+        target: the column to be predicted.
+        client: the column with the client of each row, or None.
+        features: as in :func:`from_frame`.
+        test: a share of each client's rows, or another data set with the same columns.
+        min_samples: the fewest rows that a client may have.
+        seed: draws which rows are held out for testing.
+        name: what the data are called in messages and records.
+
+    Raises:
+        UserError: there is no split "train", or what :func:`from_frame` refuses.
     """
     if isinstance(dataset, Mapping):
         if "train" not in dataset:
@@ -135,9 +190,20 @@ def as_dataset(
     seed: int = 0,
     name: str = "",
 ) -> Dataset:
-    """Return the data set of whatever was given as data: any form that this module knows; see :func:`from_frame`.
+    """Return the data set of whatever was given as data, in any form that this module knows.
 
-    Raises UserError for another form, and for columns that are named where there is no table.
+    Args:
+        given: a :class:`hanse.data.dataset.Dataset`, which is returned as it is, or one of the forms above.
+        target: as in :func:`from_frame`; needed for tables.
+        client: as in :func:`from_frame`, for tables alone.
+        features: as in :func:`from_frame`, for tables alone.
+        test: the share of each client's samples that becomes the test set.
+        min_samples: the fewest samples that a client may have.
+        seed: draws which samples are held out for testing.
+        name: what the data are called; empty for the name of their type.
+
+    Raises:
+        UserError: another form, or columns that are named where there is no table.
     """
     called = name or type(given).__name__
     if isinstance(given, Dataset):
@@ -151,8 +217,17 @@ def as_dataset(
 
 
 def as_samples(given: Any, target: str | None, name: str) -> tuple[Samples, int | None]:
-    """Return all samples of whatever was given as data, and the number of classes (None: regression); ``target`` as in
-    :func:`from_torch`. Raises UserError.
+    """Return all samples of whatever was given as data, and the number of classes (None: regression).
+
+    This is for data of one party that are not split further, such as a server's own set.
+
+    Args:
+        given: any form of :func:`as_dataset` that is not divided into train and test sets already.
+        target: the column or key of the targets, for forms that have one.
+        name: what the data are called in messages.
+
+    Raises:
+        UserError: another form, or samples that cannot be used.
     """
     rows, _, classes = _encoded(_any(given, target, None, None, name), None, f"data: {name}")
     samples = _samples(rows, f"data: {name}", classes)
@@ -165,7 +240,11 @@ def as_samples(given: Any, target: str | None, name: str) -> tuple[Samples, int 
 
 
 def _any(given: Any, target: str | None, client: str | None, features: Features | None, name: str) -> Rows:
-    """Return the samples of any form but a Hugging Face ``DatasetDict``; of a dictionary, those of all its clients."""
+    """Return the samples of any form that is one set; of a dictionary, those of all its clients."""
+    if isinstance(given, Dataset) or (is_hugging_face(given) and isinstance(given, Mapping)):
+        raise UserError(
+            f"data: {name}: is a {type(given).__name__} of several sets; give one of them, such as its test set"
+        )
     if is_frame(given):
         return of_frame(given, _needed(target, name), client, features, name)
     if is_hugging_face(given):
@@ -176,7 +255,7 @@ def _any(given: Any, target: str | None, client: str | None, features: Features 
         return _of_clients(given, target, features, name)
     if client is not None or features is not None:
         key = "client_column" if client is not None else "features"
-        raise UserError(f"data.{key}: is for tables; {name} is a {type(given).__name__}, which has no columns")
+        raise UserError(f"data.{key}: is for tables; {name} has no columns (it is of type {type(given).__name__})")
     if isinstance(given, Samples):
         return Rows(given.inputs.split(given.x) if given.inputs else given.x, given.y)
     if isinstance(given, tuple | list) and len(given) in (2, 3):
@@ -187,6 +266,7 @@ def _any(given: Any, target: str | None, client: str | None, features: Features 
 
 
 def _needed(target: str | None, name: str) -> str:
+    """Return the target column, which a table cannot do without."""
     if target is None:
         raise UserError(f"data.target: is needed for a table ({name}): the column to be predicted")
     return target
@@ -195,15 +275,17 @@ def _needed(target: str | None, name: str) -> str:
 def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | None, int | None]:
     """Return samples with targets that are numbers, and the number of classes (None: regression).
 
-    Floats are targets of a regression. Whole numbers from 0 on are classes as they stand; any other labels are numbered
-    in their order, those of the test samples with the others.
+    Floats are regression targets. Whole numbers from 0 on are classes as they stand. Any other labels are numbered in
+    their order, those of the test samples together with the others.
     """
     ys = [rows.y] if tested is None else [rows.y, tested.y]
     given = [y.numpy() if isinstance(y, Tensor) else np.asarray(y) for y in ys]
     if all(y.dtype.kind == "f" for y in given):
         return rows, tested, None
     values = np.concatenate([y.reshape(-1) for y in given]) if all(len(y) for y in given) else given[0].reshape(-1)
+    # -100 marks positions of a text that do not count; huge numbers are ids rather than classes, and are numbered below
     if values.dtype.kind in "iu" and len(values) and values.min() in (0, -100) and values.max() < 10 * len(values):
+        # two at least: rows of a single class are still classes, and a model needs two outputs for them
         classes = max(2, int(values.max()) + 1, rows.num_classes or 0)
         return rows, tested, classes
     try:
@@ -211,6 +293,7 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | 
     except TypeError:
         kinds = ", ".join(sorted({type(v).__name__ for v in values.tolist()}))
         raise UserError(f"{where}: labels of several kinds ({kinds}): make them all numbers or all strings") from None
+    # more labels than half of the rows: numbers that were stored as text or as integers, not classes
     if len(found) > max(2, len(values) // 2):
         raise UserError(
             f"{where}: {len(found)} different labels in {len(values)} rows; numbers to be predicted must be floats"
@@ -221,20 +304,21 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | 
 
 
 def _of_arrays(given: Sequence[Any], name: str) -> Rows:
+    """Return ``(x, y)`` or ``(x, y, clients)`` as samples; lists become arrays."""
     x, y, clients = (*given, None) if len(given) == 2 else given
     y = np.asarray(y) if isinstance(y, list | tuple) else y
     try:
         x = {part: array_of(one) for part, one in x.items()} if isinstance(x, Mapping) else array_of(x)
     except ValueError:  # lists of several lengths
-        raise UserError(
-            f"data: {name}: its samples are of several lengths: pad or cut them, so that all are alike"
-        ) from None
+        raise UserError(f"data: {name}: its samples are of several lengths: pad or cut them to one length") from None
     owner = None if clients is None else _owners_of(clients, name)
     return Rows(x, y, owner)
 
 
 def _owners_of(clients: Any, name: str) -> NDArray[Any]:
+    """Return the name of each sample's client, ``[n]``; clients numbered 0, 1, .. keep plain numbers as names."""
     values = clients.tolist() if isinstance(clients, np.ndarray | Tensor) else list(clients)
+    # v != v: only NaN differs from itself
     missing = [i for i, v in enumerate(values) if v is None or v != v]
     if missing:
         raise UserError(f"data: {name}: {len(missing)} samples have no client (the first is sample {missing[0]})")
@@ -245,9 +329,7 @@ def _owners_of(clients: Any, name: str) -> NDArray[Any]:
 
 
 def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
-    """Read a data set to its end."""
-    if not isinstance(dataset, IterableDataset) and len(dataset) == 0:
-        raise UserError(f"data: {name}: has no items")
+    """Return all items of a PyTorch data set."""
     found: list[tuple[Any, Tensor]] = []
     try:
         for batch in DataLoader(dataset, batch_size=1024):
@@ -261,15 +343,15 @@ def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
                     "with data.target among their keys"
                 )
             found.append((batch[0], batch[1]))
+        if not found:
+            raise UserError(f"data: {name}: has no items")
+        if isinstance(found[0][0], Mapping):
+            x: Any = {part: torch.cat([one[part] for one, _ in found]) for part in found[0][0]}
+        else:
+            x = torch.cat([one for one, _ in found])
+        return Rows(x, torch.cat([y for _, y in found]))
     except (RuntimeError, TypeError) as wrong:
-        raise UserError(
-            f"data: {name}: its items cannot be put together: {str(wrong).splitlines()[0][:160]}"
-        ) from wrong
-    if isinstance(found[0][0], Mapping):
-        x: Any = {part: torch.cat([one[part] for one, _ in found]) for part in found[0][0]}
-    else:
-        x = torch.cat([one for one, _ in found])
-    return Rows(x, torch.cat([y for _, y in found]))
+        raise UserError(f"data: {name}: its items cannot be put together: {first_line(wrong)}") from wrong
 
 
 def _of_clients(given: Mapping[Any, Any], target: str | None, features: Features | None, name: str) -> Rows:
@@ -281,14 +363,17 @@ def _of_clients(given: Mapping[Any, Any], target: str | None, features: Features
     if len(set(names)) < len(names):
         raise UserError(f"data: {name}: two clients have the same name: {max(names, key=names.count)!r}")
     frames = all(map(is_frame, given.values()))
-    if frames:  # one table, so that classes are numbered alike and lines say whose a row is
+    # one table, so that all clients' classes have the same numbers, and messages name the client of a row
+    if frames:
         return _of_frames(list(given.values()), names, _needed(target, name), features, name)
     for client, own in zip(names, given.values(), strict=True):
         rows = _any(own, target, None, features, f"client '{client}'")
         parts.append(Rows(rows.x, rows.y, np.array([client] * len(rows), dtype=object), rows.num_classes))
     kinds = {tuple(p.x) if isinstance(p.x, Mapping) else () for p in parts}
     if len(kinds) > 1:
-        raise UserError(f"data: {name}: clients' samples have other inputs: {', '.join(map(str, sorted(kinds)))}")
+        raise UserError(
+            f"data: {name}: the clients' samples have different inputs: {', '.join(map(str, sorted(kinds)))}"
+        )
     x = (
         {k: _stacked([p.x[k] for p in parts], names, name) for k in parts[0].x}
         if isinstance(parts[0].x, Mapping)
@@ -307,6 +392,7 @@ def _of_clients(given: Mapping[Any, Any], target: str | None, features: Features
 
 
 def _of_frames(frames: Sequence[Any], names: Sequence[str], target: str, features: Features | None, name: str) -> Rows:
+    """Return the rows of one frame for each client, read as a single table."""
     import pandas  # somebody has made frames with it
 
     for client, frame in zip(names, frames, strict=True):
@@ -315,6 +401,7 @@ def _of_frames(frames: Sequence[Any], names: Sequence[str], target: str, feature
             what = ", ".join(other) or "another order"
             raise UserError(f"data: {name}: client '{client}': other columns than '{names[0]}' has: {what}")
     column = "client"
+    # a name that no column of the frames has
     while column in frames[0].columns:
         column = f"_{column}"
     whole = pandas.concat(
@@ -324,6 +411,7 @@ def _of_frames(frames: Sequence[Any], names: Sequence[str], target: str, feature
 
 
 def _stacked(arrays: Sequence[Any], names: Sequence[str], name: str) -> Any:
+    """Return the arrays of all clients as one; they must agree in the shape of a sample."""
     shapes = {tuple(a.shape[1:]) for a in arrays}
     if len(shapes) > 1:
         odd = next(i for i, a in enumerate(arrays) if a.shape[1:] != arrays[0].shape[1:])
@@ -340,7 +428,14 @@ def _stacked(arrays: Sequence[Any], names: Sequence[str], name: str) -> Any:
 
 
 def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: str) -> Dataset:
-    """Check the samples and clients, number the clients in the order of their names, cut off the test set."""
+    """Return the checked data set: clients are numbered in the order of their names, and the test set is cut off.
+
+    Args:
+        test: the share of each client's samples that is held out, or the test samples.
+        min_samples: the fewest samples that a client may have.
+        seed: draws which samples are held out.
+        name: what the data are called.
+    """
     where = f"data: {name}"
     rows, given, classes = _encoded(rows, test if isinstance(test, Rows) else None, where)
     samples = _samples(rows, where, classes)
@@ -366,7 +461,11 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
 
 
 def _samples(rows: Rows, where: str, classes: int | None) -> Samples:
-    """Return the samples as tensors. Raises UserError for other lengths, and for numbers that are not finite."""
+    """Return the samples as tensors.
+
+    Raises:
+        UserError: lengths that differ, or numbers that are not finite.
+    """
     x, y = rows.x, rows.y
     lengths = {len(one) for one in (x.values() if isinstance(x, Mapping) else (x,))}
     if lengths != {len(y)}:
@@ -388,17 +487,18 @@ def _numbered(owner: NDArray[Any] | None) -> tuple[tuple[str, ...], NDArray[np.i
 
 
 def _order(name: str) -> list[tuple[int, int, str]]:
-    """Return a key by which "client 9" comes before "client 10"."""
+    """Return a sort key by which "client 9" comes before "client 10"."""
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def _ids(owner: NDArray[Any], names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the number of each row's client; -1 for one that is not among the ``names``."""
+    """Return the number of each row's client, ``[n]``; -1 for one that is not among the ``names``."""
     place = {name: i for i, name in enumerate(names)}
     return np.array([place.get(name, -1) for name in owner.tolist()], dtype=np.int64)
 
 
 def _refuse_small(ids: NDArray[np.int64] | None, names: Sequence[str], least: int, where: str) -> None:
+    """Raise UserError if a client has fewer than ``least`` rows, with a line for each of the first few such clients."""
     if ids is None:
         return
     counts = np.bincount(ids, minlength=len(names))
@@ -413,6 +513,7 @@ def _refuse_small(ids: NDArray[np.int64] | None, names: Sequence[str], least: in
 
 
 def _refuse_gaps(samples: Samples, owner: NDArray[Any] | None, where: str) -> None:
+    """Raise UserError if a feature or target is not finite: in which column, in how many rows, and whose they are."""
     for values, what in ((samples.x, "features"), (samples.y, "targets")):
         if first_gap(values) is None:
             continue
@@ -431,9 +532,9 @@ def _refuse_gaps(samples: Samples, owner: NDArray[Any] | None, where: str) -> No
 def _held_out(
     ids: NDArray[np.int64] | None, labels: NDArray[np.int64] | None, n: int, share: float, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows that are trained on and those of the test set: a share of each client's, of each class alike.
+    """Return the rows that are trained on and those of the test set: the same share of each client's and of each class.
 
-    Each client's are drawn by themselves, so that those of one do not hang on the others' rows.
+    Each client's are drawn from a stream of its own, so that they do not depend on the other clients' rows.
     """
     spans = [np.arange(n)] if ids is None else [np.flatnonzero(ids == c) for c in range(int(ids.max()) + 1)]
     kept, cut = [], []

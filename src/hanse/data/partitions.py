@@ -1,9 +1,14 @@
-"""Partitions of a data set over clients: from labels to one sorted index array a client, no sample twice.
+"""Partitions of a data set over clients: from labels to one sorted index array a client, with no sample used twice.
 
-By size alone, by label (Dirichlet draws of a mix of classes per client, or of clients per class; a few classes each),
-by clusters of clients that are alike inside and unlike between (iPFL section 6.1 and appendix E.5), or as the source
-has its clients. Every draw comes from ``stream(seed, "partition")``, so that the same seed gives the same split
-wherever it is made.
+Each function here is one way to split. By size alone: :func:`iid`. By label: :func:`dirichlet` and
+:func:`scaled_dirichlet` draw a mix of classes for each client, :func:`niid` spreads each class over the clients,
+:func:`pathological` gives a few classes to each. By clusters of clients that are alike inside and different between
+(iPFL section 6.1 and appendix E.5): :func:`cluster` and :func:`skew`. By the owners that the source itself has:
+:func:`natural`. All to one client: :func:`pooled`. The partition "mixture" is in :mod:`hanse.data.mixtures`.
+
+An experiment reaches these through ``[data] partition`` and :func:`hanse.data.build.split`, which wraps the indices
+into a :class:`Partition`. They can also be called directly with an array of labels. Every draw comes from a stream that
+the seed keys, so that the same seed gives the same split wherever it is made.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ SizeLaw = Literal["power", "equal"]
 
 
 def check_room(samples: int, clients: int, min_samples: int) -> None:
-    """Raise UserError, with the numbers, unless ``clients`` can have ``min_samples`` (at least 1) each."""
+    """Raise UserError unless ``clients`` can have ``min_samples`` (at least 1) each out of ``samples``."""
     if clients > samples:
         raise UserError(f"clients = {clients}: there are only {samples} samples; allowed: 1..{samples}")
     if clients * min_samples > samples:
@@ -46,13 +51,21 @@ def client_sizes(
     min_samples: int = 1,
     total: int | None = None,
 ) -> NDArray[np.int64]:
-    """Return the number of samples of each client, ``[clients]``, which sums to ``total`` (default: all
-    samples).
+    """Return the number of samples of each client, ``[clients]``.
 
-    ``"power"``: in proportion to q ~ pdf 3 q^2 on [0, 1] (GreedyFed, section 4.1; mean 0.75, standard
-    deviation 0.19). A client whose proportion is less than ``min_samples`` gets ``min_samples``, and the
-    others share the rest in proportion, so that the sum stays. ``"equal"``: the same number each, the
-    remainder one each to the first clients. Raises UserError for a request that cannot be met.
+    Args:
+        samples: how many there are.
+        clients: how many clients share them.
+        seed: draws the sizes of the power law.
+        law: "power" gives sizes in proportion to q with the density 3 q^2 on [0, 1] (GreedyFed, section 4.1; mean 0.75,
+            standard deviation 0.19). "equal" gives the same number to each, and the remainder one each to the first
+            clients.
+        min_samples: the least that a client gets. A client whose proportion is smaller is raised to it, and the others
+            share the rest in proportion, so that the sum stays.
+        total: what the sizes sum to; None for all samples.
+
+    Raises:
+        UserError: ``total`` is more than there is, or there is too little for ``min_samples`` each.
     """
     if total is not None and total > samples:
         raise UserError(f"{total} samples are asked for and there are {samples}; allowed: 1..{samples}")
@@ -64,14 +77,22 @@ def client_sizes(
 
 
 def power_weights(clients: int, seed: int, attempt: int = -1) -> NDArray[np.float64]:
-    """Return sizes in proportion, q ~ pdf 3 q^2 on (0, 1], ``[clients]``; ``attempt`` numbers redraws."""
+    """Return sizes in proportion, drawn with the density 3 q^2 on (0, 1], ``[clients]``.
+
+    Args:
+        clients: how many are drawn.
+        seed: keys the draw.
+        attempt: the number of a redraw, 0 or more; -1 for the first draw.
+    """
     # 1 - U lies in (0, 1]: no client has weight zero
     return np.cbrt(1.0 - stream(seed, "partition", round=attempt, start=0).random(clients))
 
 
 def _with_floor(weights: NDArray[np.float64], total: int, least: int) -> NDArray[np.int64]:
+    """Return sizes in proportion to ``weights [clients]`` that sum to ``total``, none below ``least``."""
     sizes = largest_remainder(weights, total)
     low = np.zeros(len(weights), dtype=np.bool_)
+    # raising some to the floor takes from the others, of whom some may fall below it in turn
     while (sizes < least).any():
         low |= sizes < least
         sizes[low] = least
@@ -83,21 +104,21 @@ def _with_floor(weights: NDArray[np.float64], total: int, least: int) -> NDArray
 
 Sampler = Literal["log", "float32-clamped"]
 
+# draws before a request is given up: of spread_classes, and of scaled_dirichlet after its first
 _NIID_DRAWS = 500
 _SCALED_DRAWS = 100
 
 
 def log_dirichlet(alpha: float, shape: tuple[int, int], draw: np.random.Generator) -> NDArray[np.float64]:
-    """Return the logarithms of ``shape[0]`` draws of a symmetric Dirichlet(alpha), each of ``shape[1]``
-    parts.
+    """Return the logarithms of draws from a symmetric Dirichlet(alpha), with the given shape ``[draws, parts]``.
 
-    Works in log space, so that it stays exact where the parts themselves underflow (alpha = 1e-4 and far
-    below): a Gamma(a) variate is Gamma(a + 1) U^(1/a) (Marsaglia and Tsang 2000, section 6), and -log U is
-    exponential.
+    Works in log space, so that it stays exact where the parts themselves underflow (alpha = 1e-4 and far below). A
+    Gamma(a) variate is Gamma(a + 1) U^(1/a) (Marsaglia and Tsang 2000, section 6), and -log U is exponential.
     """
     gamma = np.log(draw.standard_gamma(alpha + 1.0, size=shape))
     wait = draw.standard_exponential(size=shape)
-    # only differences count: with the row's smallest wait taken off, one part stays finite for every alpha
+    # only differences count after normalising: with the row's smallest wait taken off, one part stays finite for every
+    # alpha
     with np.errstate(over="ignore"):
         logs = gamma - (wait - wait.min(axis=1, keepdims=True)) / alpha
     return _log_normalise(logs)
@@ -108,13 +129,19 @@ def label_mixes(
 ) -> NDArray[np.float64]:
     """Return the log of each client's label mix ~ Dirichlet(alpha), ``[clients, classes]``.
 
-    ``sampler="float32-clamped"`` is what ``torch.distributions.Dirichlet`` draws in float32, and so what
-    GreedyFed's published code uses: for alpha = 1e-4 the gamma variates underflow and are clamped, so that
-    about half of the clients get an exactly uniform mix instead of a single class. ``attempt`` numbers redraws.
+    Args:
+        clients: how many mixes are drawn.
+        classes: the length of a mix.
+        alpha: the concentration, above 0; a small one gives mixes of nearly one class.
+        seed: keys the draw.
+        sampler: "log" is exact at any alpha. "float32-clamped" is what ``torch.distributions.Dirichlet`` draws in
+            float32, and so what GreedyFed's published code uses: for alpha = 1e-4 the gamma variates underflow and are
+            clamped, so that about half of the clients get an exactly uniform mix instead of a single class.
+        attempt: the number of a redraw, 0 or more; -1 for the first draw.
     """
     if sampler == "log":
         return log_dirichlet(alpha, (clients, classes), stream(seed, "partition", round=attempt, start=1))
-    # the distribution draws from torch's global generator: keyed here, and put back afterwards
+    # torch's distribution draws from its global generator: it is seeded here for this draw and restored afterwards
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(torch_seed(seed, "partition", round=attempt, start=1))
         mixes = torch.distributions.Dirichlet(torch.full((classes,), alpha)).sample((clients,))
@@ -133,21 +160,49 @@ def dirichlet(
     total: int | None = None,
     num_classes: int | None = None,
 ) -> list[NDArray[np.int64]]:
-    """Give every client a label mix ~ Dirichlet(alpha) and a size, then its samples; no sample twice.
+    """Give every client a size and a label mix ~ Dirichlet(alpha), then the samples for it.
 
-    The partition of GreedyFed: sizes follow :func:`hanse.data.partitions.client_sizes` and use all samples, or
-    ``total`` of them. Clients are served in a random order, each by a multinomial draw from its mix. When a
-    class runs out, what a client still needs is drawn from the classes left, in the proportions its mix gives
-    them (Hsu et al. 2019 do so sample by sample). Sizes are met exactly, mixes as far as the samples last: if
-    all samples are used, the clients served last take what is left, whatever their mix; ``total`` below the
+    The partition of GreedyFed. Clients are served in a random order, each by a multinomial draw from its mix. When a
+    class runs out, what a client still needs is drawn from the classes left, in the proportions that its mix gives them
+    (Hsu et al. 2019 do so sample by sample). Sizes are therefore met exactly, and mixes only as far as the samples
+    last: if all samples are used, the clients served last take what is left, whatever their mix. A ``total`` below the
     number of samples avoids that.
 
-    Returns the sorted sample indices of each client. Raises UserError for a request that cannot be met.
+    Args:
+        labels: the class of each sample, integers ``[n]`` from 0.
+        alpha: the concentration, above 0. At 100 every client has about the mix of the whole set, at 0.01 nearly a
+            single class.
+        seed: keys all draws.
+        sizes: how many samples each client gets; see :func:`client_sizes`.
+        min_samples: the least that a client gets.
+        sampler: how mixes are drawn; see :func:`label_mixes`.
+        total: how many samples are dealt in all; None for all of them.
+        num_classes: the number of classes, if some of them may be absent from ``labels``; None for the largest label
+            plus 1.
+
+    Returns:
+        The sorted sample indices of each client.
+
+    Raises:
+        UserError: there are not enough samples, or ``labels`` are not integer classes.
+
+    Example:
+        >>> import numpy as np
+        >>> from hanse.data.partitions import dirichlet
+        >>> labels = np.repeat([0, 1, 2], 40)  # 40 samples of each of three classes
+        >>> def counts(alpha):
+        ...     parts = dirichlet(labels, 3, alpha=alpha, sizes="equal", total=60)
+        ...     return [np.bincount(labels[part], minlength=3).tolist() for part in parts]
+        >>> counts(alpha=100.0)  # every client has some of every class
+        [[4, 7, 9], [9, 4, 7], [6, 9, 5]]
+        >>> counts(alpha=0.01)  # nearly one class each
+        [[0, 0, 20], [11, 1, 8], [0, 20, 0]]
     """
     classes = _num_classes(labels, num_classes)
     mixes = label_mixes(clients, classes, alpha, seed=seed, sampler=sampler)
     wanted = client_sizes(len(labels), clients, seed=seed, law=sizes, min_samples=min_samples, total=total)
     draw = stream(seed, "partition", start=2)
+    # each class in a random order, of which clients take consecutive spans
     stock = [draw.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
     held = np.array([len(s) for s in stock], dtype=np.int64)
     left = held.copy()
@@ -173,12 +228,18 @@ def scaled_dirichlet(
     total: int | None = None,
     num_classes: int | None = None,
 ) -> list[NDArray[np.int64]]:
-    """Give every client a label mix ~ Dirichlet(alpha) and a proportional size, and never bend either.
+    """Give every client a label mix ~ Dirichlet(alpha) and a proportional size, and keep both as drawn.
 
-    As GreedyFed's published code: as many samples are used as the class that runs out first allows (at most ``total``),
-    the rest by nobody, and counts are rounded down. Sizes and mixes are redrawn, at most 100 times, until every client
-    has ``min_samples`` (an older published version keeps the last draw if none of 101 gave what it asks for; here it is
-    refused). Returns the sorted sample indices of each client. Raises UserError for what cannot be met.
+    This is what GreedyFed's published code does. As many samples are used as the class that runs out first allows (at
+    most ``total``), the rest are used by nobody, and counts are rounded down. Sizes and mixes are redrawn, at most 100
+    times, until every client has ``min_samples``; an older published version keeps the last draw if none of 101 gave
+    what it asks for, which is refused here. The arguments are those of :func:`dirichlet`.
+
+    Returns:
+        The sorted sample indices of each client.
+
+    Raises:
+        UserError: no draw gave every client ``min_samples``, or the samples are too few for it.
     """
     classes = _num_classes(labels, num_classes)
     check_room(len(labels), clients, min_samples)
@@ -188,11 +249,12 @@ def scaled_dirichlet(
         mixes = np.exp(label_mixes(clients, classes, alpha, seed=seed, sampler=sampler, attempt=attempt))
         weights = power_weights(clients, seed, attempt) if sizes == "power" else np.ones(clients)
         weights = weights / weights.sum()
+        # of each class, the part of all samples used; the scarcest one bounds how many can be
         asked = weights @ mixes
         used = float(np.divide(stock, asked, out=np.full(classes, np.inf), where=asked > 0).min())
         used = min(used, len(labels), used if total is None else total)
         counts = np.floor(mixes * np.floor(used * weights)[:, None]).astype(np.int64)
-        # mixes of one class may sum to a hair more than the stock
+        # floating-point error may lift the counts of a class above what there is of it
         fits = (counts.sum(axis=0) <= stock).all()
         smallest = int(counts.sum(axis=1).min())
         best = max(best, smallest)
@@ -216,7 +278,14 @@ def scaled_dirichlet(
 def _serve(
     log_mix: NDArray[np.float64], size: int, left: NDArray[np.int64], draw: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Return how many of each class a client gets: ``size`` in all, at most ``left`` of each."""
+    """Return how many samples of each class a client gets, ``[classes]``.
+
+    Args:
+        log_mix: the logarithm of its label mix, ``[classes]``.
+        size: how many it gets in all.
+        left: how many of each class are left, ``[classes]``.
+        draw: the multinomial draws come from it.
+    """
     counts = np.zeros_like(left)
     while (need := size - int(counts.sum())) > 0:
         logs = np.where(left > counts, log_mix, -np.inf)
@@ -239,11 +308,21 @@ def niid(
     """Spread each class over the clients in shares ~ Dirichlet(alpha); every sample goes to one client.
 
     Li et al. 2022 ("Federated learning on non-IID data silos"), as their code does it: a client that already
-    holds ``n / clients`` samples gets nothing of the classes that follow. The whole draw is repeated until
-    every client has ``min_samples``.
+    holds an average number of samples gets nothing of the classes that follow. The whole draw is repeated until every
+    client has ``min_samples``.
 
-    Returns the sorted sample indices of each client. Raises UserError for a request that cannot be met, or
-    that 500 draws did not meet.
+    Args:
+        labels: the class of each sample, integers ``[n]`` from 0.
+        alpha: the concentration, above 0; with a small one, a class goes to few clients.
+        seed: keys all draws.
+        min_samples: the least that a client gets.
+        num_classes: as in :func:`dirichlet`.
+
+    Returns:
+        The sorted sample indices of each client.
+
+    Raises:
+        UserError: there are not enough samples, or 500 draws did not give every client ``min_samples``.
     """
     classes = _num_classes(labels, num_classes)
     check_room(len(labels), clients, min_samples)
@@ -263,8 +342,18 @@ def spread_classes(
 ) -> tuple[list[NDArray[np.int64]] | None, int]:
     """Spread every class over the receivers in shares ~ Dirichlet(alpha), redrawn until each has ``min_samples``.
 
-    Returns the sorted positions of each receiver (None if 500 draws were not enough), and the largest of the smallest
-    receivers of all draws.
+    The receivers are clients, or clusters of them.
+
+    Args:
+        labels: the class of each sample, ``[n]``.
+        receivers: how many share the samples.
+        alpha: the concentration, above 0.
+        min_samples: the least that each must get.
+        draw: all draws come from it, one attempt after another.
+
+    Returns:
+        The sorted positions of each receiver, or None if 500 draws were not enough; and the size of the smallest
+        receiver in the best draw, for a message.
     """
     by_class = [np.flatnonzero(labels == c) for c in range(classes)]
     best = -1
@@ -281,13 +370,14 @@ def spread_classes(
 
 
 def _spread(stock: list[int], clients: int, alpha: float, draw: np.random.Generator) -> NDArray[np.int64]:
-    """Return one draw of how many of each class each client gets, ``[classes, clients]``."""
+    """Return one draw of how many samples of each class each client gets, ``[classes, clients]``."""
     counts = np.zeros((len(stock), clients), dtype=np.int64)
     held = np.zeros(clients, dtype=np.int64)
     limit = sum(stock) / clients
     for c, size in enumerate(stock):
         logs = log_dirichlet(alpha, (1, clients), draw)
-        if size == 0:  # and everybody may be full
+        # a class without samples can come last, when every client is full and there is nothing to normalise over
+        if size == 0:
             continue
         open_ = held < limit
         allowed = np.where(open_, logs, -np.inf)
@@ -295,19 +385,21 @@ def _spread(stock: list[int], clients: int, alpha: float, draw: np.random.Genera
             allowed = np.where(open_[None, :], 0.0, -np.inf)
         shares = np.exp(_log_normalise(allowed)[0])
         ends = np.cumsum(shares)
-        # ends / ends[-1] is exactly 1 from the last open client on: nobody else gets a remainder
+        # the last open client ends at exactly 1 (ends / ends[-1]), so that rounding leaves nothing to a client that is
+        # full
         counts[c] = np.diff(np.floor(ends / ends[-1] * size).astype(np.int64), prepend=0)
         held += counts[c]
     return counts
 
 
 def _log_normalise(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return rows of log weights with a constant taken off, so that their exponentials sum to 1."""
+    """Return rows of log weights, shifted so that their exponentials sum to 1."""
     top = logs.max(axis=1, keepdims=True)
     return np.asarray(logs - top - np.log(np.exp(logs - top).sum(axis=1, keepdims=True)))
 
 
 def _num_classes(labels: NDArray[np.int64], num_classes: int | None) -> int:
+    """Return the number of classes, given or found in ``labels [n]``; refuse labels that are not integers in range."""
     if labels.dtype.kind not in "ui" or labels.ndim != 1:
         raise UserError(
             f"labels are {labels.dtype} of shape {labels.shape}; a partition by label needs integer classes (n,)"
@@ -324,13 +416,20 @@ Choose = Literal["random", "largest"]
 
 @dataclass(frozen=True)
 class Partition:
-    """The samples of each client: sorted int64 indices into the train set, no sample twice.
+    """The samples of each client: sorted int64 indices into the train set, no sample used twice.
 
-    ``labels [n]`` are those of the whole train set and ``num_classes`` their number (``None``: no classes).
-    ``owners [clients]``: the source's own client that each client is or is part of, where it has clients.
-    ``groups [clients]``: the cluster of each client, where the partition makes clusters. ``kept``: what each client
-    keeps for (validation, test), where the partition itself draws these; ``train`` is then without them.
-    Raises UserError where an index is out of range, a sample is used twice, or a client has none.
+    Attributes:
+        train: the indices of each client's samples.
+        labels: the classes of the whole train set, ``[n]``; None if there are no classes.
+        num_classes: how many classes there are; None with ``labels`` None.
+        groups: ``[clients]``, the cluster of each client, where the partition makes clusters.
+        owners: ``[clients]``, the source's own client that each client is, or is a part of, where the source has
+            clients.
+        kept: the indices (validation, test) that each client keeps, where the partition draws these itself; ``train``
+            is then without them.
+
+    Raises:
+        UserError: an index is out of range, a sample is used twice, or a client has none.
     """
 
     train: tuple[NDArray[np.int64], ...]
@@ -357,7 +456,11 @@ class Partition:
         return np.array([len(index) for index in self.train], dtype=np.int64)
 
     def counts(self) -> NDArray[np.int64]:
-        """Return how many samples of each class each client has, ``[clients, classes]``."""
+        """Return how many train samples of each class each client has, ``[clients, classes]``.
+
+        Raises:
+            UserError: the partition has no labels.
+        """
         if self.labels is None or self.num_classes is None:
             raise UserError("class counts need class labels; this partition has none")
         rows = [np.bincount(self.labels[index], minlength=self.num_classes) for index in self.train]
@@ -373,9 +476,20 @@ def iid(
     min_samples: int = 1,
     total: int | None = None,
 ) -> Indices:
-    """Deal the samples at random: equal sizes, or GreedyFed's power law; all of them, or ``total``.
+    """Deal the samples at random.
 
-    Raises UserError for a request that cannot be met.
+    Args:
+        labels: one entry a sample, ``[n]``; only their number is used.
+        seed: keys the draw.
+        sizes: "equal", or "power" for GreedyFed's power law; see :func:`client_sizes`.
+        min_samples: the least that a client gets.
+        total: how many samples are dealt in all; None for all of them.
+
+    Returns:
+        The sorted sample indices of each client.
+
+    Raises:
+        UserError: there are not enough samples.
     """
     wanted = client_sizes(len(labels), clients, seed=seed, law=sizes, min_samples=min_samples, total=total)
     order = stream(seed, "partition", start=4).permutation(len(labels))
@@ -385,10 +499,16 @@ def iid(
 def pathological(labels: NDArray[np.int64], clients: int, *, classes_per_client: int = 2, seed: int = 0) -> Indices:
     """Give every client exactly ``classes_per_client`` classes, in shards of one class each.
 
-    After McMahan et al. 2017, whose shards of label-sorted samples give most clients two classes. Here a
-    class is cut into one nearly equal shard for each client that has it, so the number of classes is exact.
-    Classes are dealt evenly (their numbers of clients differ by at most one); with fewer seats than classes,
-    some classes are not used. Raises UserError for a request that cannot be met.
+    After McMahan et al. 2017, whose shards of label-sorted samples give most clients two classes. Here a class is cut
+    into one nearly equal shard for each client that has it, so the number of classes is exact. Classes are dealt
+    evenly: the numbers of clients that have them differ by at most one. Where clients times ``classes_per_client`` is
+    less than the number of classes, some classes are not used.
+
+    Returns:
+        The sorted sample indices of each client.
+
+    Raises:
+        UserError: fewer classes than ``classes_per_client``, or a class with fewer samples than clients that share it.
     """
     check_room(len(labels), clients, 1)
     classes = np.unique(labels)
@@ -400,7 +520,7 @@ def pathological(labels: NDArray[np.int64], clients: int, *, classes_per_client:
     draw = stream(seed, "partition", start=5)
     has = np.zeros((clients, len(classes)), dtype=np.bool_)
     for client in range(clients):
-        # the classes dealt least so far, ties at random
+        # the classes that fewest clients have so far; ties at random, since lexsort's last key counts first
         has[client, np.lexsort((draw.random(len(classes)), has.sum(axis=0)))[:classes_per_client]] = True
     parts: list[Indices] = [[] for _ in range(clients)]
     for column, label in enumerate(classes):
@@ -431,13 +551,27 @@ def natural(
     min_samples: int = 10,
     num_classes: int | None = None,
 ) -> Indices:
-    """Follow the source's own clients: ``ids [n]`` says whose each sample is; clients are numbered by sorted
-    id.
+    """Follow the source's own clients: each of its owners becomes a client, or several.
 
-    ``clients`` keeps some of them (see :func:`natural_owners`); with ``per_owner`` above 1 each is divided evenly into
-    that many clients, at random, or in time if its samples are ``ordered``; or, with ``per_owner_alpha``, each of its
-    classes ~ Dirichlet over them as :func:`niid` does, ``min_samples`` each (iPFL's public code on PACS). Raises
-    UserError for ids of the wrong length or type, or more clients than there are.
+    Args:
+        labels: one entry a sample, ``[n]``; they are classes where ``per_owner_alpha`` is given.
+        ids: the owner of each sample, integers ``[n]``. Clients are numbered in the order of the sorted ids.
+        clients: how many clients there are in the end; None for all. See :func:`natural_owners` for who is left out.
+        seed: keys all draws.
+        choose: which owners take part where not all do: "random" or "largest".
+        per_owner: into how many clients each owner is divided, evenly and at random.
+        ordered: the samples are in order of time, so that an owner is divided into consecutive spans instead.
+        per_owner_alpha: divide each class of an owner over its clients ~ Dirichlet with this concentration, as
+            :func:`niid` does (iPFL's public code on PACS); None to divide evenly.
+        min_samples: the least that a client gets, with ``per_owner_alpha`` alone.
+        num_classes: as in :func:`dirichlet`, with ``per_owner_alpha`` alone.
+
+    Returns:
+        The sorted sample indices of each client.
+
+    Raises:
+        UserError: ids of the wrong length or type, more clients than there are, an owner with too few samples to
+            divide.
     """
     if ids.shape != (len(labels),) or ids.dtype.kind not in "ui":
         raise UserError(
@@ -445,6 +579,7 @@ def natural(
             "samples is needed"
         )
     owners = natural_owners(ids, clients, seed=seed, choose=choose, per_owner=per_owner)
+    # stable, so that an owner's samples keep their order
     order = np.argsort(ids, kind="stable")
     starts = np.searchsorted(ids[order], owners, side="left")
     ends = np.searchsorted(ids[order], owners, side="right")
@@ -481,10 +616,17 @@ def natural_owners(
     choose: Choose = "random",
     per_owner: int = 1,
 ) -> NDArray[np.int64]:
-    """Return the sorted ids ``[m]`` of the natural clients that take part: ``clients / per_owner``, or all for None.
+    """Return the sorted ids of the natural clients that take part, ``[m]``.
 
-    ``choose``: "random" from the seed, or "largest": those with most samples, ties to the lower id. Raises UserError
-    for a number that there is not.
+    Args:
+        ids: the owner of each sample, ``[n]``.
+        clients: the number of clients wanted, a multiple of ``per_owner``; None for all owners.
+        seed: keys the random choice.
+        choose: "random" from the seed, or "largest": those with most samples, ties to the lower id.
+        per_owner: into how many clients each owner is divided, so that ``clients / per_owner`` owners take part.
+
+    Raises:
+        UserError: there are fewer owners, or ``clients`` is not a multiple of ``per_owner``.
     """
     owners, sizes = np.unique(ids, return_counts=True)
     if clients is None:
@@ -524,7 +666,7 @@ PARTITIONS: Mapping[str, str] = MappingProxyType(
 
 
 def cluster_of(clients: int, clusters: int) -> NDArray[np.int64]:
-    """Return the cluster of each client, ``[clients]``: nearly equal clusters, in order of id."""
+    """Return the cluster of each client, ``[clients]``: consecutive ids, clusters of nearly equal size."""
     if clusters > clients:
         raise UserError(f"clusters = {clusters}: there are only {clients} clients; allowed: 1..{clients}")
     return np.asarray(np.arange(clients) * clusters // clients)
@@ -541,18 +683,32 @@ def cluster(
     min_samples: int = 10,
     num_classes: int | None = None,
 ) -> tuple[Indices, NDArray[np.int64]]:
-    """Spread every class over the clusters ~ Dirichlet(alpha_between), then inside each over its clients ~
-    Dirichlet(alpha_within).
+    """Spread every class over clusters of clients, then inside each cluster over its clients.
 
-    iPFL says that heterogeneity is high between (beta 0.1) and low inside clusters (beta 10), not how the draws
-    nest; both levels are drawn as ``niid`` draws its clients. Clusters are in order of id; the paper's random
-    clustering is the same up to names.
+    The shares are ~ Dirichlet(alpha_between) and ~ Dirichlet(alpha_within). iPFL says that heterogeneity is high
+    between clusters (beta 0.1) and low inside them (beta 10), but not how the draws nest; here both levels are drawn as
+    :func:`niid` draws its clients. Clusters are in order of client id, which differs from the paper's random clustering
+    only in names.
 
-    Returns each client's sorted indices and its cluster ``[clients]``. Raises UserError for what cannot be met.
+    Args:
+        labels: the class of each sample, integers ``[n]`` from 0.
+        clients: how many there are, over all clusters.
+        clusters: how many clusters they form; at most ``clients``.
+        alpha_between: the concentration between clusters, above 0.
+        alpha_within: the concentration inside a cluster, above 0.
+        seed: keys all draws.
+        min_samples: the least that a client gets.
+        num_classes: as in :func:`dirichlet`.
+
+    Returns:
+        Each client's sorted indices, and its cluster ``[clients]``.
+
+    Raises:
+        UserError: there are not enough samples, or 500 draws did not give every client ``min_samples``.
     """
     check_room(len(labels), clients, min_samples)
     groups = cluster_of(clients, clusters)
-    classes = num_classes if num_classes is not None else int(labels.max()) + 1
+    classes = _num_classes(labels, num_classes)
     members = np.bincount(groups)
     parts: Indices = []
     draw = stream(seed, "partition", start=8)
@@ -575,6 +731,7 @@ def cluster(
 
 
 def _short(what: str, best: int, min_samples: int) -> UserError:
+    """Return the error for draws that left somebody with too few samples."""
     return UserError(
         f"partition = 'cluster' with {what} had {best} samples at best; min_samples = {min_samples} is not met: raise "
         "the alphas, or lower clients, clusters or min_samples"
@@ -589,14 +746,26 @@ def skew(
     seed: int = 0,
     num_classes: int | None = None,
 ) -> tuple[Indices, NDArray[np.int64]]:
-    """Divide the classes into clusters of ``classes_per_client``, in order, and each cluster's samples evenly over its
-    clients.
+    """Give each cluster of clients a few classes of its own, and divide their samples evenly inside it.
 
-    Inside a cluster every client has all of its classes in the same shares. Returns each client's sorted indices and
-    its cluster ``[clients]``. Raises UserError if the classes do not divide evenly or there are too few clients.
+    The classes are divided into consecutive groups of ``classes_per_client``, one for each cluster. All clients of a
+    cluster have the same classes, in nearly the same numbers; two clusters share no class (iPFL, "skew").
+
+    Args:
+        labels: the class of each sample, integers ``[n]`` from 0.
+        clients: how many there are, at least one for each cluster.
+        classes_per_client: the number of classes of a cluster; must divide the number of classes.
+        seed: keys the draw.
+        num_classes: as in :func:`dirichlet`.
+
+    Returns:
+        Each client's sorted indices, and its cluster ``[clients]``.
+
+    Raises:
+        UserError: the classes do not divide evenly, or a cluster has more clients than samples of a class.
     """
     check_room(len(labels), clients, 1)
-    classes = num_classes if num_classes is not None else int(labels.max()) + 1
+    classes = _num_classes(labels, num_classes)
     if classes % classes_per_client:
         raise UserError(
             f"classes_per_client = {classes_per_client} with partition = 'skew': must divide the {classes} classes"
@@ -612,7 +781,7 @@ def skew(
                 f"clients = {clients} with partition = 'skew': {len(members)} clients would share the {len(stock)} "
                 f"samples of class {c}; lower clients"
             )
-        # the shares that are one larger fall to other members for each class
+        # array_split makes the first shards one larger; turning their order by c spreads that surplus over the members
         shards = np.array_split(stock, len(members))
         for place, client in enumerate(members.tolist()):
             parts[client].append(shards[(place + c) % len(members)])

@@ -1,8 +1,9 @@
-"""Samples: inputs and targets as two tensors, the one form in which data is handed around inside a client.
+"""Samples: inputs and targets as two tensors, the one form in which data are handed around inside a client.
 
-Samples of several inputs (a dictionary of tensors) are one tensor too: all inputs of a sample lie in one row, and
-:class:`Inputs` says where. Engines, scoring, fingerprints and the network need to know nothing of it; the model takes
-the row apart again and hands its inputs to the user's module by name (:class:`hanse.learning.by_name.ByName`).
+A model with several inputs (given as a dictionary of tensors) still has one tensor here: all inputs of a sample lie in
+one row, and :class:`Inputs` says where. Engines, scoring, fingerprints and the network therefore need to know nothing
+about it. The model takes the row apart again and hands its inputs to the user's module by name
+(:class:`hanse.learning.by_name.ByName`).
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 
-EXACT = 2**24  # whole numbers up to it are float32 numbers
+# whole numbers up to this one are exact in float32
+EXACT = 2**24
 
 
 @dataclass(frozen=True)
 class Input:
-    """One of several inputs of a sample: its ``name``, the ``shape`` of one sample's, and whether it holds ``whole``
-    numbers (int64, such as tokens) instead of float32.
+    """One of several inputs of a sample.
+
+    Attributes:
+        name: the parameter of the model's ``forward`` that receives it.
+        shape: the shape of one sample's input, without the sample axis.
+        whole: it holds whole numbers (int64, such as tokens) instead of float32.
     """
 
     name: str
@@ -35,7 +41,12 @@ class Input:
 
 @dataclass(frozen=True)
 class Inputs:
-    """How several inputs lie in a sample's row, one after another; without ``parts`` a sample is one input as it is."""
+    """How several inputs lie in a sample's row, one after another.
+
+    Attributes:
+        parts: the inputs in the order in which they lie in the row. Empty: a sample is a single input and is stored as
+            it is; the object is then false.
+    """
 
     parts: tuple[Input, ...] = ()
 
@@ -58,7 +69,7 @@ class Inputs:
         return {part.name: cut[part.name].long() if part.whole else cut[part.name] for part in self.parts}
 
     def place(self, column: int) -> str:
-        """Return which input a column of a row belongs to, in words."""
+        """Return which input a column of a row belongs to, in words for a message."""
         for part in self.parts:
             if column < prod(part.shape):
                 return f"input '{part.name}', column {column}"
@@ -67,20 +78,28 @@ class Inputs:
 
 
 def join(given: Mapping[str, Any], where: str = "samples") -> tuple[Tensor, Inputs]:
-    """Return inputs ``[n, ...]`` (tensors or numpy arrays, by name) as rows ``[n, width]`` float32, and how they lie.
+    """Return several inputs as rows of one tensor, and how they lie in it.
 
-    Raises UserError, its line beginning with ``where``, for inputs of several lengths, of whole numbers that float32
-    cannot hold (beyond 16,777,216), or that are no numbers.
+    Args:
+        given: tensors or numpy arrays ``[n, ...]`` by name; a name must be one that a function's parameter can have.
+        where: what messages begin with.
+
+    Returns:
+        The rows, float32 ``[n, width]``, and their layout.
+
+    Raises:
+        UserError: inputs of different lengths, inputs that are not numbers, or whole numbers beyond 16,777,216, which
+            float32 cannot hold exactly.
     """
     if not given or not all(isinstance(name, str) and name.isidentifier() for name in given):
-        raise UserError(f"{where}: inputs named {list(given)}; a name for each that a function's parameter can have")
+        raise UserError(f"{where}: inputs named {list(given)}: must be one or more, named as parameters can be")
     tensors = {
         name: _as_input(_tensor(x, f"{where} input '{name}'"), f"{where} input '{name}'") for name, x in given.items()
     }
     lengths = {name: len(x) if x.ndim else 0 for name, x in tensors.items()}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{n} of '{name}'" for name, n in lengths.items())
-        raise UserError(f"{where}: inputs of other lengths: {told}; a sample has one of each")
+        raise UserError(f"{where}: inputs of different lengths: {told}; each sample needs one of each")
     parts = []
     for name, x in tensors.items():
         parts.append(Input(name, tuple(x.shape[1:]), not x.is_floating_point()))
@@ -92,11 +111,14 @@ def join(given: Mapping[str, Any], where: str = "samples") -> tuple[Tensor, Inpu
 
 @dataclass(frozen=True)
 class Samples:
-    """``x [n, ...]`` (float32, or int64 tokens) and ``y [n]`` (int64 classes), ``[n, positions]`` (int64, one at each
-    position of a text) or ``[n]``/``[n, d]`` (float32 targets).
+    """Inputs and targets, one of each for every sample.
 
-    ``x`` may be given as a dictionary of several inputs ``[n, ...]`` by name, which the model's ``forward`` gets by
-    these names; here they become rows ``[n, width]``, and ``inputs`` says how they lie in them.
+    Attributes:
+        x: ``[n, ...]``, float32 features or int64 tokens. It may be given as a dictionary of several inputs ``[n,
+            ...]`` by name, which the model's ``forward`` gets by these names; it is then stored as rows ``[n, width]``.
+        y: classes int64 ``[n]``, classes at each position of a text int64 ``[n, positions]``, or regression targets
+            float32 ``[n]`` or ``[n, d]``.
+        inputs: how several inputs lie in the rows of ``x``; empty for a single input.
     """
 
     x: Tensor
@@ -118,15 +140,24 @@ class Samples:
 
     @staticmethod
     def joined(parts: Sequence[Samples]) -> Samples:
-        """Return the samples of one or more, one after another."""
+        """Return the samples of one or more parts, one after another; all must have the same inputs."""
         return Samples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]), parts[0].inputs)
 
 
 def as_tensors(samples: Samples, where: str, *, classes: bool) -> Samples:
-    """Return what a user gave as samples, tensors or numpy arrays, in the form that :class:`Samples` has.
+    """Return what a user gave as samples in the form that :class:`Samples` describes.
 
-    Inputs of any floating type become float32, labels of any whole type int64 and targets float32. Raises UserError,
-    its line beginning with ``where``, for anything else: strings, objects, and inputs that may be features or tokens.
+    Inputs of any floating type become float32, labels of any whole type int64, and regression targets float32. Samples
+    that already have this form are returned unchanged.
+
+    Args:
+        samples: tensors or numpy arrays.
+        where: what messages begin with.
+        classes: whether the targets are classes.
+
+    Raises:
+        UserError: strings, objects, or whole-number inputs other than int64, which may be meant as features or as
+            tokens.
     """
     x, y = _tensor(samples.x, f"{where} inputs"), _tensor(samples.y, f"{where} {'labels' if classes else 'targets'}")
     x = _as_input(x, f"{where} inputs")
@@ -138,6 +169,7 @@ def as_tensors(samples: Samples, where: str, *, classes: bool) -> Samples:
 
 
 def _as_input(x: Tensor, what: str) -> Tensor:
+    """Return inputs as float32 features or int64 tokens; refuse types that could mean either."""
     if x.is_floating_point():
         return x.to(torch.float32)
     if x.dtype != torch.int64:
@@ -147,10 +179,11 @@ def _as_input(x: Tensor, what: str) -> Tensor:
 
 
 def _tensor(given: Any, what: str) -> Tensor:
+    """Return an array or tensor of numbers as a tensor without gradients; refuse strings, objects and anything else."""
     if isinstance(given, Tensor) and not given.is_complex():
         return given.detach() if given.requires_grad else given
     if isinstance(given, np.ndarray) and given.dtype.kind in "biuf":
-        # longer floats than PyTorch knows, and the other byte order, are read as the numbers that they are
+        # torch knows neither longer floats than float64 nor foreign byte order: numpy converts these first
         kind = "float32" if given.dtype.kind == "f" else given.dtype.newbyteorder("=")
         if given.dtype.kind == "u" and given.dtype.itemsize > 1:
             kind = "int64"
@@ -165,9 +198,18 @@ def _tensor(given: Any, what: str) -> Tensor:
 
 
 def first_gap(values: Tensor) -> tuple[tuple[int, ...], str] | None:
-    """Return the place of the first number of ``values [n, ...]`` that is not finite, and what it is, or None."""
+    """Return where the first number that is not finite stands, and what it is.
+
+    Args:
+        values: any tensor ``[n, ...]``; whole numbers are always finite.
+
+    Returns:
+        The position (one index an axis) and the number as text, such as ``((3, 0), "nan")``; None if all are finite.
+    """
     if not values.is_floating_point() or bool(torch.isfinite(values.sum())):
-        return None  # NaN and infinity remain in a sum: ten times cheaper than asking each number
+        # a sum keeps NaN and infinity, and taking it is ten times cheaper than looking at every number
+        return None
     places = torch.nonzero(~torch.isfinite(values))
-    at = tuple(places[0].tolist()) if len(places) else None  # a sum may be too large, and all its terms finite
+    # the sum may overflow although every term is finite, so there may be nothing to report
+    at = tuple(places[0].tolist()) if len(places) else None
     return None if at is None else (at, str(float(values[at])))

@@ -1,5 +1,9 @@
-"""Cuts: each client's samples into train, validation and test shares, a test set into the server's two sets; and test
-shares that clients borrow from the server's test set, to keep all of their own samples for training.
+"""Cuts: which of a client's samples it trains on, validates on and tests on, and which the server keeps.
+
+:func:`client_shares` cuts each client's own samples, and :func:`server_cut` cuts the source's test set into the
+server's validation, test and root sets. Where clients should keep all of their samples for training, :func:`borrowed`
+gives them test shares out of the server's test set instead; the setting ``[data] client_test_from`` chooses among its
+ways.
 """
 
 from __future__ import annotations
@@ -22,13 +26,25 @@ from hanse.data.samples import Samples
 def client_shares(
     partition: Partition, client_test: float, client_validation: float, seed: int, ordered: bool
 ) -> list[tuple[NDArray[np.int64], ...]]:
-    """Return each client's sorted (train, validation, test) indices ``[n]``: cut at random, or in order of time."""
+    """Return each client's sorted (train, validation, test) indices.
+
+    The cut is at random, keyed by ``(seed, client)``, or in the given order. A partition that has drawn the shares
+    itself is followed.
+
+    Args:
+        partition: the samples of each client.
+        client_test: the part of them that is its test share, rounded down.
+        client_validation: the part that is its validation share, rounded down.
+        seed: keys the random order.
+        ordered: the samples are in order of time, so that validation and test are the end of them.
+    """
     if partition.kept is not None:
         return [(own, *kept) for own, kept in zip(partition.train, partition.kept, strict=True)]
     ends = share_ends(partition.sizes, client_test, client_validation)
     shares: list[tuple[NDArray[np.int64], ...]] = []
     for client, index in enumerate(partition.train):
         order = index
+        # a client of which nothing is cut keeps its order and needs no draw
         if ends[client, 0] < len(index) and not ordered:
             order = stream(seed, "shares", client=client).permutation(index)
         shares.append(tuple(np.sort(part) for part in np.split(order, ends[client, :2])))
@@ -36,7 +52,13 @@ def client_shares(
 
 
 def share_ends(sizes: NDArray[np.int64], client_test: float, client_validation: float) -> NDArray[np.int64]:
-    """Return where a client's train, validation and test shares end, ``[clients, 3]``."""
+    """Return where each client's train, validation and test shares end in its own order, ``[clients, 3]``.
+
+    Args:
+        sizes: samples of each client, ``[clients]``.
+        client_test: the part of them for testing; rounded down.
+        client_validation: the part for validation; rounded down.
+    """
     test = np.floor(sizes * client_test).astype(np.int64)
     validation = np.floor(sizes * client_validation).astype(np.int64)
     return np.stack([sizes - test - validation, sizes - test, sizes], axis=1)
@@ -51,8 +73,19 @@ def server_cut(
     owner_of: NDArray[np.int64] | None = None,
     root: float = 0.0,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the sorted positions of the server's (validation, test, root) sets in a test set; validation and root are
-    these shares of it, stratified by class (by owner where a sample has many classes, as text has) and distribution.
+    """Return the sorted positions of the server's (validation, test, root) sets in a source's test set.
+
+    The cut takes the same share of every class, and of every distribution if there are several. Where a sample has a
+    class at each position, as text has, it takes the same share of every owner instead.
+
+    Args:
+        test: the source's test samples.
+        num_classes: None for regression, where the cut is random.
+        validation: the part that becomes the validation set, from 0 to below 1.
+        seed: keys the draws.
+        distributions: the distribution of each test sample, if there are several.
+        owner_of: ``[n]``, the client of each test sample, if it is known.
+        root: the part that becomes the root set, which the server itself trains on.
     """
     size = round(len(test) * validation)
     labels = None if num_classes is None else owner_of if test.y.ndim > 1 else test.y.numpy()
@@ -65,7 +98,7 @@ def server_cut(
 
 
 def taken(samples: Samples, index: NDArray[np.int64]) -> Samples | None:
-    """Return the samples at positions ``index [m]``; all of them as they are, without a copy; None for none."""
+    """Return the samples at positions ``index [m]``; all of them without a copy; None for none."""
     if len(index) == len(samples):
         return samples if len(samples) else None
     return samples.take(torch.from_numpy(index)) if len(index) else None
@@ -74,13 +107,25 @@ def taken(samples: Samples, index: NDArray[np.int64]) -> Samples | None:
 def class_weights(
     tests: Samples, dataset: Dataset, train: Sequence[NDArray[np.int64]], index: Sequence[Tensor]
 ) -> tuple[tuple[Tensor, ...], tuple[NDArray[np.float64], ...]]:
-    """Return of each client's positions ``index [n]`` in ``tests`` those of classes that it trains on, and their
-    weights, which sum to 1: each class weighs as much as it does among the client's train samples, and its test samples
-    share that alike. The weighted accuracy is then the one to be expected under the client's own class mix.
+    """Return which test samples each client is tested on, and how much each of them counts.
 
-    iPFL's public code tests so (``utils/evaluation.py:compute_local_test_accuracy``; on sets whose classes are not
-    equally frequent it divides by a class's share in the test set, which is the same). A class that the tests lack is
-    left out, and the others weigh in proportion. Raises UserError where a client's classes are all lacking.
+    A class weighs as much as it does among the client's train samples, and its test samples share that weight equally.
+    The weighted accuracy is then the one to be expected under the client's own class mix. iPFL's public code tests so
+    (``utils/evaluation.py:compute_local_test_accuracy``; on sets whose classes are not equally frequent it divides by a
+    class's share in the test set, which is the same). A class that the tests lack is left out, and the others weigh in
+    proportion.
+
+    Args:
+        tests: the server's test set.
+        dataset: the source, for the classes of its train samples.
+        train: the train indices of each client.
+        index: for each client the positions in ``tests`` that it may be tested on, ``[n]``.
+
+    Returns:
+        For each client the positions that are left, and their weights, which sum to 1.
+
+    Raises:
+        UserError: the source has no classes, or none of a client's classes is in the tests.
     """
     classes = dataset.num_classes
     if classes is None or tests.y.ndim > 1:
@@ -106,13 +151,23 @@ def class_weights(
 def lend_tests(
     tests: Samples, dataset: Dataset, train: Sequence[NDArray[np.int64]], share: float, seed: int
 ) -> tuple[Tensor, ...]:
-    """Return for each client sorted positions ``[m]`` in ``tests``, drawn with the class mixture of its train samples.
+    """Return for each client sorted positions in ``tests``, drawn with the class mixture of its train samples.
 
-    iPFL tests a client on its own distribution and does not say how; the code of pFedGraph, by the same group,
-    weighs the accuracy on the whole test set by the client's train mixture, and this draws that mixture from it.
-    A client gets ``share`` times its number of train samples, or as many as its mixture allows if the scarcest class
-    has fewer. No sample twice within a client; two clients may be tested on the same one, nobody is trained on it.
-    Raises UserError for a source without classes, or where a client would get none.
+    iPFL tests a client on its own distribution and does not say how. The code of pFedGraph, by the same group, weighs
+    the accuracy on the whole test set by the client's train mixture; this draws samples in that mixture from it. A
+    client gets ``share`` times its number of train samples, or fewer where the scarcest of its classes does not
+    suffice. No sample is drawn twice for a client. Two clients may be tested on the same sample, and nobody trains on
+    any.
+
+    Args:
+        tests: the server's test set.
+        dataset: the source, for the classes of its train samples.
+        train: the train indices of each client.
+        share: test samples for each train sample of a client, above 0.
+        seed: keys the draws, with the client.
+
+    Raises:
+        UserError: the source has no classes, or a client would get no test sample.
     """
     classes = dataset.num_classes
     if classes is None or tests.y.ndim > 1:
@@ -145,13 +200,25 @@ def borrowed(
     share: float,
     seed: int,
 ) -> tuple[Samples, tuple[Tensor, ...], tuple[NDArray[np.float64], ...] | None]:
-    """Return the server's set ``tests``, the samples ``cut [m]`` of the source's test set, and what of it each client
-    tests on, as positions in it, with their weights (None: all count alike).
+    """Return which of the server's test samples each client is tested on.
 
-    "equal": it is dealt out. "server": a client has its own samples there if the source says whose these are, else
-    samples drawn with its class mixture, ``share`` times as many as its ``train`` samples. "classes": all of it, or its
-    own samples there, weighted (:func:`class_weights`). Raises UserError where there is no test set, or nothing for a
-    client.
+    Args:
+        tests: the server's test set; None if it has none.
+        partition: the clients' samples and owners.
+        cut: where ``tests`` lie in the source's test set, ``[m]``.
+        train: the train indices of each client.
+        test_from: "equal": the set is dealt out, each class evenly. "server": a client has its owner's samples if the
+            source says whose they are, else samples drawn with its class mixture. "classes": all of the set, or its
+            owner's samples, weighted by :func:`class_weights`.
+        share: for "server": test samples for each train sample of a client.
+        seed: keys the draws.
+
+    Returns:
+        The set ``tests`` itself, the positions in it of each client's test share, and the weights of these samples
+        (None: all count alike).
+
+    Raises:
+        UserError: the server has no test set, or there is nothing in it for a client.
     """
     if tests is None:
         raise UserError(f"data.client_test_from = '{test_from}': the server has no test set; lower data.validation")
@@ -167,9 +234,10 @@ def borrowed(
 
 
 def equal_tests(test: Samples, dataset: Dataset, clients: int, seed: int) -> tuple[Tensor, ...]:
-    """Return for each client its positions in ``test``: of every class an equal number, rounded down, no sample twice.
+    """Return for each client its positions in ``test``: the same number of every class, rounded down, no sample twice.
 
-    Raises UserError where samples have no class, or no class has a sample for each client.
+    Raises:
+        UserError: samples have no class, or no class has a sample for each client.
     """
     if dataset.num_classes is None or test.y.ndim > 1:
         raise UserError("data.client_test_from = 'equal': needs samples with a class each; allowed: own, server")
@@ -186,9 +254,15 @@ def equal_tests(test: Samples, dataset: Dataset, clients: int, seed: int) -> tup
 
 
 def own_tests(owner_of: NDArray[np.int64], owners: NDArray[np.int64], way: str = "server") -> tuple[Tensor, ...]:
-    """Return for each client the positions of its owner's test samples: ``owner_of [n]`` says whose each one is.
+    """Return for each client the positions of its owner's test samples.
 
-    Raises UserError where a client has none.
+    Args:
+        owner_of: the owner of each test sample, ``[n]``.
+        owners: the owner of each client, ``[clients]``.
+        way: the value of ``client_test_from`` that messages name.
+
+    Raises:
+        UserError: a client's owner has no test sample.
     """
     lent = []
     for client, owner in enumerate(owners.tolist()):
@@ -203,7 +277,7 @@ def own_tests(owner_of: NDArray[np.int64], owners: NDArray[np.int64], way: str =
 
 
 def _fitting(counts: NDArray[np.int64], stock: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Return at most ``size`` samples in proportion to ``counts``, at most ``stock`` of each class."""
+    """Return numbers in proportion to ``counts [classes]``: at most ``size`` in all, at most ``stock`` of a class."""
     held = counts > 0
     size = min(size, int((stock[held] * (counts.sum() / counts[held])).min()))
     while (wanted := largest_remainder(counts.astype(np.float64), size) if size else np.zeros_like(counts)).sum() > 0:

@@ -1,8 +1,9 @@
 """Sources of samples by name: bundled, from a local folder, downloaded once, or from the user's own function.
 
-Image sources are looked for as ``<name>.npz`` in the folder given, in the folder that the environment
-variable ``HANSE_DATA`` names, and in the user's cache directory, then downloaded from where they are
-published.
+:func:`load` is the way in; :data:`SOURCES` lists the names. Image sources are looked for as ``<name>.npz`` in the
+folder given, in the folder that the environment variable ``HANSE_DATA`` names, and in the user's cache directory. What
+is found nowhere is downloaded from where it is published, into the cache. Sources that come with clients are in
+:mod:`hanse.data.natural`, tables in :mod:`hanse.data.tables`, and texts in :mod:`hanse.data.instructions`.
 """
 
 from __future__ import annotations
@@ -49,11 +50,15 @@ GENERATED = ("synthetic",)
 
 
 class Loader(Protocol):
-    """What a source is: a function of keywords to a :class:`Dataset`."""
+    """What a source is: a function that returns a :class:`Dataset`, called with keywords."""
 
     def __call__(self, *, root: Path | None, seed: int, download: bool) -> Dataset:
-        """Return the data set; ``root``: a folder to look in first, ``download``: whether the network may be
-        used.
+        """Return the data set.
+
+        Args:
+            root: a folder to look in first.
+            seed: keys what the source draws; most draw nothing.
+            download: whether the network may be used.
         """
         ...
 
@@ -62,10 +67,14 @@ class Loader(Protocol):
 class _Images:
     """What is known of an image source.
 
-    ``mean`` and ``std``: per channel over the official train pixels scaled to [0, 1], the figures in common
-    use; empty: measured on the train samples that were found.
-    ``first_labels``: of the official test set, in its order; enough to tell the official split from another
-    one.
+    Attributes:
+        sizes: train and test samples of the official split.
+        shape: of one image: rows, columns and, if there are several, channels.
+        mean: for each channel, over the official train pixels scaled to [0, 1]; the figures in common use. Empty:
+            measured on the train samples that were found.
+        std: the same for deviations.
+        first_labels: of the official test set, in its order; enough to tell the official split from another one.
+        classes: the number of classes.
     """
 
     sizes: tuple[int, int]
@@ -107,16 +116,30 @@ def load(
     scale: Scale = "standard",
     text: TextOptions | None = None,
 ) -> Dataset:
-    """Return the data set of a source: a name of :data:`SOURCES`, or ``"package.module:function"``.
+    """Return the data set of a source.
 
-    ``root`` is a folder to look in before ``HANSE_DATA``. ``scale`` is how pixels of the image sources come out:
-    "standard" (mean 0 and deviation 1 over the train set), "unit" (0 to 1), "centred" (x - .5)/.5, "inverted"
-    (.5 - x)/.5, or "imagenet" (its means and deviations); femnist and pacs are in 0 to 1 under "standard", digits
-    always. ``text``:
-    how instructions become tokens (bytes, windows of 512, if nothing is said). ``seed``
-    only reaches sources that draw (the bundled ones do not depend on it). Within :func:`hanse.data.keeping.keeping` a
-    source that draws nothing is loaded once. Raises UserError for an
-    unknown name, a file that cannot be read, or a download that failed.
+    Within :func:`hanse.data.keeping.keeping` a source that draws nothing is loaded once.
+
+    Args:
+        source: a name of :data:`SOURCES`, or ``"package.module:function"``.
+        root: a folder to look in before ``HANSE_DATA``.
+        seed: keys the draws of sources that draw; the others do not depend on it.
+        download: whether a source that is not found may be downloaded.
+        scale: how pixels of the image sources come out: "standard" (mean 0 and deviation 1 over the train set), "unit"
+            (0 to 1), "centred" ((x - 0.5) / 0.5), "inverted" ((0.5 - x) / 0.5), or "imagenet" (its means and
+            deviations). femnist and pacs are in 0 to 1 under "standard"; digits always are.
+        text: how instructions become tokens; None for bytes in windows of 512.
+
+    Raises:
+        UserError: an unknown name, a file that cannot be read, or a download that failed.
+
+    Example:
+        >>> from hanse.data import load
+        >>> digits = load("digits")  # comes with scikit-learn, so nothing is downloaded
+        >>> len(digits.train), len(digits.test), digits.num_classes
+        (1297, 500, 10)
+        >>> digits.train.x.shape, digits.train.y.dtype  # images [n, channels, height, width] and their classes
+        (torch.Size([1297, 1, 8, 8]), torch.int64)
     """
     if source in SOURCES and source not in _DRAWN:
         read = partial(_load, source, root=root, seed=0, download=download, scale=scale)
@@ -133,6 +156,7 @@ def _load(
     scale: Scale,
     text: TextOptions | None = None,
 ) -> Dataset:
+    """Return the data set of a source, read anew; the arguments are those of :func:`load`."""
     if source in _IMAGES or source == "emnist_cased":
         return _image_source(source, root=root, download=download, scale=scale)
     if source in TEXTS:
@@ -149,15 +173,19 @@ def _load(
 
 
 def imported(source: str, *, root: Path | None, seed: int, download: bool) -> Any:
-    """Return what the function at an import path returns: called with those of ``root``, ``seed`` and ``download`` that
-    it takes.
+    """Return what the function at an import path returns.
+
+    The function is called with those of ``root``, ``seed`` and ``download`` that it takes.
+
+    Raises:
+        UserError: there is no such function, or it needs other arguments.
     """
     loader = import_path(source, "source", (*SOURCES, *GENERATED))
     known = {"root": root, "seed": seed, "download": download}
     try:
         parameters = inspect.signature(loader).parameters.values()
-    except (TypeError, ValueError):  # a built-in without a signature takes what it takes
-        return loader(**known)
+    except (TypeError, ValueError):
+        return loader(**known)  # a built-in has no signature to look at: it is given everything
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         takes = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
         known = {name: value for name, value in known.items() if name in takes}
@@ -178,8 +206,9 @@ def cache_dir() -> Path:
 
 
 def _digits(*, root: Path | None, seed: int, download: bool) -> Dataset:
-    """Scikit-learn's 1,797 8x8 digits (UCI optical recognition, test part): 1,297 train, 500 test, always the
-    same.
+    """Return scikit-learn's 1,797 digits of 8 x 8 pixels (UCI optical recognition, test part).
+
+    The split into 1,297 train and 500 test samples is always the same; pixels are in 0 to 1.
     """
     del root, seed, download
     table = _digits_table()
@@ -191,8 +220,10 @@ def _digits(*, root: Path | None, seed: int, download: bool) -> Dataset:
 
 
 def _digits_table() -> NDArray[np.float64]:
-    """Return the digits ``[1797, 65]``, 64 pixels from 0 to 16 and a label each, from the file in scikit-learn's
-    folder: its import would take as long as that of torch. It is asked for them if the file is not there.
+    """Return the digits ``[1797, 65]``: 64 pixels from 0 to 16 and a label each.
+
+    They are read from the file in scikit-learn's folder, since importing scikit-learn would take as long as importing
+    torch. Where that file is missing, scikit-learn is asked for them.
     """
     found = find_spec("sklearn")
     file = Path(next(iter((found and found.submodule_search_locations) or [""])), "datasets", "data", "digits.csv.gz")
@@ -207,6 +238,7 @@ def _digits_table() -> NDArray[np.float64]:
 def _image_source(
     name: str, *, root: Path | None, seed: int = 0, download: bool = True, scale: Scale = "standard"
 ) -> Dataset:
+    """Return an image source from its file; "emnist_cased" is made from the file of "emnist_byclass"."""
     del seed
     file = "emnist_byclass" if name == "emnist_cased" else name
     arrays, path = _find(file, root, download)
@@ -223,13 +255,13 @@ def _image_source(
 
 
 def _scaling(images: NDArray[np.uint8], facts: _Images, scale: Scale) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return what is taken off pixels in [0, 1], and what they are then divided by, for each channel."""
+    """Return what is subtracted from pixels in [0, 1], and what they are then divided by, for each channel."""
     channels = 1 if images.ndim == 3 else images.shape[3]
     if scale != "standard":
         return _named_scaling(channels, scale)
     if facts.mean:
         return facts.mean, facts.std
-    # one channel: exact from the counts of the 256 levels, without a copy of all pixels
+    # one channel: exact from the counts of the 256 levels, without a float copy of all pixels
     pieces = (images[i : i + 4096].ravel() for i in range(0, len(images), 4096))
     counts = sum((np.bincount(piece, minlength=256) for piece in pieces), np.zeros(256)) / max(1, images.size)
     levels = np.arange(256) / 255.0
@@ -238,7 +270,11 @@ def _scaling(images: NDArray[np.uint8], facts: _Images, scale: Scale) -> tuple[t
 
 
 def _named_scaling(channels: int, scale: Scale) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the same for a scale that does not depend on the images. Raises UserError for another colour space."""
+    """Return the same for a scale that does not depend on the images.
+
+    Raises:
+        UserError: "imagenet" for images that are not in colour.
+    """
     if scale != "imagenet":
         mean, std = _BY_VALUE[scale]
         return (mean,) * channels, (std,) * channels
@@ -248,7 +284,7 @@ def _named_scaling(channels: int, scale: Scale) -> tuple[tuple[float, ...], tupl
 
 
 def _rescaled(dataset: Dataset, scale: Scale) -> Dataset:
-    """Return a data set of images in [0, 1] as the scale has them; "standard" is as they are."""
+    """Return a data set of images in [0, 1] in another scale; "standard" leaves them as they are."""
     if scale in ("standard", "unit"):
         return dataset
     means, stds = _named_scaling(dataset.input_shape[0], scale)
@@ -258,12 +294,12 @@ def _rescaled(dataset: Dataset, scale: Scale) -> Dataset:
 
 
 def _black(mean: tuple[float, ...], std: tuple[float, ...]) -> tuple[float, ...]:
-    """Return what a black pixel (0) became, for each channel."""
+    """Return the value of a black pixel (0) after scaling, for each channel."""
     return tuple(-m / s for m, s in zip(mean, std, strict=True))
 
 
 def _note(arrays: Mapping[str, NDArray[np.uint8]], facts: _Images, path: Path) -> str:
-    """Say whether a file's split is the official one: by its sizes, then by the first test labels."""
+    """Return a note if a file's split is not the official one, judged by its sizes and the first test labels."""
     sizes = (len(arrays["y_train"]), len(arrays["y_test"]))
     first = "".join(str(v) for v in arrays["y_test"][: len(facts.first_labels)])
     if sizes == facts.sizes and first == facts.first_labels:
@@ -272,8 +308,10 @@ def _note(arrays: Mapping[str, NDArray[np.uint8]], facts: _Images, path: Path) -
 
 
 def split_note(source: str) -> str:
-    """Say whether an image source's file in the folders that are searched has a split of its own; nothing if it is the
-    official one, not here, or no file of arrays. Only the labels are read.
+    """Return a note if the file of an image source has a split of its own.
+
+    Only the labels are read. Empty if the split is the official one, if the file is not here or cannot be read, or if
+    the source is not a file of arrays.
     """
     for path in (folder / f"{source}.npz" for folder in _folders(None)):
         if source in _IMAGES and path.is_file():
@@ -287,6 +325,7 @@ def split_note(source: str) -> str:
 
 
 def _find(name: str, root: Path | None, download: bool) -> tuple[dict[str, NDArray[np.uint8]], Path]:
+    """Return the arrays of an image source, and the file they came from: a local one, else downloaded."""
     folders = _folders(root)
     paths = [folder / f"{name}.npz" for folder in folders]
     for path in paths:
@@ -307,15 +346,13 @@ def _find(name: str, root: Path | None, download: bool) -> tuple[dict[str, NDArr
 
 
 def _folders(root: Path | None) -> list[Path]:
-    """Return where sources are looked for, in this order; the last is the cache, to which downloads go."""
+    """Return where sources are looked for, in this order; the last one is the cache, to which downloads go."""
     env = os.environ.get("HANSE_DATA")
     return [f for f in (root, Path(env).expanduser() if env else None, cache_dir()) if f is not None]
 
 
 def is_here(source: str) -> bool:
-    """Say whether the files of a source of images or of natural clients are there, so that it can be loaded without the
-    network.
-    """
+    """Return whether a source of images, tables or natural clients can be loaded without the network."""
     folders, split = _folders(None), source.removeprefix("emnist_")
     if source in NATURAL:
         return natural_is_here(source, folders)
@@ -328,6 +365,7 @@ def is_here(source: str) -> bool:
 def _from_folders(
     read: Callable[[Sequence[Path], bool], Dataset], *, root: Path | None, seed: int, download: bool
 ) -> Dataset:
+    """Call a reader of natural clients with the folders that are searched."""
     del seed
     return read(_folders(root), download)
 
@@ -335,12 +373,18 @@ def _from_folders(
 def _instructions(
     name: str, *, root: Path | None, seed: int, download: bool, text: TextOptions | None = None
 ) -> Dataset:
+    """Load a source of texts; its module is imported late, because it imports this one's package."""
     from hanse.data.instructions.sources import load_instructions  # it imports this package
 
     return load_instructions(name, _folders(root), root, seed, download, text or TextOptions())
 
 
 def _read_npz(path: Path, facts: _Images) -> dict[str, NDArray[np.uint8]]:
+    """Return the four arrays of an image file, checked against what is known of the source.
+
+    Raises:
+        UserError: the file cannot be read, lacks an array, or has images of another shape or type.
+    """
     keys = ("x_train", "y_train", "x_test", "y_test")
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -361,6 +405,7 @@ def _read_npz(path: Path, facts: _Images) -> dict[str, NDArray[np.uint8]]:
 
 
 def _write_npz(path: Path, arrays: Mapping[str, NDArray[np.uint8]]) -> None:
+    """Write the four arrays of an image source, whole or not at all."""
     packed = io.BytesIO()
     names = ("x_train", "y_train", "x_test", "y_test")
     np.savez_compressed(packed, **{name: arrays[name] for name in names})  # type: ignore[arg-type]
@@ -381,4 +426,5 @@ SOURCES: Mapping[str, Loader] = {
 }
 """The named sources; a name maps to its loader."""
 
-_DRAWN = ("fedsoft_linear", *TABLES, *TEXTS)  # what they are depends on the seed
+# their samples depend on the seed, so they are never kept for several runs
+_DRAWN = ("fedsoft_linear", *TABLES, *TEXTS)

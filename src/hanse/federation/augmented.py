@@ -1,5 +1,7 @@
-"""Training on augmented images: the copies that a seat's batches take are made before its training, and their order
-goes with the job, so that every engine takes the same numbers.
+"""Training on augmented images.
+
+The changed copies that a seat's batches take are made before its training, and their order goes with the job. So every
+engine trains on the same numbers, and none needs to know about augmentation.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from hanse.data.augment import Augment
 from hanse.data.samples import Samples
 from hanse.learning.job import Drawn, SeatJob, plan_of
 
-_BYTES = 256 << 20  # of copies that are made at once
+# bytes of copies that are made at once
+_BYTES = 256 << 20
 
 
 def augmented(
@@ -24,8 +27,18 @@ def augmented(
 ) -> Iterator[tuple[Samples, dict[int, SeatJob]]]:
     """Yield the jobs again, some at a time, each on samples of its own: a changed copy for every place in a batch.
 
-    A sample is drawn anew each time that it comes up, from the stream ``(seed, "augment", round, client, start)`` of
-    its job's key. ``smallest`` is the least batch that the model can train on.
+    A sample is changed anew each time that it comes up, by draws from the stream ``(seed, "augment", round, client,
+    start)`` of its job's key.
+
+    Args:
+        augment: changes the images.
+        samples: the pool that the jobs train on.
+        jobs: the jobs by their position.
+        recipe: the local training recipe, which says how often samples come up.
+        smallest: the smallest batch that the model can train on.
+
+    Yields:
+        Samples, and jobs on them by position; the copies made at once stay near 256 MiB.
     """
     made: list[Samples] = []
     some: dict[int, SeatJob] = {}
@@ -44,7 +57,7 @@ def augmented(
 def _copies(
     augment: Augment, samples: Samples, job: SeatJob, recipe: Recipe, smallest: int, first: int
 ) -> tuple[Samples, SeatJob]:
-    """Return a job's copies in the order of its batches, and the job on them where they are the ``first`` on."""
+    """Return a job's copies in the order of its batches, and the job on them; they begin at position ``first``."""
     plan = plan_of(job, recipe, smallest)
     used = plan.batches >= 0
     seed, round, client, start = job.key
@@ -56,4 +69,5 @@ def _copies(
 
 
 def _joined(parts: list[Samples]) -> Samples:
+    """Return all parts as one; a single part is not copied."""
     return parts[0] if len(parts) == 1 else Samples.joined(parts)

@@ -1,7 +1,10 @@
-"""What a client does to what it is asked and to what it sends: honest unless one of these wraps it.
+"""Behaviours: what a client does to requests, to its data and to its replies. A client without one is honest.
 
-Behaviours act at the port, so they are the same in every engine. Each is a frozen dataclass; who is affected and how
-much comes from keyed streams, so that it does not depend on the order of work.
+They are for experiments: stragglers, noise, silence, clients that join or leave, free riders, liars and attackers.
+A table ``[behaviour.NAME]`` of an experiment adds one with its options, where NAME is a key of :data:`BEHAVIOURS` or an
+import path to a class of the user's own. Behaviours act at the port, so they are the same in every engine. Each is a
+frozen dataclass; who is affected and how much comes from keyed streams, so that it does not depend on the order of
+work.
 """
 
 from __future__ import annotations
@@ -28,10 +31,15 @@ Ratio = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class Me:
-    """The client that a behaviour wraps: its ``id`` among ``num_clients``, the run's ``seed``, the local training
-    ``recipe``, and how many columns of a model are parameters.
+    """The client that a behaviour wraps or a policy decides for.
 
-    ``secret`` is its own and known to nobody else; a simulated client has none, so that a run can be repeated.
+    Attributes:
+        id: its number among the clients.
+        num_clients: how many clients are registered.
+        seed: the run's seed.
+        recipe: the local training recipe.
+        num_parameters: how many columns of a model's row are parameters; the rest are buffers.
+        secret: bytes that only this client knows. A simulated client has none, so that a run can be repeated.
     """
 
     id: int
@@ -43,24 +51,36 @@ class Me:
 
 
 class Behaviour(Protocol):
-    """Wraps a client: may change what it does and what it sends, fall silent, or keep it away."""
+    """What wraps a client: it may change what the client does and what it sends, fall silent, or keep it away.
+
+    A behaviour overrides the methods that it needs; the others leave everything as it is. Every method but ``tells`` is
+    told which client it acts for and the round.
+    """
 
     def present(self, me: Me, round: int) -> bool:
         """Return whether the client is there in a round."""
         return True
 
     def holds(self, me: Me, round: int, targets: Tensor, index: Tensor) -> Tensor:
-        """Return which of its train samples the client holds in a round: a part of ``index [n]`` into ``targets``."""
+        """Return which of its train samples the client holds in a round.
+
+        Args:
+            targets: the targets of the pool, ``[N, ...]``.
+            index: the positions of the client's train samples in it, ``[n]``; the answer is a part of them.
+        """
         return index
 
     def sees(self, me: Me, round: int, targets: Tensor) -> Tensor:
-        """Return the targets that the client trains with in a round, from those of the samples that it holds,
-        ``[n, ...]``: of the same shape and type, and of the same classes. They are a copy, of training alone.
+        """Return the targets that the client trains with in a round.
+
+        Args:
+            targets: the true targets of the samples that it holds, ``[n, ...]``; a copy, used in training alone. The
+                answer must have the same shape, type and range of classes.
         """
         return targets
 
     def on_request(self, me: Me, round: int, request: Request) -> Request | None:
-        """Return the request as the client takes it; None: it does not answer."""
+        """Return the request as the client takes it; None if it does not answer."""
         return request
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
@@ -68,18 +88,29 @@ class Behaviour(Protocol):
         return reply
 
     def takes(self, me: Me, round: int, request: Request, reply: Reply) -> float:
-        """Return how many seconds of a simulation's virtual clock the client needs for a training request that it
-        answers with ``reply``; what several behaviours say adds up.
+        """Return how many seconds of a simulation's virtual clock the client needs for a training request.
+
+        What several behaviours say adds up.
+
+        Args:
+            request: asks for at least one seat to be trained.
+            reply: what the client answers, with the steps that it took.
         """
         return 0.0
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return what this behaviour makes of which clients, for reports: nothing by default."""
+        """Return what this behaviour makes of which clients, for reports; nothing by default."""
         return Conduct()
 
 
 def place(me: Me, purpose: str) -> int:
-    """Return the client's place 0..N-1 in a random order that all clients of a run share."""
+    """Return the client's place ``0..N-1`` in a random order that all clients of a run share.
+
+    Behaviours that affect a fraction of the clients affect those with the first places.
+
+    Args:
+        purpose: names the order; each purpose has its own.
+    """
     return int(places(me.seed, purpose, me.num_clients)[me.id])
 
 
@@ -91,8 +122,12 @@ def first_places(seed: int, purpose: str, num_clients: int, until: float) -> tup
 def with_updates(
     request: Request, reply: Reply, change: Callable[[Train, Trained], Trained], *, private: bool = False
 ) -> Reply:
-    """Return the reply with ``change(task, update)`` in the place of each update; one of a private row is not sent to
-    anybody, and stays unless ``private``.
+    """Return the reply with each update replaced by ``change(task, update)``.
+
+    Args:
+        reply: what the client answers.
+        change: is called with the task of a seat and its update.
+        private: also change updates of private rows, which nobody is sent.
     """
     tasks = {t.seat: t for t in request.tasks if isinstance(t, Train) and (private or not t.private)}
     changed = (change(tasks[r.seat], r) if isinstance(r, Trained) and r.seat in tasks else r for r in reply.results)
@@ -101,7 +136,11 @@ def with_updates(
 
 @dataclass(frozen=True)
 class OfSome(Behaviour):
-    """What some ``clients`` do, named by their ids."""
+    """The base of behaviours that affect some clients, named by their ids.
+
+    Attributes:
+        clients: the ids.
+    """
 
     clients: Sequence[int] = ()
 
@@ -109,21 +148,27 @@ class OfSome(Behaviour):
         object.__setattr__(self, "clients", tuple(self.clients))
 
     def those(self, num_clients: int) -> tuple[int, ...]:
-        """Return the ids of those ``clients`` that there are, once each, ascending."""
+        """Return the ids of those ``clients`` that exist, once each, ascending."""
         return tuple(sorted({int(c) for c in self.clients if 0 <= int(c) < num_clients}))
 
 
 @dataclass(frozen=True)
 class Straggler(Behaviour):
-    """A ``fraction`` of the clients completes only 1..E epochs, uniformly at random (GreedyFed sec. IV; with a recipe
-    in steps, 1..steps). ``redraw`` is every "round", or "once" per client as the authors' code does.
+    """Some clients complete only a part of the training that they are asked for.
+
+    They train 1 to E epochs, uniformly at random (GreedyFed section IV), or 1 to all steps where the recipe counts
+    steps.
+
+    Attributes:
+        fraction: the part of the clients that are stragglers, from 0 to 1.
+        redraw: how often the amount is drawn: every "round", or "once" for each client as the authors' code does.
     """
 
     fraction: Fraction = 0.5
     redraw: Literal["round", "once"] = "round"
 
     def on_request(self, me: Me, round: int, request: Request) -> Request:
-        """Shorten the training of a straggler."""
+        """Return the request with less work, if the client is a straggler."""
         if place(me, "stragglers") >= self.fraction * me.num_clients:
             return request
         most = me.recipe.steps if me.recipe.steps is not None else me.recipe.epochs
@@ -142,18 +187,22 @@ class Straggler(Behaviour):
 
 @dataclass(frozen=True)
 class Noisy(Behaviour):
-    """Client k of a random permutation adds N(0, sigma_k^2) to each parameter that it sends, ``sigma_k = (k-1)
-    sigma/N`` with k = 1..N (GreedyFed sec. IV, privacy heterogeneity); with ``levels = "same"`` everyone adds
-    N(0, sigma^2).
+    """Clients add normal noise to each parameter that they send.
 
-    Draws come from the run's seed, which the server knows, or from the client's own secret where it has one.
+    Client k of a random permutation adds N(0, sigma_k^2) with ``sigma_k = (k-1) sigma/N``, k = 1..N (GreedyFed section
+    IV, privacy heterogeneity). Draws come from the run's seed, which the server knows, or from the client's own secret
+    where it has one.
+
+    Attributes:
+        sigma: the scale of the noise, in the unit of the parameters; 0 adds none.
+        levels: "spread" as above, or "same": everyone adds N(0, sigma^2).
     """
 
     sigma: Annotated[float, Field(ge=0)] = 0.1
     levels: Literal["spread", "same"] = "spread"
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
-        """Add the client's noise to its updates."""
+        """Return the reply with noise on the client's updates."""
         level = self.sigma if self.levels == "same" else place(me, "noisy") * self.sigma / me.num_clients
         if level == 0:
             return reply
@@ -173,17 +222,19 @@ class Noisy(Behaviour):
             return Conduct()
         if self.levels == "same":
             return Conduct(sentence="All clients add noise to what they send.", clients=tuple(range(num_clients)))
+        # half of the places have the smaller levels; the rest are the noisier clients
         quiet = set(first_places(seed, "noisy", num_clients, num_clients / 2))
         louder = tuple(c for c in range(num_clients) if c not in quiet)
-        told = "All clients add noise to what they send, one more than another."
+        told = "All clients add noise to what they send, some more than others."
         return Conduct("the noisier half", told, louder, rest="the less noisy half", rank=40)
 
 
 def _noise(me: Me, round: int, start: int, row: Tensor) -> np.random.Generator:
     """Return the stream of the noise on an update ``row [P]``.
 
-    With a secret it depends on the update, too: one that is asked for again gets the same noise, so that nothing can be
-    averaged out, and another one in the same round gets other noise, so that nothing cancels in their difference.
+    With a secret the noise depends on the update too. An update that is asked for again gets the same noise, so that
+    nothing can be averaged out. Another update in the same round gets other noise, so that nothing cancels in their
+    difference.
     """
     seed = me.seed
     if me.secret:
@@ -194,12 +245,16 @@ def _noise(me: Me, round: int, start: int, row: Tensor) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class DropOut(Behaviour):
-    """A client does not answer with probability ``rate``, drawn anew each round."""
+    """Clients sometimes do not answer.
+
+    Attributes:
+        rate: the probability that a client is silent in a round, from 0 to 1; drawn anew each round.
+    """
 
     rate: Fraction = 0.1
 
     def on_request(self, me: Me, round: int, request: Request) -> Request | None:
-        """Fall silent now and then."""
+        """Return the request, or None in a round in which the client is silent."""
         silent = stream(me.seed, "drop-out", round=round, client=me.id).random() < self.rate
         return None if silent else request
 
@@ -211,12 +266,15 @@ class DropOut(Behaviour):
 
 @dataclass(frozen=True)
 class Speed(Behaviour):
-    """How long clients train, on a simulation's virtual clock: ``seconds`` lists a time for each client; without a list
-    each client has a time drawn from a log-normal distribution with this ``median`` and ``sigma`` (of the logarithm:
-    with 0.9 one client in ten takes more than ten times as long as one client in ten does at most).
+    """How long clients train, on a simulation's virtual clock.
 
-    ``jitter`` is the sigma of a log-normal factor that is drawn anew each round. The time is that of a training request
-    (``per = "request"``), or of each optimiser ``"step"`` in it.
+    Attributes:
+        seconds: a time for each client. Without it each client's time is drawn once from a log-normal distribution.
+        median: of that distribution, in seconds.
+        sigma: of the logarithm of the time, from 0 to 10. With 0.9, the slowest tenth of the clients take more than ten
+            times as long as any of the fastest tenth.
+        jitter: the sigma of a log-normal factor that is drawn anew each round; 0 for none.
+        per: whether the time is that of a training "request", or of each optimiser "step" in it.
     """
 
     seconds: Sequence[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = ()
@@ -229,7 +287,7 @@ class Speed(Behaviour):
         object.__setattr__(self, "seconds", tuple(float(s) for s in self.seconds))
 
     def takes(self, me: Me, round: int, request: Request, reply: Reply) -> float:
-        """Return the client's time for this request."""
+        """Return the client's time for this request, in seconds."""
         one = self.time_of(me.id, me.seed)
         if self.jitter:
             one *= float(np.exp(self.jitter * stream(me.seed, "jitter", round=round, client=me.id).standard_normal()))
@@ -244,7 +302,11 @@ class Speed(Behaviour):
         return self.median * float(np.exp(self.sigma * stream(seed, "speed", client=client).standard_normal()))
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return how far the clients' times lie apart. Raises UserError for a list of another length."""
+        """Return how far the clients' times lie apart.
+
+        Raises:
+            UserError: the list of seconds has not one entry for each client.
+        """
         if self.seconds and len(self.seconds) != num_clients:
             raise UserError(
                 f"behaviour.speed.seconds: {len(self.seconds)} numbers: must be {num_clients}, one for each client"
@@ -256,7 +318,12 @@ class Speed(Behaviour):
 
 @dataclass(frozen=True)
 class Joiner(OfSome):
-    """The ``clients`` are there from round ``at`` on."""
+    """Some clients are there only from a round on.
+
+    Attributes:
+        clients: their ids.
+        at: the first round in which they are there.
+    """
 
     at: Annotated[int, Field(ge=0)] = 1
 
@@ -271,7 +338,12 @@ class Joiner(OfSome):
 
 @dataclass(frozen=True)
 class Leaver(OfSome):
-    """The ``clients`` are gone from round ``at`` on."""
+    """Some clients are gone from a round on.
+
+    Attributes:
+        clients: their ids.
+        at: the first round in which they are gone.
+    """
 
     at: Annotated[int, Field(ge=0)] = 1
 
@@ -286,15 +358,25 @@ class Leaver(OfSome):
 
 @dataclass(frozen=True)
 class Drift(OfSome):
-    """The ``clients`` hold a ``share`` of their train samples at a time, in the order of their classes: a window that
-    moves on to the other end in ``rounds`` rounds, and then stays there.
+    """The data of some clients change from round to round.
+
+    Each of the ``clients`` holds a window of its train samples in the order of their classes. The window moves from one
+    end to the other, and then stays there.
+
+    Attributes:
+        clients: the ids of these clients.
+        share: the part of the samples in the window, above 0 to 1.
+        rounds: how many rounds the window takes to reach the other end.
     """
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.5
     rounds: Annotated[int, Field(ge=1)] = 10
 
     def holds(self, me: Me, round: int, targets: Tensor, index: Tensor) -> Tensor:
-        """Return the samples in the window. Targets that are not one number a sample keep the samples' own order."""
+        """Return the samples in the window.
+
+        Targets that are not one number a sample have no order by class; their samples keep the order in which they lie.
+        """
         if me.id not in self.clients or len(index) == 0:
             return index
         order = torch.argsort(targets[index], stable=True) if targets.ndim == 1 else torch.arange(len(index))
@@ -322,16 +404,20 @@ _SENT: dict[Attack, str] = {
 
 @dataclass(frozen=True)
 class Attacker(OfSome):
-    """The ``clients`` send ``kind`` of thing instead of their models, from round ``since`` on (iPFL sec. E.4, 6.2).
+    """Some clients send something else instead of the models that they trained (iPFL section E.4, 6.2).
 
-    "random": a random model, drawn anew each round, with the spread of the one that it was sent; the others turn the
-    update (what training changed): "shuffle" its elements, "flip" its sign, the "same" value at each element,
-    "gaussian" noise, all of the update's own length times ``scale``. ``of = "model"`` turns all parameters in the place
-    of the update, as iPFL's public code does: shuffled, negated, all 1, or N(0, 1), times ``scale``.
-
-    ``start``: where it goes on from. "own": as it is asked, which is its own last upload where each client has a row of
-    its own, so that what it adds to its updates piles up. "sent": from the centre to which it is pulled, which is made
-    of others' models (iPFL, FedAMP), and else from the model that it is asked to train.
+    Attributes:
+        clients: the ids of the attackers.
+        kind: what they send. "random" is a random model, drawn anew each round, with the spread of the one that was
+            sent. The others change the update, which is what training changed: "shuffle" its elements, "flip" its sign,
+            the "same" value at each element, "gaussian" noise.
+        scale: a factor of what is sent; at 1 an attack on the update has the update's own length.
+        since: the first round of the attack.
+        of: what is changed: the "update", or the whole "model" as in iPFL's public code, which is then shuffled,
+            negated, all 1, or N(0, 1), times ``scale``.
+        start: where the client goes on from. "own": from the model that it is asked to train. Where each client has a
+            row of its own, that is its last upload, so that what it adds to its updates piles up. "sent": from the
+            centre to which it is pulled, which is made of others' models (iPFL, FedAMP); without a centre as "own".
     """
 
     kind: Attack = "random"
@@ -341,13 +427,13 @@ class Attacker(OfSome):
     start: Literal["own", "sent"] = "own"
 
     def on_request(self, me: Me, round: int, request: Request) -> Request:
-        """Go on from the centre that was sent, if that is wanted; a private row is its own and stays."""
+        """Return the request with training from the centre, if that is wanted; private rows stay as they are."""
         if self.start == "own" or me.id not in self.clients or round < self.since:
             return request
         return replace(request, tasks=tuple(_from_centre(t) if isinstance(t, Train) else t for t in request.tasks))
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
-        """Replace the client's uploads; a private row is its own and stays."""
+        """Return the reply with the client's uploads replaced; private rows stay as they are."""
         if me.id not in self.clients or round < self.since:
             return reply
 
@@ -367,7 +453,7 @@ class Attacker(OfSome):
         return Conduct("attackers", told, self.those(num_clients), cheats=True)
 
     def _spoilt(self, draw: np.random.Generator, start: Tensor, row: Tensor) -> Tensor:
-        """Return the parameters that are sent instead of ``row [P]``."""
+        """Return the parameters that are sent instead of ``row [P]``, trained from ``start [P]``."""
         if self.of == "model":
             return self.scale * self._turned(draw, row)
         update = row - start
@@ -392,23 +478,28 @@ class Attacker(OfSome):
 
     @staticmethod
     def _normal(draw: np.random.Generator, row: Tensor) -> Tensor:
+        """Return standard normal numbers in the shape of ``row [P]``."""
         return torch.from_numpy(draw.standard_normal(len(row), dtype="float32")).to(row.device)
 
 
 def _from_centre(task: Train) -> Train:
-    """Return the task from the centre that it is pulled to, if it is."""
+    """Return the task with the centre as its start, if it is pulled to one."""
     pulled = task.centre is not None and task.mu != 0 and not task.private
     return replace(task, start=task.centre) if pulled and task.centre is not None else task
 
 
 @dataclass(frozen=True)
 class FreeRider(Behaviour):
-    """A ``fraction`` of the clients sends back the model as it was sent, as if it had trained it."""
+    """Some clients send back the model that they were sent, as if they had trained it.
+
+    Attributes:
+        fraction: the part of the clients that are free riders, from 0 to 1.
+    """
 
     fraction: Fraction = 0.2
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
-        """Put the model that came in place of the update."""
+        """Return the reply with the model that came in the place of the update, if the client is a free rider."""
         if place(me, "free riders") >= self.fraction * me.num_clients:
             return reply
         return with_updates(request, reply, lambda task, r: replace(r, row=task.start.clone()), private=True)
@@ -422,9 +513,15 @@ class FreeRider(Behaviour):
 
 @dataclass(frozen=True)
 class Liar(OfSome):
-    """The ``clients`` multiply what they report: the ``size`` of their data beside each update, and their ``cost`` and
-    ``eagerness`` where a market asks for them (iPFL Table 4). ``says`` has the numbers that they declare whatever is
-    true: free-riders of iPFL's figure 5 share at no cost and declare 1.
+    """Some clients report something else than what is true.
+
+    Attributes:
+        clients: the ids of the liars.
+        size: a factor of the number of samples reported beside each update.
+        cost: a factor of the cost declared where a market asks for it (iPFL Table 4).
+        eagerness: a factor of the eagerness declared there.
+        says: numbers that are declared whatever is true. The free-riders of iPFL's figure 5, for example, share at no
+            cost and declare 1.
     """
 
     size: Ratio = 1.0
@@ -433,7 +530,7 @@ class Liar(OfSome):
     says: Mapping[Literal["cost", "eagerness"], Ratio] = field(default_factory=dict)
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
-        """Change what the client reports."""
+        """Return the reply with the client's reports changed."""
         if me.id not in self.clients:
             return reply
         return replace(reply, results=tuple(self._told(r) for r in reply.results))
@@ -447,6 +544,7 @@ class Liar(OfSome):
         return Conduct("liars", told, self.those(num_clients), cheats=True, rank=30)
 
     def _told(self, result: Result) -> Result:
+        """Return a result as a liar reports it."""
         if isinstance(result, Trained):
             return replace(result, num_samples=result.num_samples * self.size)
         if isinstance(result, Answered) and result.name == "declare":
@@ -454,6 +552,8 @@ class Liar(OfSome):
         return result
 
     def _declared(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return declared values times their factors, then overwritten by what is always said."""
+        # 0 and infinity stay: times a factor they would say the same, or nothing (infinity times 0)
         ratios = {"cost": self.cost, "eagerness": self.eagerness}
         found: dict[str, Any] = {
             key: value * ratios[key] if key in ratios and value not in (0, float("inf")) else value

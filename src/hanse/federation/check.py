@@ -1,7 +1,9 @@
-"""Replies are untrusted input: what is wrong is refused with a reason, never mixed and never paid.
+"""The check of clients' replies: what is wrong is refused with a reason, never mixed and never paid.
 
-A reply is held against its declared types (:mod:`hanse.core.port`) and then against the request that it answers.
-This is the exchange's one guard, for every engine: nothing that a client sent can raise behind it.
+Replies are untrusted input. :func:`heard` takes all replies of an exchange and returns the sound ones and the reasons
+for the others; :func:`refusal` does so for one reply, which is held against its declared types (:mod:`hanse.core.port`)
+and then against the request that it answers. This is the exchange's one guard, for every engine: nothing that a client
+sent can raise an exception behind it. :func:`room` bounds what a reply may expand to before it is unpacked.
 """
 
 from __future__ import annotations
@@ -23,11 +25,16 @@ from hanse.learning.halves import declaration
 
 log = logging.getLogger("hanse.federation")
 
-LONGEST = 1e18  # the norm of an update: products of two such models, and of their differences, are finite in float32
-CLASSES = 1024  # of the confusion counts that a client may send
-METRICS = 64  # that a test may report
-LINE = 200  # characters of a reason
-HEADER = 1 << 18  # characters of a reply's plain part, and 512 a model or task
+# the largest norm of an update: products of two such models, and of their differences, are finite in float32
+LONGEST = 1e18
+# classes in the confusion counts that a client may send
+CLASSES = 1024
+# metrics that a test may report
+METRICS = 64
+# characters of a reason
+LINE = 200
+# characters of a reply's header beside 512 for each model or task
+HEADER = 1 << 18
 
 _REPLY = Declared[port.Reply](port.Reply)
 Question = port.Score | port.Nearest | port.Gradient | port.Confusion | port.Ask | port.Test
@@ -43,7 +50,12 @@ _KIND: Mapping[type[Question], type[port.Result]] = {
 
 @dataclass(frozen=True)
 class Heard:
-    """What came of an exchange: the sound replies by client, ascending, and (client, reason) of what was refused."""
+    """What came of an exchange.
+
+    Attributes:
+        replies: the sound replies by client, ascending.
+        refusals: (client, reason) of what was refused, and of clients that were asked and did not reply.
+    """
 
     replies: Mapping[int, port.Reply]
     refusals: Sequence[tuple[int, str]]
@@ -52,12 +64,21 @@ class Heard:
 def heard(
     round: int, requests: Sequence[port.Request], replies: Sequence[port.Reply], size: int, roster: port.Roster
 ) -> Heard:
-    """Hold ``replies`` against ``requests``; ``size`` is P, the model's columns. Refusals are logged with the client's
-    name and key.
+    """Return the sound replies of an exchange, and why the others are refused.
+
+    Refusals are logged with the client's name and key.
+
+    Args:
+        round: the round, for the log.
+        requests: what was asked.
+        replies: what came back; of a client that replies twice, the first sound reply counts.
+        size: P, the columns of a model.
+        roster: the present clients, for their names.
     """
     asked = {r.client: r for r in requests}
     sound: dict[int, port.Reply] = {}
     refusals: list[tuple[int, str]] = []
+    # by client: in which order they arrived makes no difference
     for reply in sorted(replies, key=lambda r: r.client):
         client = reply.client
         if client not in asked:
@@ -70,6 +91,7 @@ def heard(
             refusals.append((client, reason))
     spoke = {reply.client for reply in replies}
     refusals += [(c, "no reply") for c in asked if c not in spoke]
+    # a client that still trains has not been refused
     waited = {reply.client for reply in replies if isinstance(reply.arrival, port.Arrival) and reply.arrival.open}
     info = {c.id: c for c in roster} if refusals else {}
     for client, reason in refusals:
@@ -79,22 +101,26 @@ def heard(
 
 
 def refusal(request: port.Request, reply: port.Reply, size: int) -> str | None:
-    """Return why a reply to ``request`` must be refused, or None if it is sound; ``size`` is P, the model's columns.
+    """Return why a reply to ``request`` must be refused, or None if it is sound.
 
-    Whatever reading it raises is a reason.
+    Whatever exception reading it raises becomes the reason.
+
+    Args:
+        reply: what came back; nothing in it is trusted.
+        size: P, the columns of a model.
     """
     try:
         _REPLY.check(reply)
         reason = reply.refused if reply.refused is not None else _mismatch(request, reply, size)
         return None if reason is None else one_line(reason)
-    except Exception as wrong:  # the class does not matter: it was raised by what a client sent
+    except Exception as wrong:  # of whatever class: it was raised by what a client sent
         return reading(wrong)
 
 
 def reading(wrong: Exception) -> str:
     """Return the reason of a refusal for an exception that reading a client's bytes or values raised.
 
-    One that nobody foresaw is logged with its traceback: it may be a mistake of ours.
+    One that nobody foresaw is logged with its traceback, since it may be a mistake of hanse.
     """
     if isinstance(wrong, UnsoundError | WireError):
         return one_line(str(wrong))
@@ -103,19 +129,21 @@ def reading(wrong: Exception) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a client's text as one short line that can be printed."""
+    """Return a client's text as one short line of printable characters, which cannot forge a line of a log."""
     return "".join(c if c.isprintable() else "?" for c in text[:LINE])
 
 
 def room(request: port.Request) -> Room:
-    """Return what a sound reply to a request can expand to: its tensors as the tasks ask for them, a text for what is
-    plain, and a hash a model.
+    """Return what a sound reply to a request can expand to.
+
+    That is the bytes of the tensors that the tasks ask for, and the characters of a header with a hash for each model.
     """
     rows = sum(1 if isinstance(t, port.Train | port.Ask | port.Test) else len(t.models) for t in request.tasks)
     return Room(sum(_tensors(t) for t in request.tasks), HEADER + 512 * rows)
 
 
 def _tensors(task: port.Task) -> int:
+    """Return the most bytes that the tensors of a sound answer to a task have."""
     if isinstance(task, port.Train):
         return task.start.numel() * task.start.element_size() + sum(like.num_bytes for like in _asked(task).values())
     if isinstance(task, port.Ask):
@@ -128,6 +156,7 @@ def _tensors(task: port.Task) -> int:
 
 
 def _mismatch(request: port.Request, reply: port.Reply, size: int) -> str | None:
+    """Return why the results do not fit the tasks, or None."""
     if len(reply.results) != len(request.tasks):
         return f"{len(reply.results)} results for {len(request.tasks)} tasks"
     for task, result in zip(request.tasks, reply.results, strict=True):
@@ -138,13 +167,15 @@ def _mismatch(request: port.Request, reply: port.Reply, size: int) -> str | None
 
 
 def _training(task: port.Train, result: port.Result, size: int) -> str | None:
+    """Return what is wrong with a seat's update: its seat, shape, type, size, or extras; None if it is sound."""
     if not isinstance(result, port.Trained) or result.seat != task.seat:
         return f"no update for seat {task.seat}"
     if tuple(result.row.shape) != (size,):
         return f"update of shape {tuple(result.row.shape)} instead of ({size},)"
     if result.row.dtype != torch.float32:
         return f"update of type {result.row.dtype} instead of float32"
-    norm = float(torch.linalg.vector_norm(result.row))  # infinite also where only the sum of the squares is
+    # NaN and infinite entries show in the norm, as does a sum of squares that overflows: a sound row costs one pass
+    norm = float(torch.linalg.vector_norm(result.row))
     if not norm <= LONGEST:
         if not bool(torch.isfinite(result.row).all()):
             return "update has NaN or infinite entries"
@@ -153,14 +184,13 @@ def _training(task: port.Train, result: port.Result, size: int) -> str | None:
 
 
 def _asked(task: port.Train) -> Mapping[str, Like]:
-    """Return the extras that a sound update has."""
+    """Return the extras that a sound update has, by name."""
     return {} if task.payload is None else declaration(task.payload).extras
 
 
 def _answer(task: Question, result: port.Result) -> str | None:
-    """Return what is wrong with the answer to a question: its kind, its name, its shapes."""
-    kind = next(answer for asked, answer in _KIND.items() if isinstance(task, asked))
-    if isinstance(result, port.Trained) or not isinstance(result, kind) or result.name != task.name:
+    """Return what is wrong with the answer to a question: its kind, its name, its shapes; None if it is sound."""
+    if isinstance(result, port.Trained) or not isinstance(result, _KIND[type(task)]) or result.name != task.name:
         return f"no answer to '{task.name}'"
     if isinstance(task, port.Ask):
         assert isinstance(result, port.Answered)
@@ -186,6 +216,7 @@ def _answer(task: Question, result: port.Result) -> str | None:
 
 
 def _tested(task: port.Test, result: port.Tested) -> str | None:
+    """Return what is wrong with a test's result, or None."""
     if result.weights is not None:
         return "weights of its own that nobody asked for"
     if (result.loss is None) != (result.num_samples == 0):

@@ -1,9 +1,12 @@
 """Requests and replies as text and arrays, for engines that send them over a network.
 
-Everything that crosses is one of the port's dataclasses. A message is a JSON header and arrays by content hash: a
-model that the other side holds already is named and not sent. Nothing is ever unpickled, and what does not have the
-form of a known dataclass, with fields of the types that it declares, is refused. What a reply may expand to is bounded
-by what was asked (:class:`Room`), since a few bytes can name an array a thousand times.
+:func:`pack` makes a :class:`Message` of one of the port's dataclasses, and :func:`unpack` or, for what comes from a
+client, :func:`unpack_reply` makes the dataclass again. A message is a JSON header with arrays by content hash: a model
+that the other side holds already is named and not sent. Nothing is ever unpickled. What does not have the form of a
+known dataclass, with fields of the types that it declares, is refused. What a reply may expand to is bounded by what
+was asked (:class:`Room`), since a few bytes can name an array a thousand times.
+
+:class:`Traffic` counts what messages would weigh, for federations that send none.
 """
 
 from __future__ import annotations
@@ -39,8 +42,10 @@ _KINDS: Mapping[str, type[Any]] = {
     )
 }  # fmt: skip
 _DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
-_DEPTH = 12  # no honest message is nested deeper
-_KEY = 200  # characters of a mapping's key
+# no honest message is nested deeper
+_DEPTH = 12
+# characters of a mapping's key
+_KEY = 200
 _Tensor = TypedDict(
     "_Tensor",
     {
@@ -54,11 +59,15 @@ _SOUND = {kind: Declared[Any](kind) for kind in _KINDS.values()}
 
 
 class WireError(ValueError):
-    """A message that is not one of ours."""
+    """A message that is not a sound value of the port."""
 
 
 class MissingError(WireError):
-    """The message names arrays that are neither in it nor held; ``hashes`` lists them."""
+    """A message that names arrays which are neither in it nor held.
+
+    Attributes:
+        hashes: the content hashes of these arrays, so that they can be asked for.
+    """
 
     def __init__(self, hashes: list[str]) -> None:
         super().__init__(f"{len(hashes)} arrays are missing")
@@ -67,23 +76,28 @@ class MissingError(WireError):
 
 @dataclass(frozen=True)
 class Message:
-    """A packed value: its JSON ``header`` and its ``arrays`` by content hash."""
+    """A packed value.
+
+    Attributes:
+        header: the value as JSON, with arrays named by hash.
+        arrays: the arrays by content hash.
+    """
 
     header: str
     arrays: Arrays = field(default_factory=dict)
 
     @property
     def num_bytes(self) -> int:
-        """What the message weighs."""
+        """The bytes of the header and the arrays."""
         return len(self.header) + sum(a.nbytes for a in self.arrays.values())
 
     def without(self, held: set[str]) -> Message:
-        """Return the message without the arrays that the receiver holds."""
+        """Return the message without the arrays whose hashes the receiver holds."""
         return Message(self.header, {h: a for h, a in self.arrays.items() if h not in held})
 
 
 def hash_of(array: NDArray[Any]) -> str:
-    """Return the content hash of an array: type, shape and bytes (32 hexadecimal digits)."""
+    """Return the content hash of an array: of its type, shape and bytes (32 hexadecimal digits)."""
     contiguous = np.ascontiguousarray(array)
     hasher = hashlib.blake2b(f"{contiguous.dtype}|{contiguous.shape}|".encode(), digest_size=16)
     hasher.update(contiguous.data if contiguous.size else b"")
@@ -91,16 +105,22 @@ def hash_of(array: NDArray[Any]) -> str:
 
 
 def pack(value: Any, *, half: bool = False) -> Message:
-    """Return a port dataclass as a message. Raises WireError for what may not cross.
+    """Return a port dataclass as a message.
 
-    With ``half`` 32-bit floats travel as 16-bit ones; what is too large for those arrives as infinity, and is refused
-    like any other.
+    Args:
+        value: the dataclass; its tensors are float32, float64 or int64.
+        half: send 32-bit floats as 16-bit ones. What is too large for these arrives as infinity, and is refused like
+            any other.
+
+    Raises:
+        WireError: it holds something that may not cross the port.
     """
     arrays: dict[str, NDArray[Any]] = {}
     return Message(json.dumps(_pack(value, arrays, half), separators=(",", ":")), arrays)
 
 
 def _pack(value: Any, arrays: dict[str, NDArray[Any]], half: bool) -> Any:
+    """Return a value as JSON knows it; its tensors go into ``arrays``."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor):
@@ -118,7 +138,10 @@ def _pack(value: Any, arrays: dict[str, NDArray[Any]], half: bool) -> Any:
 
 
 def _tensor(tensor: Tensor, arrays: dict[str, NDArray[Any]], half: bool) -> list[str]:
-    """Put a tensor into ``arrays``, a matrix row by row, since its rows are models that travel again."""
+    """Put a tensor into ``arrays`` and return the hashes of its parts.
+
+    A matrix goes row by row: its rows are models, which are sent again in other messages.
+    """
     if str(tensor.dtype).removeprefix("torch.") not in _DTYPES:
         raise WireError(f"a tensor of type {tensor.dtype} may not cross the port")
     array = tensor.detach().cpu().numpy()
@@ -134,24 +157,41 @@ def _tensor(tensor: Tensor, arrays: dict[str, NDArray[Any]], half: bool) -> list
 
 @dataclass(frozen=True)
 class Room:
-    """What a reply may be: bytes that its ``tensors`` expand to, and characters of its ``header``."""
+    """What a reply may expand to.
+
+    Attributes:
+        tensors: the bytes of all its tensors.
+        header: the characters of its header.
+    """
 
     tensors: int
     header: int
 
 
 def unpack(message: Message, held: Arrays | None = None) -> Any:
-    """Return the value of a message, with arrays from it or from those ``held``.
+    """Return the value of a message.
 
-    Raises MissingError if arrays are in neither, and WireError if it is not a message of ours.
+    Args:
+        held: arrays by content hash that this side has kept.
+
+    Raises:
+        MissingError: arrays are neither in the message nor held.
+        WireError: it is not a message of the port.
     """
     return _unpack(message, _Reader(message.arrays, held or {}))
 
 
 def unpack_reply(message: Message, room: Room) -> port.Reply:
-    """Return the reply in a message that comes from a client. Raises WireError if it is none, or larger than ``room``.
+    """Return the reply in a message that comes from a client.
 
-    A message can be made to raise anything: whoever reads one has to be ready for it.
+    A hostile message may make other exceptions rise too; :func:`hanse.federation.check.reading` turns them into
+    reasons.
+
+    Args:
+        room: what a sound reply may expand to.
+
+    Raises:
+        WireError: it is no reply, or larger than ``room``.
     """
     if len(message.header) > room.header:
         raise WireError(f"a header of {len(message.header)} characters; {room.header} are allowed")
@@ -162,6 +202,7 @@ def unpack_reply(message: Message, room: Room) -> port.Reply:
 
 
 def _unpack(message: Message, found: _Reader) -> Any:
+    """Return the value that a header describes, checked against the types that its dataclass declares."""
     try:
         header = json.loads(message.header, parse_int=_whole)
     except (json.JSONDecodeError, RecursionError):
@@ -176,19 +217,21 @@ def _unpack(message: Message, found: _Reader) -> Any:
 
 
 def _whole(digits: str) -> int:
+    """Return an integer of the header; one of more than 64 bits is refused before it costs time or memory."""
     if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
         raise WireError(f"an integer of {len(digits)} digits: must be one of 64 bits")
     return int(digits)
 
 
 class _Reader:
-    """Reads a header, looks arrays up, and notes those that are missing. Tensors may expand to ``room`` bytes."""
+    """Reads a header, looks arrays up, and notes those that are missing; tensors may expand to ``room`` bytes."""
 
     def __init__(self, sent: Arrays, held: Arrays, room: int | None = None) -> None:
         self.sent, self.held, self.room, self.missing = sent, held, room, set[str]()
         self.used = 0
 
     def read(self, value: Any, depth: int) -> Any:
+        """Return the value of a part of the header, which is nested ``depth`` deep."""
         if depth > _DEPTH:
             raise WireError("the header is nested too deep")
         if value is None or isinstance(value, bool | int | float | str):
@@ -202,6 +245,7 @@ class _Reader:
         return self._kind(value, depth)
 
     def _kind(self, value: Mapping[str, Any], depth: int) -> Any:
+        """Return a dataclass of the port from its name and fields."""
         kind, fields = _KINDS.get(str(value.get("$kind"))[:_KEY]), value.get("fields")
         if kind is None or not isinstance(fields, dict):
             raise WireError(f"'{str(value.get('$kind'))[:_KEY]}' is nothing that crosses the port")
@@ -215,12 +259,14 @@ class _Reader:
             raise WireError(f"{kind.__name__}: {wrong}") from None
 
     def _tensor(self, value: Any) -> Tensor:
+        """Return a tensor, put together from the arrays that the header names."""
         try:
             said = _TENSOR.check(value)
         except UnsoundError as wrong:
             raise WireError(f"a tensor without hashes, shape or type: {wrong}") from None
         hashes, shape, dtype = said["$tensor"], said["shape"], _DTYPES[said["dtype"]]
         count, blocks = math.prod(shape), shape[0] if len(shape) == 2 else 1
+        # counted before anything is allocated
         self.used += count * dtype.itemsize
         if self.room is not None and self.used > self.room:
             raise WireError(f"tensors of {self.used} bytes; {self.room} were asked for")
@@ -238,18 +284,22 @@ class _Reader:
         return made
 
     def _block(self, name: str, dtype: str) -> NDArray[Any] | None:
+        """Return an array that is in the message or held, or None; refuse one of another type than the header says."""
+        # what the message brings, else what this side holds
         found = self.sent.get(name)
         if found is None:
             found = self.held.get(name)
         if found is None:
             self.missing.add(name)
             return None
+        # 16-bit floats are the one other type: they are what `half` sends in the place of 32-bit ones
         if str(found.dtype) != dtype and (dtype, str(found.dtype)) != ("float32", "float16"):
             raise WireError(f"an array of type {found.dtype} in a tensor of {dtype}")
         return found
 
 
 def _pairs(items: list[Any]) -> list[Any]:
+    """Return the pairs of a mapping as the header has them; refuse any other form."""
     if not all(isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) for item in items):
         raise WireError("a mapping that is not made of pairs")
     if any(len(key) > _KEY for key, _ in items):
@@ -259,14 +309,17 @@ def _pairs(items: list[Any]) -> list[Any]:
 
 @dataclass
 class Traffic:
-    """Counts bytes. A model that a client was sent in this round is not counted again, however many tasks name it."""
+    """Counts the bytes that messages weigh.
+
+    A model that a client was sent in this round is not counted again, however many tasks name it.
+    """
 
     _round: int = -1
     _sent: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
     _alive: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # so that no place is used twice in a round
 
     def down(self, round: int, request: Request) -> int:
-        """Return the bytes of the tensors that the client does not have yet."""
+        """Return the bytes of those tensors of a request that the client does not have yet."""
         if round != self._round:
             self._round, self._sent, self._alive = round, {}, {}
         held = self._sent.setdefault(request.client, set())
@@ -282,13 +335,14 @@ class Traffic:
 
     @staticmethod
     def up(request: Request, results: Sequence[Result]) -> int:
-        """Return the bytes of the results' tensors, without updates of private rows."""
+        """Return the bytes of the results' tensors, without updates of private rows, which stay with the client."""
         private = {t.seat for t in request.tasks if isinstance(t, Train) and t.private}
         sent = [r for r in results if not (isinstance(r, Trained) and r.seat in private)]
         return sum(t.numel() * t.element_size() for r in sent for t in _tensors(vars(r).values()))
 
 
 def _sent_down(tasks: Iterable[Task]) -> Iterable[Tensor]:
+    """Yield the tensors of tasks that are sent; a private row lies with the client already."""
     for task in tasks:
         own = task.start if isinstance(task, Train) and task.private else None
         yield from (t for t in _tensors(vars(task).values()) if t is not own)
@@ -298,6 +352,7 @@ _PLAIN = (int, float, str, type(None))
 
 
 def _tensors(values: Iterable[object]) -> Iterable[Tensor]:
+    """Yield all tensors among values, in payloads and mappings too."""
     for value in values:
         if isinstance(value, Tensor):
             yield value

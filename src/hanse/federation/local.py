@@ -1,5 +1,7 @@
-"""The embedded federation: every client lives in this process, and a round's seats are trained by one engine at
-once.
+"""The federation in one process: every client lives here, and one engine trains a round's seats together.
+
+:class:`LocalFederation` answers through the same port as a network does, so that mechanisms and rounds cannot tell the
+difference. A node on a network uses it too, for the one client that it has.
 """
 
 from __future__ import annotations
@@ -29,7 +31,19 @@ _Key = tuple[int, int | str]  # a client, and the number of a seat or the name o
 
 @dataclass(frozen=True)
 class LocalFederation:
-    """All clients of ``data`` in one process, behind the port; ``behaviours`` wrap each of them in this order."""
+    """All clients of ``data`` in one process, behind the port.
+
+    Attributes:
+        data: the clients' samples.
+        problem: the model's layout, loss and metrics.
+        engine: trains and scores.
+        recipe: the local training recipe.
+        seed: the run's seed.
+        behaviours: wrap each client, in this order.
+        policy: what a client decides for itself (:mod:`hanse.federation.policy`).
+        profiles: one for each client, or none at all (:mod:`hanse.federation.profiles`).
+        secret: the participant's own, on a network (:mod:`hanse.federation.node`); empty in a simulation.
+    """
 
     data: FederatedData
     problem: Problem
@@ -38,9 +52,9 @@ class LocalFederation:
     seed: int
     _: KW_ONLY
     behaviours: Sequence[Behaviour] = ()
-    policy: Any = field(default_factory=Loyal)  # what a client decides for itself (see hanse.federation.policy)
-    profiles: Sequence[Mapping[str, Any]] = ()  # one a client, or none at all (see hanse.federation.profiles)
-    secret: bytes = field(default=b"", repr=False)  # the participant's own, on a network (see hanse.federation.node)
+    policy: Any = field(default_factory=Loyal)
+    profiles: Sequence[Mapping[str, Any]] = ()
+    secret: bytes = field(default=b"", repr=False)
     _clients: port.Roster = field(init=False, repr=False)
     _traffic: Traffic = field(default_factory=Traffic, init=False, repr=False)
 
@@ -52,8 +66,9 @@ class LocalFederation:
         object.__setattr__(self, "_clients", clients)
 
     def present(self, round: int) -> port.Roster:
-        """Return the clients that no behaviour keeps away, all of them if none does."""
-        movers = [b for b in self.behaviours if type(b).present is not Behaviour.present]  # who decide who is there
+        """Return the clients that no behaviour keeps away."""
+        # only behaviours that override `present` are asked: a round with none of them reuses the roster and its arrays
+        movers = [b for b in self.behaviours if type(b).present is not Behaviour.present]
         if not movers:
             return self._clients
         away = {c.id for c in self._clients if not all(b.present(self._me(c.id), round) for b in movers)}
@@ -62,11 +77,12 @@ class LocalFederation:
     def exchange(
         self, round: int, requests: Sequence[port.Request], deadline_s: float | None, closing: port.Closing | None
     ) -> Sequence[port.Reply]:
-        """Answer the requests: all training in one engine call, all scores of the same models in another, then the
-        other tasks, client by client.
+        """Answer the requests of all clients at once.
 
-        Tests are answered apart. Who runs an experiment measures with them, so that no behaviour touches them, clients
-        that are away answer too, and no bytes are counted.
+        All training is one engine call, all scores of the same models are another, and the other tasks follow client by
+        client. Tests are answered apart: those who run an experiment measure with them, so no behaviour touches them,
+        clients that are away answer too, and no bytes are counted. Nobody is late here, so ``deadline_s`` and
+        ``closing`` are not used.
         """
         tests = [r for r in requests if _is_test(r)]
         taken = [(r, self._me(r.client)) for r in requests if not _is_test(r)]
@@ -94,9 +110,12 @@ class LocalFederation:
         return replies + [port.Reply(client, refused="a test is asked for alone") for client in crowded]
 
     def _timed(self, me: Me, round: int, request: port.Request, reply: port.Reply) -> port.Reply:
-        """Return the reply with the virtual time that its client took to train; as it is where nothing takes any.
+        """Return the reply with the virtual time that its client took to train.
 
-        Raises ValueError for a time that is none.
+        It is unchanged if no behaviour says how long clients take.
+
+        Raises:
+            ValueError: a behaviour says a time that is negative or not finite.
         """
         timing = [b for b in self.behaviours if type(b).takes is not Behaviour.takes]
         if not timing or not any(isinstance(task, port.Train) for task in request.tasks):
@@ -107,6 +126,7 @@ class LocalFederation:
         return replace(reply, arrival=port.Arrival(seconds=seconds))
 
     def _reply(self, round: int, request: port.Request, ready: Mapping[_Key, port.Result | str]) -> port.Reply:
+        """Return a client's reply to its request, or its refusal if it cannot answer all of it."""
         down = self._traffic.down(round, request)
         try:
             results = tuple(self._result(round, request.client, t, ready) for t in request.tasks)
@@ -116,7 +136,7 @@ class LocalFederation:
         return port.Reply(request.client, results, None, most, down, self._traffic.up(request, results))
 
     def _authorise(self, round: int, request: port.Request) -> int | None:
-        """Return the most that the client's policy agrees to pay in a round in which it trains; None: it names none."""
+        """Return the most that a client agrees to pay, in units, in a round in which it trains; None for no limit."""
         if not any(isinstance(t, port.Train) for t in request.tasks):
             return None
         told = {"profile": self._clients[request.client].profile, "round": round}
@@ -125,10 +145,12 @@ class LocalFederation:
         return most
 
     def _me(self, client: int) -> Me:
+        """Return what behaviours and policies are told about a client."""
         layout = self.problem.layout
         return Me(client, self.data.num_clients, self.seed, self.recipe, layout.num_parameters, self.secret)
 
     def _wrap_request(self, me: Me, round: int, request: port.Request) -> port.Request | None:
+        """Return the request as the client's behaviours leave it; None if one of them falls silent."""
         taken: port.Request | None = request
         for behaviour in self.behaviours:
             if taken is not None:
@@ -136,7 +158,7 @@ class LocalFederation:
         return taken
 
     def _train(self, round: int, requests: Sequence[port.Request]) -> dict[_Key, port.Result | str]:
-        """Train every seat that is asked for, in one call; return its update, or why there is none."""
+        """Train every seat that is asked for, and return its update, or why there is none."""
         asked = [(r.client, t) for r in requests for t in r.tasks if isinstance(t, port.Train)]
         unable = self._unable(asked)
         seats = [(client, task) for client, task in asked if (client, task.seat) not in unable]
@@ -148,11 +170,13 @@ class LocalFederation:
                 _call(behaviour, "holds", Tensor, self._me(c), round, pool.y, i)
                 for (c, _), i in zip(seats, index, strict=True)
             ]
+        # stable, so that samples of one class keep the client's own order
         if self.recipe.order == "by_class":
             index = [i[torch.argsort(pool.y[i.to(pool.y.device)], stable=True).to(i.device)] for i in index]
         jobs = [self._job(round, c, t, i) for (c, t), i in zip(seats, index, strict=True)]
         trained = unable
         lots = self._lots(round, pool, jobs)
+        # what each seat holds: the engine may be given changed copies of it, which do not count as its samples
         own = {s: (samples, job) for samples, some in lots for s, job in some.items()}
         for samples, some in self._augmented(lots):
             for lr, equal in self._rates(round, {s: seats[s][1] for s in some}).items():
@@ -163,13 +187,20 @@ class LocalFederation:
         return trained
 
     def _job(self, round: int, client: int, task: port.Train, index: Tensor) -> SeatJob:
+        """Return the training of one seat as the engine takes it."""
         key, name = (self.seed, round, client, task.row), self._clients[client].name
         return SeatJob(
             index, task.start, key, task.centre, task.mu, task.tilt, task.work, task.payload, task.before, name=name
         )
 
     def _update(self, seat: int, done: TrainedRows, k: int, held: Samples, job: SeatJob) -> port.Trained | str:
-        """Return the update of a seat, the k-th of those that are ``done``, or why its own training loop has none."""
+        """Return a seat's update, or the reason that the user's own training loop gives for having none.
+
+        Args:
+            done: the seats that were trained together.
+            k: its position among them.
+            held: the samples that it trained on.
+        """
         loss, steps, count = float(done.loss[k]), int(done.steps[k]), float(len(job.index))
         if not done.said:
             return port.Trained(seat, done.rows[k], count, loss, steps, self._extras(held, job))
@@ -193,8 +224,9 @@ class LocalFederation:
             yield from augmented(self.data.augment, samples, some, self.recipe, least)
 
     def _rates(self, round: int, tasks: Mapping[int, port.Train]) -> Mapping[float, Sequence[int]]:
-        """Return the learning rates of seats' tasks, and which of the seats train at each: all at the round's, unless
-        the recipe goes by when each client last trained.
+        """Return which seats train at which learning rate.
+
+        All train at the round's, unless the recipe's rate depends on when each client last trained.
         """
         if self.recipe.lr_decay_by == "round":
             return {self.recipe.lr_at(round): list(tasks)}
@@ -204,8 +236,10 @@ class LocalFederation:
         return found
 
     def _lots(self, round: int, pool: Samples, jobs: Sequence[SeatJob]) -> list[tuple[Samples, dict[int, SeatJob]]]:
-        """Return what is trained in one call of the engine: samples, and the jobs on them by position. Clients whom a
-        behaviour shows other targets get samples of their own; those of the others are not copied.
+        """Return what is trained in one call of the engine: samples, and the jobs on them by position.
+
+        Clients whom a behaviour shows other targets get samples of their own; those of the other clients are not
+        copied.
         """
         seen = {s: y for s, job in enumerate(jobs) if (y := self._seen(round, job, pool)) is not None}
         as_they_are = {s: job for s, job in enumerate(jobs) if s not in seen}
@@ -220,9 +254,10 @@ class LocalFederation:
         return [(pool, as_they_are), (changed, own)] if as_they_are else [(changed, own)]
 
     def _seen(self, round: int, job: SeatJob, pool: Samples) -> Tensor | None:
-        """Return the targets ``[n, ...]`` that a behaviour shows a job's client; None: those that there are.
+        """Return the targets ``[n, ...]`` that behaviours show a job's client; None if they are the true ones.
 
-        Raises ValueError if they are no targets of these samples.
+        Raises:
+            ValueError: what a behaviour shows cannot be targets of these samples.
         """
         showing = [b for b in self.behaviours if type(b).sees is not Behaviour.sees]
         if not showing or not len(job.index):
@@ -236,6 +271,7 @@ class LocalFederation:
         return None if torch.equal(seen, true) else seen
 
     def _extras(self, pool: Samples, job: SeatJob) -> Mapping[str, Tensor]:
+        """Return what the client's half of a mechanism reports beside the update, if the task has a payload."""
         if job.payload is None:
             return {}
         least = smallest_batch(self.problem)
@@ -246,6 +282,7 @@ class LocalFederation:
         """Return why clients cannot train a seat; a payload that many seats share is looked at once."""
         payloads = {id(t.payload): t.payload for _, t in asked if t.payload is not None}
         wrong = {key: unsound(payload, self.problem.layout) for key, payload in payloads.items()}
+        # one reason for each (client, seat) that cannot be trained
         reasons: dict[_Key, port.Result | str] = {}
         least = smallest_batch(self.problem)
         for client, task in asked:
@@ -256,8 +293,9 @@ class LocalFederation:
         return reasons
 
     def _score(self, round: int, requests: Sequence[port.Request]) -> dict[_Key, port.Result | str]:
-        """Score all models that are asked for."""
+        """Score all models that are asked for, for questions and for policies."""
         tasks = [(r.client, t) for r in requests for t in r.tasks if isinstance(t, port.Score | port.Ask)]
+        # a policy's question with models is scored like any other; its answer is given below
         asked = [(c, port.Score(t.name, t.models, t.share, t.limit)) for c, t in tasks if t.models is not None]
         found = zip(asked, score_shares(asked, self.data, self.engine, self.seed, round), strict=True)
         return {
@@ -268,6 +306,7 @@ class LocalFederation:
         }
 
     def _result(self, round: int, client: int, task: port.Task, ready: Mapping[_Key, port.Result | str]) -> port.Result:
+        """Return the result of one task; training and scores are ``ready`` already."""
         if isinstance(task, port.Score | port.Train):
             result = ready[client, task.seat if isinstance(task, port.Train) else task.name]
             if isinstance(result, str):
@@ -300,6 +339,7 @@ class LocalFederation:
 
 
 def _is_test(request: port.Request) -> bool:
+    """Return whether a request asks for a test."""
     return any(isinstance(task, port.Test) for task in request.tasks)
 
 
@@ -312,8 +352,12 @@ def _no_targets(seen: Tensor, true: Tensor, classes: int | None) -> str | None:
 
 
 def _call(behaviour: Behaviour, method: str, kind: Any, *given: Any) -> Any:
-    """Return what a method of a behaviour returns. Whatever it raises says which behaviour raised it; raises TypeError
-    if it returns something else than a ``kind``.
+    """Return what a method of a behaviour returns, checked for its type.
+
+    Whatever the method raises gets a note that says which behaviour raised it, so that users find their own code.
+
+    Raises:
+        TypeError: the method returned something else than a ``kind``.
     """
     try:
         result = getattr(behaviour, method)(*given)
@@ -327,4 +371,4 @@ def _call(behaviour: Behaviour, method: str, kind: Any, *given: Any) -> Any:
 
 
 class _NoAnswerError(Exception):
-    """The client cannot answer; what it says becomes its refusal."""
+    """The client cannot answer; the message becomes its refusal."""

@@ -1,7 +1,9 @@
 """A participant's side of the port on a network: it holds the data, answers requests, and keeps what is its own.
 
-It knows nothing of the network that brings the messages. What it keeps (models by content hash, its private rows,
-receipts) lies in a folder of its own, by run, and survives restarts.
+:class:`Node` answers messages; it knows nothing of the network that brings them. :class:`ClientData` is what the
+participant holds, :class:`Assignment` what the server tells it about the run, and :func:`hello` what it tells about
+itself first. What a node keeps (models by content hash, its private rows, receipts) lies in a folder of its own, by
+run, and survives restarts.
 """
 
 from __future__ import annotations
@@ -44,17 +46,30 @@ from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.ledger.receipts import Receipt, load_key, write_receipts
 
-BEST = "own model"  # the question after training in which a market lets a client see how good its update is
-SECRET, SECRET_BYTES = "secret.key", 32  # what a participant draws its noise from; it is never sent
-KEPT = 16  # models by content hash that a node keeps: the last that it was sent
+# the question after training in which a market lets a client see how good its update is
+BEST = "own model"
+# what a participant draws its noise from; it is never sent
+SECRET, SECRET_BYTES = "secret.key", 32
+# models by content hash that a node keeps: the last that it was sent
+KEPT = 16
 
 
 @dataclass(frozen=True)
 class ClientData:
-    """What one participant holds: its shares, and how many classes there are (None: regression).
+    """What one participant holds.
 
-    Samples of several inputs are made with a dictionary (:class:`hanse.data.Samples`). ``profile`` are plain values
-    that the server may know (its costs, its eagerness), ``name`` is for display.
+    Samples of several inputs are made with a dictionary (:class:`hanse.data.Samples`).
+
+    Attributes:
+        train: the samples that it trains on; at least one.
+        test: the samples that it tests models on, or None.
+        validation: the samples that it validates models on, or None.
+        num_classes: None for regression.
+        name: for display.
+        profile: plain values that the server may know, such as its cost and its eagerness.
+
+    Raises:
+        UserError: inputs and targets differ in number, a number is not finite, or there is nothing to train on.
     """
 
     train: Samples
@@ -90,7 +105,11 @@ class ClientData:
 
     @staticmethod
     def of(data: FederatedData, client: int) -> ClientData:
-        """Return one client's shares of a federation that is in memory, for trials on one machine."""
+        """Return one client's shares of a federation that is in memory, for trials on one machine.
+
+        Raises:
+            UserError: the client has nothing to train on, or its test samples are weighted.
+        """
 
         def share(name: str) -> Samples | None:
             pool, [index] = data.pool([client], name)
@@ -115,11 +134,18 @@ class ClientData:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a node must know of a run: sent with every message, since each may meet a fresh process.
+    """What a node must know of a run. It is sent with every message, since each may meet a fresh process.
 
-    ``model`` and ``train`` are the experiment's sections, ``metrics`` what tests report beside loss and accuracy. With
-    ``half`` models travel as 16-bit floats. ``unsent`` is the digest of the frozen parameters that are not sent
-    (:attr:`hanse.learning.job.Problem.unsent`).
+    Attributes:
+        run: the run's name.
+        client: the participant's number.
+        num_clients: how many are registered.
+        seed: the run's seed.
+        model: the experiment's section about the model.
+        train: the experiment's section about local training.
+        half: models travel as 16-bit floats.
+        unsent: the digest of the frozen parameters that are not sent (:attr:`hanse.learning.job.Problem.unsent`).
+        metrics: what tests report beside loss and accuracy.
     """
 
     run: str
@@ -133,12 +159,16 @@ class Assignment:
     metrics: Sequence[Any] = ()
 
     def to_json(self) -> str:
-        """Return the job as JSON."""
+        """Return the assignment as JSON."""
         return json.dumps(dataclasses.asdict(self))
 
     @staticmethod
     def from_json(text: str) -> Assignment:
-        """Read a job. Raises WireError."""
+        """Return the assignment that a text describes.
+
+        Raises:
+            WireError: it describes none.
+        """
         try:
             return Assignment(**json.loads(text))
         except (json.JSONDecodeError, TypeError) as wrong:
@@ -147,12 +177,18 @@ class Assignment:
 
 @dataclass(frozen=True)
 class _Own(FederatedData):
-    """A federation in which only one client is here."""
+    """A federation's data in which only one client's samples are here.
+
+    Attributes:
+        client: the number of that client.
+        shares: its samples.
+    """
 
     client: int
     shares: ClientData
 
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
+        """Return the client's own share as the pool; empty if it has none."""
         self._check(clients, share)
         samples = getattr(self.shares, share)
         if samples is None:
@@ -160,10 +196,12 @@ class _Own(FederatedData):
         return samples, [torch.arange(len(samples)) for _ in clients]
 
     def class_counts(self) -> NDArray[np.int64] | None:
+        """Return None: the other clients' counts are not known here."""
         return None
 
     @staticmethod
     def of(shares: ClientData, client: int, num_clients: int) -> _Own:
+        """Return the data of ``client`` among ``num_clients``; the others have size 0."""
         sizes = np.zeros(num_clients, np.int64)
         sizes[client] = len(shares.train)
         shape = tuple(shares.train.x.shape[1:])
@@ -174,8 +212,11 @@ class _Own(FederatedData):
 
 
 def hello(data: ClientData, loop: Loop | None = None) -> dict[str, Any]:
-    """Return what a participant says of itself before it has an id: plain values, nothing of its samples. It also says
-    what training ``loop`` of its own it has, if it has one: "plain", or "penalty" if the loop takes pulls and tilts.
+    """Return what a participant says of itself before it has an id: plain values, nothing of its samples.
+
+    Args:
+        loop: its own training loop. It is reported as "plain", or as "penalty" if it takes pulls and tilts; None
+            without one.
     """
     return {
         "name": data.name,
@@ -191,9 +232,18 @@ def hello(data: ClientData, loop: Loop | None = None) -> dict[str, Any]:
 
 
 class Node:
-    """Answers requests for one participant. ``folder`` is the participant's own; one below it is made for each run.
+    """Answers requests for one participant in one run.
 
-    ``loop`` is its own training loop; without one it trains by the experiment's, if that has one.
+    Args:
+        data: what the participant holds.
+        job: what the server says about the run.
+        folder: the participant's own; a folder for each run is made in it.
+        policy: what the participant decides for itself; None for :class:`hanse.federation.policy.Loyal`.
+        behaviours: what it does to requests and replies, for experiments.
+        loop: its own training loop; without one it trains by the experiment's, if that has one.
+
+    Raises:
+        WireError: the run's name cannot be a folder, or frozen parameters differ from the server's.
     """
 
     def __init__(
@@ -232,14 +282,17 @@ class Node:
     def answer(self, round: int, message: Message) -> Message:
         """Answer one packed request with a packed reply.
 
-        Raises MissingError if the message names arrays that are neither in it nor kept here (the server sends them
-        again), and WireError if it is not a request for this client.
+        Raises:
+            MissingError: the message names arrays that are neither in it nor kept here; the server then sends them
+                again.
+            WireError: it is not a request for this client.
         """
         held = self._held()
         request = unpack(message, held)
         if not isinstance(request, Request) or request.client != self.job.client:
             raise WireError(f"not a request for client {self.job.client}")
         self._keep(held | dict(message.arrays))
+        # data may grow from round to round; the change is noted and the round goes on
         changed = note_own_data(self.folder, round, self.data.fingerprint)
         if changed is not None:
             logging.getLogger(__name__).warning("%s", changed)
@@ -247,17 +300,23 @@ class Node:
         request = dataclasses.replace(request, tasks=tuple(self._with_own_row(t) for t in request.tasks))
         replies = self.federation.exchange(round, [request], None, None)
         if not replies:
+            # on a network silence is said, since the server would wait for the message
             return pack(Reply(self.job.client, refused="silent"))
         reply = replies[0]
         results = tuple(self._without_own(round, request, result) for result in reply.results)
         self._keep_best(round, request, reply)
+        # what the message weighed, and when it came, is for the server to say
         answer = dataclasses.replace(reply, results=results, bytes_down=0, bytes_up=0, arrival=None)
         return pack(answer, half=self.job.half)
 
     def keep_receipts(self, lines: str) -> None:
-        """Keep receipts (JSON, one a line), signed if ``receipt.key`` (Ed25519) lies in the participant's folder.
+        """Keep receipts, signed if ``receipt.key`` (Ed25519) lies in the participant's folder.
 
-        Raises WireError for what is none, or is another client's.
+        Args:
+            lines: the receipts as JSON, one on each line.
+
+        Raises:
+            WireError: they are no receipts, or another client's.
         """
         try:
             told = [Receipt.read(line.encode()).unsigned() for line in lines.splitlines()]
@@ -273,7 +332,7 @@ class Node:
         write_receipts(folder, told, {client: load_key(key)} if key.exists() else None)
 
     def _keep_best(self, round: int, request: Request, reply: Reply) -> None:
-        """Keep the best of the own models so far (iPFL Alg. 1: who quits does so with it)."""
+        """Keep the best of the client's own models so far (iPFL Alg. 1: who quits does so with it)."""
         for task, result in zip(request.tasks, reply.results, strict=False):
             if not (
                 isinstance(task, Score) and task.name == BEST and isinstance(result, Scored) and len(task.models) == 1
@@ -290,6 +349,7 @@ class Node:
     # ---- what it keeps
 
     def _held(self) -> dict[str, NDArray[Any]]:
+        """Return the models that are kept, by content hash."""
         path = self.folder / "models.npz"
         if not path.exists():
             return {}
@@ -297,14 +357,16 @@ class Node:
             return {name: file[name] for name in file.files}
 
     def _keep(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Keep the last of these arrays, and forget the others."""
         last = dict(list(arrays.items())[-KEPT:])
         private_arrays(self.folder / "models.npz", last)
 
     def _private_path(self, row: int) -> Path:
+        """Return the file of a private row."""
         return self.folder / f"row-{row}.npz"
 
     def _move_rows(self, round: int, request: Request) -> None:
-        """Heed what a request says of updates of private rows that were accepted."""
+        """Move the private rows as the request says that their updates were accepted or not."""
         told = None if request.accepted is None else dict(request.accepted)
         for path in self.folder.glob("row-*.npz"):
             number = path.stem.removeprefix("row-")
@@ -316,7 +378,7 @@ class Node:
                 after.write(path)
 
     def _with_own_row(self, task: Task) -> Task:
-        """Return a task on a private row with the row that lies here; the server has only the first one."""
+        """Return a task on a private row with the row that lies here; the server knows only the first one."""
         row = task.row if isinstance(task, Test) or (isinstance(task, Train) and task.private) else None
         if row is None or not self._private_path(row).exists():
             return task
@@ -327,8 +389,9 @@ class Node:
         return dataclasses.replace(task, model=own, beside=None if task.beside is None else own)
 
     def _without_own(self, round: int, request: Request, result: Result) -> Result:
-        """Keep what is the client's own (a private row's update, its personal model) and return what the server may
-        see of a result.
+        """Return what the server may see of a result, and keep what is the client's own.
+
+        The client's own are the update of a private row and its personal model.
         """
         if isinstance(result, Tested):
             self._keep_personal(round, request, result)
@@ -354,16 +417,21 @@ class Node:
 
 
 def _safe(name: str) -> str:
-    """Return a run's name as a folder's."""
+    """Return a run's name as that of a folder.
+
+    Raises:
+        WireError: it is empty, begins with a dot, or has other characters than letters, digits, "-", "_" and ".".
+    """
     if not name or not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
         raise WireError(f"run {name!r}: not a name for a folder")
     return name
 
 
 def own_secret(folder: Path) -> bytes:
-    """Return the secret (32 bytes) in ``folder``, which is made there, in mode 0600, if there is none yet.
+    """Return the secret (32 bytes) in ``folder``; it is made there, readable by its user alone, if there is none yet.
 
-    Raises UserError for a file that others can read, or that holds something else.
+    Raises:
+        UserError: others can read the file, or it holds something else.
     """
     path = folder / SECRET
     if not path.exists():  # of two processes that make it at once, one wins

@@ -1,13 +1,14 @@
-"""A bound on the norm of updates: a federation that refuses those far longer than the others of their round.
+"""A bound on the norm of updates: those far longer than the others of their round are refused.
 
-Off by default: it hides what a mechanism itself does to attackers, and it refuses honest updates where clients differ
-much. It is a wrapper around any engine's federation, so it acts the same in all of them.
+``[federation] refuse`` turns it on. It is off by default, because it hides what a mechanism itself does to attackers,
+and it refuses honest updates where clients differ much. :class:`Bounded` wraps any engine's federation, so that it acts
+the same in all of them; :class:`NormBound` is the rule that it follows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -22,15 +23,22 @@ from hanse.federation.check import refusal
 
 @dataclass(frozen=True)
 class NormBound:
-    """Refuses an update that is longer than ``times`` the median of its exchange; with fewer than ``least`` sound
-    replies that trained, a median says too little and nothing is refused.
+    """Refuses an update that is longer than a multiple of the median of its exchange.
+
+    Attributes:
+        times: the multiple, above 1.
+        least: with fewer sound replies that trained, a median says too little and nothing is refused; at least 5.
     """
 
     times: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 3.0
     least: Annotated[int, Field(ge=5)] = 5
 
     def refusals(self, norms: Mapping[int, Sequence[float]]) -> Mapping[int, str]:
-        """Return the reasons, by client; ``norms`` are the lengths of each client's updates (one a seat)."""
+        """Return the reason for each client whose update is refused.
+
+        Args:
+            norms: the lengths of each client's updates, one for each seat.
+        """
         if len(norms) < self.least:
             return {}
         median = float(np.median([norm for mine in norms.values() for norm in mine]))
@@ -46,7 +54,11 @@ REFUSALS: Mapping[str, Callable[..., Any]] = {"norm_bound": NormBound}
 
 
 def build_refusal(given: str | Mapping[str, Any] | None) -> Any:
-    """Return what ``[federation] refuse`` names, or None. Raises UserError."""
+    """Return what ``[federation] refuse`` names, or None.
+
+    Raises:
+        UserError: there is no such rule, or an option is not allowed.
+    """
     if given is None:
         return None
     return call(*named(given, "federation.refuse", REFUSALS), "federation.refuse")
@@ -54,19 +66,24 @@ def build_refusal(given: str | Mapping[str, Any] | None) -> Any:
 
 @dataclass(frozen=True)
 class Bounded:
-    """``inner`` with the updates refused that ``bound`` refuses.
+    """A federation without the updates that a rule refuses.
 
-    ``size`` is P; a norm is taken of the first ``width`` columns, the parameters, relative to the row that was sent.
-    Private rows are not seen by the server and not bounded.
+    The server does not see private rows, so they are not bounded.
+
+    Attributes:
+        inner: the federation that is asked.
+        bound: the rule, such as :class:`NormBound`; any object with its ``refusals``.
+        size: P, the columns of a model.
+        width: how many of them are parameters. A norm is taken of these, relative to the row that was sent.
     """
 
     inner: Federation
     bound: Any
     size: int
-    width: int = field(default=0)
+    width: int
 
     def present(self, round: int) -> Roster:
-        """Return the clients that ``inner`` has."""
+        """Return the clients that are present."""
         return self.inner.present(round)
 
     def exchange(
@@ -81,6 +98,7 @@ class Bounded:
         return [replace(r, results=(), refused=over[r.client]) if r.client in over else r for r in replies]
 
     def _norms(self, request: Request, reply: Reply) -> list[float]:
+        """Return the lengths of a reply's updates, one for each seat that is not private."""
         return [
             float(torch.linalg.vector_norm((result.row - task.start)[: self.width], dtype=torch.float64))
             for task, result in zip(request.tasks, reply.results, strict=True)

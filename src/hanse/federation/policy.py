@@ -1,8 +1,9 @@
-"""What a client decides for itself, replaceable by import path.
+"""Policies: what a client decides for itself, such as bids, prices, and whether it stays.
 
-A policy is a frozen dataclass with a method for each question that it answers in a way of its own; the others are
-answered as :class:`Loyal` does, and a question that no policy knows is refused. It sees what the server tells it and
-itself, nothing else.
+``[clients] policy`` names one of :data:`POLICIES`, or gives an import path to a class of the user's own. A policy is a
+frozen dataclass with a method for each question that it answers in a way of its own. The others are answered as
+:class:`Loyal` does, and a question that no policy knows is refused (:func:`answer`). It sees what the server tells it
+and itself, nothing else.
 
 Asked to "bid" at PI-FL's auctions, a client is told ``tiers`` (how many there are), the ``price`` of a seat and its own
 ``balance`` (units), what each tier has ``paid`` it so far (net units a seat, or rewards alone; 0 where it never sat),
@@ -31,9 +32,14 @@ Told = Mapping[str, Any]
 
 
 def fit(loss: float, accuracy: float) -> float:
-    """Return how well a model fits, from 0 to 1: its accuracy (PI-FL eq. 3), or ``1 / (1 + loss)`` for regression,
-    where nothing is right or wrong; 0 if neither is known. An accuracy that somebody reports as less than 0 or more
-    than 1 counts as 0 or 1.
+    """Return how well a model fits, from 0 to 1.
+
+    That is its accuracy (PI-FL eq. 3), or ``1 / (1 + loss)`` for regression, where nothing is right or wrong; 0 if
+    neither is known.
+
+    Args:
+        loss: the mean loss; it counts if there is no accuracy.
+        accuracy: NaN if there is none. One that somebody reports as less than 0 or more than 1 counts as 0 or 1.
     """
     if math.isfinite(accuracy):
         return min(1.0, max(0.0, accuracy))
@@ -41,11 +47,12 @@ def fit(loss: float, accuracy: float) -> float:
 
 
 def fits(scores: Scores) -> list[float]:
-    """Return :func:`fit` of each scored model, ``[C]``."""
+    """Return :func:`fit` of each scored model, a list of length C."""
     return [fit(float(loss), float(right)) for loss, right in zip(scores.loss, scores.accuracy, strict=True)]
 
 
 def _weights(told: Told) -> list[float]:
+    """Return the importance weight of each tier, from the scores that the client was told."""
     scores = told["scores"]
     return [fit(loss, right) for loss, right in zip(scores["loss"], scores["accuracy"], strict=True)]
 
@@ -57,19 +64,24 @@ def _ranked(worth: Sequence[float], told: Told) -> list[int]:
 
 
 def _affordable(tiers: Sequence[int], told: Told, reserve: int = 0) -> Mapping[str, Any]:
-    """Return the answer: as many of the tiers as the balance above ``reserve`` pays for, in their order."""
+    """Return the answer to "bid": the first tiers, as many as the balance above ``reserve`` (units) pays for."""
     most = max(0, told["balance"] - reserve) // told["price"]
     return {"tiers": list(tiers[:most])}
 
 
 @dataclass(frozen=True)
 class BestTier:
-    """Bids for the tier whose model fits the client's own samples best, and for every other one whose importance weight
-    is above the ``threshold`` (PI-FL Alg. 1; papers.md P22).
+    """Bids for the tier that fits the client's own samples best, and for others that fit nearly as well.
 
-    The threshold is a share of the best weight; with ``rule = "absolute"`` it is a weight. With ``rule = "printed"``
-    only tiers above the absolute threshold are bid for, so that untrained models get no bids: in the first
-    ``start_rounds`` a random tier is bid for instead.
+    PI-FL Alg. 1 (papers.md P22). How well a tier fits is its importance weight, :func:`fit` of its model.
+
+    Attributes:
+        threshold: other tiers are bid for if their weight is above it, from 0 to 1: a part of the best weight, or with
+            ``rule`` "absolute" or "printed" a weight itself.
+        rule: with "relative" and "absolute" the best tier is always bid for. With "printed" only tiers above the
+            threshold are, so that untrained models would get no bids; a random tier is bid for in the first rounds
+            instead.
+        start_rounds: the last of these first rounds.
     """
 
     threshold: Fraction = 1.0
@@ -77,7 +89,7 @@ class BestTier:
     start_rounds: Annotated[int, Field(ge=0)] = 5
 
     def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
-        """Return the tiers bid for."""
+        """Return the tiers bid for, the best first."""
         if self.rule == "printed" and round <= self.start_rounds:
             return RandomTiers().bid(me, round, told)
         v = _weights(told)
@@ -91,10 +103,14 @@ class BestTier:
 
 @dataclass(frozen=True)
 class RewardSeeking:
-    """Bids for the tier with the largest importance weight plus ``weight`` times what it paid so far, in prices a seat
-    (PI-FL sec. 3.1: preferences from importance weights and received rewards; how they are weighed it does not say).
+    """Bids for the tier with the best sum of fit and reward so far.
 
-    ``fit`` is the factor of the importance weight: with 0 the client looks at rewards alone.
+    PI-FL section 3.1 forms preferences from importance weights and received rewards, and does not say how these are
+    weighed.
+
+    Attributes:
+        weight: the factor of what the tier has paid so far, measured in prices of a seat.
+        fit: the factor of the importance weight; with 0 the client looks at rewards alone.
     """
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
@@ -119,14 +135,19 @@ class RandomTiers:
 
 @dataclass(frozen=True)
 class NeverBids:
-    """A ``fraction`` of the clients never bids: they pay nothing, take the models, and earn if they are invited; the
-    others bid as ``best_tier``. (The behaviour "free_rider" bids, and sends back what it was sent.)
+    """Some clients never bid; the others bid as :class:`BestTier`.
+
+    Those who never bid pay nothing, take the models, and earn if they are invited. (The behaviour "free_rider" is
+    another thing: it bids, and sends back the model that it was sent.)
+
+    Attributes:
+        fraction: the part of the clients that never bids, from 0 to 1.
     """
 
     fraction: Fraction = 1.0
 
     def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
-        """Return no tier for a free rider."""
+        """Return no tier for a client that never bids."""
         rides = place(me, "free riders") < self.fraction * me.num_clients
         return {"tiers": []} if rides else BestTier().bid(me, round, told)
 
@@ -139,7 +160,12 @@ class NeverBids:
 
 @dataclass(frozen=True)
 class BudgetLimited:
-    """Bids as ``best_tier`` as long as ``reserve`` tokens stay in its account."""
+    """Bids as :class:`BestTier` as long as a reserve stays in its account.
+
+    Attributes:
+        reserve: tokens that are not spent.
+        threshold: as in :class:`BestTier`.
+    """
 
     reserve: Annotated[float, Field(ge=0, le=1e12)] = 90.0
     threshold: Fraction = 1.0
@@ -156,20 +182,23 @@ DECLARED = ("cost", "eagerness")
 
 @dataclass(frozen=True)
 class Trader:
-    """Declares its profile, pays at most ``most`` tokens a round (None: any bill), and stays for ``patience`` rounds in
-    which its models were withheld from it (None: for ever).
+    """Declares its profile in a market, and may limit what it pays and how long it waits.
+
+    Attributes:
+        most: the most tokens that it pays in a round; None for any bill. An entry ``most`` of its profile replaces it.
+        patience: it stays for this many rounds in which its models were withheld from it; None for ever.
     """
 
     most: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     patience: Annotated[int, Field(ge=0)] | None = None
 
     def declare(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return ``cost`` (tokens for each sharing of its model) and ``eagerness`` as they are this round."""
+        """Return ``cost`` (tokens for each sharing of its model) and ``eagerness``, by its profile of this round."""
         now = at_round(told.get("profile", {}), round)
         return {key: now[key] for key in DECLARED if key in now}
 
     def authorise(self, me: Me, round: int, told: Mapping[str, Any]) -> int | None:
-        """Return the most that it pays this round, in units."""
+        """Return the most that it pays this round, in units; None for any bill."""
         now = at_round(told.get("profile", {}), round)
         most = now.get("most", self.most)
         return None if most is None else int(most * TOKEN)
@@ -181,7 +210,7 @@ class Trader:
 
 @dataclass(frozen=True)
 class Loyal:
-    """Stays whatever it is told, and bids for the tier that fits best."""
+    """Stays whatever it is told, declares its profile, and bids for the tier that fits best."""
 
     def stay(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return ``{"stay": True}``."""
@@ -192,15 +221,19 @@ class Loyal:
         return Trader().declare(me, round, told)
 
     def bid(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the tiers bid for."""
+        """Return the tiers bid for, as :class:`BestTier` does."""
         return BestTier().bid(me, round, told)
 
 
 @dataclass(frozen=True)
 class QuitsWhenWorthless:
-    """Leaves once its mean value over at least ``rounds`` rounds that it sat in is below ``below``.
+    """Leaves once its updates were worth too little on average.
 
     It is told ``value`` (the last one), ``mean`` and ``times`` (how often it was valued).
+
+    Attributes:
+        below: it leaves when its mean value is below this, in the unit of the mechanism's values.
+        rounds: it stays at least until it was valued this many times.
     """
 
     below: Annotated[float, Field(allow_inf_nan=False)] = 0.0
@@ -212,19 +245,22 @@ class QuitsWhenWorthless:
 
 
 class Stay(TypedDict, total=False):
-    """To "stay": whether it does (it does, if it does not say)."""
+    """What is allowed as the answer to "stay": whether the client does (it does, if it does not say)."""
 
     stay: bool
 
 
 class Bid(TypedDict, total=False):
-    """To "bid": the tiers that it bids for, its favourite first; a number that no tier has is a bad bid."""
+    """What is allowed as the answer to "bid".
+
+    ``tiers`` are those that it bids for, its favourite first; a number that no tier has makes the bid void.
+    """
 
     tiers: Annotated[list[Int64] | tuple[Int64, ...], Field(max_length=10_000)]
 
 
 class Offer(TypedDict, total=False):
-    """To "declare": its cost (infinity: it does not sell) and its eagerness."""
+    """What is allowed as the answer to "declare": its cost (infinity: it does not sell) and its eagerness."""
 
     cost: float
     eagerness: float
@@ -250,7 +286,16 @@ POLICIES: Mapping[str, Callable[..., Any]] = {
 
 
 def answer(policy: Any, question: str, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the policy's answer to a question, else :class:`Loyal`'s, or None if neither has a method for it."""
+    """Return the policy's answer to a question, else :class:`Loyal`'s.
+
+    Args:
+        policy: any object; its method with the question's name is called.
+        question: "stay", "bid", "declare", or another that a mechanism asks.
+        told: what the server tells it, and scores that only it sees.
+
+    Returns:
+        Plain values by name; None if neither has a method for the question.
+    """
     method = getattr(policy, question, None) or getattr(Loyal(), question, None)
     if method is None:
         return None

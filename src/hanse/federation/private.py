@@ -1,7 +1,8 @@
-"""Private rows on a network: what their owner trained counts when the server says that it was accepted.
+"""Private rows on a network: an update that their owner trained counts once the server says that it was accepted.
 
-The owner keeps a :class:`PrivateRow`; the server says with every request which update of each row was the last that it
-accepted (:class:`TellsOwners`).
+The owner keeps a :class:`PrivateRow` in a file of its own. The server says with every request which update of each row
+was the last that it accepted (:class:`TellsOwners`), and :meth:`PrivateRow.told` moves the row accordingly. So the
+owner's row and the server's record agree even after a crash on either side, or when the server is set back.
 """
 
 from __future__ import annotations
@@ -23,17 +24,25 @@ from hanse.core.table import Ints
 
 
 def private_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays into an npz file, whole and durably, which only this user can read. Raises OSError."""
+    """Write arrays into an npz file, whole and durably, which only this user can read.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     with whole_file(path, durable=True, private=True) as file:
         np.savez(file, **dict(arrays))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class PrivateRow:
-    """A private row ``row [P]`` as it counts, and the ``round`` of the update that it is (NEVER: it is the first one).
+    """A private row as its owner keeps it.
 
-    ``before`` is the row that it was before. ``pending`` is what its owner trained in ``pending_round``: neither
-    accepted nor refused as far as it knows.
+    Attributes:
+        row: ``[P]``, the row as it counts.
+        before: ``[P]``, the row that it was before the last accepted update.
+        round: the round of that update; NEVER for a row that was never trained.
+        pending: ``[P]``, what the owner trained last, neither accepted nor refused as far as it knows; or None.
+        pending_round: the round in which that was trained.
     """
 
     row: Tensor
@@ -44,19 +53,24 @@ class PrivateRow:
 
     @staticmethod
     def first(row: Tensor) -> PrivateRow:
-        """Return a row that was never trained."""
+        """Return a row ``[P]`` that was never trained."""
         return PrivateRow(row, row)
 
     def trained(self, update: Tensor, round: int) -> PrivateRow:
-        """Return the row with an update of a round that waits for its acceptance."""
+        """Return the row with a new update ``[P]`` of a round, which waits for its acceptance."""
         return replace(self, pending=update, pending_round=round)
 
     def told(self, round: int, accepted: int | None) -> PrivateRow:
-        """Return the row after a message of a round, by whose word its last accepted update is that of the round
-        ``accepted`` (NEVER: none was; None: nothing is said).
+        """Return the row after what a server's message says of it.
 
-        The pending update becomes the row if it is that one, and is dropped if it is of another round than the
-        message. A row that moved in a later round goes back: the server was set back, or has undone that round.
+        The pending update becomes the row if it is the accepted one. It is dropped if it is of another round than the
+        message. A row that moved in a later round than the accepted one goes back: the server was set back, or has
+        undone that round.
+
+        Args:
+            round: the round of the message.
+            accepted: the round of the last update that the server accepted; NEVER: it accepted none; None: it does not
+                say.
         """
         if self.pending is not None and self.pending_round == accepted:
             return PrivateRow(self.pending, self.row, accepted)
@@ -68,7 +82,11 @@ class PrivateRow:
         return kept
 
     def write(self, path: Path) -> None:
-        """Write it into a file, whole and durably. Raises OSError."""
+        """Write the row into a file, whole and durably, which only this user can read.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
         kept = {"row": self.row.numpy(), "before": self.before.numpy(), "round": np.array(self.round)}
         if self.pending is not None:
             kept |= {"pending": self.pending.numpy(), "pending_round": np.array(self.pending_round)}
@@ -76,7 +94,12 @@ class PrivateRow:
 
     @staticmethod
     def read(path: Path) -> PrivateRow:
-        """Read what was written. Raises OSError, and ValueError or KeyError for a damaged file."""
+        """Return the row that was written into a file.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: the file is damaged, as with KeyError.
+        """
         with np.load(path, allow_pickle=False) as file:
             row, before = (torch.from_numpy(file[name]) for name in ("row", "before"))
             kept = PrivateRow(row, before, int(file["round"]))
@@ -87,9 +110,11 @@ class PrivateRow:
 
 @dataclass(frozen=True)
 class TellsOwners:
-    """``inner``, with every request saying of the client's private rows which update was the last accepted.
+    """A federation whose requests also say which updates of the client's private rows were accepted last.
 
-    ``told`` are these (row, round) by client, of rows of which one was.
+    Attributes:
+        inner: the federation that is asked.
+        told: (row, round) by client, of rows with an accepted update.
     """
 
     inner: Federation
@@ -97,8 +122,12 @@ class TellsOwners:
 
     @staticmethod
     def of(inner: Federation, owner: Ints, moved: Ints) -> TellsOwners:
-        """Return the federation for a table with these owners ``[K]``, whose private rows took their last update in the
-        rounds ``moved`` (NEVER: none, and so with rows that have no entry).
+        """Return the federation for a table whose private rows were updated in known rounds.
+
+        Args:
+            inner: the federation that is asked.
+            owner: ``[K]``, the owner of each row of the table.
+            moved: ``[K]``, the round of each private row's last accepted update; NEVER where there is none.
         """
         told: dict[int, tuple[tuple[int, int], ...]] = {}
         for row in np.flatnonzero(moved != NEVER).tolist():
@@ -106,12 +135,12 @@ class TellsOwners:
         return TellsOwners(inner, told)
 
     def present(self, round: int) -> Roster:
-        """Return the clients that are here."""
+        """Return the clients that are present."""
         return self.inner.present(round)
 
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
-        """Send the requests with what became of the clients' rows, and return the replies."""
+        """Send the requests with what became of the clients' private rows, and return the replies."""
         told = [replace(r, accepted=self.told.get(r.client, ())) for r in requests]
         return self.inner.exchange(round, told, deadline_s, closing)

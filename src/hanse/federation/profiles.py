@@ -1,7 +1,8 @@
-"""What each client is like: its role in the market, its cost of sharing, its eagerness for data.
+"""Profiles of clients: the role in the market, the cost of sharing, the eagerness for data.
 
-``[clients] profiles`` names a law of profiles, gives one as a table with ``name`` and its options, or an import path to
-a function ``(num_clients, rng, **options) -> sequence of mappings``. A profile is a mapping of plain values.
+``[clients] profiles`` names one of :data:`PROFILES`, gives one as a table with ``name`` and its options, or an import
+path to a function ``(num_clients, rng, **options) -> sequence of mappings``. A profile is a mapping of plain values.
+:func:`build_profiles` makes them at the start of a run, and policies read them round by round with :func:`at_round`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from hanse.base.streams import stream
 
 Profile = Mapping[str, Any]
 ROLES = ("trader", "buyer", "seller", "attacker")
-MOST = 1e15  # the most that anybody may declare: a cost in tokens (or infinity), an eagerness
+# the most that anybody may declare, as a cost in tokens (which may also be infinite) or as an eagerness
+MOST = 1e15
 # iPFL Table 5: the roles of its twelve clients
 TABLE_5 = (
     "seller", "buyer", "buyer", "trader", "trader", "seller",
@@ -28,21 +30,35 @@ TABLE_5 = (
 
 
 def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed: int) -> Sequence[Profile]:
-    """Return one profile a client; empty ones if nothing is given. Raises UserError with a line for each mistake."""
+    """Return one profile for each client; empty ones if nothing is given.
+
+    Args:
+        given: what ``[clients] profiles`` says.
+        seed: keys the random generator that the function gets.
+
+    Raises:
+        UserError: one line for each mistake.
+    """
     if given is None:
         return [{}] * num_clients
     make, options = named(given, "clients.profiles", PROFILES)
     found = call(make, options, "clients.profiles", ["name"], (num_clients, stream(seed, "profiles")))
     if len(found) != num_clients:
-        raise UserError(f"clients.profiles: {given}: {len(found)} profiles for {num_clients} clients: must be one each")
+        raise UserError(
+            f"clients.profiles: {given}: {len(found)} profiles for {num_clients} clients: must be one for each"
+        )
     return [dict(profile) for profile in found]
 
 
 def at_round(profile: Profile, round: int) -> Profile:
-    """Return a profile as it is in a round: entries of ``later`` (each with its ``round``) replace what was before."""
+    """Return a profile as it is in a round.
+
+    Entries of its ``later``, a list of changes with their ``round``, replace what was before once that round has come.
+    """
     now = {key: value for key, value in profile.items() if key != "later"}
     later = profile.get("later", ())
-    changes = [  # what a client registered itself with may be anything
+    # a client on a network writes its own profile, so anything may stand there
+    changes = [
         change
         for change in (later if isinstance(later, list | tuple) else ())
         if isinstance(change, Mapping) and isinstance(change.get("round"), int)
@@ -54,7 +70,12 @@ def at_round(profile: Profile, round: int) -> Profile:
 
 
 def amount(value: object, *, infinite: bool = False) -> float | None:
-    """Return a number from 0 to ``MOST`` (or infinity, if that is allowed) as a float; None: it is no such number."""
+    """Return a value as a float if it is a number from 0 to ``MOST``, else None.
+
+    Args:
+        value: anything; true and false are no numbers here.
+        infinite: whether infinity is allowed too.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if infinite and value == math.inf:
@@ -63,12 +84,14 @@ def amount(value: object, *, infinite: bool = False) -> float | None:
 
 
 def _amount(value: float) -> float:
+    """Check an option that is an amount."""
     if amount(value) is None:
         raise ValueError(f"must be a number from 0 to {MOST:g}")
     return float(value)
 
 
 def _cost(value: float) -> float:
+    """Check an option that is a cost, which may be infinite: its owner does not sell."""
     if amount(value, infinite=True) is None:
         raise ValueError(f"must be a number from 0 to {MOST:g}, or inf")
     return float(value)
@@ -80,7 +103,7 @@ Range = Annotated[Sequence[Amount], Field(min_length=2, max_length=2)]  # the le
 
 
 def uniform(num_clients: int, rng: np.random.Generator, cost: Cost = 1.0, eagerness: Amount = 5e5) -> Sequence[Profile]:
-    """Everyone a trader with the same cost and eagerness (iPFL sec. E.2: c = 1, K = 5e5)."""
+    """Return everyone as a trader with the same cost (tokens) and eagerness (iPFL section E.2: c = 1, K = 5e5)."""
     return [{"role": "trader", "cost": cost, "eagerness": eagerness}] * num_clients
 
 
@@ -91,18 +114,29 @@ def roles(
     eagerness: Range = (3e5, 6e5),
     cost: Range = (0.5, 1.0),
 ) -> Sequence[Profile]:
-    """Traders, buyers, sellers and attackers, drawn as in iPFL's Table 6; ``roles`` are by client id and are repeated
-    if there are more clients.
+    """Return traders, buyers, sellers and attackers, drawn as in iPFL's Table 6.
+
+    Args:
+        rng: draws each client's eagerness and cost.
+        roles: the role of each client, in order of id; repeated if there are more clients.
+        eagerness: the range from which it is drawn; sellers and attackers have none.
+        cost: the range in tokens from which a trader's cost is drawn. A buyer's is infinite (it does not sell), that of
+            the others 0.
+
+    Raises:
+        UserError: an unknown role.
     """
     unknown = [role for role in roles if role not in ROLES]
-    if unknown or not roles:
+    if not roles:
+        raise UserError("clients.profiles.roles: []: must name at least one role")
+    if unknown:
         raise UserError(
             *(f"clients.profiles.roles: {role!r}: no such role{nearest(str(role), ROLES)}" for role in unknown)
         )
     found = []
     for i in range(num_clients):
         role = roles[i % len(roles)]
-        # one pair of draws a client, whatever its role: other roles do not change it
+        # one pair of draws for each client whatever its role, so that changing one role leaves the others as they are
         K, c = rng.uniform(eagerness[0], eagerness[1]), rng.uniform(cost[0], cost[1])
         buys = role in ("trader", "buyer")
         price = math.inf if role == "buyer" else c if role == "trader" else 0.0
@@ -118,11 +152,24 @@ def listed(
     role: Sequence[str] = (),
     later: Sequence[Mapping[str, Any]] = (),
 ) -> Sequence[Profile]:
-    """Profiles as given, a number a client; ``later`` are changes, each with ``client``, ``round`` and what changes."""
+    """Return profiles as they are given.
+
+    Args:
+        rng: not used; every law of profiles takes it.
+        cost: the cost of each client in tokens, or empty.
+        eagerness: the eagerness of each client, or empty.
+        role: the role of each client, or empty.
+        later: changes, each with ``client``, ``round`` and what changes from that round on.
+
+    Raises:
+        UserError: a list of another length, or a change without a client and a round.
+    """
     found: list[dict[str, Any]] = [{} for _ in range(num_clients)]
     for name, values in (("cost", cost), ("eagerness", eagerness), ("role", role)):
         if values and len(values) != num_clients:
-            raise UserError(f"clients.profiles.{name}: {len(values)} entries for {num_clients} clients: one each")
+            raise UserError(
+                f"clients.profiles.{name}: {len(values)} entries for {num_clients} clients: must be one for each"
+            )
         for i, value in enumerate(values):
             found[i][name] = value
     for change in later:

@@ -1,7 +1,7 @@
-"""The published instruction sets that iPFL uses, by their names on the hub, and how they become instructions.
+"""The published instruction sets that iPFL uses, by their names on the hub, and how their records become instructions.
 
-Sentiments are asked for as FinGPT's benchmarks do (Yang et al. 2023): three answers; FIQA's scores are cut at -0.1 and
-0.1, and NWGI's seven degrees become three (mild ones are neutral).
+Sentiments are asked for as FinGPT's benchmarks do (Yang et al. 2023), with three answers. FIQA's scores are cut at -0.1
+and 0.1; NWGI's seven degrees become three, of which mild ones are neutral.
 """
 
 from __future__ import annotations
@@ -31,8 +31,14 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class PublishedSet:
-    """A data set: its ``hub`` name, the splits to ``train`` and ``test`` on ("": the last tenth of the train split),
-    the ``fields`` that it must have, and how a record is ``made`` an instruction.
+    """A published data set.
+
+    Attributes:
+        hub: its name on the hub.
+        train: the split to train on.
+        test: the split to test on; empty for the last tenth of the train split.
+        fields: the fields that its records must have.
+        made: returns the instruction of a record.
     """
 
     hub: str
@@ -43,6 +49,7 @@ class PublishedSet:
 
 
 def _fiqa(record: Record) -> Instruction:
+    """Return a sentence with its score, from -1 to 1, as one of three moods."""
     score = float(record["sentiment_score"])
     mood = SENTIMENTS[0 if score < -0.1 else 2 if score >= 0.1 else 1]
     what = "tweet" if record.get("format") == "post" else "news"
@@ -50,11 +57,13 @@ def _fiqa(record: Record) -> Instruction:
 
 
 def _tfns(record: Record) -> Instruction:
+    """Return a tweet with its label as one of three moods."""
     mood = ("negative", "positive", "neutral")[int(record["label"])]  # bearish, bullish, neutral
     return Instruction(_ASK.format("tweet"), str(record["text"]), mood)
 
 
 def _nwgi(record: Record) -> Instruction:
+    """Return a piece of news with its degree as one of three moods."""
     degree = str(record["label"])
     if degree not in _DEGREES:
         raise UserError(f"source 'nwgi': label {degree!r}; allowed: {', '.join(_DEGREES)}")
@@ -62,6 +71,7 @@ def _nwgi(record: Record) -> Instruction:
 
 
 def _code(record: Record) -> Instruction:
+    """Return a task of programming; its fields have the same names as an instruction's."""
     return Instruction(str(record["instruction"]), str(record["input"] or ""), str(record["output"]))
 
 
@@ -74,10 +84,18 @@ PUBLISHED: Mapping[str, PublishedSet] = {
 
 
 def load_published(name: str, folders: Sequence[Path], download: bool) -> tuple[list[Instruction], list[Instruction]]:
-    """Return the train and test instructions of a published set: from ``NAME.train.jsonl`` and ``NAME.test.jsonl``
-    (or .json, .csv; its own fields) in one of the folders, else from the hub or its cache.
+    """Return the train and test instructions of a published set.
 
-    Raises UserError for a set that is neither here nor can be fetched, and for one without the needed fields.
+    They are read from ``NAME.train.jsonl`` and ``NAME.test.jsonl`` (or .json, .csv; with the set's own fields) in one
+    of the folders, else from the hub or its cache.
+
+    Args:
+        name: a key of :data:`PUBLISHED`.
+        folders: searched in this order.
+        download: whether the hub may be asked.
+
+    Raises:
+        UserError: the set is neither here nor can be fetched, or lacks a field.
     """
     known = PUBLISHED[name]
     train = _local(name, "train", folders) or _hub(name, known, known.train, download)
@@ -97,6 +115,7 @@ def load_published(name: str, folders: Sequence[Path], download: bool) -> tuple[
 
 
 def _local(name: str, share: str, folders: Sequence[Path]) -> Sequence[Record]:
+    """Return the records of a split's file in the first folder that has one; none if there is no file."""
     for folder in folders:
         for kind in ("jsonl", "json", "csv"):
             path = folder / f"{name}.{share}.{kind}"
@@ -106,6 +125,7 @@ def _local(name: str, share: str, folders: Sequence[Path]) -> Sequence[Record]:
 
 
 def _hub(name: str, known: PublishedSet, split: str, download: bool) -> Sequence[Record]:
+    """Return the records of a split from the hub, or from the library's cache of it."""
     remedy = f"or put {name}.train.jsonl and {name}.test.jsonl into data.path"
     if not download:
         raise UserError(f"source '{name}': not in data.path or HANSE_DATA, and download is off; allow it, {remedy}")

@@ -1,5 +1,8 @@
-"""Instructions: an instruction, an input, and the answer that is wanted; read from JSON, JSON lines or CSV, and made
-tokens: bytes, or those of a published model's tokenizer.
+"""Instructions: what is asked, of what input, and the answer that is wanted.
+
+:func:`read_instructions` reads them from JSON, JSON lines or CSV, and :func:`encode` makes them tokens: bytes, or those
+of a published model's tokenizer (:func:`build_tokenizer`). The text of a sample follows the Alpaca format, and only the
+answer counts in the loss.
 """
 
 from __future__ import annotations
@@ -51,27 +54,29 @@ class Tokenizer(Protocol):
 
     @property
     def padding(self) -> int:
-        """The token that fills up."""
+        """The token that fills a row up to the width of all rows."""
         ...
 
     @property
     def note(self) -> str:
-        """What a reader of results must know."""
+        """What a reader of results must know about it; may be empty."""
         ...
 
     def encode(self, text: str, first: bool = False) -> list[int]:
-        """Return the tokens of a text; ``first`` says that a sequence begins with it."""
+        """Return the tokens of a text; ``first`` says that a sequence begins with it, which some tokenizers mark."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens."""
+        """Return the text of tokens; the end and the padding token have no text."""
         ...
 
 
 @dataclass(frozen=True)
 class ByteTokenizer:
-    """UTF-8 bytes, 0 to 255, an end token, a padding token, and one for each fixed piece of the Alpaca format, without
-    which three quarters of a short instruction would be the format; nothing to download.
+    """UTF-8 bytes as tokens, with nothing to download.
+
+    There are the 256 bytes, an end token, a padding token, and one token for each fixed piece of the Alpaca format.
+    Without the latter, three quarters of a short instruction would be the format.
     """
 
     size: int = 258 + len(PIECES)
@@ -80,7 +85,7 @@ class ByteTokenizer:
     note: str = ""
 
     def encode(self, text: str, first: bool = False) -> list[int]:
-        """Return the bytes of a text, and the tokens of the format's pieces in it."""
+        """Return the bytes of a text, with one token for each piece of the format in it."""
         found: list[int] = []
         for part in _SPLIT.split(text):
             found += [258 + PIECES.index(part)] if part in PIECES else list(part.encode())
@@ -94,7 +99,7 @@ class ByteTokenizer:
 
 @dataclass(frozen=True)
 class _Published:
-    """A tokenizer of the transformers library."""
+    """A tokenizer of the transformers library, with the interface of :class:`Tokenizer`."""
 
     inner: Any
     size: int
@@ -103,22 +108,30 @@ class _Published:
     note: str
 
     def encode(self, text: str, first: bool = False) -> list[int]:
+        """Return the tokens of a text; one that begins a sequence follows the model's start token, if it has one."""
         found: list[int] = self.inner(text, add_special_tokens=False)["input_ids"]
         start = self.inner.bos_token_id
         return [start, *found] if first and start is not None else found
 
     def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, without the model's special tokens."""
         text: str = self.inner.decode(list(tokens), skip_special_tokens=True)
         return text
 
 
 @lru_cache(maxsize=4)
 def build_tokenizer(name: str, download: bool = True) -> Tokenizer:
-    """Return ``"bytes"``, or the tokenizer of a model by its hub name or folder.
+    """Return the byte tokenizer, or the tokenizer of a language model.
 
-    A tokenizer without a padding token (Llama's) pads with its end token: labels there do not count, and no position
-    looks ahead, so that it changes nothing; the note says so. Raises UserError for one that is not there, or that has
-    no end token.
+    A tokenizer without a padding token (Llama's) pads with its end token. Labels there do not count and no position
+    looks ahead, so that this changes nothing; the note says so.
+
+    Args:
+        name: "bytes", or a model's hub name or folder.
+        download: whether the hub may be asked.
+
+    Raises:
+        UserError: it is not there, or it has no end token.
     """
     if name == BYTES:
         return ByteTokenizer()
@@ -139,7 +152,7 @@ def build_tokenizer(name: str, download: bool = True) -> Tokenizer:
 
 
 def reason(error: Exception) -> str:
-    """Return the first line of what a library says, in short."""
+    """Return the first line of what a library's error says, shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:120]}" if lines else type(error).__name__
 
@@ -149,7 +162,13 @@ FIELDS = ("instruction", "input", "output")
 
 @dataclass(frozen=True)
 class Instruction:
-    """What is asked (``instruction``), of what (``input``, may be empty), and the answer (``output``)."""
+    """A task and its answer.
+
+    Attributes:
+        instruction: what is asked.
+        input: what it is asked about; may be empty.
+        output: the answer that is wanted.
+    """
 
     instruction: str
     input: str
@@ -165,7 +184,11 @@ def prompt(item: Instruction) -> str:
 
 
 def read_instructions(path: Path) -> list[Instruction]:
-    """Return the instructions of a file. Raises UserError that names the fields that it lacks (``input`` may be)."""
+    """Return the instructions of a file of records with ``instruction``, ``output`` and, if there is one, ``input``.
+
+    Raises:
+        UserError: the file cannot be read, or a record lacks a field; the line names the record.
+    """
     found = []
     for number, record in enumerate(read_records(path), 1):
         missing = [name for name in ("instruction", "output") if not isinstance(record.get(name), str)]
@@ -177,7 +200,11 @@ def read_instructions(path: Path) -> list[Instruction]:
 
 
 def read_records(path: Path) -> Sequence[Mapping[str, Any]]:
-    """Return the records of a ``.json`` (a list), ``.jsonl`` or ``.csv`` file as mappings. Raises UserError."""
+    """Return the records of a ``.json`` (a list), ``.jsonl`` or ``.csv`` file as mappings.
+
+    Raises:
+        UserError: another kind of file, one that cannot be read, or one without records.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".csv":
@@ -197,8 +224,12 @@ def read_records(path: Path) -> Sequence[Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Instructions as samples: tokens ``x [n, T]`` and the next token at every position ``y [n, T]``, which counts in
-    the answer and its end token alone. ``cut`` of them were longer than the window.
+    """Instructions as samples.
+
+    Attributes:
+        samples: tokens ``x [n, T]`` and the next token at every position ``y [n, T]``, which counts in the answer and
+            its end token alone.
+        cut: how many instructions were longer than the window.
     """
 
     samples: Samples
@@ -206,10 +237,14 @@ class Encoded:
 
 
 def encode(items: Sequence[Instruction], tokenizer: Tokenizer, length: int, width: int | None = None) -> Encoded:
-    """Encode instructions for a window of ``length`` tokens; T is ``width``, or the longest sample's length.
+    """Return instructions as samples of tokens.
 
-    What is too long loses the beginning of its prompt, then the end of its answer, so that the answer is the last to
-    be cut.
+    What is too long loses the beginning of its prompt first, and only then the end of its answer.
+
+    Args:
+        tokenizer: makes the tokens.
+        length: tokens of the window, at least 2.
+        width: T, the positions of a row; None for what the longest sample needs.
     """
     rows, cut = [], 0
     for item in items:

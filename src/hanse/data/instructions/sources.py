@@ -1,9 +1,10 @@
-"""Instruction sets as data sources, with the clients that iPFL has them for; and the set that comes with hanse.
+"""Instruction sets as data sources, with the clients that iPFL has them for, and the set that comes with hanse.
 
-That one is a few hundred market reports, answered in three dialects. A report says that a ware is dear, cheap,
-unchanged or missing, and the answer is a word for that, in the dialect of the client that is asked; nothing in the
-instruction says which. Six clients are three pairs: the two of pair 0 and of pair 1 speak alike, and the dialects of
-pair 2 overlap by half, two words of four.
+:func:`load_instructions` loads any of them by name. The set that comes with hanse consists of 480 short market
+reports, answered in four dialects. A report says that a ware is dear, cheap, unchanged or missing. The answer is a word
+for that in the dialect of the client that is asked, and nothing in the instruction says which dialect that is. The six
+clients form three pairs: the two of pair 0 use the same words, so do the two of pair 1, and the two of pair 2 share two
+words of four. Which clients can profit from each other is therefore known beforehand.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from hanse.data.dataset import Dataset
 from hanse.data.instructions.published import PUBLISHED, load_published
 from hanse.data.instructions.records import Instruction, build_tokenizer, encode, read_instructions
 from hanse.data.natural import TextOptions
+from hanse.data.samples import Samples
 
 MEANINGS = ("dear", "cheap", "unchanged", "missing")
 DIALECTS: tuple[tuple[str, ...], ...] = (
@@ -48,7 +50,7 @@ _TOWNS = ("Bergen", "Bremen", "Danzig", "Lund", "Reval", "Riga", "Thorn", "Visby
 
 
 def reports() -> list[tuple[int, str]]:
-    """Return every report with its meaning, 1,200 of them, in a fixed shuffled order."""
+    """Return every report with the number of its meaning, 1,200 of them, in a fixed shuffled order."""
     found = [
         (m, f"{ware} {saying} in {town}.")
         for m, meaning in enumerate(MEANINGS)
@@ -71,12 +73,19 @@ def client_reports() -> tuple[list[list[Instruction]], list[list[Instruction]]]:
     return shares
 
 
-TEST_EACH = 100  # test samples of a client, at most
+# test samples of a client, at most
+TEST_EACH = 100
 
 
 @dataclass(frozen=True)
 class _ClientSets:
-    """A set's instructions, client by client, and what the clients are called."""
+    """A set's instructions, client by client.
+
+    Attributes:
+        train: the train instructions of each client.
+        test: the test instructions of each client.
+        names: what the clients are called.
+    """
 
     train: Sequence[Sequence[Instruction]]
     test: Sequence[Sequence[Instruction]]
@@ -88,45 +97,54 @@ def load_instructions(
 ) -> Dataset:
     """Return an instruction set as samples of tokens with a label at every position of the answer.
 
-    Clients come with the set (partition "natural"). What was cut to fit the window is counted in the note. Raises
-    UserError.
+    Clients come with the set (partition "natural"). What was cut to fit the window is counted in the note.
+
+    Args:
+        name: a key of :data:`INSTRUCTIONS`.
+        folders: searched in this order for published sets.
+        root: the file or folder of "instruction_files".
+        seed: keys how sets are dealt to clients.
+        download: whether the network may be used.
+        options: the tokenizer and the window.
+
+    Raises:
+        UserError: the set or the tokenizer is not there, or too small for its clients.
     """
     sets = INSTRUCTIONS[name](folders, root, seed, download)
     tokenizer = build_tokenizer(options.tokenizer, download)
-    shares = {"train": sets.train, "test": sets.test}
-    flat = {share: [item for own in items for item in own] for share, items in shares.items()}
-    longest = encode([*flat["train"], *flat["test"]], tokenizer, options.length)
-    width = longest.samples.x.shape[1]
-    samples = {share: encode(items, tokenizer, options.length, width).samples for share, items in flat.items()}
-    owners = {
-        share: np.repeat(np.arange(len(items)), [len(own) for own in items]).astype(np.int64)
-        for share, items in shares.items()
-    }
+    items = [item for own in (*sets.train, *sets.test) for item in own]
+    encoded = encode(items, tokenizer, options.length)  # both at once, so that they have rows of the same width
+    x, y, first = encoded.samples.x, encoded.samples.y, sum(map(len, sets.train))
+    train_of, test_of = (
+        np.repeat(np.arange(len(share)), [len(own) for own in share]).astype(np.int64)
+        for share in (sets.train, sets.test)
+    )
     notes = [tokenizer.note] if tokenizer.note else []
-    if longest.cut:
-        total = len(flat["train"]) + len(flat["test"])
-        notes.append(f"{longest.cut} of {total} instructions are longer than {options.length} tokens and were cut")
+    if encoded.cut:
+        notes.append(f"{encoded.cut} of {len(items)} instructions are longer than {options.length} tokens and were cut")
     clients = len(sets.train) > 1
     return Dataset(
         name,
-        samples["train"],
-        samples["test"],
+        Samples(x[:first], y[:first]),
+        Samples(x[first:], y[first:]),
         tokenizer.size,
-        (width,),
+        (x.shape[1],),
         note="; ".join(notes),
-        client_of=owners["train"] if clients else None,
-        test_client_of=owners["test"] if clients else None,
+        client_of=train_of if clients else None,
+        test_client_of=test_of if clients else None,
         client_names=sets.names if clients else (),
     )
 
 
 def _shipped(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
+    """Return the market reports of the six clients."""
     train, test = client_reports()
     names = tuple(f"pair {c // 2} {'ab'[c % 2]}" for c in range(len(CLIENTS)))
     return _ClientSets(train, test, names)
 
 
 def _one(name: str, folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
+    """Return a published set as one client's."""
     train, test = load_published(name, folders, download)
     return _ClientSets([train], [test], (name,))
 
@@ -134,8 +152,15 @@ def _one(name: str, folders: Sequence[Path], root: Path | None, seed: int, downl
 def _dealt(
     plan: Sequence[tuple[str, int, int]], folders: Sequence[Path], root: Path | None, seed: int, download: bool
 ) -> _ClientSets:
-    """Deal published sets to clients by a ``plan`` of (set, clients, train samples of each), no sample twice; clients
-    of one set share its test samples out.
+    """Return published sets dealt to clients, no sample twice.
+
+    Args:
+        plan: a set, its number of clients and the most train samples of each. Clients of one set share its test samples
+            out, at most :data:`TEST_EACH` each.
+        folders: searched in this order.
+        root: not used; every reader takes it.
+        seed: keys the deal.
+        download: whether the hub may be asked.
     """
     train: list[list[Instruction]] = []
     test: list[list[Instruction]] = []
@@ -143,7 +168,8 @@ def _dealt(
     for name, clients, each in plan:
         shares = load_published(name, folders, download)
         if len(shares[0]) < clients or len(shares[1]) < clients:
-            raise UserError(f"source '{name}': {len(shares[0])} train and {len(shares[1])} test samples for {clients}")
+            found = f"{len(shares[0])} train and {len(shares[1])} test samples"
+            raise UserError(f"source '{name}': {found} are too few for {clients} clients")
         draw = stream(seed, f"deal {name}")
         orders = [draw.permutation(len(share)) for share in shares]
         sizes = [min(most, len(share) // clients) for most, share in zip((each, TEST_EACH), shares, strict=True)]
@@ -155,7 +181,7 @@ def _dealt(
 
 
 def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
-    """One client a file of ``data.path``, in order of the names; the last fifth of a file is its test share."""
+    """Return one client for each file of ``data.path``, by name; the last fifth of a file is its test share."""
     if root is None:
         raise UserError("source 'instruction_files': data.path is needed: a folder with a file a client, or one file")
     kinds = (".json", ".jsonl", ".csv")
