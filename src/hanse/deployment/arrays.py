@@ -146,15 +146,20 @@ def own_copy(arrays: ArrayRecord) -> ArrayRecord:
     return ArrayRecord({name: copy.copy(array) for name, array in arrays.items()})
 
 
+def shares(weights: Floats) -> Floats:
+    """Return ``weights [n]`` divided by their sum; equal shares if all of them are 0."""
+    total = weights.sum()
+    return weights / total if total > 0 else np.full(len(weights), 1 / len(weights))
+
+
 def average(records: Sequence[ArrayRecord], weights: Floats) -> ArrayRecord:
     """Return the average of records of the same arrays by ``weights [n]`` (equal ones if all are 0), made in float64;
     real numbers keep their type, whole ones become float64.
     """
-    shares = weights / weights.sum() if weights.sum() > 0 else np.full(len(weights), 1 / len(weights))
-    found = {}
+    found, parts = {}, shares(weights)
     for name, first in records[0].items():
         mean: NDArray[np.float64] = sum(
-            share * record[name].numpy().astype(np.float64) for share, record in zip(shares, records, strict=True)
+            share * record[name].numpy().astype(np.float64) for share, record in zip(parts, records, strict=True)
         )
         kind = first.numpy().dtype
         found[name] = Array(np.asarray(mean, kind if kind.kind == "f" else np.float64))

@@ -34,7 +34,7 @@ from hanse.core.part import (
 from hanse.core.port import ClientInfo, Closing, Federation, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import Measure, Telling
-from hanse.deployment.arrays import Form, average, size_of
+from hanse.deployment.arrays import Form, average, shares, size_of
 from hanse.deployment.valued.reaggregate import Again, NotAgain
 from hanse.deployment.valued.worth import ByClients, ByFunction, NoWorthError, Worth, counted_in
 from hanse.federation.codec import WireError
@@ -90,8 +90,7 @@ class Watched:
 
     def share(self, clients: Sequence[int]) -> Floats:
         """Return the weights of some clients' replies in their average, ``[n]``, summing to 1."""
-        found = np.array([self.weights[c] for c in clients])
-        return found / found.sum() if found.sum() > 0 else np.full(len(clients), 1 / len(clients))
+        return shares(np.array([self.weights[c] for c in clients]))
 
     def coalition(self, clients: Sequence[int]) -> ArrayRecord | None:
         """Return the strategy's own aggregate of some clients' replies; None: it makes none. Raises NotAgain."""

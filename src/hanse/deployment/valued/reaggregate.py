@@ -32,7 +32,7 @@ from uuid import UUID
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
 from hanse.base.errors import first_line
@@ -297,8 +297,6 @@ class Again:
 
 def _nothing(contents: Any, key: str) -> Any:
     """Stand in for a function that only makes metrics."""
-    from flwr.app import MetricRecord
-
     return MetricRecord()
 
 

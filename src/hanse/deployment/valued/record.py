@@ -10,8 +10,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -94,7 +93,6 @@ class Watch:
     _number: int = 0
     _tests: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     _figures: Figures = field(default_factory=Figures)
-    _seconds: float = 0.0
     _begun: float = 0.0
 
     # ---- what the strategy tells
@@ -112,7 +110,7 @@ class Watch:
             self._form = Form.of(arrays) if module is None else Form.of_module(module, arrays)
             if isinstance(worth, ByFunction):
                 worth.first_worth(own_copy(arrays))  # a slip in it is better said now than in each round
-            self._make(arrays, module)
+            self._make(arrays)
 
     def asks(self, number: int, arrays: ArrayRecord) -> None:
         """Hear that a round begins from these arrays."""
@@ -340,7 +338,7 @@ class Watch:
         digest = hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
         return ModelSection(name=OBJECT, object="the app's arrays", fingerprint=digest)
 
-    def _make(self, arrays: ArrayRecord, module: nn.Module | None) -> None:
+    def _make(self, arrays: ArrayRecord) -> None:
         """Make the setup, the first state and the run directory."""
         worth, form = self.plan.worth, self._form
         assert form is not None
@@ -376,15 +374,13 @@ class Watch:
         self._setup, self.state = setup, first_state(setup)
 
 
-@contextmanager
-def guarded(watch: Watch) -> Iterator[None]:
+def guarded(watch: Watch, listen: Callable[[], None]) -> None:
     """Let nothing of hanse's reach the training: what goes wrong with keeping the run ends the keeping, with a line."""
     if watch.broken:
-        yield
         return
     try:
         with as_before():
-            yield
+            listen()
     except Exception as wrong:
         watch.broken = True
         line = str(wrong) if isinstance(wrong, UserError | MachineError) else first_line(wrong)

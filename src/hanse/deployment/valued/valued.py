@@ -9,6 +9,7 @@ they are taken off, so that a strategy which copies or saves itself finds itself
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import os
@@ -136,9 +137,7 @@ class Valued(Generic[S]):
         """Leave the strategy as it was, and end the run's record."""
         self._take_off()
         watch = self._watch
-        with guarded(watch):
-            if not watch.broken:
-                watch.close()
+        guarded(watch, watch.close)
         self._hold.release()
         if watch.state is not None and watch.state.round:
             rounds = watch.state.round
@@ -212,15 +211,11 @@ class Valued(Generic[S]):
         watch = self._watch
         said = self._given("configure_train", given, more)
         number, arrays = _of_type(int, said, "server_round"), _of_type(ArrayRecord, said, "arrays")
-        with guarded(watch):
-            if not watch.broken:
-                watch.asks(number or 0, arrays if arrays is not None else ArrayRecord())
+        guarded(watch, lambda: watch.asks(number or 0, arrays if arrays is not None else ArrayRecord()))
         return self._heard(self._alone("configure_train", given, more))
 
     def _asked(self, messages: Iterable[Message]) -> None:
-        with guarded(self._watch):
-            if not self._watch.broken:
-                self._watch.asked([message.metadata.dst_node_id for message in messages])
+        guarded(self._watch, lambda: self._watch.asked([message.metadata.dst_node_id for message in messages]))
 
     def _heard(self, messages: Iterable[Message]) -> Iterable[Message]:
         """Return the messages, heard: a list as it is, an iterator as one that is heard while it is read."""
@@ -238,28 +233,24 @@ class Valued(Generic[S]):
     def _aggregate_train(self, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
         watch = self._watch
         given, more, replies = _listed(given, more)
-        with guarded(watch):
-            if not watch.broken:
-                with self._bare():  # a copy of the strategy is made, by its own ways of copying
-                    watch.comes(_copies(replies))
+
+        def comes() -> None:
+            with self._bare():  # a copy of the strategy is made, by its own ways of copying
+                watch.comes(_copies(replies))
+
+        guarded(watch, comes)
         found = self._alone("aggregate_train", given, more)
-        with guarded(watch):
-            if not watch.broken:
-                watch.makes(found[0] if isinstance(found, tuple) and found else None)
+        guarded(watch, lambda: watch.makes(found[0] if isinstance(found, tuple) and found else None))
         return found
 
     def _aggregate_evaluate(self, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
         watch = self._watch
         given, more, replies = _listed(given, more)
-        with guarded(watch):
-            if not watch.broken:
-                watch.tests(_copies(replies))
+        guarded(watch, lambda: watch.tests(_copies(replies)))
         try:
             return self._alone("aggregate_evaluate", given, more)
         finally:
-            with guarded(watch):
-                if not watch.broken:
-                    watch.ends()
+            guarded(watch, watch.ends)
 
 
 class _Listening:
@@ -295,8 +286,6 @@ def _listed(given: tuple[Any, ...], more: dict[str, Any]) -> tuple[tuple[Any, ..
 
 def _copies(replies: Sequence[Message]) -> list[Message]:
     """Return copies of the replies, whose records nobody else changes; the bytes of arrays are not copied."""
-    import copy
-
     return [copy.deepcopy(reply) for reply in replies]
 
 

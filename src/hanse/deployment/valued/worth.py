@@ -19,7 +19,7 @@ from hanse.base.errors import UserError, first_line
 from hanse.core.table import Floats
 from hanse.data.own import as_samples
 from hanse.data.samples import Samples
-from hanse.deployment.arrays import own_copy
+from hanse.deployment.arrays import own_copy, shares
 from hanse.games.gram import inner_products
 from hanse.learning.agreement import settle, why_unfit
 from hanse.learning.coalitions import metric_of
@@ -201,8 +201,8 @@ class ByClients:
     @staticmethod
     def values(gain: float, weights: Floats, moves: Tensor) -> Floats:
         """Return each update's part of the gain, ``[S]``, from the weights ``[S]`` and moves ``[S, P]``."""
-        shares = weights / weights.sum() if weights.sum() > 0 else np.full(len(weights), 1 / len(weights))
-        together = shares * (inner_products(moves) @ shares)
+        parts = shares(weights)
+        together = parts * (inner_products(moves) @ parts)
         total = float(together.sum())
         if not total > 0:
             return np.zeros(len(weights))  # nothing moved
