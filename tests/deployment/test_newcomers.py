@@ -539,5 +539,5 @@ def test_a_damaged_register_is_one_line_with_what_to_do(text: str, said: str, tm
 
 def test_a_damaged_line_of_orders_is_named(tmp_path: Path) -> None:
     (tmp_path / "operator.jsonl").write_text('{"order": "expel", "client": "x"}\n')
-    with pytest.raises(UserError, match=r"operator\.jsonl: is no list of orders"):
+    with pytest.raises(UserError, match=r"operator\.jsonl: is not a list of orders"):
         Orders.read(tmp_path)

@@ -75,7 +75,7 @@ class Open:
     told: int | None = None
 
     def still(self) -> Reply:
-        """Return a reply that says that the client has not answered yet, and count the bytes sent so far in this round."""
+        """Return a reply that says that there is no answer yet, and count the bytes sent so far in this round."""
         self.told = self.down
         return Reply(
             self.client,
@@ -286,7 +286,7 @@ class FlowerFederation:
         return to_records(message, **values)
 
     def _collect(self, waiting: dict[str, Open], seconds: float, closing: Closing | None) -> list[Reply]:
-        """Return the replies that come until everybody has answered, enough sound ones are in, or ``seconds`` are over."""
+        """Return the replies that come until all have answered, enough sound ones are in, or ``seconds`` are over."""
         # messages of earlier rounds; only where late updates are accepted
         old = {} if closing is None else self._open
         begun, sound, asked = time.monotonic(), 0, len(waiting)
@@ -324,7 +324,7 @@ class FlowerFederation:
         return found
 
     def _heard(self, one: Open, answer: FlowerMessage | Exception) -> Reply | None:
-        """Return the reply that a node's answer holds, or a refusal; None if the node lacks models that it should keep."""
+        """Return the reply in a node's answer, or a refusal; None if the node lacks models that it should keep."""
         # no more bytes than the tasks of this request can need, so that nobody fills the server's memory
         most = HEADER if one.request is None else min(self.largest, sum(astuple(room(one.request))))
         opened = _guarded(self._opened, answer, most)
