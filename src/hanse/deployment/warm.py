@@ -33,7 +33,8 @@ SOCKET = "HANSE_WARM"  # the environment variable with the path of the warm proc
 # what is imported beforehand; torch imports the last one, for a second or more, when its first optimiser is made
 READY = ("hanse.flower", "hanse.runs.setup", "sklearn.datasets", "flwr.supernode.cli", "torch", "torch._dynamo")
 
-# The command in the node's PATH. Without site packages (-S) and Python's variables (-E) it starts in some ten milliseconds.
+# The command on the node's PATH. Python's options -S (no site packages) and -E (no variables of Python) make it start
+# within some ten milliseconds.
 _LINK = """#!{python} -SE
 import json, os, socket, sys
 body = json.dumps({{"argv": sys.argv, "cwd": os.getcwd(), "env": dict(os.environ)}}).encode()
