@@ -86,7 +86,7 @@ def _of_training(mechanism: Mechanism) -> Iterator[Demand]:
     if any(block.private for block in train.blocks()):
         yield Demand(f"{where} has rows that stay with their clients: {INSTEAD}")
     for slot, part in mechanism.slots().items():
-        # such parts count steps of SGD, and a plain train function does not report how many it took
+        # such parts go by steps of SGD or by the learning rate, which a plain train function does not report
         if getattr(part, "reads_steps", False) and not (slot == "train" and train.pulls):
             yield Demand(f"mechanism.{slot}: {type(part).__name__} reads how many steps of SGD clients took: {INSTEAD}")
 
