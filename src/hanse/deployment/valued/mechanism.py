@@ -50,7 +50,7 @@ from hanse.mechanisms.value import GTG, Exact, Mixture
 
 STRATEGY = frozenset({"strategy"})  # a need that only a watched strategy meets: it keeps these parts out of other runs
 OTHER = "aggregating the same replies again gave another model: it has state that a copy does not carry"
-TINY = 1e-37  # numbers near 0 may differ by this: below it float32 rounds more coarsely
+TINY = 1e-37  # numbers may always differ by this: float32's relative error does not hold for the smallest ones
 FEW = 6  # up to so many replies the exact value is taken: at most 64 coalitions are aggregated again
 GAIN = Measure(
     "first-order share of the gain",
@@ -138,8 +138,7 @@ class Watched:
         mean = torch.from_numpy(self.share(clients)) @ rows
         made = row_of(self.form, self.made, "the aggregate").double()
         size = torch.maximum(rows.abs().max(0).values, old.abs())
-        # an error bound of a sum of n terms: n roundings of the coarsest type in the column, and two for weights and
-        # result
+        # an error bound for a weighted sum of n terms in the coarsest type of each column
         near = (len(clients) + 2) * (self.form.rounding([self.made, *self.records.values()]) * size + TINY)
         tells = known or bool(((rows - mean).abs() > 4 * near).any())
         return tells and bool(((mean - made).abs() <= near).all())

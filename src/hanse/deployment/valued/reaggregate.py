@@ -292,10 +292,10 @@ class Again:
     """A strategy's aggregate of some of a round's replies.
 
     Attributes:
-        before: a copy of the strategy from before the round.
+        before: a copy of the strategy from just before it aggregated.
         number: the round's number in Flower.
         replies: the replies by client, in the order in which they came.
-        generators: the states of the random generators before the round, so that all coalitions meet the same noise.
+        generators: the states of the random generators at that time, so that all coalitions meet the same noise.
         kinds: the users' classes whose attributes may be state of the strategy, and are put back.
     """
 
@@ -429,8 +429,10 @@ def _restore(kept: Mapping[type, Mapping[str, Any]]) -> None:
 
 # ---- what a copy may not do
 
+FORBIDDEN = "which is not allowed while the aggregate of some of the replies is made again"
+
 # audit events that begin with one of these
-_FORBIDDEN = (
+_EVENTS = (
     "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod", "os.utime",
     "os.putenv", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.chdir", "subprocess.Popen", "shutil.",
     "socket.connect", "socket.sendto", "sqlite3.connect", "tempfile.",
@@ -446,10 +448,10 @@ def _hook(event: str, given: tuple[Any, ...]) -> None:
         path, mode, flags = given
         writes = any(c in mode for c in "wax+") if isinstance(mode, str) else bool(flags & _WRITES)
         if writes and path != os.devnull:
-            raise NotAgain(f"its aggregate_train writes {str(path)!r}, which nobody may do for a model of some replies")
-    elif event.startswith(_FORBIDDEN):
+            raise NotAgain(f"its aggregate_train writes {str(path)!r}, {FORBIDDEN}")
+    elif event.startswith(_EVENTS):
         what = f" ({str(given[0])[:80]!r})" if given else ""
-        raise NotAgain(f"its aggregate_train does {event}{what}, which nobody may do for a model of some replies")
+        raise NotAgain(f"its aggregate_train does {event}{what}, {FORBIDDEN}")
 
 
 @cache
@@ -462,7 +464,7 @@ def _watch_writes() -> None:
 
 @contextmanager
 def _no_torch_files() -> Iterator[None]:
-    """Keep ``torch.save`` from writing files during a block: it writes them from C++, where no audit event is raised."""
+    """Keep ``torch.save`` from writing files during a block: it writes from C++, where no audit event is raised."""
     serial: Any = torch.serialization
     known = getattr(serial, "_open_zipfile_writer", None)
     if known is None:
@@ -471,7 +473,7 @@ def _no_torch_files() -> Iterator[None]:
 
     def refused(to: Any) -> Any:
         if isinstance(to, str | os.PathLike):
-            raise NotAgain(f"its aggregate_train writes {str(to)!r}, which nobody may do for a model of some replies")
+            raise NotAgain(f"its aggregate_train writes {str(to)!r}, {FORBIDDEN}")
         return known(to)
 
     serial._open_zipfile_writer = refused
@@ -483,14 +485,12 @@ def _no_torch_files() -> Iterator[None]:
 
 @contextmanager
 def _no_threads() -> Iterator[None]:
-    """Keep a copy from starting threads during a block: what those do cannot be told from what the training's threads
-    do.
-    """
+    """Keep a copy from starting threads during a block: the audit hook only watches the thread that the copy works in."""
     known = threading.Thread.start
 
     def refused(thread: Any) -> None:
         if getattr(_HERE, "works", False):
-            raise NotAgain("its aggregate_train starts a thread, which nobody may do for a model of some replies")
+            raise NotAgain(f"its aggregate_train starts a thread, {FORBIDDEN}")
         known(thread)
 
     threading.Thread.start = refused  # type: ignore[method-assign, assignment]
