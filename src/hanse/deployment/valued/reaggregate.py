@@ -485,7 +485,7 @@ def _no_torch_files() -> Iterator[None]:
 
 @contextmanager
 def _no_threads() -> Iterator[None]:
-    """Keep a copy from starting threads during a block: the audit hook only watches the thread that the copy works in."""
+    """Keep a copy from starting threads during a block: the audit hook only watches the thread of the copy."""
     known = threading.Thread.start
 
     def refused(thread: Any) -> None:
