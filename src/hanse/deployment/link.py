@@ -103,8 +103,7 @@ def key_of(node: Any) -> str:
     """Return what identifies a node for as long as it keeps its key: the SHA-256 of its public key, in hexadecimal
     digits.
 
-    A node without a key (node authentication is off) is known by its id in Flower, as ``node-ID``, which is a new one
-    at each start of the node.
+    A node without a key (node authentication is off) is known by its id in Flower, as ``node-ID``.
     """
     public = bytes(getattr(node, "public_key", b"") or b"")
     return hashlib.sha256(public).hexdigest() if public else f"node-{node.node_id}"
@@ -137,20 +136,22 @@ class FlowerFederation:
     job: Callable[[Member, int], Assignment]
     _: KW_ONLY
     deadline_s: float = 3600.0
-    capacity: int = 0  # ids that the mechanism was built for; later newcomers wait for another run
+    capacity: int = 0
     largest: int = LARGEST
     half: bool = False
     orders: Callable[[], Orders] = Orders
     letters: Letters = field(default_factory=Letters)
     check: Check = lambda said: None
-    asked: list[int] = field(default_factory=list, init=False)  # the clients of the last exchange
+    asked: list[int] = field(default_factory=list, init=False)
     newcomers: Newcomers = field(init=False)
-    online: dict[str, Any] = field(default_factory=dict, init=False)  # key -> node, as of the last look
+    online: dict[str, Any] = field(default_factory=dict, init=False)
     _nodes: dict[int, int] = field(default_factory=dict, init=False)  # client -> node that is online
     _failed: set[int] = field(default_factory=set, init=False)  # nodes whose failure was logged
     _held: dict[int, list[str]] = field(default_factory=dict, init=False)  # client -> hashes it keeps, oldest first
-    _open: dict[str, Open] = field(default_factory=dict, init=False)  # who still trains, by the id of the message
-    _lost: list[Reply] = field(default_factory=list, init=False)  # that nothing comes of training that was open
+    _open: dict[str, Open] = field(default_factory=dict, init=False)  # messages of earlier rounds, by Flower's id
+    _lost: list[Reply] = field(
+        default_factory=list, init=False
+    )  # refusals of open training, to be returned by the next exchange
 
     def __post_init__(self) -> None:
         self.newcomers = Newcomers(self.grid)
@@ -274,8 +275,7 @@ class FlowerFederation:
     def _packed(self, one: Open, members: Mapping[int, Member]) -> Any:
         """Return a message as Flower's records: without the models that the node keeps, with the client's receipts."""
         job = self.job(members[one.client], self.capacity or len(members))
-        # a copy: only what travels with this message is dropped once it is acknowledged
-        letters = list(self.letters.waiting.get(one.client, []))
+        letters = self.letters.waiting.get(one.client, [])
         one.letters = len(letters)
         kind = "letter" if one.request is None else "request"
         values = {"kind": kind, "round": one.round, "job": job.to_json()}

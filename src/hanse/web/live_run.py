@@ -115,7 +115,7 @@ class Contributor:
     valued: int = 0
     squares: float = 0.0
     drawn: float = 0.0
-    known: int = 0  # values that came with a standard error
+    known: int = 0
     trained: int = 0
     refused: int = 0
     last_round: int = -1
@@ -150,7 +150,7 @@ class Contributors:
     refusals: deque[tuple[int, int, str]] = field(default_factory=lambda: deque(maxlen=REFUSALS))
     names: dict[int, str] = field(default_factory=dict)
     round: int = -1
-    latest: list[list[Any]] = field(default_factory=list)  # the last round's seats: client, value, error, reason
+    latest: list[list[Any]] = field(default_factory=list)
 
     def add(self, seat: Seat, under_way: bool) -> None:
         """Take in the next seat of ``clients.jsonl``.
@@ -194,17 +194,17 @@ class LiveBooks:
 
     Attributes:
         folder: the run directory.
-        ledger_url: where the user says that the books are; None: in the directory.
+        ledger_url: where the user says that the books are; None: in the run directory.
         totals: sums over the transactions that were read.
         trouble: why the books cannot be read; None: they can.
         behind: whether there was more than one read takes.
     """
 
     folder: Path
-    ledger_url: str | None = None  # where the user says that the books are
+    ledger_url: str | None = None
     totals: Totals = field(default_factory=Totals)
     trouble: str | None = None
-    behind: bool = False  # the last read left something unread
+    behind: bool = False
     _ledger: Ledger | None = None
     _made: bytes = b""  # what ledger.json said when the ledger was opened
 

@@ -99,7 +99,7 @@ class PlainFederation:
     deadline_s: float
     train_config: Mapping[str, Any] = field(default_factory=dict)
     evaluate_config: Mapping[str, Any] = field(default_factory=dict)
-    round: int = field(default=-1, init=False)  # the last in which somebody trained
+    round: int = field(default=-1, init=False)
     trained: dict[int, list[MetricRecord]] = field(default_factory=dict, init=False)
     tested: dict[int, list[MetricRecord]] = field(default_factory=dict, init=False)
     _samples: dict[int, int] = field(default_factory=dict, init=False)  # client -> what it last said it trained on

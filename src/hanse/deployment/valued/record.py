@@ -109,8 +109,8 @@ class Watch:
     members: Members = field(default_factory=Members)
     state: LoopState | None = None
     gaps: list[str] = field(default_factory=list)
-    rounds: int = 0  # planned; 0: not known
-    broken: bool = False  # nothing more can be kept
+    rounds: int = 0
+    broken: bool = False
     _setup: Setup | None = None
     _folder: RunDir | None = None
     _form: Form | None = None

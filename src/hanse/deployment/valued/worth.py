@@ -59,7 +59,7 @@ class ByFunction:
 
     evaluate: Evaluate
     utility: str | None = None
-    known: dict[str, str] = field(default_factory=dict)  # the figure that counts, under "utility"
+    known: dict[str, str] = field(default_factory=dict)
 
     def worth(self, arrays: ArrayRecord) -> float:
         """Return what a model is worth, the more the better: losses count negatively.
@@ -231,7 +231,7 @@ class ByClients:
     """
 
     utility: str | None = None
-    known: dict[str, str] = field(default_factory=dict)  # the figure that was found, under "utility"
+    known: dict[str, str] = field(default_factory=dict)
 
     def figure(self, numbers: Figures) -> float | None:
         """Return what one client's evaluation says, the more the better; None if it lacks the metric or it is not
