@@ -27,7 +27,7 @@ from hanse.core.declared import LARGEST_COUNT
 from hanse.core.table import Floats, Layout
 from hanse.federation.codec import WireError
 
-_KEY = "hanse.form"  # of the records that say what a row's arrays are
+_KEY = "hanse.form"  # name of the record that holds a form; its fixed arrays are in a second one, with ".fixed"
 
 
 @dataclass(frozen=True)
@@ -156,14 +156,15 @@ class Form:
 
 def _epsilon(array: Array) -> float:
     """Return the machine epsilon of an array's type, or float32's if that is larger."""
-    # NumPy has no such type, so that ``finfo`` cannot be asked: 8 bits of precision.
+    # NumPy does not have this type, whose significand of 8 bits makes its epsilon 2^-7
     if array.dtype == "bfloat16":
         return 2.0**-7
     kind = np.dtype(array.dtype)
-    return float(np.finfo(kind if kind.kind == "f" and kind.itemsize < 4 else np.float32).eps)  # rows are float32
+    return float(np.finfo(kind if kind.kind == "f" and kind.itemsize < 4 else np.float32).eps)  # rows hold float32
 
 
 def _is_real(array: NDArray[np.generic]) -> bool:
+    """Say whether an array has real numbers."""
     return array.dtype.kind == "f"
 
 

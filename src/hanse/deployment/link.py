@@ -207,7 +207,7 @@ class FlowerFederation:
         like = majority(self.members.fitting(self.check)) or majority(hello for _, hello in new)
         for key, hello in new:
             if kind(hello) != like:
-                self.newcomers.refuse(key, f"its samples are {kind(hello)}; the members have them {like}")
+                self.newcomers.refuse(key, f"its samples are {kind(hello)}; those of the members are {like}")
         taken = [(key, hello) for key, hello in new if kind(hello) == like]
         self.members.register(taken)
         self.newcomers.forget(key for key, _ in taken)

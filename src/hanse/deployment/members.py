@@ -149,7 +149,7 @@ def kind(said: Hello | Member) -> str:
     Texts may be of any length, so that their shape is not part of it.
     """
     if said.text:
-        return f"as texts of {said.num_classes} tokens"
+        return f"texts of {said.num_classes} tokens"
     labels = "targets that are numbers" if said.num_classes is None else f"{said.num_classes} classes"
     if said.inputs:
         parts = (f"{part.name} {'whole ' if part.whole else ''}{list(part.shape)}" for part in said.inputs)
