@@ -24,6 +24,7 @@ from hanse.base.files import array_header
 from hanse.core.declared import Declared, Int64, UnsoundError
 from hanse.federation.codec import Message, WireError
 
+QUERY = "query.hanse"  # Flower's message type of hanse's own questions
 LARGEST = 2 << 30  # bytes of one message in either direction; larger ones are refused unread
 _TYPES = ("float16", "float32", "float64", "int64")  # NumPy types that arrays may have on the wire
 _SAID = 1 << 16  # the most characters of a text beside a message

@@ -22,7 +22,7 @@ from flwr.serverapp import Grid
 from httpx import HTTPError
 
 from hanse.deployment.members import Hello
-from hanse.deployment.message import to_records
+from hanse.deployment.message import QUERY, to_records
 from hanse.federation.check import one_line
 from hanse.federation.codec import Message
 
@@ -189,7 +189,7 @@ def sent(grid: Grid, records: Mapping[int, RecordDict], seconds: float, group: s
         Flower's id of the question by node id. A node for which Flower did not take it is left out.
     """
     questions = [
-        FlowerMessage(content=content, dst_node_id=node, message_type="query.hanse", ttl=seconds, group_id=group)
+        FlowerMessage(content=content, dst_node_id=node, message_type=QUERY, ttl=seconds, group_id=group)
         for node, content in records.items()
     ]
     return {node: name for node, name in zip(records, grid.push_messages(questions), strict=False) if name}

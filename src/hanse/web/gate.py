@@ -242,12 +242,5 @@ def _note(request: Request, key: Key | None, status: int, why: str) -> None:
         who += f" of client {key.client}"
     if key is not None and key.id:
         who += f" (key {key.id})"
-    log.warning(
-        "refused %d %s %.200r to %s from %s: %s",
-        status,
-        request.method,
-        request.url.path,
-        who,
-        asker(request.scope),
-        why,
-    )
+    asked, where = request.url.path, asker(request.scope)
+    log.warning("refused %d %s %.200r to %s from %s: %s", status, request.method, asked, who, where, why)

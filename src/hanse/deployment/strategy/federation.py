@@ -25,13 +25,11 @@ from hanse.core.port import Closing, Reply, Request, Result, Roster, Task, Test,
 from hanse.deployment.arrays import Form, arrays_of, metrics_of, numbers_of, samples_of, size_of
 from hanse.deployment.link import POLL_S, SELDOM_S, key_of
 from hanse.deployment.members import Members
-from hanse.deployment.message import from_records, said_beside, to_records
+from hanse.deployment.message import QUERY, from_records, said_beside, to_records
 from hanse.deployment.newcomers import pulled
 from hanse.federation.check import one_line, reading, room
 from hanse.federation.codec import WireError, pack, unpack_reply
 from hanse.learning.figures import accuracy_of, loss_of
-
-QUERY = "query.hanse"  # Flower's message type of hanse's own questions
 
 
 @dataclass(frozen=True)
@@ -60,12 +58,12 @@ class _Out:
     """A message that has not been answered yet.
 
     Attributes:
-        client: the id of the client that it went to.
-        tasks: the tasks of the client's request that it asks.
+        request: the client's request.
+        tasks: the tasks of the request that this message asks.
         size: bytes of its arrays.
     """
 
-    client: int
+    request: Request
     tasks: tuple[Task, ...]
     size: int
 
@@ -144,18 +142,18 @@ class PlainFederation:
         messages = [self._message(round, r, tasks, nodes[r.client], seconds) for r, tasks in due]
         ids = list(self.grid.push_messages(messages)) if messages else []
         waiting = {
-            name: _Out(request.client, tasks, _weight(message))
+            name: _Out(request, tasks, _weight(message))
             for name, (request, tasks), message in zip(ids, due, messages, strict=False)
             if name
         }
         found: dict[int, dict[int, Result | str]] = {}  # by client, then by the task's id(): a result or a refusal
         down, up = dict[int, int](), dict[int, int]()
         for out, answer in self._answers(waiting, seconds):
-            request = next(r for r, tasks in due if r.client == out.client and tasks is out.tasks)
-            said, size = self._heard(round, request, out.tasks, answer)
-            found.setdefault(out.client, {}).update(zip(map(id, out.tasks), said, strict=True))
-            down[out.client] = down.get(out.client, 0) + out.size
-            up[out.client] = up.get(out.client, 0) + size
+            client = out.request.client
+            said, size = self._heard(round, out.request, out.tasks, answer)
+            found.setdefault(client, {}).update(zip(map(id, out.tasks), said, strict=True))
+            down[client] = down.get(client, 0) + out.size
+            up[client] = up.get(client, 0) + size
         replies = [_put_together(r, found.get(r.client, {})) for r in requests]
         return [
             replace(reply, bytes_down=down.get(reply.client, 0), bytes_up=up.get(reply.client, 0))

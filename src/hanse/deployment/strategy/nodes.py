@@ -20,9 +20,8 @@ from flwr.supercore import log
 
 from hanse.deployment.link import key_of
 from hanse.deployment.members import NAME, Hello
-from hanse.deployment.message import to_records
+from hanse.deployment.message import QUERY, to_records
 from hanse.deployment.newcomers import pulled
-from hanse.deployment.strategy.federation import QUERY
 from hanse.deployment.strategy.speaks import SPEAKS
 from hanse.federation.check import one_line
 from hanse.federation.codec import Message

@@ -191,12 +191,11 @@ def same(one: ArrayRecord, other: ArrayRecord) -> bool:
     """Say whether two records hold the same numbers under the same names, in the same order."""
     if list(one) != list(other):
         return False
-    return all(np.array_equal(one[name].numpy(), other[name].numpy(), equal_nan=_nans(one, name)) for name in one)
-
-
-def _nans(arrays: ArrayRecord, name: str) -> bool:
-    """Say whether an array may hold NaN; NumPy can compare those of real numbers alone."""
-    return np.dtype(arrays[name].dtype).kind == "f"
+    return all(
+        # NumPy looks for NaN in real numbers alone
+        np.array_equal(array.numpy(), other[name].numpy(), equal_nan=np.dtype(array.dtype).kind == "f")
+        for name, array in one.items()
+    )
 
 
 # ---- the mechanism

@@ -357,7 +357,6 @@ class Watch:
             return play_round(replace(setup, mechanism=bare, federation=Replies(now)), state)
         except Exception as wrong:
             LOG.warning("hanse: round %d: nothing is recorded of it: %s", self._number, _line(wrong))
-
             clients = np.array(sorted(now.asked), np.int64)
             seats = Seats.at(clients, np.zeros(len(clients), np.int64))
             return failed_round(replace(setup, federation=Replies(now)), state, now.roster, seats, _line(wrong))
