@@ -213,7 +213,7 @@ class Watch:
         self._now.settled()
 
     def tests(self, replies: Sequence[Message]) -> None:
-        """Hear the evaluate replies: the next round's gain is measured against them."""
+        """Hear the evaluate replies, by which the gain of this round and of the next one is measured."""
         worth = self.plan.worth if isinstance(self.plan.worth, ByClients) else ByClients()
         found, tested = dict[int, tuple[float, float]](), dict[int, Tested]()
         for reply in replies:
