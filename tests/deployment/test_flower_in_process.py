@@ -157,7 +157,7 @@ def halved(reply: Message) -> RecordDict:
     [
         (lambda r: swap(r.content, round=7), "answer for round 7"),
         (lambda r: swap(r.content, header="{}"), "nothing that crosses"),
-        (lambda r: RecordDict({"other": ConfigRecord({"x": 1})}), "no records of ours"),
+        (lambda r: RecordDict({"other": ConfigRecord({"x": 1})}), "no records of hanse"),
         (halved, "not of shape"),
         (lambda r: swap(r.content, refused="I do not want to"), "I do not want to"),
     ],

@@ -116,7 +116,7 @@ def test_questions_need_an_app_that_speaks(tmp_path: Path) -> None:
     [seat] = played_lines(out, SEATS)
     assert seat["client"] == 2  # 2 of 2 zeros away from 3 * STEPS: the highest loss
     assert load_run(out).names == ("site 0", "site 1", "site 2")
-    with pytest.raises(UserError, match="must be wrapped once"):
+    with pytest.raises(UserError, match="wrap it once"):
         speaks(apps[0])
     with pytest.raises(UserError, match=r"must be a flwr\.clientapp\.ClientApp"):
         speaks(len)  # type: ignore[arg-type]

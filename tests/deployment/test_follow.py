@@ -193,7 +193,7 @@ def test_rounds_in_which_a_part_fails_are_said_with_who_sat_and_end_the_run(
     failed = [s for s in said if "nothing of it counts" in s]
     assert [s.partition(":")[0] for s in failed] == ["round 0", "round 1", "round 2"]
     assert all("KeyError" in s for s in failed)
-    assert any(s.startswith("round 0: sat in it: client 4 'client 4', node 104 (key") for s in said)
+    assert any(s.startswith("round 0: had a seat: client 4 'client 4', node 104 (key") for s in said)
     assert any(s.startswith("error: 3 rounds in a row failed") for s in said)
 
 

@@ -105,8 +105,8 @@ def grid_of_six(folder: Path, **more: Any) -> InProcessGrid:
     ("lie", "said"),
     [
         ({"input_shape": [9], "order": -5}, "Hello.order: -5: must be at least 0"),
-        ({"input_shape": [9], "order": 0}, "of shape [9] with 10 classes; the members have them of shape [1, 8, 8]"),
-        ({"num_classes": 3, "order": 0}, "with 3 classes; the members have them"),
+        ({"input_shape": [9], "order": 0}, "of shape [9] with 10 classes; those of the members are of shape [1, 8, 8]"),
+        ({"num_classes": 3, "order": 0}, "with 3 classes; those of the members are"),
         ({"tests": float("inf")}, "Hello.tests: "),
         ({"num_samples": 10**30}, "Hello.num_samples: an integer of 100 bits: must be"),
     ],
@@ -170,7 +170,7 @@ def test_a_hello_out_of_bounds_is_refused_in_one_line_and_costs_nobody_else_anyt
     assert federation.present(0).ids.tolist() == [0, 1, 2, 3]
     [record] = caplog.records
     assert record.getMessage().startswith(f"node 102 (key {key_of(102)}, registered as 'site-102'): is kept out: ")
-    assert "the members have them" not in record.getMessage()  # it is refused for its form
+    assert "those of the members are" not in record.getMessage()  # it is refused for its form
     assert record.getMessage().isprintable()
     assert len(record.getMessage()) < 500
 
@@ -539,5 +539,5 @@ def test_a_damaged_register_is_one_line_with_what_to_do(text: str, said: str, tm
 
 def test_a_damaged_line_of_orders_is_named(tmp_path: Path) -> None:
     (tmp_path / "operator.jsonl").write_text('{"order": "expel", "client": "x"}\n')
-    with pytest.raises(UserError, match=r"operator\.jsonl: is no list of orders"):
+    with pytest.raises(UserError, match=r"operator\.jsonl: is not a list of orders"):
         Orders.read(tmp_path)

@@ -207,7 +207,7 @@ def test_a_rule_that_writes_and_is_no_average_is_not_made_again(how: str, tmp_pa
     (tmp_path / "a").mkdir()
     watched(SavingMedian(tmp_path / "a", how), tmp_path / "run")
     gaps = [line["gap"] for line in load_run(tmp_path / "run").metrics]
-    assert all("which nobody may do for a model of some replies" in gap for gap in gaps)
+    assert all("which is not allowed while the aggregate of some of the replies" in gap for gap in gaps)
     assert files(tmp_path / "a").get("log.txt", b"1\n2\n3\n") == b"1\n2\n3\n"
 
 

@@ -187,7 +187,7 @@ def test_a_participant_logs_in_and_sees_only_its_own(tmp_path: Path, opened: Any
         for path in (f"/statement/{id_}/2", f"/run/{id_}", f"/run/{id_}/events", "/runs.json"):
             answer = page.goto(path)
             assert answer.status == 403, path
-            expect(page.locator("h1")).to_have_text("Not for you")
+            expect(page.locator("h1")).to_have_text("No access")
         page.goto("/")
         page.get_by_role("button", name="Log out").click()
         expect(page).to_have_url(f"{base}/login")

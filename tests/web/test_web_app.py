@@ -129,7 +129,7 @@ def test_a_participant_sees_its_statements_and_nothing_else(
     for other in (f"/statement/{ids['one']}/2", f"/statement/{ids['one']}/33", "/statement/0123456789ab/2"):
         assert who.get(other).status_code == 403
     assert "participant of client 3 (key " in noted.text
-    assert "another's statement" in noted.text
+    assert "a statement of another client" in noted.text
     assert secrets["third"] not in noted.text
 
 

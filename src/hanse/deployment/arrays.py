@@ -1,6 +1,12 @@
-"""What a Flower app sends: its arrays as rows of the model table and back, their averages, and the numbers of a reply.
+"""The arrays and metrics that a Flower app sends, as rows of the model table and back.
 
-Both :func:`hanse.valued` and :func:`hanse.flower.strategy` read apps by this module.
+Both ways of wrapping an app that was written without hanse go through this module: :func:`hanse.valued`, which watches
+the app's strategy, and :func:`hanse.flower.strategy`, which takes the strategy's place. A :class:`Form` describes the
+app's arrays and converts between an ``ArrayRecord`` and a row ``[P]`` of the model table. The functions below it
+average records and read the two records of a reply: its arrays and its metrics.
+
+Replies are untrusted input. What does not fit raises :class:`hanse.federation.codec.WireError` with a reason, which the
+callers record as a refusal.
 """
 
 from __future__ import annotations
@@ -21,15 +27,21 @@ from hanse.core.declared import LARGEST_COUNT
 from hanse.core.table import Floats, Layout
 from hanse.federation.codec import WireError
 
-_KEY = "hanse.form"  # of the records that say what a row's arrays are
+_KEY = "hanse.form"  # name of the record that holds a form; its fixed arrays are in a second one, with ".fixed"
 
 
 @dataclass(frozen=True)
 class Form:
-    """What the arrays of an app are: the ``names``, in the order of a row's columns, and ``types`` of those with real
-    numbers, and where they lie in a row.
+    """The names, types and shapes of an app's arrays, and where each of them lies in a row.
 
-    The ``fixed`` ones (counters, a serialised forest; numbers that NumPy has not, such as bfloat16) are no columns.
+    Only arrays of real numbers become columns. The others are kept aside as they are: counters, a serialised forest,
+    and numbers of a type that NumPy does not have, such as bfloat16.
+
+    Attributes:
+        names: names of the arrays that become columns, in the order of the columns.
+        types: NumPy dtype of each of these arrays, such as ``"float32"``.
+        layout: shape and place of each of these arrays in a row ``[P]``.
+        fixed: the other arrays by name. :meth:`arrays` puts them beside every model unchanged.
     """
 
     names: tuple[str, ...]
@@ -39,7 +51,10 @@ class Form:
 
     @staticmethod
     def of(arrays: ArrayRecord) -> Form:
-        """Return the form of arrays, in their own order; it has no columns if none are real numbers."""
+        """Return the form of ``arrays``, with columns in the order of the record.
+
+        It has no columns (``layout.size`` is 0) if none of the arrays has real numbers.
+        """
         found = {name: array.numpy() for name, array in arrays.items()}
         shapes = {name: tuple(a.shape) for name, a in found.items() if _is_real(a)}
         types = {name: str(found[name].dtype) for name in shapes}
@@ -47,9 +62,15 @@ class Form:
 
     @staticmethod
     def of_module(module: nn.Module, arrays: ArrayRecord) -> Form:
-        """Return the form of arrays that are a module's state, named as in its state dict or in the same order.
+        """Return the form of arrays that are the state of a torch module, with columns in the module's order.
 
-        Raises UserError if they are another architecture's.
+        Args:
+            module: the module that the rows are loaded into later.
+            arrays: the app's arrays. They either have the names of ``module.state_dict()``, or are as many and in the
+                same order, as from Flower's list of NumPy arrays.
+
+        Raises:
+            UserError: the arrays belong to another architecture: their number or a shape differs.
         """
         state, layout = module.state_dict(), Layout.of(module)
         if set(state) == set(arrays):
@@ -57,7 +78,7 @@ class Form:
         elif len(state) == len(arrays):
             called = dict(zip(state, arrays, strict=True))
         else:
-            raise UserError(f"model: has {len(state)} tensors, and the app's arrays are {len(arrays)}: must be as many")
+            raise UserError(f"model: has {len(state)} tensors, but the app sends {len(arrays)} arrays")
         found, names = {name: array.numpy() for name, array in arrays.items()}, [called[name] for name in layout.names]
         types = tuple(str(found[name].dtype) for name in names)
         form = Form(tuple(names), types, layout, _others(found, names))
@@ -68,9 +89,10 @@ class Form:
         return form
 
     def row(self, arrays: ArrayRecord) -> Tensor:
-        """Return arrays as a row ``[P]`` float32; what is no column of it is not looked at.
+        """Return arrays as a row ``[P]``, float32. Arrays that are not columns are ignored.
 
-        Raises WireError if one is missing, of another shape, or not of real numbers.
+        Raises:
+            WireError: an array is missing, has another shape, or has no real numbers.
         """
         parts = [torch.zeros(0, dtype=torch.float32)]
         for name, shape in zip(self.names, self.layout.shapes, strict=True):
@@ -85,13 +107,19 @@ class Form:
         return torch.cat(parts)
 
     def arrays(self, row: Tensor) -> ArrayRecord:
-        """Return a row ``[P]`` as arrays of the app's own names, shapes and types, with the fixed ones as they were."""
+        """Return a row ``[P]`` as arrays with the app's own names, shapes and types; the fixed arrays stand beside
+        them.
+        """
         views = self.layout.unflatten(row).values()
         made = {n: x.detach().cpu().numpy().astype(t) for n, t, x in zip(self.names, self.types, views, strict=True)}
         return ArrayRecord({name: Array(np.ascontiguousarray(a)) for name, a in {**made, **self.fixed}.items()})
 
     def rounding(self, records: Sequence[ArrayRecord]) -> Tensor:
-        """Return the relative rounding error of each column, ``[P]``: that of the coarsest of the records' types."""
+        """Return the relative rounding error of each column, ``[P]``, float64.
+
+        Args:
+            records: records of this form. Where their types differ in a column, the coarsest one counts.
+        """
         parts = [torch.zeros(0, dtype=torch.float64)]
         for name, shape in zip(self.names, self.layout.shapes, strict=True):
             parts.append(torch.full((shape.numel(),), max(_epsilon(one[name]) for one in records), dtype=torch.float64))
@@ -100,7 +128,11 @@ class Form:
     # ---- beside a question, for who has to make arrays of its rows
 
     def into(self, records: RecordDict) -> RecordDict:
-        """Return the records with this form beside them."""
+        """Return ``records`` with a description of this form in them, from which :meth:`beside` makes it again.
+
+        A client that is asked to score models needs it: hanse sends models as plain rows, and the client's app wants
+        arrays.
+        """
         said = [[n, list(s), t] for n, s, t in zip(self.names, self.layout.shapes, self.types, strict=True)]
         records[_KEY] = ConfigRecord({"form": json.dumps({"shapes": said})})
         records[f"{_KEY}.fixed"] = ArrayRecord({n: Array(np.asarray(a)) for n, a in self.fixed.items()})
@@ -108,7 +140,11 @@ class Form:
 
     @staticmethod
     def beside(records: RecordDict) -> Form:
-        """Return the form that stands beside a question. Raises WireError if there is none."""
+        """Return the form that :meth:`into` has put beside a question.
+
+        Raises:
+            WireError: there is none.
+        """
         config, fixed = records.get(_KEY), records.get(f"{_KEY}.fixed")
         if not isinstance(config, ConfigRecord) or not isinstance(fixed, ArrayRecord):
             raise WireError("the question does not say what its models' arrays are")
@@ -119,42 +155,67 @@ class Form:
 
 
 def _epsilon(array: Array) -> float:
+    """Return the machine epsilon of an array's type, or float32's if that is larger."""
+    # NumPy does not have this type, whose significand of 8 bits makes its epsilon 2^-7
     if array.dtype == "bfloat16":
         return 2.0**-7
     kind = np.dtype(array.dtype)
-    return float(np.finfo(kind if kind.kind == "f" and kind.itemsize < 4 else np.float32).eps)  # rows are float32
+    return float(np.finfo(kind if kind.kind == "f" and kind.itemsize < 4 else np.float32).eps)  # rows hold float32
 
 
 def _is_real(array: NDArray[np.generic]) -> bool:
+    """Say whether an array has real numbers."""
     return array.dtype.kind == "f"
 
 
 def _layout(shapes: Mapping[str, Sequence[int]]) -> Layout:
-    """Return where arrays of these shapes lie in a row, one after another."""
+    """Return the layout of arrays with these shapes, one after another."""
     sizes = [torch.Size(shape) for shape in shapes.values()]
     ends = np.cumsum([0, *(size.numel() for size in sizes)]).tolist()
     return Layout(tuple(shapes), tuple(sizes), tuple(ends), ends[-1], ends[-1])
 
 
 def _others(found: Mapping[str, NDArray[np.generic]], columns: Collection[str]) -> dict[str, NDArray[np.generic]]:
-    """Return the arrays that are no columns."""
+    """Return the arrays that are not columns."""
     return {name: a for name, a in found.items() if name not in columns}
 
 
 def own_copy(arrays: ArrayRecord) -> ArrayRecord:
-    """Return a record with arrays of its own; their bytes, which nobody can change, are not copied."""
+    """Return a record with array objects of its own, so that changing the original leaves it alone.
+
+    The arrays' bytes are immutable and therefore shared.
+    """
     return ArrayRecord({name: copy.copy(array) for name, array in arrays.items()})
 
 
+def shares(weights: Floats) -> Floats:
+    """Return ``weights [n]`` divided by their sum; equal shares if all of them are 0."""
+    total = weights.sum()
+    return weights / total if total > 0 else np.full(len(weights), 1 / len(weights))
+
+
 def average(records: Sequence[ArrayRecord], weights: Floats) -> ArrayRecord:
-    """Return the average of records of the same arrays by ``weights [n]`` (equal ones if all are 0), made in float64;
-    real numbers keep their type, whole ones become float64.
+    """Return the weighted average of records, computed in float64.
+
+    Args:
+        records: at least one record; all have the same names and shapes.
+        weights: ``[n]``, at least 0, such as numbers of samples. They need not sum to 1; all zeros mean equal weights.
+
+    Returns:
+        A record with the names of the first one. Real arrays keep the type that they have there, other numbers become
+        float64.
+
+    Example:
+        >>> import numpy as np
+        >>> from flwr.app import Array, ArrayRecord
+        >>> small, large = (ArrayRecord({"w": Array(np.array(w, np.float32))}) for w in ([0.0, 2.0], [4.0, 6.0]))
+        >>> average([small, large], np.array([30, 10]))["w"].numpy().tolist()
+        [1.0, 3.0]
     """
-    shares = weights / weights.sum() if weights.sum() > 0 else np.full(len(weights), 1 / len(weights))
-    found = {}
+    found, parts = {}, shares(weights)
     for name, first in records[0].items():
         mean: NDArray[np.float64] = sum(
-            share * record[name].numpy().astype(np.float64) for share, record in zip(shares, records, strict=True)
+            share * record[name].numpy().astype(np.float64) for share, record in zip(parts, records, strict=True)
         )
         kind = first.numpy().dtype
         found[name] = Array(np.asarray(mean, kind if kind.kind == "f" else np.float64))
@@ -165,7 +226,11 @@ def average(records: Sequence[ArrayRecord], weights: Floats) -> ArrayRecord:
 
 
 def arrays_of(content: RecordDict) -> ArrayRecord:
-    """Return the one ArrayRecord of a reply. Raises WireError if it has not one."""
+    """Return the one ArrayRecord of a reply.
+
+    Raises:
+        WireError: there is none, or more than one.
+    """
     found = list(content.array_records.values())
     if len(found) != 1:
         raise WireError(f"{len(found)} records of arrays: must be one")
@@ -173,7 +238,11 @@ def arrays_of(content: RecordDict) -> ArrayRecord:
 
 
 def metrics_of(content: RecordDict) -> MetricRecord:
-    """Return the one MetricRecord of a reply. Raises WireError if it has not one."""
+    """Return the one MetricRecord of a reply.
+
+    Raises:
+        WireError: there is none, or more than one.
+    """
     found = list(content.metric_records.values())
     if len(found) != 1:
         raise WireError(f"{len(found)} records of metrics: must be one")
@@ -181,9 +250,17 @@ def metrics_of(content: RecordDict) -> MetricRecord:
 
 
 def samples_of(metrics: MetricRecord, by: str) -> float | None:
-    """Return the number of samples by which a reply weighs: its metric ``by``, None if it has none of that name.
+    """Return the number of samples by which a reply is weighted.
 
-    Raises WireError, which begins with the name, for what is no such number.
+    Args:
+        metrics: the reply's metrics.
+        by: the name of the metric that holds it, ``"num-examples"`` in Flower's own strategies.
+
+    Returns:
+        The number, from 0 to ``LARGEST_COUNT`` (2**53), or None if there is no metric of that name.
+
+    Raises:
+        WireError: the metric is a list, negative, not finite or too large. The message begins with its name.
     """
     if by not in metrics:
         return None
@@ -194,10 +271,10 @@ def samples_of(metrics: MetricRecord, by: str) -> float | None:
 
 
 def size_of(arrays: ArrayRecord) -> int:
-    """Return the bytes of arrays."""
+    """Return the number of bytes of all arrays together, as they are serialised."""
     return sum(len(array.data) for array in arrays.values())
 
 
 def numbers_of(metrics: MetricRecord) -> dict[str, float]:
-    """Return the numbers among metrics; lists are left out."""
+    """Return the metrics that are single numbers, as floats; lists are left out."""
     return {str(name): float(x) for name, x in metrics.items() if isinstance(x, int | float)}

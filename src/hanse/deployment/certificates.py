@@ -1,4 +1,12 @@
-"""Certificates and node keys: for a trial on one machine, and for operators who bring none of their own."""
+"""Certificates and node keys for a federation that brings none of its own.
+
+``hanse network up`` comes here. It makes a certificate authority (CA) for the SuperLink on this machine with
+:func:`make_certificates`, a second certificate with :func:`make_outside` if other machines reach the federation through
+the proxy, and a key pair for every trial node with :func:`make_node_key`.
+
+All keys are elliptic-curve keys. Private keys are written readable by their owner alone. An operator with certificates
+from elsewhere puts them under the same file names, and they are then used as they are.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +31,18 @@ from cryptography.x509.oid import NameOID
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 
+# how long a certificate is valid
 DAYS = 365
 
 
 def make_certificates(folder: Path, name: str) -> None:
-    """Make ``ca.crt``, ``ca.key``, ``server.crt`` and ``server.key`` (for 127.0.0.1 and localhost) in ``folder``."""
+    """Make a certificate authority and the SuperLink's own certificate, valid for a year.
+
+    Args:
+        folder: gets ``ca.crt``, ``ca.key``, ``server.crt`` and ``server.key``; it is made if need be. The server's
+            certificate is for localhost and 127.0.0.1, where the SuperLink listens.
+        name: the federation's name, as part of the authority's.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name} CA")])
@@ -47,8 +62,15 @@ def make_certificates(folder: Path, name: str) -> None:
 
 
 def make_outside(folder: Path, hosts: Sequence[str]) -> None:
-    """Make ``outside.crt`` and ``outside.key`` for ``hosts`` (names or addresses) with the CA in ``folder``, if there
-    are none; an operator may put its own there. Raises UserError if those that are there lack a host.
+    """Make the certificate that the proxy shows to other machines, unless there is one already.
+
+    Args:
+        folder: where ``ca.crt`` and ``ca.key`` lie. It gets ``outside.crt`` and ``outside.key``; an operator may put
+            files of these names there instead.
+        hosts: the host names or IP addresses under which nodes reach the proxy.
+
+    Raises:
+        UserError: the certificate that is there does not cover a host, or a host is no name or address.
     """
     path = folder / "outside.crt"
     if not path.exists():
@@ -62,12 +84,13 @@ def make_outside(folder: Path, hosts: Sequence[str]) -> None:
 
 
 def _make_server(folder: Path, stem: str, hosts: Sequence[str]) -> None:
-    """Make a server's certificate for this machine and ``hosts`` with the CA in ``folder``."""
+    """Make ``STEM.crt`` and ``STEM.key`` for this machine and ``hosts``, signed with the CA in ``folder``."""
     ca = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     ca_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
     assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
     ca_id = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    # dict.fromkeys drops repeated names and keeps their order
     names = list(dict.fromkeys(_general(host) for host in ("localhost", "127.0.0.1", *hosts)))
     server = (
         _builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]), ca.subject, key.public_key())
@@ -80,6 +103,7 @@ def _make_server(folder: Path, stem: str, hosts: Sequence[str]) -> None:
 
 
 def _general(host: str) -> x509.GeneralName:
+    """Return a host as certificates name it: an IP address or a DNS name."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -89,6 +113,7 @@ def _general(host: str) -> x509.GeneralName:
 
 
 def _write(folder: Path, stem: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
+    """Write a certificate and, readable by its owner alone, its key."""
     (folder / f"{stem}.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
     write_whole(
         folder / f"{stem}.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), private=True
@@ -96,7 +121,12 @@ def _write(folder: Path, stem: str, key: ec.EllipticCurvePrivateKey, certificate
 
 
 def make_node_key(path: Path) -> None:
-    """Make a node's key ``path`` (OpenSSH, P-384, as Flower reads it) and ``path.pub``."""
+    """Make the key pair by which the SuperLink recognises a SuperNode.
+
+    Args:
+        path: where the private key goes; the public key goes beside it, as ``path`` with ``.pub`` added. Both are in
+            OpenSSH's format on the curve P-384, which is what Flower reads.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
     write_whole(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), private=True)
@@ -106,6 +136,7 @@ def make_node_key(path: Path) -> None:
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    """Return a certificate that is still to be extended and signed."""
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -113,6 +144,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
+        # machines' clocks differ a little: a node whose clock is slow must not find it in the future
         .not_valid_before(now - datetime.timedelta(minutes=5))
         .not_valid_after(now + datetime.timedelta(days=DAYS))
     )

@@ -1,6 +1,11 @@
-"""The client app: a participant's data, policy and folder behind Flower's node.
+"""The client app that a hanse project runs on its nodes: one participant's data, policy and folder.
 
-A node runs whatever app the SuperLink sends it, as its own user; this is the app that hanse's projects send.
+A project's ``client_app.py`` calls :func:`client_app` with a function that loads the participant's data (as
+``hanse.flower.client_app``). A
+participant that fine-tunes a language model gets its data from a file with :func:`instructions`.
+
+A node runs whatever app the SuperLink sends it, with the rights of the node's own user. The app trains, scores and
+tests through :class:`hanse.federation.node.Node`, so that a client answers on a network as it does in a simulation.
 """
 
 from __future__ import annotations
@@ -38,23 +43,37 @@ def client_app(
 ) -> ClientApp:
     """Return a Flower client app that trains and answers for one participant.
 
-    ``load_data(context)`` returns its :class:`hanse.federation.node.ClientData`; Flower's ``context.node_config`` holds
-    what the node was started with. ``policy`` decides what it bids, declares and pays (default: loyal). ``folder`` is
-    where the participant keeps what is its own: private models and receipts, by run (default: ``HANSE_HOME``, else
-    ``~/.hanse``). ``train`` is a training loop of the participant's own, ``fit(model, data, round)`` or its import path
-    (:mod:`hanse.learning.loop`), in the place of the experiment's. Raises UserError for one that cannot be called so.
+    Args:
+        load_data: ``load_data(context)`` returns the participant's :class:`hanse.federation.node.ClientData`.
+            ``context.node_config`` holds what the node was started with, such as ``partition-id``.
+        policy: what the participant decides for itself: bids, prices, the most that it pays, whether it stays
+            (:mod:`hanse.federation.policy`). Default: :class:`~hanse.federation.policy.Loyal`.
+        behaviours: what is done to its training and its replies, for experiments with stragglers, noise or attackers.
+        folder: where the participant keeps private models and receipts, in a subfolder for each run. Default: the
+            environment variable ``HANSE_HOME``, else ``~/.hanse``.
+        train: a training loop of the participant's own, used instead of the experiment's: ``fit(model, data, round)``
+            or its import path (:mod:`hanse.learning.loop`).
+
+    Returns:
+        The app, for ``app = client_app(...)`` in the module that ``pyproject.toml`` names as ``clientapp``.
+
+    Raises:
+        UserError: ``train`` cannot be imported or called in this way.
     """
     app, loop = ClientApp(), None if train is None else Loop.of(train, "client_app: train")
     home = Path(folder or os.environ.get("HANSE_HOME") or Path.home() / ".hanse").expanduser()
-    loaded: dict[int, ClientData] = {}  # a process that is kept warm loads once
+    # by node id: a warm process answers message after message, and a simulation's worker serves many nodes
+    loaded: dict[int, ClientData] = {}
 
     def data_of(context: Context) -> ClientData:
+        """Return the data of the node, loaded once."""
         if context.node_id not in loaded:
             loaded[context.node_id] = load_data(context)
         return loaded[context.node_id]
 
     @app.query("hanse")
     def answer(message: FlowerMessage, context: Context) -> FlowerMessage:
+        """Answer one message of the server: who it is, a request, or a letter with receipts alone."""
         request, values = from_records(message.content)
         data, reply = data_of(context), Message("null")
         if values.get("kind") == "hello":
@@ -63,6 +82,7 @@ def client_app(
             return FlowerMessage(to_records(reply, hello=json.dumps(said)), reply_to=message)
         beside: dict[str, Any] = {"round": int(values["round"])}
         try:
+            # one thread, so that a sum is added up in the same order on every machine
             with intra_op(1):
                 node = Node(data, Assignment.from_json(str(values["job"])), home, policy, behaviours, loop)
                 if values.get("letter"):
@@ -70,6 +90,7 @@ def client_app(
                 if values.get("kind") != "letter":
                     reply = node.answer(beside["round"], request)
         except MissingError as lost:
+            # the server sends only models that the node should lack; it answers this by sending all of them
             beside["missing"] = lost.hashes
         except WireError as wrong:
             beside["refused"] = str(wrong)
@@ -87,12 +108,33 @@ def instructions(
     validation: float = 0.0,
     name: str = "",
 ) -> ClientData:
-    """Return the instructions of a file (.json, .jsonl or .csv with instruction, input, output) as a participant's
-    data.
+    """Return the instructions in a file as a participant's data, for fine-tuning a language model.
 
-    ``tokenizer`` ("bytes", or a model's) and ``length``, tokens of the window, are the experiment's ``data.tokenizer``
-    and ``data.length``: the same for all participants. The last ``test`` of the file is its test share, the
-    ``validation`` before it its validation share. Raises UserError for a file that cannot be read, or too short.
+    Args:
+        path: a .json, .jsonl or .csv file with the fields ``instruction``, ``input`` (may be empty) and ``output``.
+        tokenizer: ``"bytes"``, or the name of a model whose tokenizer is used. It must be the experiment's
+            ``data.tokenizer``, and so the same for all participants.
+        length: tokens in a window; the experiment's ``data.length``.
+        test: the share of the file that is kept for testing, from 0 to below 1: its last lines.
+        validation: the share kept for validation: the lines just before those.
+        name: what the participant is called. Default: the file's name without its suffix.
+
+    Returns:
+        The shares as token windows. A share of no lines is None.
+
+    Raises:
+        UserError: the file cannot be read or is too short, or the shares leave nothing to train on.
+
+    Example:
+        >>> import json, tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "clinic.jsonl"
+        ...     line = json.dumps({"instruction": "Add.", "input": "1 + 1", "output": "2"}) + chr(10)
+        ...     _ = path.write_text(line * 10)
+        ...     mine = instructions(path, length=64)
+        >>> mine.name, len(mine.train), len(mine.test), mine.validation
+        ('clinic', 8, 2, None)
     """
     items, tokens = read_instructions(Path(path)), build_tokenizer(tokenizer)
     if not (test >= 0 and validation >= 0 and test + validation < 1):

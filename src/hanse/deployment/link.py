@@ -1,4 +1,16 @@
-"""The port's exchange on Flower: one message a client, different ones to different nodes, polled at short intervals."""
+"""The exchange of a round over Flower: each client's request as a message, and its answer as a reply.
+
+:class:`FlowerFederation` is what the round loop talks to when clients are nodes on a network; it has the methods
+``present`` and ``exchange`` of :class:`hanse.core.port.Federation`. It decides who may take part (with
+:mod:`~hanse.deployment.members` and :mod:`~hanse.deployment.newcomers`), sends each client its own request, and looks
+for answers at short intervals until all are in or the time is over.
+
+Three things save time or traffic. A node keeps the last models that it was sent, so that a request goes without those;
+a node that has lost them says so and is sent all of them once more. Receipts travel with requests. And where a round
+need not wait for everybody, messages stay open and are answered in a later round.
+
+What nodes send is untrusted input: whatever goes wrong while it is read becomes a refusal of that one client.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +37,30 @@ T = TypeVar("T")
 AWAY = "its node was away meanwhile"
 OUT = "its client may no longer take part"
 
-POLL_S, SELDOM_S = 0.02, 0.5  # answers are looked for at intervals of a twentieth of the time waited, within these
-PAUSE_S = 0.5  # how often a paused server looks whether it may go on
-LETTER_S = 60.0  # the last letters are waited for no longer
-LASTING_S = 12 * 3600.0  # so long a node may answer where late updates are heard: what Flower gives a message by itself
+# seconds between two looks for answers: a twentieth of the time waited so far, but no less and no more than these
+POLL_S, SELDOM_S = 0.02, 0.5
+PAUSE_S = 0.5  # seconds between two looks of a paused server at the operator's orders
+LETTER_S = 60.0  # seconds that the run's end waits for the last receipts to be taken
+# seconds that a message stays open where late updates are accepted; 12 hours is Flower's own default for a message
+LASTING_S = 12 * 3600.0
 
 
 @dataclass
 class Open:
-    """A message to a client that is not answered yet: the ``round`` and what was asked (None: it is only a letter).
+    """A message to a client that has not been answered yet.
 
-    ``again``: it was sent once more, with all models; ``away``: its node was not there at some time since; ``down``:
-    the bytes that were sent; ``letters``: how many travel with it; ``told``: the bytes down that have been counted in
-    the round that did not wait for it (None: it has not been given up in any).
+    Attributes:
+        round: the round in which it was sent; -1 for a letter after the last round.
+        client: the client's id.
+        message: the request as hanse packs it, with all of its models.
+        request: what was asked; None if the message only carries receipts.
+        node: Flower's id of the node that it went to.
+        again: whether it was sent a second time, with all models.
+        away: whether the node was seen to be away at some time since.
+        down: bytes that were sent for it so far.
+        letters: how many receipts travel with it.
+        told: how many of the bytes in ``down`` an earlier round has counted already, because it ended without waiting;
+            None if no round has.
     """
 
     round: int
@@ -52,7 +75,7 @@ class Open:
     told: int | None = None
 
     def still(self) -> Reply:
-        """Return that there is no answer yet; what was sent is counted now."""
+        """Return a reply that says that there is no answer yet, and count the bytes sent so far in this round."""
         self.told = self.down
         return Reply(
             self.client,
@@ -62,26 +85,50 @@ class Open:
         )
 
     def came(self, reply: Reply, size: int) -> Reply:
-        """Return the reply with its bytes; one to an earlier round, with that round and the bytes not counted yet."""
+        """Return ``reply`` with its bytes on the wire.
+
+        If a round has ended without waiting for it, the reply also names that round, and only bytes that were not
+        counted there are counted here.
+
+        Args:
+            reply: the answer, sound or refused.
+            size: bytes that came.
+        """
         if self.told is not None:
             return replace(reply, bytes_down=self.down - self.told, bytes_up=size, arrival=Arrival(round=self.round))
         return replace(reply, bytes_down=self.down, bytes_up=size, arrival=None)
 
 
 def key_of(node: Any) -> str:
-    """Return what a node is known by as long as it has its key: that key's hash; of one without a key its id."""
+    """Return what identifies a node for as long as it keeps its key: the SHA-256 of its public key, in hexadecimal
+    digits.
+
+    A node without a key (node authentication is off) is known by its id in Flower, as ``node-ID``.
+    """
     public = bytes(getattr(node, "public_key", b"") or b"")
     return hashlib.sha256(public).hexdigest() if public else f"node-{node.node_id}"
 
 
 @dataclass
 class FlowerFederation:
-    """All members that are online, behind the port. ``job(client, num_clients)`` is what a node must know of the run.
+    """The members that are online, as the federation that a run plays with.
 
-    ``deadline_s`` bounds a round where the experiment names none, so that a dead node costs its seat and not the run.
-    ``orders`` says what the operator wants (nothing, if there is none). ``letters`` are receipts for clients: they
-    travel with the next request to each. With ``half`` models travel as 16-bit floats. ``check`` says why samples do
-    not belong to the experiment, if they do not.
+    Attributes:
+        grid: Flower's connection to the nodes.
+        members: the register of participants.
+        job: ``job(member, num_clients)`` returns what the member's node must know of the run.
+        deadline_s: seconds that an exchange waits where the experiment sets no deadline. A node that has died then
+            costs its seat in the round and not the run.
+        capacity: how many client ids the mechanism was built for; members with higher ids wait for another run. 0: no
+            bound.
+        largest: the most bytes that a reply may have; larger ones are refused unread.
+        half: whether models travel as 16-bit floats.
+        orders: returns the operator's orders so far (:class:`hanse.deployment.members.Orders`).
+        letters: receipts that participants have not acknowledged; they travel with the next request to each of them.
+        check: returns why a participant's samples do not fit the experiment, or None if they do.
+        asked: ids of the clients asked in the last exchange, ascending.
+        newcomers: nodes that are online and no members yet.
+        online: the nodes that were online at the last look, by key.
     """
 
     grid: Grid
@@ -89,20 +136,22 @@ class FlowerFederation:
     job: Callable[[Member, int], Assignment]
     _: KW_ONLY
     deadline_s: float = 3600.0
-    capacity: int = 0  # ids that the mechanism was built for; later newcomers wait for another run
+    capacity: int = 0
     largest: int = LARGEST
     half: bool = False
     orders: Callable[[], Orders] = Orders
     letters: Letters = field(default_factory=Letters)
     check: Check = lambda said: None
-    asked: list[int] = field(default_factory=list, init=False)  # the clients of the last exchange
+    asked: list[int] = field(default_factory=list, init=False)
     newcomers: Newcomers = field(init=False)
-    online: dict[str, Any] = field(default_factory=dict, init=False)  # key -> node, as of the last look
+    online: dict[str, Any] = field(default_factory=dict, init=False)
     _nodes: dict[int, int] = field(default_factory=dict, init=False)  # client -> node that is online
     _failed: set[int] = field(default_factory=set, init=False)  # nodes whose failure was logged
     _held: dict[int, list[str]] = field(default_factory=dict, init=False)  # client -> hashes it keeps, oldest first
-    _open: dict[str, Open] = field(default_factory=dict, init=False)  # who still trains, by the id of the message
-    _lost: list[Reply] = field(default_factory=list, init=False)  # that nothing comes of training that was open
+    _open: dict[str, Open] = field(default_factory=dict, init=False)  # messages of earlier rounds, by Flower's id
+    _lost: list[Reply] = field(
+        default_factory=list, init=False
+    )  # refusals of open training, to be returned by the next exchange
 
     def __post_init__(self) -> None:
         self.newcomers = Newcomers(self.grid)
@@ -110,11 +159,12 @@ class FlowerFederation:
     # ---- who is here
 
     def present(self, round: int) -> Roster:
-        """Return the members that are online and do not train still. Newcomers that have introduced themselves are
-        taken in first; nobody is waited for, unless there is a pause.
+        """Return the members that can be asked in this round: they are online and train for no earlier round.
 
-        A node that was away while it should have trained is given up, and can be asked again a round after it is back.
-        Nothing that a client sends counts once it may no longer take part.
+        Newcomers that have introduced themselves are registered first. The call returns at once, unless the operator
+        has ordered a pause. It also gives up what is open of earlier rounds where nothing can come of it: a node that
+        was away while it should have trained (it can be asked again from the next round on), or a client that may no
+        longer take part. The next exchange reports these.
         """
         self.look()
         self.admit()
@@ -128,19 +178,26 @@ class FlowerFederation:
         return Roster(m.info for m in here if m.id not in busy)
 
     def look(self) -> None:
-        """See who is online, obey the operator, ask newcomers who they are. Waits while there is a pause."""
+        """See who is online, follow the operator's orders, and ask newcomers who they are.
+
+        It returns at once, unless the operator has ordered a pause: then it waits until that is over.
+        """
         while (orders := self.orders()).paused is not None:
             time.sleep(PAUSE_S)
         self.members.expel(orders.expelled)
         self.online = {key_of(node): node for node in self.grid.get_nodes()}
+        # expelled members and those who take part have nothing to introduce; a member whose data did not fit is asked
+        # again
         known = {m.key for m in self.members.by_key.values() if m.expelled is not None}
         known |= {m.key for m in self.members.fitting(self.check)}
         self.newcomers.meet({key: node for key, node in self.online.items() if key not in known})
 
     def admit(self) -> None:
-        """Register the newcomers whose samples are what the experiment needs; the others stay out, with the reason.
+        """Register the newcomers whose samples fit the experiment; refuse the others with a reason.
 
-        Ids follow the order that they state (their partition), then the key.
+        All members must have samples of the same kind. If there are no members yet, the kind that most newcomers have
+        counts. Ids are given in the order that the newcomers state (their partition), and by key where that is equal,
+        so that they do not depend on who was faster.
         """
         said = dict(self.newcomers.said)
         for key, reason in [(k, r) for k, hello in said.items() if (r := self.check(hello)) is not None]:
@@ -150,7 +207,7 @@ class FlowerFederation:
         like = majority(self.members.fitting(self.check)) or majority(hello for _, hello in new)
         for key, hello in new:
             if kind(hello) != like:
-                self.newcomers.refuse(key, f"its samples are {kind(hello)}; the members have them {like}")
+                self.newcomers.refuse(key, f"its samples are {kind(hello)}; those of the members are {like}")
         taken = [(key, hello) for key, hello in new if kind(hello) == like]
         self.members.register(taken)
         self.newcomers.forget(key for key, _ in taken)
@@ -160,6 +217,7 @@ class FlowerFederation:
         return len(self._here())
 
     def _here(self) -> list[Member]:
+        """Return the members that are online and may take part, and note their nodes."""
         fitting = self.members.fitting(self.check)
         room = self.capacity or len(self.members.by_key)
         here = [m for m in fitting if m.key in self.online and m.id < room]
@@ -171,11 +229,20 @@ class FlowerFederation:
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
-        """Send each request to its node and return the replies that came in time; a second message only to nodes that
-        have lost models which they should hold.
+        """Send each request to its client's node and return the replies that came in time.
 
-        With ``closing`` it ends once enough sound replies are in, those to earlier rounds' training counted as it says.
-        Who has not answered then is said to be open, and a later exchange returns its answer.
+        A node that has lost models which it should still have is sent its request a second time, with all of them.
+
+        Args:
+            round: the round's number.
+            requests: one for each client; a client whose node is not online is left out.
+            deadline_s: seconds to wait at most; None: ``self.deadline_s``.
+            closing: None if the round waits for everybody. Otherwise the exchange ends as soon as ``closing.enough``
+                sound replies are in, those to rounds from ``closing.since`` on included. Clients that still train get a
+                reply whose ``arrival`` is open, and their answers are returned by a later exchange.
+
+        Returns:
+            The replies, sound or refused, in the order in which they came. A client that said nothing in time has none.
         """
         seconds = deadline_s or self.deadline_s
         due = [Open(round, r.client, pack(r, half=self.half), r) for r in requests if r.client in self._nodes]
@@ -183,14 +250,19 @@ class FlowerFederation:
         return self._collect(self._ask(due, seconds, closing), seconds, closing)
 
     def deliver(self) -> None:
-        """Send the letters that are left, each to its client if it is online; the others' stay where they are."""
+        """Send the receipts that are left to the clients that are online, and wait for at most a minute.
+
+        Those of absent clients stay in the register of letters.
+        """
         here = self.present(-1).ids.tolist()
         left = [Open(-1, c, Message("null")) for c in self.letters.waiting if c in here]
         self._collect(self._ask(left, LETTER_S, None), LETTER_S, None)
 
     def _ask(self, due: Sequence[Open], seconds: float, closing: Closing | None) -> dict[str, Open]:
-        """Send messages of one round, and return what is open then, by the id of the message. With ``closing`` they may
-        be answered long after ``seconds``.
+        """Send messages of one round and return them by Flower's ids of the messages. Those that Flower did not take
+        are left out.
+
+        With ``closing`` a message may still be answered long after ``seconds``.
         """
         members, records, by_node = self.members.by_id(), {}, {}
         for one in due:
@@ -201,9 +273,9 @@ class FlowerFederation:
         return {name: by_node[node] for node, name in names.items()}
 
     def _packed(self, one: Open, members: Mapping[int, Member]) -> Any:
-        """Return a message as Flower's records, without the models that the node holds, with the client's letters."""
+        """Return a message as Flower's records: without the models that the node keeps, with the client's receipts."""
         job = self.job(members[one.client], self.capacity or len(members))
-        letters = self.letters.waiting.get(one.client, [])[:]
+        letters = self.letters.waiting.get(one.client, [])
         one.letters = len(letters)
         kind = "letter" if one.request is None else "request"
         values = {"kind": kind, "round": one.round, "job": job.to_json()}
@@ -214,7 +286,8 @@ class FlowerFederation:
         return to_records(message, **values)
 
     def _collect(self, waiting: dict[str, Open], seconds: float, closing: Closing | None) -> list[Reply]:
-        """Return the replies that come until nobody is left to be waited for, enough are in, or the time is over."""
+        """Return the replies that come until all have answered, enough sound ones are in, or ``seconds`` are over."""
+        # messages of earlier rounds; only where late updates are accepted
         old = {} if closing is None else self._open
         begun, sound, asked = time.monotonic(), 0, len(waiting)
         found = [] if closing is None else self._given_up()
@@ -225,12 +298,14 @@ class FlowerFederation:
                 if one is None:
                     continue
                 reply = self._heard(one, answer)
-                if reply is None:  # once more, with all of its models
+                if reply is None:  # it has lost models: once more, with all of them
                     one.again = True
+                    # it has only what is left of the time
                     group |= self._ask([one], max(0.0, seconds - (time.monotonic() - begun)), closing)
                 elif one.request is not None:
                     found.append(reply)
                     sound += closing is not None and one.round >= closing.since and _sound(one.request, reply)
+            # while this waits anyway, newcomers' answers are heard too
             self.newcomers.poll()
             if _closed(closing, waiting, old, sound, alone=not asked and not found):
                 break
@@ -244,18 +319,20 @@ class FlowerFederation:
         return found
 
     def _given_up(self) -> list[Reply]:
-        """Return that nothing will come of training that was open, of nodes that were away or clients that are out."""
+        """Return, once, the refusals of training that was open and that nothing can come of any more."""
         found, self._lost = self._lost, []
         return found
 
     def _heard(self, one: Open, answer: FlowerMessage | Exception) -> Reply | None:
-        """Return the reply in what a node sent, or why there is none; None if it lacks models that it should hold."""
+        """Return the reply in a node's answer, or a refusal; None if the node lacks models that it should keep."""
+        # no more bytes than the tasks of this request can need, so that nobody fills the server's memory
         most = HEADER if one.request is None else min(self.largest, sum(astuple(room(one.request))))
         opened = _guarded(self._opened, answer, most)
         self._warn(one.node, answer)
         if isinstance(opened, str):
             return one.came(Reply(one.client, refused=opened), 0)
         message, beside = opened
+        # any answer that can be read acknowledges the receipts that travelled with the question
         self.letters.delivered({one.client: one.letters})
         if one.request is None:
             return Reply(one.client)
@@ -267,7 +344,10 @@ class FlowerFederation:
         return one.came(reply, message.num_bytes)
 
     def _read(self, round: int, request: Request, message: Message, beside: Beside) -> Reply | str:
-        """Return the reply in a message, which is untrusted input, or why there is none. May raise anything."""
+        """Return the reply in a message, or why it is refused.
+
+        The message is untrusted: this may raise anything, and :func:`_guarded` turns that into a refusal.
+        """
         if refused := beside.get("refused"):
             return one_line(refused)
         if beside.get("round") != round:
@@ -275,6 +355,8 @@ class FlowerFederation:
         reply = unpack_reply(message, room(request))
         if reply.client != request.client:
             return "not a reply of this client"
+        # a private row never leaves its client, which sends none: the row that the server has in its place stays as it
+        # was
         starts = {t.seat: t.start for t in request.tasks if isinstance(t, Train) and t.private}
         results = tuple(
             replace(r, row=starts[r.seat]) if isinstance(r, Trained) and r.seat in starts else r for r in reply.results
@@ -282,12 +364,16 @@ class FlowerFederation:
         return replace(reply, results=results)
 
     def _remember(self, client: int, message: Message) -> None:
-        """Note what the node keeps now: the last models that it was sent, as it counts them."""
+        """Note which models the node keeps after this message. It must count as :class:`hanse.federation.node.Node`
+        does: the last ``KEPT``, oldest first.
+        """
         held = [h for h in self._held.get(client, []) if h not in message.arrays]
         self._held[client] = [*held, *message.arrays][-KEPT:]
 
     def _warn(self, node: int, reply: FlowerMessage | Exception) -> None:
-        """Name a member whose node failed at once, and once: its round may last long yet."""
+        """Log that a member's node has failed, at once and only once for each node. The round may wait for others for
+        long.
+        """
         if isinstance(reply, Exception) or not reply.has_error() or node in self._failed:
             return
         self._failed.add(node)
@@ -296,7 +382,10 @@ class FlowerFederation:
                 LOG.warning("%s: its node failed: %s", named(key, one), one_line(str(reply.error.reason)))
 
     def _opened(self, reply: FlowerMessage | Exception, largest: int) -> tuple[Message, Beside] | str:
-        """Return a message from a node, which is untrusted input, or why there is none. May raise anything."""
+        """Return the message and the plain values in a node's answer, or why it is refused.
+
+        The answer is untrusted: this may raise anything, and :func:`_guarded` turns that into a refusal.
+        """
         if isinstance(reply, Exception):
             raise reply
         if reply.has_error():
@@ -308,27 +397,36 @@ class FlowerFederation:
 def _closed(
     closing: Closing | None, waiting: Mapping[str, Open], old: Mapping[str, Open], sound: int, *, alone: bool
 ) -> bool:
-    """Say whether an exchange need not go on: all have answered, or enough of them soundly.
+    """Say whether an exchange may end: everybody has answered, or enough of them soundly.
 
-    Who still trains from before is waited for where that counts and too few have come, and where there is nobody else
-    to wait for (``alone``: nobody was asked, and nobody has answered).
+    Args:
+        closing: what the round needs, or None.
+        waiting: this round's messages that are open.
+        old: earlier rounds' messages that are open.
+        sound: how many sound replies are in that count.
+        alone: whether nobody was asked in this round and nobody has answered. Earlier rounds' clients are then waited
+            for, as there is nothing else to do.
     """
     if closing is not None and closing.enough is not None:
         if sound >= closing.enough:
             return True
+        # too few are in, and a late reply would count
         if any(one.round >= closing.since for one in old.values()):
             return False
     return not waiting and not (alone and old)
 
 
 def _sound(request: Request, reply: Reply) -> bool:
-    """Say whether a reply is what a training request asked for."""
+    """Say whether a reply passes all checks against its training request."""
     size = max((task.start.numel() for task in request.tasks if isinstance(task, Train)), default=0)
     return refusal(request, reply, size) is None
 
 
 def _guarded(read: Callable[P, T | str], *args: P.args, **more: P.kwargs) -> T | str:
-    """The network's one guard: return what ``read`` returns; whatever a client's bytes make it raise is a refusal."""
+    """Return what ``read`` returns; whatever it raises becomes the reason of a refusal.
+
+    Everything that a node sends is read under this guard.
+    """
     try:
         return read(*args, **more)
     except Exception as wrong:  # MemoryError and RecursionError too

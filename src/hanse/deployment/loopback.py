@@ -1,7 +1,11 @@
-"""A whole federation on this machine: certificates, keys, a SuperLink with TLS and node authentication, SuperNodes.
+"""A whole federation on this machine: certificates, keys, a SuperLink with TLS and node authentication, and SuperNodes.
 
-For trials and tests, and for the operator's side of a real one: the SuperLink listens on 127.0.0.1 alone, and what
-others may ask of it passes through a proxy (:mod:`hanse.deployment.walls`).
+``hanse network up``, ``run`` and ``down`` are made of :class:`Loopback`, for a trial on one machine and for the
+operator's side of a real federation. The SuperLink listens on 127.0.0.1 alone. With ``listen`` a proxy stands before it
+and lets the nodes of other machines through (:mod:`hanse.deployment.walls`).
+
+The processes outlive the command that starts them (:mod:`hanse.deployment.processes`). How the federation was made is
+kept in ``network.json``, from which the next command goes on. Flower itself is used through its own command line.
 """
 
 from __future__ import annotations
@@ -28,9 +32,11 @@ from hanse.deployment.processes import Processes, last_error, stream
 from hanse.deployment.walls import configure, split, wait_for
 
 HOST = "127.0.0.1"
-POLL_S = 0.25  # how often Flower's executor looks for a message: its own variable, 1 s if it is not set
-TOLD_AT_THE_END = ("mistake: ", "error: ", "asked last: ")  # of our lines; who waits for a run's end is told them then
+POLL_S = 0.25  # seconds between two looks of Flower's executor for a message; its own default is 1 s
+# beginnings of lines that say why a run ended: they go into the exception and are not shown before
+TOLD_AT_THE_END = ("mistake: ", "error: ", "asked last: ")
 
+# Each start of an interpreter that imports Flower costs seconds.
 # Flower's command line, several commands in one interpreter
 _MANY = """
 import json, sys
@@ -48,9 +54,15 @@ for arguments in json.loads(sys.argv[1]):
 
 
 def flwr(commands: Sequence[Sequence[str]], env: Mapping[str, str], cwd: Path) -> str:
-    """Run commands of Flower's command line one after another and return what they printed.
+    """Run commands of Flower's command line, one after another, and return what they printed.
 
-    Raises UserError if one fails.
+    Args:
+        commands: the words of each command after ``flwr``, such as ``["list", "--run-id", "3"]``.
+        env: the environment, as :meth:`Loopback.env` makes it.
+        cwd: the folder to run them in.
+
+    Raises:
+        UserError: a command failed; the ones after it are not run.
     """
     done = subprocess.run(_call(commands), env=dict(env), cwd=cwd, capture_output=True, text=True, check=False)
     said = done.stdout + done.stderr
@@ -60,22 +72,30 @@ def flwr(commands: Sequence[Sequence[str]], env: Mapping[str, str], cwd: Path) -
 
 
 def _call(commands: Sequence[Sequence[str]]) -> list[str]:
+    """Return the command line that runs these commands in one interpreter."""
     return [sys.executable, "-c", _MANY, json.dumps([list(c) for c in commands])]
 
 
 def _failed(command: Sequence[str], said: str) -> str:
+    """Return the error line of a command, with the last three lines that it printed."""
     last = [line for line in said.splitlines() if line.strip()][-3:]
     return f"flwr {' '.join(command[:2])}: failed: {' / '.join(last)}"
 
 
 @dataclass(frozen=True)
 class Loopback:
-    """A federation of ``nodes`` SuperNodes for the app in ``app``; everything that it leaves lies in ``folder``.
+    """A federation of SuperNodes and a SuperLink for one app.
 
-    ``ports`` are the SuperLink's and then one a node. With ``warm`` the nodes answer from a process that has imported
-    everything, ``imports`` too (see :mod:`hanse.deployment.warm`). ``listen`` (HOST:PORT) is where the proxy
-    takes nodes, under the names ``hosts``; without it they talk to the SuperLink itself. A run waits for ``members``
-    (0: as many as nodes).
+    Attributes:
+        folder: where everything lies that it leaves: certificates, keys, logs, Flower's state, what participants keep.
+        app: the folder of the Flower app, with its ``pyproject.toml``.
+        ports: the SuperLink's port, then one port for each node; the number of nodes follows from it.
+        warm: whether the nodes answer from a process that has imported torch and hanse already, which saves seconds a
+            message (:mod:`hanse.deployment.warm`).
+        imports: further modules that this process imports at its start.
+        listen: ``HOST:PORT`` where the proxy takes nodes; empty: no proxy, and nodes talk to the SuperLink directly.
+        hosts: names or addresses under which other machines reach the proxy.
+        members: how many participants a run waits for; 0: as many as there are nodes.
     """
 
     folder: Path
@@ -91,12 +111,16 @@ class Loopback:
     # ---- on disk
 
     def save(self) -> None:
-        """Write down how the federation is made, for the commands that follow."""
+        """Write ``network.json``, from which :meth:`read` makes the same object again."""
         (self.folder / "network.json").write_bytes(TypeAdapter(Loopback).dump_json(self) + b"\n")
 
     @staticmethod
     def read(folder: Path) -> Loopback:
-        """Return the federation whose state lies in ``folder``. Raises UserError if there is none."""
+        """Return the federation that was brought up in ``folder``.
+
+        Raises:
+            UserError: there is none.
+        """
         path = folder / "network.json"
         if not path.exists():
             raise UserError(f"{folder}: no federation was brought up here (it has no network.json)")
@@ -104,12 +128,12 @@ class Loopback:
 
     @property
     def nodes(self) -> int:
-        """How many nodes there can be."""
+        """The number of nodes that can be started on this machine."""
         return len(self.ports) - 1
 
     @property
     def door(self) -> str:
-        """The address that a node on this machine talks to."""
+        """The address, ``HOST:PORT``, that a node on this machine connects to: the proxy's if there is one."""
         if not self.listen:
             return f"{HOST}:{self.ports[0]}"
         host, port = split(self.listen, "--listen")
@@ -117,16 +141,21 @@ class Loopback:
 
     @property
     def processes(self) -> Processes:
-        """What runs."""
+        """The processes of this federation, with their logs in ``folder/logs``."""
         return Processes(self.folder / "logs")
 
     # ---- up and down
 
     def up(self, only: Sequence[int] | None = None, more: Mapping[str, str] | None = None) -> None:
-        """Start what is not running: SuperLink, proxy, keeper, nodes (``only`` these; the others are registered all the
-        same).
+        """Start whatever is not running yet: SuperLink, proxy, warm process and nodes. Make missing certificates and
+        keys.
 
-        ``more`` are variables for all of them. Raises UserError if the SuperLink or the proxy does not come up.
+        Args:
+            only: numbers of the nodes to start; None: all of them. The others are registered all the same.
+            more: further environment variables for all processes.
+
+        Raises:
+            UserError: Flower or nginx is not installed, or the SuperLink or the proxy does not come up.
         """
         from hanse.deployment.certificates import make_certificates, make_node_key, make_outside
 
@@ -151,10 +180,15 @@ class Loopback:
             self.start_node(i, more)
 
     def start_superlink(self, more: Mapping[str, str] | None = None) -> None:
-        """Start the SuperLink and wait until it answers. Raises UserError if it does not."""
+        """Start the SuperLink if it is not running, and wait until it answers.
+
+        Raises:
+            UserError: it does not answer within two minutes, or ends.
+        """
         certs, port = self.folder / "certs", self.ports[0]
         home = self.folder / "flwr"
         address = f'address = "{HOST}:{port}"\nroot-certificates = "{certs}/ca.crt"\n'
+        # Flower's command line finds the SuperLink under the name "here"
         (home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n[superlink.here]\n{address}')
         if self.processes.pid("superlink") is None:
             command = [
@@ -167,23 +201,39 @@ class Loopback:
         self._wait("superlink", f"https://{HOST}:{port}{walls.ASK if walls.TABLE.exists() else '/health'}", 200)
 
     def start_proxy(self, command: Sequence[str]) -> None:
-        """Start the proxy if it does not run, and wait until it answers. Raises UserError if it does not."""
+        """Start the proxy with ``command`` if it is not running, and wait until it answers.
+
+        Raises:
+            UserError: it does not answer within two minutes, or ends.
+        """
         if self.processes.pid("proxy") is None:
             self.processes.start("proxy", command, self.env(), self.folder)
+        # 403 is right: the gate's own address must not pass the proxy
         self._wait("proxy", f"https://{self.door}{walls.ASK}", 403)
 
     def _wait(self, name: str, url: str, status: int) -> None:
+        """Wait until a process answers. Raises UserError with the end of its log if it does not."""
         wrong = wait_for(url, status, lambda: self.processes.pid(name) is not None)
         if wrong is not None:
             raise UserError(f"the {name} {wrong}: {self.processes.log(name)[-300:]}")
 
     def register(self, keys: Sequence[tuple[str, str]]) -> None:
-        """Admit nodes, ``(public key file, name)``, to the federation."""
+        """Admit nodes to the federation.
+
+        Args:
+            keys: ``(path of the public key, name)`` for each node. The name is what the operator calls it.
+        """
         if keys:
             flwr([["supernode", "register", key, "here", "--name", name] for key, name in keys], self.env(), self.app)
 
     def start_node(self, i: int, more: Mapping[str, str] | None = None, key: Path | None = None) -> None:
-        """Start node ``i`` if it does not run, with another ``key`` if one is given."""
+        """Start a node if it is not running.
+
+        Args:
+            i: its number, from 0.
+            more: further environment variables.
+            key: the path of its private key, if it is not the one that :meth:`up` has made.
+        """
         if self.processes.pid(f"node{i}") is not None:
             return
         env = self.env(f"node{i}") | {"HANSE_HOME": str(self.folder / "participants" / f"node{i}")} | dict(more or {})
@@ -197,7 +247,7 @@ class Loopback:
         self.processes.start(f"node{i}", command, env, self.app)
 
     def down(self) -> list[str]:
-        """Stop what runs; return what was no longer running."""
+        """Stop all processes, and return the names of those that were no longer running."""
         names = self.processes.names()
         keeper = [name for name in names if name == "keeper"]  # last: nodes that go down may still ask it
         gone = self.processes.stop(*(name for name in names if name != "keeper"))
@@ -214,11 +264,17 @@ class Loopback:
         log: str = "run",
         show: Callable[[str], None] = lambda line: None,
     ) -> str:
-        """Start a run of the app with these values of its configuration, wait for its end, return what it printed.
+        """Start a run of the app, wait for its end, and return everything that it printed.
 
-        ``show`` is given what a server of ours says of the run, line by line, as it goes on. Raises UserError if it
-        cannot be started, if what was given is wrong, or another process plays here, and RunFailedError if it ends
-        before its last round.
+        Args:
+            config: values that replace those in the app's configuration (``[tool.flwr.app.config]``).
+            log: name of the log, without the suffix, in ``folder/logs``.
+            show: is given each line of hanse's server app as it comes, without the mark at its beginning.
+
+        Raises:
+            UserError: the run could not be started, ended because of a mistake in what was given, or another process is
+                playing here.
+            RunFailedError: it ended before its last round for another reason.
         """
         words = [f"{k}={json.dumps(v)}" if not isinstance(v, str) else f"{k}='{v}'" for k, v in (config or {}).items()]
         command = ["run", str(self.app), "here", "--stream", *(["-c", " ".join(words)] if words else [])]
@@ -229,6 +285,7 @@ class Loopback:
             return self._followed(command, path, show)
 
     def _followed(self, command: Sequence[str], log: Path, show: Callable[[str], None]) -> str:
+        """Follow a run through its log until Flower says that it has finished."""
         heard: list[str] = []
         code = stream(_call([command]), self.env(), self.app, log, _new(heard, show))
         said = log.read_text(errors="replace")
@@ -236,10 +293,10 @@ class Loopback:
         if started is None:
             raise UserError(_failed(command, said) if code else f"the run was not started: {said[-300:]}")
         while not (ended := self.status(started[1]))[0].startswith("finished"):
-            time.sleep(1.0)  # the stream of a run's log may end before the run does
+            time.sleep(1.0)  # Flower's stream of a run's log may end before the run does: it is read again
             stream(
                 _call([["log", started[1], "here", "--stream"]]), self.env(), self.app, log, _new(heard, show)
-            )  # from its beginning
+            )  # a stream begins with the log's first line; _new leaves out the lines that were shown
         status, details = ended
         if status != "finished:completed":
             said = log.read_text(errors="replace")
@@ -250,11 +307,16 @@ class Loopback:
         return log.read_text(errors="replace")
 
     def status(self, run: str) -> tuple[str, str]:
-        """Return a run's status as Flower names it ("running", "finished:completed", ...) and its details.
+        """Return a run's status as Flower calls it ("running", "finished:completed", ...) and its details.
 
-        Raises UserError if the SuperLink does not say.
+        Args:
+            run: Flower's id of the run.
+
+        Raises:
+            UserError: the SuperLink does not answer, or does not know the run.
         """
         try:
+            # warnings may be printed before and after the JSON
             said = flwr([["list", "--run-id", run, "--format", "json"]], self.env(), self.app)
             [found] = json.loads(said[said.index("{") : said.rindex("}") + 1])["runs"]
         except (ValueError, KeyError) as wrong:  # UserError is a ValueError: the command failed
@@ -265,8 +327,14 @@ class Loopback:
         return str(found["status"]), str(found["status-details"])
 
     def env(self, name: str = "") -> dict[str, str]:
-        """Return the environment of a process of this federation."""
+        """Return the environment for a process of this federation.
+
+        Args:
+            name: the process, such as ``"node0"``. Each gets a folder of its own for Flower's state; empty: the
+                SuperLink's.
+        """
         beside = Path(sys.executable).parent
+        # settings of Flower in the user's shell must not reach this federation
         given = {k: v for k, v in os.environ.items() if not k.startswith(("FLWR_", "HANSE_WARM"))}
         return given | {
             "PATH": f"{beside}:{given.get('PATH', '')}",
@@ -282,14 +350,14 @@ class Loopback:
         }
 
     def _warm(self) -> dict[str, str]:
-        """Return the variables that lead a node to the keeper, which is started if it does not run."""
+        """Return the variables that lead a node to the warm process, which is started if it is not running."""
         if not self.warm:
             return {}
         from hanse.deployment.warm import SOCKET, link
 
         said = self.folder / "keeper.json"
         if self.processes.pid("keeper") is None:
-            # a socket's path has at most some hundred characters
+            # not in the federation's folder: the path of a Unix socket has at most about a hundred characters
             where = Path(tempfile.mkdtemp(prefix="hanse-")) / "keeper"
             said.write_text(json.dumps(str(where)))
             command = [sys.executable, "-m", "hanse.deployment.warm", str(where)]
@@ -306,11 +374,17 @@ class Loopback:
         return {SOCKET: str(where), "PATH": f"{commands}:{self.env()['PATH']}"}
 
     def _key(self, i: int) -> Path:
+        """Return the path of a trial node's private key."""
         return self.folder / "keys" / f"node{i}"
 
 
 def _new(heard: list[str], show: Callable[[str], None]) -> Callable[[str], None]:
-    """Return what takes a log's lines, from its first one on, into ``heard``, and shows those that are new."""
+    """Return a function that takes a log line by line from its beginning, and shows the lines that are new.
+
+    Args:
+        heard: the lines so far; new ones are added. Lines that say why a run ended are added and not shown.
+        show: is given each new line.
+    """
     known = iter(list(heard))
 
     def take(line: str) -> None:

@@ -1,7 +1,14 @@
-"""Who the members are: node keys and the client ids that they got when they registered, kept in the run directory.
+"""Who takes part in a run on a network: the register of members, and the operator's orders.
 
-A member is its authenticated key (or, without node authentication, its node id), whatever name it gives itself; it
-keeps its id, its account and its grant when it comes back.
+A newcomer introduces itself with a :class:`Hello`. If it is taken, it becomes a :class:`Member` with a client id in the
+register :class:`Members`, which a run keeps as ``members.json``. A member is recognised by its authenticated key
+(without node authentication: by its node id), whatever name it gives itself. So it has the same id, account and grant
+when it comes back.
+
+:class:`Orders` are what an operator has ordered during a run with ``hanse network pause``, ``go-on`` and ``expel``:
+:func:`give` adds an order to ``operator.jsonl``, and the server reads the file in each round.
+
+What a newcomer says is untrusted. The types below bound every field.
 """
 
 from __future__ import annotations
@@ -21,11 +28,12 @@ from hanse.base.files import json_lines, write_whole
 from hanse.core.declared import LARGEST_COUNT, Count, Declared, UnsoundError
 from hanse.core.port import ClientInfo
 
-LONGEST = 64_000  # characters of a hello
-NAME = 80  # characters of a name
+LONGEST = 64_000  # the most characters of a hello, as JSON
+NAME = 80  # the most characters of a participant's name
 
 
 def _printable(text: str) -> str:
+    """Return ``text``. Raises ValueError if a character could disturb a terminal or a log."""
     if not text.isprintable():
         raise ValueError("has characters that cannot be printed")
     return text
@@ -34,13 +42,19 @@ def _printable(text: str) -> str:
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Size = Annotated[int, Field(ge=1, le=2**31)]
 Word = Annotated[str, Field(max_length=NAME), AfterValidator(_printable)]
-Kind = Literal["plain", "penalty"]  # of a training loop: whether it takes pulls and tilts
+Kind = Literal["plain", "penalty"]  # of a participant's own training loop; "penalty": it takes pulls and tilts
 Plain = bool | Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT)] | Finite | Word
 
 
 @dataclass(frozen=True)
 class SaidInput:
-    """One of several inputs of a participant's samples, as :class:`hanse.data.samples.Input` has it."""
+    """One of several inputs of a participant's samples (:class:`hanse.data.samples.Input`).
+
+    Attributes:
+        name: what the input is called, such as ``"image"``.
+        shape: its shape in one sample, without the batch.
+        whole: whether it holds whole numbers, such as tokens or categories.
+    """
 
     name: Word
     shape: Annotated[tuple[Size, ...], Field(max_length=8)]
@@ -49,11 +63,19 @@ class SaidInput:
 
 @dataclass(frozen=True)
 class Hello:
-    """What a newcomer says of itself, within bounds: ``num_samples`` to train on, ``tests`` to test on,
-    ``input_shape`` of a sample, ``num_classes`` (None: regression), ``text`` (samples are tokens with a label at every
-    position), plain values in ``profile``, the ``order`` in which ids are given, which kind of training ``loop`` of
-    its own it has (None: it trains as the experiment says), and how several ``inputs`` lie in a sample, if it has
-    several.
+    """What a newcomer says of itself, each field within bounds.
+
+    Attributes:
+        num_samples: samples that it trains on.
+        input_shape: shape of one sample, without the batch.
+        num_classes: number of classes; None: targets are numbers (regression).
+        name: what it wants to be called, at most 80 printable characters.
+        text: whether samples are tokens with a label at every position.
+        tests: samples that it tests on.
+        profile: plain values that the server may know, such as its costs.
+        order: newcomers get their ids in ascending order of this number: the partition that a node was started with.
+        inputs: how the parts of a sample lie in it, if it has several.
+        loop: the kind of its own training loop; None: it trains as the experiment says.
     """
 
     num_samples: Count
@@ -69,7 +91,18 @@ class Hello:
 
     @staticmethod
     def of(said: object) -> Hello:
-        """Read a hello, which is untrusted input. Raises ValueError with the field and what is wrong with it."""
+        """Return the hello in a JSON text, which is untrusted input.
+
+        Raises:
+            ValueError: it is too long, no JSON, or a field is missing, unknown or out of bounds; the message names it.
+
+        Example:
+            >>> Hello.of('{"num_samples": 120, "input_shape": [8], "num_classes": 2, "name": "clinic"}').num_samples
+            120
+            >>> Hello.of('{"num_samples": -1, "input_shape": [8], "num_classes": 2}')
+            Traceback (most recent call last):
+            hanse.core.declared.UnsoundError: Hello.num_samples: -1: must be at least 0
+        """
         if not isinstance(said, str) or len(said) > LONGEST:
             raise ValueError(f"hello: must be JSON of at most {LONGEST} characters")
         return _HELLO.read(said)
@@ -77,8 +110,15 @@ class Hello:
 
 @dataclass(frozen=True)
 class Member:
-    """A registered participant. ``expelled`` says why it may no longer take part; ``text``: its samples are tokens with
-    a label at every position; ``loop``: the kind of its own training loop.
+    """A registered participant.
+
+    The fields that are not listed are those of its :class:`Hello`.
+
+    Attributes:
+        id: its client id, given in the order of registration, from 0.
+        key: what it is recognised by: its key's hash, or ``node-ID`` (:func:`hanse.deployment.link.key_of`).
+        name: its name; ``client ID`` if it gave none.
+        expelled: why it may no longer take part; None if it may.
     """
 
     id: int
@@ -96,17 +136,20 @@ class Member:
 
     @property
     def info(self) -> ClientInfo:
-        """What mechanisms see of it."""
+        """What mechanisms know of it."""
         return ClientInfo(self.id, self.name, self.key, self.num_samples, self.profile)
 
 
-Check = Callable[[Hello | Member], str | None]  # why such samples do not belong to the experiment, if they do not
+Check = Callable[[Hello | Member], str | None]  # says why such samples do not fit the experiment; None if they do
 
 
 def kind(said: Hello | Member) -> str:
-    """Return what a participant's samples are like; all members' must be alike. Texts may be of any length."""
+    """Return in words what a participant's samples are like. Members' samples fit together if these words are equal.
+
+    Texts may be of any length, so that their shape is not part of it.
+    """
     if said.text:
-        return f"as texts of {said.num_classes} tokens"
+        return f"texts of {said.num_classes} tokens"
     labels = "targets that are numbers" if said.num_classes is None else f"{said.num_classes} classes"
     if said.inputs:
         parts = (f"{part.name} {'whole ' if part.whole else ''}{list(part.shape)}" for part in said.inputs)
@@ -115,21 +158,32 @@ def kind(said: Hello | Member) -> str:
 
 
 def majority(said: Iterable[Hello | Member]) -> str | None:
-    """Return the kind of samples that most have; of equally many the first one's. None if there is nobody."""
+    """Return the kind of samples that most participants have, the first one's among equally many; None if there are
+    none.
+    """
     counted = Counter(kind(one) for one in said).most_common(1)
     return counted[0][0] if counted else None
 
 
 @dataclass
 class Members:
-    """The register: members by key; written to ``path`` at each change if there is one."""
+    """The register of participants.
+
+    Attributes:
+        path: the file to which it is written at each change; None: it is kept in memory alone.
+        by_key: the members by what they are recognised by.
+    """
 
     path: Path | None = None
     by_key: dict[str, Member] = field(default_factory=dict)
 
     @staticmethod
     def read(path: Path | None) -> Members:
-        """Read the register of a run, or start an empty one. Raises UserError for a damaged one."""
+        """Return the register in the file ``path``, or an empty one if there is no file.
+
+        Raises:
+            UserError: the file is damaged, or holds a key or an id twice.
+        """
         if path is None or not path.exists():
             return Members(path)
         try:
@@ -145,8 +199,10 @@ class Members:
         return {m.id: m for m in self.by_key.values()}
 
     def fitting(self, check: Check = lambda said: None) -> list[Member]:
-        """Return those who may take part, by id: not expelled, what they said is sound, they pass the ``check``, and
-        their samples are like those of most of them.
+        """Return the members that may take part, by ascending id.
+
+        They are not expelled, what they said is within bounds, ``check`` finds nothing wrong, and their samples are of
+        the kind that most of them have.
         """
         known = sorted(self.by_key.values(), key=lambda m: m.id)
         sound = [m for m in known if m.expelled is None and _sound(m) and check(m) is None]
@@ -154,7 +210,12 @@ class Members:
         return [m for m in sound if kind(m) == like]
 
     def register(self, new: Sequence[tuple[str, Hello]]) -> None:
-        """Give ids to newcomers, ``(key, what they said)`` in this order; a known key keeps its id and its grant."""
+        """Give client ids to newcomers, and write the register.
+
+        Args:
+            new: ``(key, hello)`` for each; ids follow this order. A key that is known keeps its id (and with it account
+                and grant), its expulsion, and gets the new description.
+        """
         for key, said in new:
             known = self.by_key.get(key)
             number = 1 + max((m.id for m in self.by_key.values()), default=-1) if known is None else known.id
@@ -165,7 +226,11 @@ class Members:
             self._write()
 
     def expel(self, expelled: Mapping[int, str]) -> None:
-        """Keep members out from now on; the reasons are in the register."""
+        """Keep members out from now on, and write the register if this changes it.
+
+        Args:
+            expelled: the reason by client id; unknown ids are left out.
+        """
         members = self.by_id() if expelled else {}
         found = [replace(members[c], expelled=why) for c, why in expelled.items() if c in members]
         changed = [m for m in found if m != self.by_key[m.key]]
@@ -174,6 +239,7 @@ class Members:
             self._write()
 
     def _write(self) -> None:
+        """Write the whole register in one step, so that a crash leaves the old one or the new one."""
         if self.path is None:
             return
         write_whole(self.path, json.dumps([asdict(m) for m in self.by_key.values()], indent=1) + "\n", durable=True)
@@ -187,7 +253,9 @@ SAMPLES = (  # what is kept of a hello
 
 
 def _sound(member: Member) -> bool:
-    """Say whether a member's hello would be taken today; registers of earlier versions hold what was not checked."""
+    """Say whether a member's description is within today's bounds. A register may have been written by a version of
+    hanse that checked less.
+    """
     try:
         _HELLO.check(Hello(name=member.name, **{name: getattr(member, name) for name in SAMPLES}))
     except UnsoundError:
@@ -196,26 +264,39 @@ def _sound(member: Member) -> bool:
 
 
 def _damaged(path: Path, why: str) -> str:
+    """Return the error line of a register that cannot be read."""
     return (
         f"{path}: is not a register of members ({why}); put a copy of it back: it says which key has which account "
         "(without any, a run starts anew in another folder)"
     )
 
 
+# ---- the operator's orders
 FILE = "operator.jsonl"
-LONGEST_REASON = 500  # characters of a reason
+LONGEST_REASON = 500  # the most characters of a reason
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What holds after all orders so far: the reason of the pause if there is one, and whom to keep out, and why."""
+    """What all orders so far come to.
+
+    Attributes:
+        paused: the reason of the pause; None if there is none.
+        expelled: the reasons of expulsions by client id.
+    """
 
     paused: str | None = None
     expelled: Mapping[int, str] = field(default_factory=dict)
 
     @staticmethod
     def read(run: Path) -> Orders:
-        """Return the orders of a run directory; a line that is still being written is left for the next time."""
+        """Return what the orders in a run directory come to; nothing, if there is no file.
+
+        A last line that is still being written is left for the next time.
+
+        Raises:
+            UserError: a line is no order.
+        """
         path = run / FILE
         paused: str | None = None
         expelled: dict[int, str] = {}
@@ -228,14 +309,21 @@ class Orders:
                 case {"order": "expel", "client": int(client), "reason": str(reason)}:
                     expelled[client] = reason
                 case _:
-                    raise UserError(f"{path}: is no list of orders: {str(line)[:80]!r}: mend or remove it")
+                    raise UserError(f"{path}: is not a list of orders: {str(line)[:80]!r}: mend or remove it")
         return Orders(paused, expelled)
 
 
 def give(run: Path, order: str, reason: str, client: int | None = None) -> None:
-    """Add an order ("pause", "go-on", "expel") to a run, which may still wait for its members.
+    """Add an order to a run on a network, which may still be waiting for its members.
 
-    Raises UserError if it is none of a network, or cannot be.
+    Args:
+        run: the run directory.
+        order: ``"pause"``, ``"go-on"`` or ``"expel"``.
+        reason: 1 to 500 characters, kept with the order.
+        client: the id of the member to expel.
+
+    Raises:
+        UserError: the folder is no run on a network, the reason is empty or too long, or there is no such member.
     """
     if not (run / "federation.json").exists():
         raise UserError(f"{run}: is not a run on a network that has begun (it has no federation.json)")

@@ -1,4 +1,12 @@
-"""Hanse's messages in Flower's records: a JSON header in a ConfigRecord, arrays by content hash in an ArrayRecord."""
+"""hanse's messages as Flower's records.
+
+A message of :mod:`hanse.federation.codec` is a JSON header and arrays by content hash. Here the header goes into a
+``ConfigRecord`` and the arrays into an ``ArrayRecord``, with a few plain values beside the header. :func:`to_records`
+writes one, :func:`from_records` reads it, and :func:`said_beside` checks the plain values of a client's answer.
+
+The reading side treats everything as untrusted: what is too large or of another form raises
+:class:`hanse.federation.codec.WireError` before memory is taken for it.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +24,20 @@ from hanse.base.files import array_header
 from hanse.core.declared import Declared, Int64, UnsoundError
 from hanse.federation.codec import Message, WireError
 
-LARGEST = 2 << 30  # bytes of one message, both ways; larger ones are refused unread
-_TYPES = ("float16", "float32", "float64", "int64")  # of arrays as they travel
-_SAID = 1 << 16  # characters of a text beside a message
+QUERY = "query.hanse"  # Flower's message type of hanse's own questions
+LARGEST = 2 << 30  # bytes of one message in either direction; larger ones are refused unread
+_TYPES = ("float16", "float32", "float64", "int64")  # NumPy types that arrays may have on the wire
+_SAID = 1 << 16  # the most characters of a text beside a message
 
 
 class Beside(TypedDict, total=False):
-    """The plain values that may stand beside a message from a client: the ``round`` that it answers, why it is
-    ``refused``, the hashes that are ``missing``, what a newcomer says of itself (JSON).
+    """The plain values that may stand beside a client's message.
+
+    Attributes:
+        round: the round whose request it answers.
+        refused: why the client does not answer.
+        missing: content hashes of the models that the node has lost.
+        hello: what a newcomer says of itself, as JSON (:class:`hanse.deployment.members.Hello`).
     """
 
     round: Int64
@@ -36,16 +50,24 @@ _BESIDE = Declared[Beside](Beside)
 
 
 def to_records(message: Message, **values: Any) -> RecordDict:
-    """Return a message, with plain values beside it, as Flower's records."""
+    """Return a message as Flower's records, with plain ``values`` (numbers, texts) beside its header."""
     arrays = {name: Array(array) for name, array in message.arrays.items()}
     return RecordDict({"hanse": ConfigRecord({"header": message.header, **values}), "arrays": ArrayRecord(arrays)})
 
 
 def from_records(records: RecordDict, largest: int = LARGEST) -> tuple[Message, dict[str, Any]]:
-    """Return the message and the values beside it. Raises WireError for records of another form, or too large ones."""
+    """Return the message in Flower's records, and the plain values beside it.
+
+    Args:
+        records: what came from the network.
+        largest: the most bytes that header and arrays may have together.
+
+    Raises:
+        WireError: the records have another form, are too large, or an array cannot be read.
+    """
     config, arrays = records.get("hanse"), records.get("arrays")
     if not isinstance(config, ConfigRecord) or not isinstance(arrays, ArrayRecord):
-        raise WireError("the message has no records of ours")
+        raise WireError("the message has no records of hanse")
     values = dict(config)
     header = values.pop("header", None)
     if not isinstance(header, str):
@@ -57,9 +79,13 @@ def from_records(records: RecordDict, largest: int = LARGEST) -> tuple[Message, 
 
 
 def said_beside(values: dict[str, Any]) -> Beside:
-    """Return what a client says beside a message. Raises WireError for values of another name or type."""
+    """Return the plain values beside a client's message, checked against their declared types.
+
+    Raises:
+        WireError: there is a value of another name or type.
+    """
     if unknown := sorted(set(values) - set(Beside.__annotations__)):
-        raise WireError(f"'{unknown[0][:40]}' beside the message")
+        raise WireError(f"unknown value '{unknown[0][:40]}' beside the message")
     try:
         return _BESIDE.check(values)
     except UnsoundError as wrong:
@@ -67,8 +93,10 @@ def said_beside(values: dict[str, Any]) -> Beside:
 
 
 def _read(array: Array) -> NDArray[Any]:
-    """Return an array that was written as a .npy file, in place. Its header says what it expands to: it is held against
-    the bytes that are there before anything is made.
+    """Return an array that travelled as the bytes of a .npy file, without copying it.
+
+    The file's header says how large the array is. It is compared with the bytes that are there before any memory is
+    taken, so that a short message cannot claim a huge array.
     """
     if array.stype != "numpy.ndarray":
         raise WireError(f"an array of Flower's type {array.stype[:40]!r}")

@@ -1,4 +1,9 @@
-"""Says what a run on a network does, in lines that Flower's log carries to the operator's terminal."""
+"""What the operator reads while a run on a network goes on.
+
+:class:`Narrator` observes the run and logs each round. :func:`speak` makes these log lines begin with ``hanse:`` on the
+server app's output; ``hanse network run`` follows that output and shows the lines that begin so
+(:mod:`hanse.deployment.processes`).
+"""
 
 from __future__ import annotations
 
@@ -22,14 +27,18 @@ from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run
 from hanse.runs.record import figure_of
 
-MOST = 20  # clients that an error names
+MOST = 20  # the most clients that an error names
 
 
 def speak() -> None:
-    """Print our lines from now on, and those on refused replies, on what Flower takes for its log at this moment."""
+    """Print hanse's log lines, those on refused replies included, to the present standard output.
+
+    Flower replaces the standard output of a server app to catch its log, so that this is called inside the app.
+    """
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter(MARK + "%(message)s"))
     for log in (LOG, refusals):
+        # a process may run several server apps: each line is to appear once, on the latest output
         for old in [h for h in log.handlers if isinstance(h, logging.StreamHandler)]:
             log.removeHandler(old)
         log.addHandler(handler)
@@ -38,7 +47,15 @@ def speak() -> None:
 
 @dataclass
 class Narrator:
-    """An observer that logs each round with its accuracy; who was refused is logged where replies are checked."""
+    """An observer that logs how the rounds of a run go.
+
+    Refused replies are not logged here: :mod:`hanse.federation.check` logs them with the reason.
+
+    Attributes:
+        federation: the network that the run plays on, for names of clients and nodes.
+        run: the run directory.
+        round: the round that is being played; None outside the rounds.
+    """
 
     federation: FlowerFederation
     run: Path
@@ -47,7 +64,10 @@ class Narrator:
     _main: Reading = field(default=ACCURACY, init=False)
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
-        """Say what is played, and with whom."""
+        """Log what is played, and with how many members.
+
+        Of the notes in ``said`` only warnings and those on checkpoints are for the operator.
+        """
         self.round, self._rounds = first_round, experiment.run.rounds
         for line in said:
             if "checkpoint" in line or line.startswith("warning: "):
@@ -57,7 +77,7 @@ class Narrator:
         LOG.info("%s: %d of %d rounds are played; %d members are here", self.run, first_round, self._rounds, count)
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        """Say how a round went."""
+        """Log a round: its main figure, how many seats answered, how long it took, and who had a seat if it failed."""
         number = played.view.round
         self.round = number + 1
         said = [figure_of(metrics, self._main), f"{metrics['answered']} of {metrics['seats']} seats answered"]
@@ -68,16 +88,14 @@ class Narrator:
         if "failed" in metrics:
             LOG.error("round %d: failed, and nothing of it counts: %s", number, one_line(str(metrics["failed"])))
             for client in list(dict.fromkeys(client for client, _ in played.view.refusals))[:MOST]:
-                LOG.error("round %d: sat in it: %s", number, self.who(client))
+                LOG.error("round %d: had a seat: %s", number, self.who(client))
 
     def on_end(self, result: Run) -> None:
-        """Say where everything is."""
+        """Log why the run is over, and where its report and receipts are."""
         self.round = None
         if result.over is not None:
             LOG.info("%s", result.over)
-        LOG.info(
-            "%d rounds are played, in %s; a picture of them: hanse report %s", len(result.metrics), self.run, self.run
-        )
+        LOG.info("%d rounds are played, in %s; see them with: hanse report %s", len(result.metrics), self.run, self.run)
         if (self.run / "ledger.json").exists():
             left = sum(map(len, self.federation.letters.waiting.values()))
             LOG.info(
@@ -86,7 +104,7 @@ class Narrator:
             )
 
     def who(self, client: int) -> str:
-        """Return a client's number and name, its node's id, key and registered name."""
+        """Return a client in words: its number and name, its node's id, key and registered name."""
         member = self.federation.members.by_id().get(client)
         if member is None:
             return f"client {client}"
@@ -96,7 +114,10 @@ class Narrator:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Log what ends the run, with the round and the clients that were asked last, and let it pass."""
+        """Log an exception that ends the run, with the round and the clients that were asked last, and let it pass.
+
+        The lines begin with "mistake:" if something that was given is wrong, and with "error:" otherwise.
+        """
         try:
             yield
         except (UserError, MachineError) as wrong:

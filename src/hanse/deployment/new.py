@@ -1,4 +1,7 @@
-"""``hanse new``: a project for a federation of one's own, in a dozen lines to fill in."""
+"""``hanse new NAME``: a folder with all that a federation of one's own needs, made from the files in ``template/``.
+
+What is left to write is the function in ``client_app.py`` that loads a participant's data.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,12 @@ def new(name: Annotated[str, typer.Argument(metavar="NAME", help="The project's 
     folder = Path(name)
     if folder.exists():
         raise UserError(f"{folder}: exists already")
+    # StrictUndefined: a misspelt variable in a template is an error and not an empty text
     pages = Environment(loader=FileSystemLoader(TEMPLATE), undefined=StrictUndefined, keep_trailing_newline=True)
     folder.mkdir()
     for page in sorted(TEMPLATE.glob("*.j2")):
         plain = page.name.removesuffix(".j2")
+        # the template has no dot, or git would obey it here
         target = folder / (".gitignore" if plain == "gitignore" else plain)
         target.write_text(pages.get_template(page.name).render(name=name))
         if target.suffix == ".sh":

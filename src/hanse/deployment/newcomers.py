@@ -1,4 +1,11 @@
-"""Newcomers: nodes that are asked who they are, in the background. Nothing here waits for an answer."""
+"""Nodes that are online and are no members yet: asked who they are, heard, and refused with a reason.
+
+:class:`Newcomers` is what :class:`hanse.deployment.link.FlowerFederation` asks. All of it happens in the background of
+the rounds: nothing here waits for an answer. A node that does not answer, or was refused, is asked again after a pause
+that doubles each time, so that one whose app was mended gets in without a restart.
+
+:func:`sent` and :func:`pulled` put questions to nodes and fetch the answers that are there, for other modules too.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +22,24 @@ from flwr.serverapp import Grid
 from httpx import HTTPError
 
 from hanse.deployment.members import Hello
-from hanse.deployment.message import to_records
+from hanse.deployment.message import QUERY, to_records
 from hanse.federation.check import one_line
 from hanse.federation.codec import Message
 
 LOG = logging.getLogger("hanse.network")
 LOG.addHandler(logging.NullHandler())
-HELLO_S = 60.0  # for so long an answer is looked for; then the question is put again
-FIRST_S, LAST_S = 5.0, 600.0  # pauses before a node is asked again: doubled each time, within these
-SEEN_S = 1.0  # answers are looked for no more often than this while the server waits for something else
+HELLO_S = 60.0  # seconds that an answer is looked for before the question is put again
+FIRST_S, LAST_S = 5.0, 600.0  # seconds before a node is asked again: doubled each time, from the first to the last
+SEEN_S = 1.0  # seconds between two looks for answers while the server waits for something else
+# Flower's errors for a node that has gone: no fault of its app, so it is asked again without a line in the log
 AWAY = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
 NOT_OURS = "No query function registered"  # what Flower says of a client app that has no 'hanse'
 
 
 @dataclass
 class _Asked:
+    """A node that is no member, and how far its introduction is."""
+
     node: Any  # as Flower's grid describes it
     message: str | None = None  # the question that is out
     due: float = 0.0  # when to ask, or to give up the question that is out
@@ -40,7 +50,14 @@ class _Asked:
 
 @dataclass
 class Newcomers:
-    """Nodes that are no members, by key: asked, heard, refused with a reason, asked again after a growing pause."""
+    """The nodes that are online and no members.
+
+    They are kept by key, so that a node that comes back is recognised.
+
+    Attributes:
+        grid: Flower's connection to the nodes.
+        clock: returns the time in seconds; tests give another one.
+    """
 
     grid: Grid
     clock: Callable[[], float] = time.monotonic
@@ -49,7 +66,11 @@ class Newcomers:
     _looked: float = field(default=float("-inf"), init=False)
 
     def meet(self, here: Mapping[str, Any]) -> None:
-        """Ask the newcomers that are online, ``{key: node}``, as far as it is time to, and hear who has answered."""
+        """Ask newcomers who they are, as far as it is time to, and hear those that have answered.
+
+        Args:
+            here: the newcomers that are online now, ``{key: node}``.
+        """
         for key in self._here - set(here):  # who comes back is asked at once; why it was refused is not said again
             self._asked[key] = _Asked(None, refused=self._asked[key].refused)
         self._here = frozenset(here)
@@ -61,7 +82,11 @@ class Newcomers:
         self.poll(0.0)
 
     def poll(self, every: float = SEEN_S) -> None:
-        """Hear who has answered, unless it is less than ``every`` seconds since the last time."""
+        """Hear who has answered.
+
+        Args:
+            every: do nothing if the last look was less than so many seconds ago.
+        """
         now = self.clock()
         out = {one.message: key for key in self._here if (one := self._asked[key]).message}
         if not out or now < self._looked + every:
@@ -78,17 +103,17 @@ class Newcomers:
 
     @property
     def said(self) -> dict[str, Hello]:
-        """Who has introduced itself soundly, by key, and is neither taken nor refused yet."""
+        """The hellos of those that are neither registered nor refused yet, by key."""
         return {key: one.hello for key in sorted(self._here) if (one := self._asked[key]).hello}
 
     @property
     def pending(self) -> int:
-        """How many that are online have not answered yet in any way."""
+        """The number of those that have neither introduced themselves nor been refused."""
         return sum(not one.hello and one.refused is None for one in map(self._asked.__getitem__, self._here))
 
     @property
     def refused(self) -> dict[str, str]:
-        """Why those that are online and were refused cannot take part, by key: a line each."""
+        """A line for each newcomer that is online and kept out: which node it is, and why; by key."""
         return {
             key: f"{named(key, one.node)}: {one.refused}"
             for key in sorted(self._here)
@@ -96,7 +121,12 @@ class Newcomers:
         }
 
     def refuse(self, key: str, reason: str) -> None:
-        """Keep a newcomer out, for a reason that is logged if it is another one than before; it is asked again."""
+        """Keep a newcomer out, and ask it again after its pause.
+
+        Args:
+            key: the newcomer.
+            reason: why, in one line. It is logged if it differs from the reason before.
+        """
         one = self._asked[key]
         reason = one_line(reason)
         if reason != one.refused:
@@ -105,12 +135,13 @@ class Newcomers:
         self._again(one, self.clock())
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Ask these no longer: they are members now."""
+        """Stop asking these newcomers, which are members now."""
         for key in keys:
             del self._asked[key]
         self._here = self._here & set(self._asked)
 
     def _ask(self, due: list[_Asked], now: float) -> None:
+        """Put the question to these nodes."""
         if not due:
             return
         questions = {int(one.node.node_id): to_records(Message("null"), kind="hello") for one in due}
@@ -121,6 +152,7 @@ class Newcomers:
                 self._again(one, now)
 
     def _hear(self, key: str, reply: FlowerMessage) -> None:
+        """Take in a node's answer: a hello, an error of its app, or anything else, which is refused."""
         one = self._asked[key]
         one.message = None
         if reply.has_error():
@@ -140,27 +172,41 @@ class Newcomers:
 
     @staticmethod
     def _again(one: _Asked, now: float) -> None:
+        """Note that a node is to be asked again, after a pause that is twice as long as the one before."""
         one.message, one.due, one.pause = None, now + one.pause, min(2 * one.pause, LAST_S)
 
 
 def sent(grid: Grid, records: Mapping[int, RecordDict], seconds: float, group: str) -> dict[int, str]:
-    """Send records to nodes, to be answered within so many seconds. Return by node the id of its question; a node for
-    which Flower took none is left out.
+    """Send a question to each of several nodes.
+
+    Args:
+        grid: Flower's connection to the nodes.
+        records: what is sent, by node id.
+        seconds: after so long Flower takes no answer any more.
+        group: a label that Flower keeps with the messages.
+
+    Returns:
+        Flower's id of the question by node id. A node for which Flower did not take it is left out.
     """
     questions = [
-        FlowerMessage(content=content, dst_node_id=node, message_type="query.hanse", ttl=seconds, group_id=group)
+        FlowerMessage(content=content, dst_node_id=node, message_type=QUERY, ttl=seconds, group_id=group)
         for node, content in records.items()
     ]
     return {node: name for node, name in zip(records, grid.push_messages(questions), strict=False) if name}
 
 
 def pulled(grid: Grid, ids: Sequence[str]) -> Iterator[tuple[str, FlowerMessage | Exception]]:
-    """Yield the replies that are there, ``(id of the question, reply)``. Flower takes them apart while it fetches them:
-    where that fails, because of what one node sent, each is fetched alone, and that node's is the exception.
+    """Yield the replies that are there, as ``(id of the question, reply)``.
+
+    Flower parses replies while it fetches them, so that one node's malformed reply would lose those of all. Where that
+    happens each reply is fetched alone, and the exception stands in the place of the malformed one.
+
+    Raises:
+        HTTPError, OSError: the SuperLink itself does not answer; this is no node's fault.
     """
     try:
         replies = list(grid.pull_messages(ids))
-    except (HTTPError, OSError):  # the SuperLink
+    except (HTTPError, OSError):  # the SuperLink failed, not a node
         raise
     except Exception as wrong:
         if len(ids) == 1:
@@ -173,6 +219,6 @@ def pulled(grid: Grid, ids: Sequence[str]) -> Iterator[tuple[str, FlowerMessage 
 
 
 def named(key: str, node: Any) -> str:
-    """Return a node's id, its key, and the name that the operator registered it by."""
+    """Return a node in words: its id, its key, and the name by which the operator registered it."""
     name = str(getattr(node, "name", "") or "")
     return f"node {node.node_id} (key {key}" + (f", registered as '{one_line(name)}')" if name else ")")

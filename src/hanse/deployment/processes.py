@@ -1,4 +1,10 @@
-"""Processes that outlive the command which started them: started with a log and a pid file, stopped by pid."""
+"""Processes that outlive the command which started them.
+
+:class:`Processes` starts them with a log and a file that holds their process id (pid), so that a later command finds
+and stops them: this is how ``hanse network up`` and ``down`` work. :func:`stream` is for a command that is waited for:
+it hands over hanse's own lines of the output as they come. :func:`last_error` finds the reason in a log of something
+that failed.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +22,32 @@ from hanse.base.files import private_folder
 
 @dataclass(frozen=True)
 class Processes:
-    """Named processes, each the head of its own group, with ``NAME.log`` and ``NAME.pid`` in ``folder``.
+    """Named processes, with ``NAME.log`` and ``NAME.pid`` in ``folder``.
 
-    A pid file holds the pid and when that process began, so that another process that got the number later is left
-    alone.
+    Each process leads a process group of its own, so that whatever it starts is stopped with it. A pid file holds the
+    pid and the time at which the process began: after a restart of the machine another process may have the same pid,
+    and must be left alone.
+
+    Attributes:
+        folder: where logs and pid files lie; made readable by its user alone.
     """
 
     folder: Path
 
     def start(self, name: str, command: Sequence[str], env: Mapping[str, str], cwd: Path) -> int:
-        """Start a process and return its pid. What it writes, only its user can read."""
+        """Start a process in the background and return its pid.
+
+        Args:
+            name: the process; a later start under the same name appends to its log.
+            command: the command and its arguments.
+            env: all of its environment variables.
+            cwd: the folder that it works in.
+        """
         private_folder(self.folder)
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 command, env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                # files that it makes (logs, keys, models) are its user's alone
                 start_new_session=True, umask=0o077,
             )  # fmt: skip
         self._path(name).write_text(f"{process.pid} {_begun(process.pid)}\n")
@@ -37,21 +55,31 @@ class Processes:
         return process.pid
 
     def names(self) -> list[str]:
-        """Return the names of all that were started and not stopped here."""
+        """Return the names of the processes that were started here and not stopped since, ascending."""
         return sorted(p.stem for p in self.folder.glob("*.pid"))
 
     def pid(self, name: str) -> int | None:
-        """Return the pid of a process that runs, or None."""
+        """Return the pid of a process, or None if it is not running."""
         if not self._path(name).exists():
             return None
         number, _, begun = self._path(name).read_text().strip().partition(" ")
+        # a child that has ended keeps its pid until it is waited for: poll does that
         child = _CHILDREN.get(int(number))
         if child is not None and child.poll() is not None:
             return None
         return int(number) if begun and _begun(int(number)) == begun else None
 
     def stop(self, *names: str, kill: bool = False, patience_s: float = 10.0) -> list[str]:
-        """Stop processes with all that they started (with ``kill`` at once); return those that were not running."""
+        """Stop processes, with all that they started, and remove their pid files.
+
+        Args:
+            names: which ones.
+            kill: end them at once (SIGKILL) instead of asking them first (SIGTERM).
+            patience_s: seconds that they have to go down before they are killed.
+
+        Returns:
+            The names of those that were not running.
+        """
         running = {name: pid for name in names if (pid := self.pid(name)) is not None}
         for pid in running.values():
             _signal(pid, signal.SIGKILL if kill else signal.SIGTERM)
@@ -67,38 +95,46 @@ class Processes:
         return [name for name in names if name not in running]
 
     def log(self, name: str) -> str:
-        """Return what a process has printed so far."""
+        """Return all that a process has printed so far; empty if it has no log."""
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def _path(self, name: str) -> Path:
+        """Return the path of a pid file."""
         return self.folder / f"{name}.pid"
 
 
-_CHILDREN: dict[int, subprocess.Popen[bytes]] = {}  # those of this process, so that they can be waited for
+_CHILDREN: dict[int, subprocess.Popen[bytes]] = {}  # started by this very process, which must wait for them
 
 
 def _begun(pid: int) -> str:
-    """Return when a process began, as the system prints it; empty if there is none."""
+    """Return when a process began, as ``ps`` prints it (to the second); empty if there is no such process."""
     shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return shown.stdout.strip()
 
 
 def _signal(group: int, number: int) -> None:
+    """Send a signal to a process group, if it still exists."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
         return
 
 
-MARK = "hanse: "  # what the lines begin with that a server of ours prints for the operator
-POLL_S = 0.2  # how often a log is looked at
+MARK = "hanse: "  # the beginning of lines that hanse's server app prints for the operator
+POLL_S = 0.2  # seconds between two looks at a log
 
 
 def stream(call: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, heard: Callable[[str], None]) -> int:
-    """Run a command whose output goes into a new file ``log``, hand over our lines as they come, return its status.
+    """Run a command, hand over hanse's lines of its output as they come, and return its exit code.
 
-    A file of that name is left to whoever still writes into it.
+    Args:
+        call: the command and its arguments.
+        env: all of its environment variables.
+        cwd: the folder that it works in.
+        log: a file that is made anew for its output. An old file of this name is unlinked, so that a process which
+            still writes into it does not disturb the new one.
+        heard: is given each line that begins with ``MARK``, without it.
     """
     log.unlink(missing_ok=True)
     with log.open("xb") as out, log.open("rb") as file:
@@ -106,6 +142,7 @@ def stream(call: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, he
         rest = b""
         try:
             while True:
+                # asked before the log is read: what the command printed last is then surely in it
                 ended = child.poll() is not None
                 *lines, rest = (rest + file.read()).split(b"\n")
                 for line in lines:
@@ -122,6 +159,6 @@ def stream(call: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, he
 
 
 def last_error(said: str) -> str | None:
-    """Return the last line of the last traceback in a log; None if there is none."""
+    """Return the last line of the last traceback in a log, at most 300 characters; None if there is none."""
     found = re.findall(r"^(?:[\w.]*(?:Error|Exception|Interrupt|Exit)\b.*)$", said, re.MULTILINE)
     return found[-1][:300] if found and "Traceback" in said else None

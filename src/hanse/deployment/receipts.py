@@ -1,4 +1,10 @@
-"""Receipts on their way to participants: kept on disk until their clients have them, sent with the next request."""
+"""Receipts on their way to participants: kept on disk until their clients have them.
+
+Where a mechanism pays, each participant gets a receipt of every round (:mod:`hanse.ledger.receipts`). On a network
+:class:`Teller` observes the run and writes the receipts of finished rounds into :class:`Letters`, a file in the run
+directory. :class:`hanse.deployment.link.FlowerFederation` sends them along with the next request to each client, and
+drops what a client has acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +29,12 @@ FILE = "letters.json"
 
 @dataclass
 class Letters:
-    """Lines by client that it has not acknowledged, oldest first, written to ``path`` at each change if there is one.
+    """The receipts that clients have not acknowledged yet.
 
-    ``rounds`` says of how many rounds receipts were written; None if nothing was written yet.
+    Attributes:
+        path: the file to which they are written at each change; None: they are kept in memory alone.
+        waiting: lines of JSON by client id, oldest first.
+        rounds: of how many rounds receipts were written so far; None if of none.
     """
 
     path: Path | None = None
@@ -34,7 +43,11 @@ class Letters:
 
     @staticmethod
     def read(path: Path) -> Letters:
-        """Read the letters of a run that was interrupted, or start with none. Raises UserError for a damaged file."""
+        """Return the letters in the file ``path``, or none if there is no file.
+
+        Raises:
+            UserError: the file is damaged.
+        """
         if not path.exists():
             return Letters(path)
         try:
@@ -43,12 +56,17 @@ class Letters:
             return Letters(path, waiting, int(said["rounds"]))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
             raise UserError(
-                f"{path}: is not what it was ({wrong}); without it the run goes on, and the receipts that had not "
-                "reached their participants are lost"
+                f"{path}: is damaged ({wrong}); remove it to go on without the receipts that had not "
+                "reached their participants"
             ) from None
 
     def add(self, lines: Iterable[tuple[int, str]], rounds: int) -> None:
-        """Put lines, ``(client, line)``, behind those that wait, now that ``rounds`` rounds are told."""
+        """Add lines behind those that wait, and write the file. A line that waits already is not added again.
+
+        Args:
+            lines: ``(client id, line of JSON)`` for each receipt.
+            rounds: of how many rounds receipts are written with these.
+        """
         for client, line in lines:
             mine = self.waiting.setdefault(client, [])
             if line not in mine:
@@ -57,7 +75,11 @@ class Letters:
         self._write()
 
     def delivered(self, count: Mapping[int, int]) -> None:
-        """Drop each client's first ``count`` lines: it has them."""
+        """Drop what clients have acknowledged, and write the file if this changes it.
+
+        Args:
+            count: how many lines a client has by client id; its oldest ones are dropped.
+        """
         known = {client: lines for client, lines in count.items() if lines}
         for client, lines in known.items():
             del self.waiting[client][:lines]
@@ -74,10 +96,16 @@ class Letters:
 
 @dataclass
 class Teller:
-    """An observer that gives each participant the receipts of its rounds. ``deliver`` sends the letters that are left.
+    """An observer that gives each participant the receipts of its rounds.
 
-    Only of rounds that a checkpoint holds: one that has to be played again may end with other books. What a crash kept
-    from being written down is made again from the ledger.
+    Receipts are written only of rounds that a checkpoint holds. A round after it is played again if the run is
+    interrupted, and the books may then end otherwise. Receipts that a crash kept from being written are made again from
+    the ledger.
+
+    Attributes:
+        letters: where the receipts wait.
+        deliver: sends what is left at the run's end.
+        run: the run directory.
     """
 
     letters: Letters
@@ -87,14 +115,14 @@ class Teller:
     _made: list[Receipt] = field(default_factory=list)  # of rounds that no checkpoint holds yet
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
-        """Remember how often there is a checkpoint; make up for receipts that a crash has lost."""
+        """Note how often there is a checkpoint, and make the receipts again that a crash has lost."""
         self._every = experiment.run.checkpoint_every
         told = self.letters.rounds
         if self._book() is not None and told is not None and told < first_round:
             self._tell(_made_again(self.run, told, first_round), first_round)
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        """Write the receipts of the rounds since the last checkpoint, if this round has one."""
+        """Collect the receipts of a round, and write all of them down if the round ends with a checkpoint."""
         name = self._book()
         if name is None:
             return
@@ -105,9 +133,11 @@ class Teller:
             self._made = []
 
     def on_end(self, result: Run) -> None:
-        """Send the last receipts of a finished run, and those that wait."""
+        """Write the last receipts of a finished run, and send those that wait."""
         if self._book() is None or result.interrupted:
             return
+        # the run's end settles once more and leaves these receipts in the run directory; the latest of each client
+        # counts
         if (self.run / "receipts").exists():
             self._made += {receipt.client: receipt for receipt in read_receipts(self.run / "receipts")}.values()
         self._tell(self._made, len(result.metrics))
@@ -115,20 +145,26 @@ class Teller:
         self.deliver()
 
     def _tell(self, receipts: Iterable[Receipt], rounds: int) -> None:
+        """Add receipts to the letters, as JSON."""
         self.letters.add(((r.client, json.dumps(asdict(r))) for r in receipts), rounds)
 
     def _book(self) -> str | None:
+        """Return the name of the run's ledger; None if the mechanism does not pay."""
         path = self.run / "ledger.json"
         return json.loads(path.read_text())["book"] if path.exists() else None
 
 
 def _made_again(run: Path, first: int, end: int) -> Iterator[Receipt]:
-    """Yield the receipts of the rounds from ``first`` up to ``end`` for all who have an account, out of the ledger."""
+    """Yield the receipts of the rounds from ``first`` to before ``end``, for all clients that have an account.
+
+    They follow from the transactions in the ledger, so that they are the ones which were lost.
+    """
     with open_ledger(run) as ledger:
         by_round: dict[int, list[Transaction]] = {}
         for record in ledger.history():
             by_round.setdefault(record.round, []).append(record.transaction)
         book, name = Book(floor=ledger.floor), ledger.book
+    # from the beginning: a receipt names the balance, which all rounds before have made
     for round in range(end):
         book = book.post(round, by_round.get(round, []))
         if round >= first:

@@ -1,4 +1,10 @@
-"""The server app: an experiment played with the members of a Flower federation."""
+"""The server app of a hanse project: an experiment played with the members of a Flower federation.
+
+A project's ``server_app.py`` calls :func:`server_app` (as ``hanse.flower.server_app``). Its main function is
+:func:`play`, which the simulation on Ray uses too: it waits for the members with :func:`gather`, builds what the run
+needs to know of data that it never sees, and hands over to the same loop that plays a run in one process. A run
+directory that is there already is gone on with.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +38,11 @@ from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, run_remote
 from hanse.runs.setup import loop_lacks
 
-OTHERS_S = 5.0  # more nodes than are expected have so long to introduce themselves before round 0
+OTHERS_S = 5.0  # seconds that nodes beyond the expected number have to introduce themselves before round 0
 
-REPLACED_S = 30.0  # that a server which was replaced has to go down
+REPLACED_S = 30.0  # seconds that a server which is being replaced has to let go of the run directory
 
-LoadServerData = Callable[[], tuple[Samples | None, Samples | None]]  # validation and test set of the server
+LoadServerData = Callable[[], tuple[Samples | None, Samples | None]]  # the server's own validation and test set
 
 
 def server_app(
@@ -50,17 +56,28 @@ def server_app(
     largest: int = LARGEST,
     other_data: bool = False,
 ) -> ServerApp:
-    """Return a Flower server app that runs ``experiment`` into the run directory ``out``, or goes on with it.
+    """Return a Flower server app that plays an experiment into a run directory, or goes on with the run that is there.
 
-    It waits up to ``patience_s`` seconds for ``members`` nodes, but not for those that answer that they cannot take
-    part; others may join later while there are fewer than ``data.clients`` of the experiment. ``load_server_data``
-    returns the server's validation and test sets, for mechanisms that value by one. A reply of more than ``largest``
-    bytes is refused unread. ``other_data`` lets a run go on with other sets of the server than it had.
+    Args:
+        experiment: the experiment, or the path of its file.
+        out: the run directory. Flower runs a copy of the project, so give an absolute path.
+        members: how many participants the first round waits for. Those that answer that they cannot take part are not
+            waited for; others may join later, up to ``data.clients`` of the experiment.
+        load_server_data: returns the server's own validation set and test set, each None if it has none. Mechanisms
+            that value updates need a validation set.
+        observers: see every round (:class:`hanse.runs.experiment.Observer`).
+        patience_s: seconds to wait for the participants before the run fails.
+        largest: the most bytes of a reply; larger ones are refused unread.
+        other_data: whether a run may go on with other sets of the server than it began with.
+
+    Returns:
+        The app, for ``app = server_app(...)`` in the module that ``pyproject.toml`` names as ``serverapp``.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        """Play the experiment; Flower calls this once a run."""
         speak()
         loaded = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
         play(
@@ -85,10 +102,25 @@ def play(
     other_data: bool = False,
     hold: Hold | None = None,
 ) -> Run:
-    """Wait for the members, then play the rounds. Unless it is to ``remember`` them, their numbers are those that they
-    state (in a simulation, where nodes have no keys). ``hold``: the lock of ``out``, if the caller has it already.
+    """Wait for the members, play the rounds that are left, and return the finished run.
 
-    Raises UserError if too few come, or another process plays into ``out``.
+    Args:
+        grid: Flower's connection to the nodes.
+        experiment: what is played.
+        out: the run directory.
+        members: how many participants to wait for.
+        load_server_data: as for :func:`server_app`.
+        observers: as for :func:`server_app`.
+        patience_s: seconds to wait for the participants.
+        largest: the most bytes of a reply.
+        remember: whether ids are kept in ``members.json``. A simulation, whose nodes have no keys, does not: there ids
+            follow the partitions at each start.
+        other_data: as for :func:`server_app`.
+        hold: the lock of ``out``, if the caller has it already.
+
+    Raises:
+        UserError: too few participants come, another process plays into ``out``, or the experiment cannot be played on
+            a network.
     """
     if experiment.behaviour:
         raise UserError("behaviour: clients on a network behave as they do; give behaviours to client_app in a trial")
@@ -113,6 +145,8 @@ def play(
         narrator = Narrator(federation, out)
         with narrator.watching():
             gather(federation, members, patience_s)
+            # the loop knows of the members' data only what they have said: sizes by id, and the shape that all of them
+            # share
             found = [m for m in register.fitting(check) if m.id < room]
             sizes = [0] * room
             for member in found:
@@ -125,15 +159,20 @@ def play(
 
 
 def _assignments(experiment: Experiment, run: str) -> Callable[[Member, int], Assignment]:
-    """Return what makes a member's assignment, from its number of clients."""
+    """Return a function that makes a member's assignment: what its node must know of the run."""
     seed, model = experiment.run.seed, experiment.model
 
     @cache
     def frozen_of(shape: tuple[int, ...], classes: int | None) -> str:
+        """Return the fingerprint of the frozen parameters, with which a node checks that it has the same ones.
+
+        Building a model can take long, so that this is kept for each kind of samples.
+        """
         objective = build_objective(experiment.train.loss, classes)
         return build_problem(model.name, shape, classes, seed, objective=objective, **model.options)[0].unsent
 
     def job(member: Member, num_clients: int) -> Assignment:
+        """Return the assignment of a member among ``num_clients`` clients."""
         return Assignment(
             run,
             member.id,
@@ -150,8 +189,10 @@ def _assignments(experiment: Experiment, run: str) -> Callable[[Member, int], As
 
 
 def _fits(own: Sequence[Samples], mechanism: Mechanism) -> Check:
-    """Return what says why a participant cannot take part: its samples are not like the server's own, or its own
-    training loop does not do what the mechanism asks.
+    """Return a check that says why a participant cannot take part, or None.
+
+    Its samples must be like the server's ``own``, and its own training loop, if it has one, must do what the mechanism
+    asks of it.
     """
     alike = _alike(own)
 
@@ -163,7 +204,7 @@ def _fits(own: Sequence[Samples], mechanism: Mechanism) -> Check:
 
 
 def _alike(own: Sequence[Samples]) -> Check:
-    """Return what says why a participant's samples are not like the server's own, if they are not."""
+    """Return a check that says how a participant's samples differ from the server's own, or None."""
     labels = [None if s.y.is_floating_point() else int(s.y.max()) for s in own if len(s)]
 
     def check(said: Hello | Member) -> str | None:
@@ -186,11 +227,19 @@ def _alike(own: Sequence[Samples]) -> Check:
 
 
 def gather(federation: FlowerFederation, members: int, patience_s: float) -> None:
-    """Wait until as many members are online as are expected, and register them together, in the order they state.
+    """Wait until the expected number of members is online, and register newcomers together.
 
-    Nobody waits for those that were expelled or refused. At the very first start others that are online have
-    ``OTHERS_S`` to introduce themselves too, so that ids do not hang on who was faster. Raises UserError if too few
-    come within ``patience_s``, or all that could come were refused.
+    Ids follow the order that the newcomers state. At the very first start nodes beyond the expected number have
+    ``OTHERS_S`` seconds to introduce themselves too, so that ids do not depend on who was faster. Nobody waits for
+    nodes that were expelled or refused.
+
+    Args:
+        federation: the network, with its register of members.
+        members: how many are expected.
+        patience_s: seconds to wait.
+
+    Raises:
+        UserError: too few come in time, or all nodes that are here were refused; with a line for each reason.
     """
     end, enough, told = time.monotonic() + patience_s, None, -1
     while True:
@@ -201,6 +250,7 @@ def gather(federation: FlowerFederation, members: int, patience_s: float) -> Non
         now = time.monotonic()
         if here >= max(1, due - len(refused)):
             enough = now if enough is None else enough
+            # a run that goes on knows its members; a first start waits a little for nodes that have not answered yet
             if known or not newcomers.pending or now >= min(enough + OTHERS_S, end):
                 federation.admit()
                 if federation.here():
@@ -217,7 +267,11 @@ def gather(federation: FlowerFederation, members: int, patience_s: float) -> Non
 
 
 def _name_of(path: Path) -> str:
-    """Return the run's name for its members' folders, made once. Raises MachineError if its file is damaged."""
+    """Return the run's name, which names its folder at the participants. It is made once and kept in ``path``.
+
+    Raises:
+        MachineError: the file is damaged.
+    """
     if not path.exists():
         write_whole(path, json.dumps({"run": uuid.uuid4().hex}) + "\n", durable=True)
     try:

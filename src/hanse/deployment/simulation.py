@@ -1,7 +1,8 @@
-"""The Ray engine: an experiment played by Flower's simulation, each client a virtual SuperNode.
+"""The engine ``"ray"``: an experiment played by Flower's simulation, in which each client is a virtual SuperNode.
 
-For what is too large for one process on one machine; the clients train one after another in Ray's workers. Numbers are
-those of the sequential local engine with one thread.
+Choose it with ``federation.engine = "ray"`` for experiments that are too large for one process. Clients train in Ray's
+workers, one after another in each. The server app and the client app are those of a real network, so that the same code
+is played, and the results are those of the local engine "sequential" with one thread.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from hanse.runs.rundir import claim, clear
 from hanse.runs.setup import build as build_blueprint
 from hanse.runs.setup import refuse_on_a_network
 
-PATIENCE_S = 300.0
+PATIENCE_S = 300.0  # seconds that Ray has to bring up the virtual nodes
 
 
 def run_simulated(
@@ -44,10 +45,18 @@ def run_simulated(
     again: bool = False,
     other_data: bool = False,
 ) -> Run:
-    """Play an experiment on Flower's Ray simulation and return the :class:`hanse.runs.experiment.Run`.
+    """Play an experiment on Flower's simulation and return the finished run.
 
-    With ``again`` it goes on with the run in ``out``, if ``other_data`` allows it also with other sets of the server.
-    Raises UserError for what cannot be run, and if Ray is not installed.
+    Args:
+        experiment: what is played, with ``federation.engine = "ray"``.
+        out: the run directory; None: a temporary one, which is deleted at the end.
+        observers: see every round (:class:`hanse.runs.experiment.Observer`).
+        overwrite: whether a run in ``out`` may be replaced.
+        again: whether to go on with the run in ``out``.
+        other_data: whether it may go on with other sets of the server than it began with.
+
+    Raises:
+        UserError: the experiment cannot be played on a network, Ray is not installed, or ``out`` is taken.
     """
     if find_spec("ray") is None:
         raise UserError("federation.engine: 'ray': needs Ray; pip install 'hanse[ray]'")
@@ -70,6 +79,7 @@ def run_simulated(
 def _simulated(
     experiment: Experiment, hold: Hold, observers: Sequence[Observer], overwrite: bool, other_data: bool
 ) -> Run:
+    """Play the experiment into the run directory that ``hold`` locks."""
     blueprint = build_blueprint(experiment)
     sets = (blueprint.data.server_validation, blueprint.data.server_test)
     clients, finished, failed = blueprint.data.num_clients, list[Run](), list[BaseException]()
@@ -79,6 +89,7 @@ def _simulated(
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
+        """Play it as a server app, and keep the run or the exception: Flower's simulation returns neither."""
         try:
             finished.append(
                 play(
@@ -98,6 +109,7 @@ def _simulated(
         app = _app(experiment, path.resolve() / "participants")
         run_simulation(server, app, clients, backend_config=backend)  # type: ignore[arg-type]
     except Exception:
+        # what the server app raised says more than Flower's exception about it
         if not failed:
             raise
     if failed:
@@ -107,6 +119,10 @@ def _simulated(
 
 
 def _app(experiment: Experiment, folder: Path) -> ClientApp:
+    """Return the client app of all virtual nodes: a node's partition says which client of the federation it is.
+
+    Settings travel to Ray's workers as text; the data are built there.
+    """
     data, profiles, seed = experiment.data.model_dump_json(), experiment.clients.profiles, experiment.run.seed
 
     def load_data(context: Context) -> ClientData:
@@ -122,7 +138,7 @@ def _app(experiment: Experiment, folder: Path) -> ClientApp:
 
 @functools.lru_cache(maxsize=1)
 def _data(spec: str) -> FederatedData:
-    """Build the data once a worker."""
+    """Return the federation's data, built once in each worker process."""
     from hanse.data.spec import DataSpec
 
     return build(DataSpec.model_validate_json(spec))

@@ -1,14 +1,14 @@
-"""The two walls of Flower's servers: a proxy before the SuperLink, and a gate around each server on its own machine.
+"""The two walls around Flower's servers: a proxy that other machines reach, and a gate against other users of this one.
 
-Flower 1.41 serves three APIs on one port: Fleet (SuperNodes, each request signed with a node's key), Control (``flwr
-run``, ``supernode register``, ...) and Runtime (the server app's own). The last two ask nobody for a key, so whoever
-reaches the port can run code on the server and on every node. The SuperLink therefore listens on loopback, and nginx
-passes on what a SuperNode needs, and nothing else.
+Flower 1.41 serves three APIs on one port. Fleet is for SuperNodes, and each of its requests is signed with a node's
+key. Control (``flwr run``, ``supernode register``, ...) and Runtime (the server app's own) ask nobody for a key, so
+that whoever reaches the port can run code on the server and on every node. The SuperLink therefore listens on loopback,
+and nginx (:func:`configure`) passes on the requests that a SuperNode needs, and nothing else.
 
-The ports of a SuperLink (Control and Runtime API) and of a SuperNode (Runtime API) listen on loopback, so that on a
-machine with several users every local user could start runs or take tasks. ``python -m hanse.deployment.walls COMMAND
-...`` runs one of Flower's commands with a gate around what it serves: the kernel is asked whose the connection is
-(``/proc/net/tcp``, Linux). Nothing of Flower is changed; the gate is an ASGI application around Flower's.
+On a machine with several users loopback is not enough: every local user could start runs on a SuperLink, or take the
+tasks of a SuperNode. ``python -m hanse.deployment.walls COMMAND ...`` therefore runs Flower's command with
+:class:`UserGate` around what it serves. The gate asks the kernel which user has opened a connection (``/proc/net/tcp``,
+Linux only). Nothing of Flower is changed; the gate is an ASGI application around Flower's.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ from typing import Any
 from hanse.base.errors import UserError
 from hanse.base.files import private_folder
 
-# below /v1/fleet/; 'register-node' and 'unregister-node' are for nodes without a key of their own
+# The requests below /v1/fleet/ that the proxy passes on.
+# 'register-node' and 'unregister-node' are missing: they are for nodes without a key of their own.
 NEEDED = (
     "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
     "pull-object", "push-object", "confirm-message-received",
 )  # fmt: skip
-MOST = "16m"  # bytes of one request
-CONNECTIONS = 256  # from one address at once, at least; a node holds up to four
-PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin")  # not on everybody's PATH
+MOST = "16m"  # the most bytes of one request, as nginx writes it; Flower cuts arrays into pieces of 5 MiB
+CONNECTIONS = 256  # from one address at once: at least so many are allowed, as a node holds up to four
+PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin")  # where nginx may lie without being on the PATH
 TEMPLATE = Path(__file__).parent / "nginx.conf.j2"
 
 TABLE = Path("/proc/net/tcp")
-ESTABLISHED = "01"  # in other states the kernel no longer says whose a connection is
-ASK = "/hanse/gate"  # answered by the gate itself: that it is there
-BOUNDS = "it can read and send what that user can. A user of its own or a container bounds it (docs/flower.md)."
+ESTABLISHED = "01"  # the kernel's code of the one state in which it says whose a connection is
+ASK = "/hanse/gate"  # the gate answers this path itself, so that it can be seen that it stands
+BOUNDS = "it can read and send what that user can. A user of its own or a container limits it (docs/flower.md)."
+# the paths that everybody may ask for, by command: SuperNodes of other users on this machine reach the Fleet API
 SERVED = {"flower-superlink": frozenset(f"/v1/fleet/{name}" for name in NEEDED), "flower-supernode": frozenset[str]()}
 
 Scope = dict[str, Any]
@@ -49,8 +51,22 @@ Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
 def user_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int | None:
-    """Return the user id of who opened an IPv4 connection on this machine from ``client`` to ``server``, given the
-    text of ``/proc/net/tcp``; None for a connection that is not there.
+    """Return the id of the user who opened an IPv4 connection on this machine.
+
+    Args:
+        client: address and port of the end that opened it.
+        server: address and port of the end that it was opened to.
+        table: the text of ``/proc/net/tcp``, in which addresses are hexadecimal in the machine's byte order.
+
+    Returns:
+        The user id, or None if there is no such established connection.
+
+    Example:
+        A table with one connection from port 40000 to port 9092 of this machine, opened by user 1000:
+
+        >>> row = "0: 0100007F:9C40 0100007F:2384 01 00000000:00000000 00:00000000 00000000 1000 0 12345"
+        >>> user_of(("127.0.0.1", 40000), ("127.0.0.1", 9092), "header" + chr(10) + row)
+        1000
     """
     try:
         ends = [
@@ -66,13 +82,18 @@ def user_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int
 
 
 class UserGate:
-    """Passes requests for the paths in ``everybody`` on to ``app``, others only from this process's user (or root)."""
+    """An ASGI application that answers only this process's own user, or root.
+
+    Args:
+        app: the application behind the gate.
+        everybody: the paths that all users may ask for.
+    """
 
     def __init__(self, app: Any, everybody: Collection[str]) -> None:
         self.app, self.everybody = app, everybody
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request as an ASGI application."""
+        """Pass a request on, answer it with 403, or answer the question whether the gate is there."""
         if scope["type"] == "lifespan" or scope.get("path") in self.everybody:
             await self.app(scope, receive, send)
         elif scope.get("path") == ASK:
@@ -83,27 +104,43 @@ class UserGate:
             await _answer(send, 403, b"this port is for the user alone who started the server\n")
 
     def _own(self, scope: Scope) -> bool:
+        """Say whether this process's user or root has opened the connection."""
         client, server = scope.get("client"), scope.get("server")
+        # without both ends the owner cannot be found, so the request does not pass
         if client is None or server is None:
             return False
         return user_of(tuple(client), tuple(server), TABLE.read_text()) in {0, os.geteuid()}
 
 
 async def _answer(send: Send, status: int, body: bytes) -> None:
+    """Answer a request with a plain text."""
     await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]})
     await send({"type": "http.response.body", "body": body})
 
 
 def command(name: str) -> list[str]:
-    """Return how one of Flower's servers is started behind the gate. Raises UserError if Flower is not installed."""
+    """Return the command line that starts one of Flower's servers behind the gate.
+
+    Args:
+        name: ``"flower-superlink"`` or ``"flower-supernode"``.
+
+    Raises:
+        UserError: Flower is not installed beside this Python.
+    """
     if not (Path(sys.executable).parent / name).exists():
         raise UserError(f"{name}: is not installed; 'pip install hanse[flower]'")
     return [sys.executable, "-m", "hanse.deployment.walls", name]
 
 
 def run(name: str, arguments: Sequence[str]) -> None:
-    """Run one of Flower's servers in this process, with the gate around what it serves if this system has a table of
-    connections; say so if not. A SuperNode's first line says what it is.
+    """Run one of Flower's servers in this process, behind the gate.
+
+    On a system without ``/proc/net/tcp`` it runs without the gate, and says so. A SuperNode first says what it may do
+    as this user.
+
+    Args:
+        name: ``"flower-superlink"`` or ``"flower-supernode"``.
+        arguments: the command's own arguments.
     """
     import uvicorn
 
@@ -111,9 +148,11 @@ def run(name: str, arguments: Sequence[str]) -> None:
         who = f"user id {os.geteuid()}"
         print(f"hanse: this node runs whatever app the SuperLink sends it, as {who}: {BOUNDS}", flush=True)
     if TABLE.exists():
+        # Flower makes its uvicorn.Config inside the command, so that the application can only be wrapped there
         made = uvicorn.Config.__init__
 
         def init(self: uvicorn.Config, app: Any, *given: Any, **named: Any) -> None:
+            """Make the configuration with the gate around its application."""
             # without uvicorn's own reading of X-Forwarded-For, with which anybody could name another connection
             made(self, UserGate(app, SERVED[name]), *given, **{**named, "proxy_headers": False})
 
@@ -131,7 +170,19 @@ def nginx() -> str | None:
 
 
 def split(address: str, field: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT``. Raises UserError, which names the ``field``."""
+    """Return host and port of ``HOST:PORT``.
+
+    Args:
+        address: such as ``0.0.0.0:9092``, or ``[::]:9092`` for IPv6.
+        field: the option that it was given by, for the message.
+
+    Raises:
+        UserError: it has another form.
+
+    Example:
+        >>> split("0.0.0.0:9092", "--listen")
+        ('0.0.0.0', 9092)
+    """
     host, _, port = address.rpartition(":")
     if not re.fullmatch(r"[\w.-]+|\[[0-9a-fA-F:.]+\]", host) or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise UserError(f"{field}: {address!r}: must be HOST:PORT, such as 0.0.0.0:9092")
@@ -139,11 +190,19 @@ def split(address: str, field: str) -> tuple[str, int]:
 
 
 def configure(folder: Path, listen: str, superlink: str, nodes: int = 0) -> list[str]:
-    """Write ``nginx.conf`` into ``folder`` for a proxy at ``listen`` before ``superlink`` (both HOST:PORT), which as
-    many as ``nodes`` reach from one address; return the command that runs it. Certificates are in ``../certs``:
-    ``outside.crt``, ``outside.key`` to show, ``ca.crt`` for the SuperLink's.
+    """Write the proxy's configuration and return the command that runs it.
 
-    Raises UserError if nginx is not installed.
+    The proxy shows ``../certs/outside.crt`` (with ``outside.key``), and checks the SuperLink's certificate against
+    ``../certs/ca.crt``.
+
+    Args:
+        folder: gets ``nginx.conf``, and is where nginx keeps its own files.
+        listen: ``HOST:PORT`` where nodes of other machines connect.
+        superlink: ``HOST:PORT`` of the SuperLink.
+        nodes: how many nodes may connect from one address; it gets eight connections for each, at least 256.
+
+    Raises:
+        UserError: nginx is not installed, or ``listen`` has another form.
     """
     from jinja2 import StrictUndefined, Template
 
@@ -160,11 +219,22 @@ def configure(folder: Path, listen: str, superlink: str, nodes: int = 0) -> list
 
 
 def wait_for(url: str, status: int, alive: Callable[[], bool], patience_s: float = 120.0) -> str | None:
-    """Wait until a server answers at ``url``. Return None if it does with ``status``, else what is wrong."""
+    """Wait until a server answers.
+
+    Args:
+        url: what is asked for.
+        status: the status code that a sound server answers with.
+        alive: says whether the server's process is running; once it is not, nothing is waited for.
+        patience_s: seconds to wait.
+
+    Returns:
+        None if it answers with ``status``, else what is wrong.
+    """
     from httpx import Client, TransportError
 
     end = time.monotonic() + patience_s
-    with Client(verify=False, trust_env=False, timeout=5) as client:  # nothing is told to whoever answers
+    # the certificate is not checked: nothing secret is sent, and any answer is only compared with a status code
+    with Client(verify=False, trust_env=False, timeout=5) as client:
         while True:
             try:
                 found = client.get(url).status_code

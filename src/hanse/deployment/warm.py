@@ -1,9 +1,13 @@
-"""A warm keeper: one process that has imported torch and hanse, and forks for each message that a node answers.
+"""A warm process that has imported torch and hanse, and forks for each message that a node answers.
 
 Flower starts a command (``flwr-clientapp``) for every message, and a fresh interpreter spends seconds on imports.
-``link(folder)`` makes a folder with a command of the same name; on a node's ``PATH`` before Flower's it hands its
-arguments to the keeper, which forks and runs Flower's own entry point there. Nothing of Flower is changed; without a
-keeper the command says so and runs Flower's own.
+:func:`link` makes a folder with a command of the same name. If that folder comes first on a node's ``PATH``, Flower
+starts this command instead: a few lines that hand their arguments to the warm process (:func:`keep`), which forks and
+runs Flower's own entry point in the child. Nothing of Flower is changed, and without the warm process the command says
+so and starts Flower's own.
+
+``hanse network up`` sets all of this up. On a machine of its own a node gets it with ``python -m hanse.deployment.warm
+SOCKET`` and the environment variable ``HANSE_WARM=SOCKET``.
 """
 
 from __future__ import annotations
@@ -25,11 +29,12 @@ from pathlib import Path
 from hanse.base.errors import UserError
 
 COMMAND = "flwr-clientapp"
-SOCKET = "HANSE_WARM"  # the environment variable that names the keeper's socket
-# the last one is what torch imports, for a second and more, when its first optimiser is made
+SOCKET = "HANSE_WARM"  # the environment variable with the path of the warm process's socket
+# what is imported beforehand; torch imports the last one, for a second or more, when its first optimiser is made
 READY = ("hanse.flower", "hanse.runs.setup", "sklearn.datasets", "flwr.supernode.cli", "torch", "torch._dynamo")
 
-# runs without site packages: it starts in some ten milliseconds
+# The command on the node's PATH. Python's options -S (no site packages) and -E (no variables of Python) make it start
+# within some ten milliseconds.
 _LINK = """#!{python} -SE
 import json, os, socket, sys
 body = json.dumps({{"argv": sys.argv, "cwd": os.getcwd(), "env": dict(os.environ)}}).encode()
@@ -46,7 +51,11 @@ except (KeyError, OSError) as wrong:
 
 
 def link(folder: Path) -> Path:
-    """Make ``folder`` with the command that asks the keeper; return it. Raises UserError if Flower is not installed."""
+    """Make ``folder`` with the command that asks the warm process, and return it.
+
+    Raises:
+        UserError: Flower is not installed.
+    """
     beside = Path(sys.executable).parent / COMMAND
     real = str(beside) if beside.exists() else shutil.which(COMMAND)
     if real is None:
@@ -59,23 +68,28 @@ def link(folder: Path) -> Path:
 
 
 def keep(path: Path, parent: int | None = None, imports: Sequence[str] = ()) -> None:
-    """Serve the socket ``path`` until this process is stopped (or, with ``parent``, until that process is gone).
+    """Serve calls at a Unix socket until this process is stopped.
 
-    ``imports`` are modules to have ready beside hanse's own. What they load, all messages share.
+    Args:
+        path: the socket, which only this user can open. Its path must be short, at most about a hundred characters.
+        parent: a process id; the process also ends once that process is no longer its parent.
+        imports: further modules to import. Whatever they load at import is shared by all messages.
     """
     atexit.register(_leave, os.getpid())  # before all imports' own, so that it comes last
     for name in (*READY, *imports):
         importlib.import_module(name)
     [entry] = entry_points(group="console_scripts", name=COMMAND)
     run = entry.load()
-    gc.freeze()
+    gc.freeze()  # the collector leaves what is loaded alone, so that forks go on sharing its memory
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as server:
+        # nobody else may hand this process a command
         before = os.umask(0o177)
         server.bind(str(path))
         os.umask(before)
         server.listen(64)
+        # so that it looks now and then whether its parent is there
         server.settimeout(1.0)
         while parent is None or os.getppid() == parent:
             try:
@@ -89,6 +103,7 @@ def keep(path: Path, parent: int | None = None, imports: Sequence[str] = ()) -> 
                 except (OSError, ValueError) as wrong:
                     print(f"warm keeper: a call that cannot be read: {wrong}", file=sys.stderr, flush=True)
                     continue
+                # the child becomes the command; this process waits for the next call
                 if os.fork() == 0:
                     server.close()
                     _become(order, handles)
@@ -108,6 +123,7 @@ def _leave(keeper: int) -> None:
 
 
 def _read(caller: socket.socket) -> tuple[dict[str, object], list[int]]:
+    """Return a call, and the caller's standard output and error as file descriptors. Acknowledge the call."""
     _, handles, _, _ = socket.recv_fds(caller, 1, 2)
     with caller.makefile("rb") as lines:
         body = lines.readline()

@@ -1,4 +1,12 @@
-"""The page's addresses. Everything that is asked for has passed the gate first (:mod:`hanse.web.gate`)."""
+"""The addresses of the live page, as a FastAPI application.
+
+``hanse serve`` makes a :class:`Page`, which holds the runs that are shown and who may see them, and serves
+:func:`make_app`. Every request passes :class:`hanse.web.gate.RequestGate` before anything here answers it: the gate has
+found the holder of the key by then and refused what this key may not ask for.
+
+An operator sees the list of runs (``/``) and each run live (``/run/ID``, fed by the stream ``/run/ID/events``). A
+participant sees a list of its statements (``/``) and each of them (``/statement/ID/CLIENT``).
+"""
 
 from __future__ import annotations
 
@@ -27,22 +35,31 @@ from hanse.web.pages import page
 from hanse.web.runs import ListedRun, find_runs, summary
 from hanse.web.statements import NoStatementError, Statements
 
-STREAMS = 100  # open at once
-STREAMS_EACH = 12  # by one holder of a key
-FORM = 4096  # bytes of a login form
-AGAIN_S = 2.0  # before the folder is searched for runs again
+STREAMS = 100  # live pages open at once
+STREAMS_EACH = 12  # of these for one holder of a key
+FORM = 4096  # the most bytes of a login form
+AGAIN_S = 2.0  # seconds before the folder is searched for runs again
 _KEPT = {"Cache-Control": "private, max-age=86400"}  # the drawing library is large and stays the same
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+# read once, by name: no path that somebody asks for is ever looked up on disk
 _STATIC = {f.name: f.read_bytes() for f in files("hanse.web").joinpath("static").iterdir() if f.is_file()}
 
 
 @dataclass(eq=False)
 class Page:
-    """What the page shows and to whom: the runs in ``root``; with a file of keys in ``sessions`` to their holders only.
+    """What the page shows, and to whom.
 
-    ``cookie`` names the session's cookie, ``secure`` says that the page is served by TLS, ``hosts`` are the names that
-    it answers to (None: any), ``ledger_url`` is where the runs' books are if not in their directories, ``stopping``
-    says that the server ends.
+    Attributes:
+        root: the folder with the runs, or one run directory.
+        sessions: who holds a key and who is logged in. Without a file of keys everybody is an operator.
+        hosts: the host names that the page answers to; None: any.
+        cookie: the name of the session's cookie.
+        secure: whether the page is served by TLS, so that cookies may travel only so.
+        ledger_url: where the runs' books are, if not in their directories.
+        stopping: says whether the server is going down.
+        hub: follows the runs that somebody watches.
+        statements: makes participants' statements.
+        streams: how many streams are open, by the id of the key.
     """
 
     root: Path
@@ -63,7 +80,7 @@ class Page:
         self.statements = Statements(self.ledger_url)
 
     async def runs(self) -> dict[str, ListedRun]:
-        """Return the runs in the folder, as of the last two seconds."""
+        """Return the runs in the folder by their ids, as they were at most two seconds ago."""
         if time.monotonic() - self._searched >= AGAIN_S:
             self._runs = await asyncio.to_thread(find_runs, self.root)
             self._searched = time.monotonic()
@@ -71,7 +88,11 @@ class Page:
 
 
 def make_app(shown: Page) -> RequestGate:
-    """Return the application, behind its gate."""
+    """Return the application behind its gate, for an ASGI server.
+
+    Args:
+        shown: what the page shows.
+    """
     # begun now: whoever opens the first page need not wait for it
     maker = ThreadPoolExecutor(1)
     library = maker.submit(script)
@@ -85,6 +106,7 @@ def make_app(shown: Page) -> RequestGate:
 
     @app.get("/static/{name}")
     async def static(name: str) -> Response:
+        """Return a script, style sheet or picture of the page."""
         if name == "vega.js":
             text = await asyncio.wrap_future(library)
             return Response(text, media_type=_TYPES[".js"], headers=_KEPT)
@@ -96,25 +118,30 @@ def make_app(shown: Page) -> RequestGate:
 
 
 def _words(shown: Page, request: Request) -> dict[str, Any]:
+    """Return what every template needs: who asks, and whether there are keys."""
     return {"who": _key(request), "keys": shown.sessions.file is not None}
 
 
 def _key(request: Request) -> Key:
+    """Return the holder of the key that the gate has found."""
     key = request.state.key
     assert isinstance(key, Key)  # the gate lets nobody else through
     return key
 
 
 def _login(app: FastAPI, shown: Page, gate: RequestGate) -> None:
-    """Logging in and out."""
+    """Add logging in and out."""
 
     @app.get("/login")
     async def login_form(request: Request) -> Response:
+        """Show the form, or the start page to those who are logged in."""
         return RedirectResponse("/", 303) if request.state.key is not None else page("login", wrong=None)
 
     @app.post("/login")
     async def login(request: Request) -> Response:
+        """Open a session for the holder of a key, or show the form again."""
         body = b""
+        # read piece by piece, so that nobody fills the memory with a form that never ends
         async for chunk in request.stream():
             body += chunk
             if len(body) > FORM:
@@ -130,6 +157,7 @@ def _login(app: FastAPI, shown: Page, gate: RequestGate) -> None:
             headers = {"Retry-After": wrong.headers["Retry-After"]} if wrong.status_code == 429 else None
             return page("login", wrong.status_code, headers, wrong=words[wrong.status_code])
         answer = RedirectResponse("/", 303)
+        # scripts cannot read the cookie, and requests that other sites cause do not carry it
         answer.set_cookie(
             shown.cookie, shown.sessions.open_session(key), SESSION_S, path="/", secure=shown.secure, httponly=True,
             samesite="strict",
@@ -138,6 +166,7 @@ def _login(app: FastAPI, shown: Page, gate: RequestGate) -> None:
 
     @app.post("/logout")
     async def logout(request: Request) -> Response:
+        """Close the session."""
         shown.sessions.close_session(request.cookies.get(shown.cookie, ""))
         answer = RedirectResponse("/login", 303)
         answer.delete_cookie(shown.cookie, path="/", secure=shown.secure, httponly=True, samesite="strict")
@@ -145,29 +174,34 @@ def _login(app: FastAPI, shown: Page, gate: RequestGate) -> None:
 
 
 def _runs(app: FastAPI, shown: Page) -> None:
-    """What an operator sees: the runs, and each of them live. A participant's start page is here too."""
+    """Add the pages of runs: the list, each run live, and a participant's start page."""
 
     @app.get("/")
     async def start(request: Request) -> Response:
+        """Show a participant its statements; show an operator the runs, or the run if there is only one."""
         key, runs = _key(request), await shown.runs()
         if key.role != "operator":
             mine = [f for f in runs.values() if key.run in (None, f.name)]
             lines = await asyncio.to_thread(_summaries, mine)
+            # statements that there can be: of runs with a finished round and with so many clients
             lines = [line for line in lines if line["rounds"] and (line["clients"] or 1 << 60) > (key.client or 0)]
             return page("home", runs=lines, **_words(shown, request))
         if len(runs) == 1:
             return RedirectResponse(f"/run/{next(iter(runs))}", 303)
         lines = await asyncio.to_thread(_summaries, list(runs.values()))
+        # what is going on comes first
         lines.sort(key=lambda line: (line["state"] not in ("running", "waiting"), line["name"]))
         return page("runs", runs=lines, root=str(shown.root.resolve()), **_words(shown, request))
 
     @app.get("/runs.json")
     async def listed() -> Response:
+        """Return the list of runs as JSON."""
         runs = await shown.runs()
         return JSONResponse(await asyncio.to_thread(_summaries, list(runs.values())))
 
     @app.get("/run/{id_}")
     async def live(request: Request, id_: str) -> Response:
+        """Show a run; the page then listens to its events."""
         runs = await shown.runs()
         if id_ not in runs:
             return _gone(shown, request)
@@ -176,13 +210,16 @@ def _runs(app: FastAPI, shown: Page) -> None:
 
     @app.get("/run/{id_}/events")
     async def events(request: Request, id_: str) -> Response:
+        """Return the stream of a run's messages (:meth:`hanse.web.hub.Hub.watch`)."""
         key, runs = _key(request), await shown.runs()
         if id_ not in runs:
             return _gone(shown, request)
+        # without keys all share one empty id, which may hold more of them
         if shown.streams.total() >= STREAMS or shown.streams[key.id] >= STREAMS_EACH * (8 if not key.id else 1):
             return refuse(request, key, 503, "too many live pages are open", 10.0)
 
         async def stream() -> AsyncIterator[str]:
+            """Yield the messages, and count the stream while it is open."""
             shown.streams[key.id] += 1
             try:
                 async for event in shown.hub.watch(runs[id_], lambda: _still(shown, request)):
@@ -190,11 +227,12 @@ def _runs(app: FastAPI, shown: Page) -> None:
             finally:
                 shown.streams[key.id] -= 1
 
+        # the header keeps nginx from holding events back
         return StreamingResponse(stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
 def _still(shown: Page, request: Request) -> bool:
-    """Say whether whoever asked may go on: the key is in the file, and the session was not closed."""
+    """Say whether a stream may go on: the key is still in the file, and the session was not closed."""
     sessions, session = shown.sessions, request.cookies.get(shown.cookie)
     if sessions.file is None or "authorization" in request.headers:
         return sessions.still(_key(request))
@@ -202,27 +240,32 @@ def _still(shown: Page, request: Request) -> bool:
 
 
 def _statements(app: FastAPI, shown: Page) -> None:
-    """A participant's statement, for the operator and for that participant."""
+    """Add participants' statements, which the operator may see too."""
 
     @app.get("/statement/{id_}/{client}")
     async def as_page(request: Request, id_: str, client: str) -> Response:
+        """Show a statement as a page."""
         return await _statement(shown, request, id_, client, "html")
 
     @app.get("/statement/{id_}/{client}/json")
     async def as_json(request: Request, id_: str, client: str) -> Response:
+        """Return a statement as JSON."""
         return await _statement(shown, request, id_, client, "json")
 
 
 async def _statement(shown: Page, request: Request, id_: str, client: str, form: str) -> Response:
+    """Return a client's statement of a run in the ``form`` "html" or "json", or a page that says why there is none."""
     key, found = _key(request), (await shown.runs()).get(id_)
     number = int(client) if client.isascii() and client.isdecimal() and len(client) < 10 else -1
     if key.role != "operator" and (found is None or not key.sees(found.name, number)):
-        return refused_page(request, key, 403, "another's statement")  # the same answer whether or not it exists
+        # the same answer whether or not it exists
+        return refused_page(request, key, 403, "a statement of another client")
     if found is None or number < 0:
         return _gone(shown, request)
     try:
         text = await shown.statements.get(found, number, form)
     except NoStatementError as why:
+        # only the operator reads why: the reason may speak of other participants
         said = (
             str(why)
             if key.role == "operator"
@@ -231,15 +274,18 @@ async def _statement(shown: Page, request: Request, id_: str, client: str, form:
         return page("message", 404, title="There is no statement", text=said, **_words(shown, request))
     if form == "json":
         return Response(text, media_type="application/json")
+    # a statement carries its styles and script with it, which the page's own policy would not allow
     policy = f"{STATEMENT_POLICY}; frame-ancestors 'none'"
     return Response(text, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": policy})
 
 
 def _gone(shown: Page, request: Request) -> Response:
+    """Return the page for a run that is not there."""
     text = "There is no such run here. It may have been moved or deleted."
     return page("message", 404, title="Not found", text=text, **_words(shown, request))
 
 
 def _summaries(found: list[ListedRun]) -> list[dict[str, Any]]:
+    """Return a line about each run."""
     now = time.time()
     return [summary(one, now) for one in found]

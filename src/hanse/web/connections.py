@@ -1,9 +1,10 @@
 """How many connections the page holds, and how long each may take to ask something.
 
-uvicorn waits for ever for the rest of a request's headers and counts connections only once a request is whole, so a
-few hundred that never say anything would shut everybody else out. Here every connection is counted when it is made; one
-that has no request under way is *waiting*, for so long and no longer, and it is the oldest waiting one that makes room
-for a new one. Whoever asks something is served and not closed for another's sake.
+uvicorn waits forever for the rest of a request's headers, and it counts connections only once a request is whole. A few
+hundred connections that never say anything would therefore shut everybody else out. :class:`Connections` counts every
+connection when it is made. One without a request under way is *waiting*: it may wait for a bounded time, and the one
+that has waited longest makes room for a new one. A connection whose request is being served is never closed for the
+sake of another.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ Make = Callable[..., asyncio.Protocol]
 
 @dataclass(eq=False)
 class Connections:
-    """All connections of a page: at most ``total`` of them, ``each`` from one address (IPv6: one /64), and ``wait_s``
-    seconds for a request's headers and form.
+    """All connections of a page.
 
-    :meth:`protocol` goes into uvicorn's ``http``, :meth:`app` around the application.
+    Give :meth:`protocol` to uvicorn as ``http``, and put :meth:`app` around the application.
+
+    Attributes:
+        total: the most connections at once.
+        each: the most from one address; an IPv6 network /64 counts as one.
+        wait_s: seconds that a connection may take for a request's headers and form.
     """
 
     total: int = 400
@@ -34,13 +39,20 @@ class Connections:
     _open: dict[tuple[str, int], _Connection] = field(default_factory=dict)  # in order of when they began to wait
 
     def protocol(self, inner: Make) -> Make:
-        """Return what makes a connection's protocol, around uvicorn's ``inner``."""
+        """Return a function that makes a connection's protocol.
+
+        Args:
+            inner: uvicorn's own protocol class, which does all the work.
+        """
         return lambda *given, **named: _Connection(self, inner(*given, **named))
 
     def app(self, app: ASGIApp) -> ASGIApp:
-        """Return an application that tells its connection when a request is whole, and when it has been answered."""
+        """Return the application ``app``, which also tells a connection when a request of its is whole and when it is
+        answered.
+        """
 
         async def told(scope: Scope, receive: Receive, send: Send) -> None:
+            """Answer one request."""
             peer = scope.get("client")
             connection = self._open.get(tuple(peer)) if peer else None
             if connection is None or scope["type"] != "http":
@@ -50,12 +62,14 @@ class Connections:
             whole = False
 
             def is_whole() -> None:
+                """Tell the connection, once, that the whole request is here."""
                 nonlocal whole
                 if not whole:
                     whole = True
                     connection.begin()
 
             async def received() -> Message:
+                """Pass on a piece of the request's body, and notice the last one."""
                 message = await receive()
                 if not message.get("more_body", False):
                     is_whole()
@@ -71,7 +85,7 @@ class Connections:
         return told
 
     def admit(self, new: _Connection) -> bool:
-        """Count a new connection, if need be in the place of one that waits; False: there is no room."""
+        """Count a new connection, if need be in the place of one that is waiting; return False if there is no room."""
         same = [c for c in self._open.values() if c.address == new.address]
         for held, most in ((same, self.each), (list(self._open.values()), self.total)):
             if len(held) >= most:
@@ -83,26 +97,34 @@ class Connections:
         return True
 
     def again(self, connection: _Connection) -> None:
-        """Put a connection that waits from now on behind the others."""
+        """Note that a connection begins to wait: the others have waited longer."""
         if self._open.pop(connection.peer, None) is not None:
             self._open[connection.peer] = connection
 
     def forget(self, connection: _Connection) -> None:
-        """Count a connection no longer."""
+        """Stop counting a connection."""
         if self._open.get(connection.peer) is connection:
             del self._open[connection.peer]
 
 
 class _Connection(asyncio.Protocol):
-    """One connection around uvicorn's protocol ``inner``, to which it hands everything on. ``timer`` runs while it
-    waits, ``busy`` counts the requests that are being answered (a next one may come before the last one's end).
+    """One connection: it hands everything on to uvicorn's protocol, and keeps time while nothing is asked.
+
+    Attributes:
+        page: all connections, of which it is one.
+        inner: uvicorn's protocol.
+        busy: how many of its requests are being answered; the next one may come before the last one's end.
+        peer: the address and port of the other side.
+        address: what counts as one address (:func:`_network`).
+        timer: closes the connection; None while a request is under way.
+        transport: the connection itself; None: it was not admitted, or is lost.
     """
 
     def __init__(self, page: Connections, inner: asyncio.Protocol) -> None:
         self.page, self.inner, self.busy = page, inner, 0
         self.peer, self.address = ("", 0), ""
         self.timer: asyncio.TimerHandle | None = None
-        self.transport: asyncio.Transport | None = None  # None: not admitted, or lost
+        self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: Any) -> None:
         peer = transport.get_extra_info("peername") or ("", id(self))
@@ -138,12 +160,14 @@ class _Connection(asyncio.Protocol):
             self.inner.resume_writing()
 
     def begin(self) -> None:
-        """Let it take its time: a whole request is here."""
+        """Stop the clock: a whole request is here, and its answer may take its time."""
         self.busy += 1
         self._stop()
 
     def end(self, whole: bool) -> None:
-        """A request (``whole`` or given up before) was answered: wait for the next one."""
+        """Note that a request was answered, or given up before it was ``whole``; wait for the next one if none is under
+        way.
+        """
         self.busy -= whole
         if not self.busy:
             self._wait()
@@ -156,18 +180,21 @@ class _Connection(asyncio.Protocol):
             self.transport.abort()
 
     def _wait(self) -> None:
+        """Start the clock anew."""
         self._stop()
         if self.transport is not None:
             self.timer = asyncio.get_running_loop().call_later(self.page.wait_s, self.drop)
             self.page.again(self)
 
     def _stop(self) -> None:
+        """Stop the clock."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
 
 def _has_body(scope: Scope) -> bool:
+    """Say whether a request announces a body; its headers alone are not the whole request then."""
     return any(
         name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
         for name, value in scope["headers"]
@@ -175,7 +202,7 @@ def _has_body(scope: Scope) -> bool:
 
 
 def _network(host: str) -> str:
-    """Return what counts as one asker: an IPv4 address, or an IPv6 network of one customer."""
+    """Return what counts as one asker: an IPv4 address, or the IPv6 network /64 that one customer usually has."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

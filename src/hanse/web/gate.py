@@ -1,5 +1,8 @@
-"""What every request passes before anything answers it: host, rate, key, the rule of addresses; and what every answer
-carries. In ASGI itself, so that no address can be added that does not pass here.
+"""The gate that every request passes before anything answers it, and that gives every answer its security headers.
+
+:class:`RequestGate` checks the host name, the rate, the key or session, and whether this key may ask for this address.
+It is written in ASGI itself and stands in front of the whole application, so that no address can be added that does not
+pass it. :func:`refuse` and :func:`refused_page` make the refusals, which are all logged under "hanse.web".
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from hanse.web.pages import page
 
 log = logging.getLogger("hanse.web")
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})  # the host names of this machine itself
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -39,18 +42,21 @@ _HEADERS = {
 
 
 def asker(scope: Scope) -> str:
-    """Return the address that a request comes from."""
+    """Return the address that a request comes from; "?" if it is not known."""
     client = scope.get("client")
     return str(client[0]) if client else "?"
 
 
 @dataclass
 class Limit:
-    """A bucket of tokens for each asker, so that nobody asks too often (neither Starlette nor uvicorn bounds that).
+    """A bound on how often each asker may ask: a token bucket each. Neither Starlette nor uvicorn has one.
 
-    ``burst`` requests at once, then ``per_second`` of them; of the ``most`` askers that were heard last.
-
-    Forgetting the others bounds the memory; who is forgotten starts again with a full bucket, as after a pause.
+    Attributes:
+        burst: requests that may come at once.
+        per_second: requests a second after that.
+        most: how many askers are remembered, those that were heard last. An asker that was forgotten starts with a full
+            bucket, as after a pause; forgetting bounds the memory.
+        clock: returns the time in seconds; tests give another one.
     """
 
     burst: float
@@ -60,7 +66,14 @@ class Limit:
     _buckets: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)  # left, when
 
     def take(self, asker: str) -> float:
-        """Take one request from the asker's bucket if there is one, and return 0; else the seconds until there is."""
+        """Take one request from an asker's bucket and return 0; if it is empty, return the seconds until there is one
+        again.
+
+        Example:
+            >>> limit = Limit(burst=2, per_second=0.5, clock=lambda: 0.0)
+            >>> [limit.take("192.0.2.7") for _ in range(3)]
+            [0.0, 0.0, 2.0]
+        """
         left, when = self._buckets.get(asker, (self.burst, self.clock()))
         left = min(self.burst, left + (self.clock() - when) * self.per_second)
         if left < 1:
@@ -74,8 +87,18 @@ class Limit:
 
 @dataclass(eq=False)
 class RequestGate:
-    """The gate in front of ``app``. ``hosts``: the names under which the page may be asked for, None for any (a page
-    without keys answers to loopback's names alone, so that no other site can point its own name here).
+    """The gate in front of an ASGI application.
+
+    Attributes:
+        app: the application.
+        sessions: who holds a key and who is logged in.
+        cookie: the name of the session's cookie.
+        hosts: the host names under which the page may be asked for; None: any. A page without keys answers to this
+            machine's own names alone, so that no other site can point its name here and read it through a visitor's
+            browser.
+        secure: whether the page is served by TLS.
+        requests: the bound on all requests of an asker.
+        failures: the bound on an asker's wrong keys: five, then one in twelve seconds.
     """
 
     app: ASGIApp
@@ -87,7 +110,7 @@ class RequestGate:
     failures: Limit = field(default_factory=lambda: Limit(burst=5, per_second=1 / 12))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or answer it."""
+        """Pass a request on to the application, or refuse it. Either answer gets the security headers."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -96,6 +119,7 @@ class RequestGate:
             return
 
         async def with_headers(message: Message) -> None:
+            """Pass a part of the answer on; a header that the application has set itself stays."""
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
@@ -108,7 +132,9 @@ class RequestGate:
         await (self.app if answer is None else answer)(scope, receive, with_headers)
 
     def _check(self, scope: Scope) -> Response | None:
-        """Return the answer to a request that may not pass; None, and its key in the scope, for one that may."""
+        """Return the refusal of a request that may not pass. For one that may, return None and leave its key in the
+        scope.
+        """
         request, path = Request(scope), scope["path"]
         key, wrong = self._identify(request)
         # behind a proxy all share one address: a holder is counted by its key, so that no stranger can use up its share
@@ -120,10 +146,11 @@ class RequestGate:
         if request.method not in ("GET", "POST"):
             return refuse(request, None, 405, "only GET and POST")
         if request.method == "POST" and not self._same_origin(request):
-            return refuse(request, None, 403, "a form of another site")
+            return refuse(request, None, 403, "a form sent by another site")
         if wrong:
             return self._wrong(request)
         open_ = path == OPEN[0] or path.startswith(OPEN[1])
+        # a browser is led to the login form, a program gets an error
         if key is None and not open_:
             if path == "/" or "text/html" in request.headers.get("accept", ""):
                 if path != "/":
@@ -136,7 +163,10 @@ class RequestGate:
         return None
 
     def _identify(self, request: Request) -> tuple[Key | None, bool]:
-        """Return who asks, None for nobody, and whether a wrong key was presented."""
+        """Return who asks (None: nobody), and whether a wrong key was presented.
+
+        A key comes in the header "Authorization: Bearer KEY", from programs; a session comes in the cookie.
+        """
         if self.sessions.file is None:
             return ANYBODY, False
         kind, _, said = request.headers.get("authorization", "").partition(" ")
@@ -147,22 +177,26 @@ class RequestGate:
         return (self.sessions.by_session(session) if session else None), False
 
     def present(self, request: Request, said: str) -> tuple[Key | None, Response | None]:
-        """Return the holder of a key that a form presents, or the refusal: wrong, or too many wrong ones before.
+        """Return the holder of a key that was typed into the form; or None and the refusal.
 
-        A right key always passes. A key has 256 random bits: nobody guesses one, so wrong keys are slowed down for what
-        they cost and for the log, not to protect the right ones, and whoever sends them cannot lock a holder out.
+        A right key always passes, however many wrong ones came before. A key has 256 random bits and cannot be guessed.
+        Wrong ones are slowed down for what they cost and for the log, and whoever sends them must not be able to lock
+        out a holder who shares the address.
         """
         key = self.sessions.by_key(said)
         return key, None if key is not None else self._wrong(request)
 
     def _wrong(self, request: Request) -> Response:
+        """Return the refusal of a wrong key."""
         wait = self.failures.take(asker(request.scope))
         if wait:
             return refuse(request, None, 429, "too many wrong keys", wait)
         return refuse(request, None, 401, "wrong key")
 
     def _same_origin(self, request: Request) -> bool:
-        """Say whether a form comes from the page itself; what is no browser names no origin."""
+        """Say whether a form comes from the page itself. A program that is no browser says nothing about that, and
+        passes.
+        """
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return False
         origin = request.headers.get("origin")
@@ -170,6 +204,7 @@ class RequestGate:
 
 
 def _host(headers: Headers) -> str | None:
+    """Return the host name that a request is for; None if the header cannot be read."""
     try:
         return urlsplit(f"//{headers.get('host', '')}").hostname
     except ValueError:
@@ -177,33 +212,35 @@ def _host(headers: Headers) -> str | None:
 
 
 def refuse(request: Request, key: Key | None, status: int, why: str, wait: float = 0.0) -> Response:
-    """Return a refusal, and note it in the log."""
+    """Return a refusal as JSON, and log it.
+
+    Args:
+        request: what was asked.
+        key: who asked; None: nobody.
+        status: the HTTP status code.
+        why: the reason, for the log and the answer.
+        wait: seconds after which it may be tried again; 0: it need not be said.
+    """
     _note(request, key, status, why)
     headers = {"Retry-After": str(max(1, round(wait + 0.5)))} if wait else None
     return JSONResponse({"refused": why}, status, headers)
 
 
 def refused_page(request: Request, key: Key, status: int, why: str) -> Response:
-    """Return a refusal as a page for those who look with a browser, as :func:`refuse` does for others."""
+    """Return a refusal: as a page to a browser, otherwise as :func:`refuse` does."""
     if "text/html" not in request.headers.get("accept", ""):
         return refuse(request, key, status, why)
     _note(request, key, status, why)
-    text = "Your key does not open this page. The attempt was noted."
-    return page("message", status, title="Not for you", text=text, who=key, keys=True)
+    text = "Your key does not give access to this page. The attempt was logged."
+    return page("message", status, title="No access", text=text, who=key, keys=True)
 
 
 def _note(request: Request, key: Key | None, status: int, why: str) -> None:
+    """Log a refusal: what was asked, by whom, and from where."""
     who = "nobody" if key is None else key.role
     if key is not None and key.client is not None:
         who += f" of client {key.client}"
     if key is not None and key.id:
         who += f" (key {key.id})"
-    log.warning(
-        "refused %d %s %.200r to %s from %s: %s",
-        status,
-        request.method,
-        request.url.path,
-        who,
-        asker(request.scope),
-        why,
-    )
+    asked, where = request.url.path, asker(request.scope)
+    log.warning("refused %d %s %.200r to %s from %s: %s", status, request.method, asked, who, where, why)

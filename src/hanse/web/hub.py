@@ -1,4 +1,8 @@
-"""Sends each run's changes to everybody who watches it; a run that nobody watches is not read."""
+"""Sends the changes of each run to everybody who watches it.
+
+A run is read once however many watch it, and not at all while nobody does. :meth:`Hub.watch` is the stream of one
+watcher. All of it happens in one asyncio event loop; only reading the files happens in threads.
+"""
 
 from __future__ import annotations
 
@@ -13,44 +17,67 @@ from hanse.web.runs import ListedRun
 
 log = logging.getLogger("hanse.web")
 
-LOOK_S = 0.2  # between two looks at a run's files
-HELD = 32  # messages that wait for a slow watcher; then it gets everything anew instead
-BEAT_S = 15.0  # a comment in a quiet stream, so that nothing between here and there closes it
+LOOK_S = 0.2  # seconds between two looks at a run's files
+HELD = 32  # messages that wait for a slow watcher; with more it gets everything anew instead
+BEAT_S = 15.0  # seconds of silence before a comment is sent, so that no proxy on the way closes a quiet stream
 
 
 @dataclass(eq=False)
 class _Watcher:
+    """One open stream: the messages that wait for it, and whether it needs everything from the beginning."""
+
     queue: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(HELD))
-    behind: bool = True  # wants everything so far
+    behind: bool = True
 
 
 @dataclass(eq=False)
 class _Followed:
+    """A run that is watched.
+
+    Attributes:
+        run: reads its directory.
+        watchers: the streams that are open.
+        turn: held while a newcomer gets everything so far, so that no change is handed out in between, or twice.
+        alone: held while the files are read. A thread goes on reading when the stream that it reads for is gone.
+        task: reads the files again and again.
+        begun: set once the files were read for the first time.
+        ended: whether nothing is read any more.
+    """
+
     run: LiveRun
     watchers: set[_Watcher] = field(default_factory=set)
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # nothing is handed out while a newcomer gets everything
-    alone: threading.Lock = field(default_factory=threading.Lock)  # a thread goes on when the stream it was for is gone
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    alone: threading.Lock = field(default_factory=threading.Lock)
     task: asyncio.Task[None] | None = None
-    begun: asyncio.Event = field(default_factory=asyncio.Event)  # the files were looked at once
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
     ended: bool = False
 
     def look(self) -> str | None:
+        """Return the message with what is new, as JSON; None if nothing is."""
         with self.alone:
             message = self.run.look()
             return None if message is None else encode(message)
 
     def whole(self) -> str:
+        """Return the message with everything so far, as JSON."""
         with self.alone:
             return encode(self.run.whole())
 
     def close(self) -> None:
+        """Close the run's books."""
         with self.alone:
             self.run.close()
 
 
 @dataclass(eq=False)
 class Hub:
-    """All runs that are being watched. ``stopping`` says that the server ends, so that streams end too."""
+    """All runs that are being watched.
+
+    Attributes:
+        stopping: says whether the server is going down, so that streams end.
+        look_s: seconds between two looks at a run's files.
+        ledger_url: where the runs' books are, if not in their directories.
+    """
 
     stopping: Callable[[], bool] = lambda: False
     look_s: float = LOOK_S
@@ -59,11 +86,16 @@ class Hub:
 
     @property
     def watchers(self) -> int:
-        """How many streams are open."""
+        """The number of open streams."""
         return sum(len(followed.watchers) for followed in self._followed.values())
 
     async def watch(self, found: ListedRun, still: Callable[[], bool] = lambda: True) -> AsyncIterator[str]:
-        """Yield a run's messages as server-sent events, all so far first; it ends when ``still`` holds no longer."""
+        """Yield a run's messages as server-sent events: first everything so far, then what changes.
+
+        Args:
+            found: the run.
+            still: asked again and again; the stream ends once it returns False, for example after a logout.
+        """
         followed = self._follow(found)
         me = _Watcher()
         followed.watchers.add(me)
@@ -80,6 +112,7 @@ class Hub:
                         me.behind = False
                     yield f"data: {message}\n\n"
                 try:
+                    # once a second at least it is looked whether the stream is to end
                     message = await asyncio.wait_for(me.queue.get(), 1.0)
                 except TimeoutError:
                     quiet += 1.0
@@ -94,6 +127,7 @@ class Hub:
             followed.watchers.discard(me)
 
     def _follow(self, found: ListedRun) -> _Followed:
+        """Return a run that is watched; begin to read it if it was not."""
         followed = self._followed.get(found.id)
         if followed is None:
             followed = self._followed[found.id] = _Followed(LiveRun(found.folder, found.name, self.ledger_url))
@@ -101,7 +135,9 @@ class Hub:
         return followed
 
     async def _read(self, id_: str, followed: _Followed) -> None:
-        """Look at a run again and again, until nobody has watched it for a while (a reload is not the end)."""
+        """Read a run's files again and again, and hand out what is new, until nobody has watched for ten seconds. So a
+        page that is reloaded finds everything read already.
+        """
         idle = 0
         try:
             while followed.watchers or idle < 10 / self.look_s:
@@ -112,8 +148,9 @@ class Hub:
                         for watcher in followed.watchers:
                             _hand(watcher, message)
                 followed.begun.set()
+                # more is there than one look could read
                 await asyncio.sleep(self.look_s / 10 if followed.run.behind else self.look_s)
-        except Exception:  # whatever a damaged run directory may cause: its streams end, and say so when they come back
+        except Exception:  # a damaged run directory may cause anything: its streams end, others go on
             log.exception("%r can no longer be followed", followed.run.name)
         finally:
             followed.ended = True
@@ -123,6 +160,7 @@ class Hub:
 
 
 def _hand(watcher: _Watcher, message: str) -> None:
+    """Give a watcher a message. If too many are waiting for it already, it is to get everything anew."""
     if watcher.behind:
         return
     try:

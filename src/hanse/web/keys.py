@@ -1,10 +1,13 @@
 """Keys and sessions: who is asking, and what they may see.
 
-The file of keys holds hashes only; a key itself is shown once, when it is made. It is ``hanse_ID_SECRET`` with 256
-random bits in SECRET, so one pass of SHA-256 is enough: there is nothing to guess that a slow hash would protect.
+``hanse token`` keeps a file of keys with :func:`make_key`, :func:`read_keys` and :func:`write_keys`. The live page
+finds out who asks with :class:`Sessions`, and :func:`may_ask` says which addresses are open to whom.
 
-Sessions are kept here and not in a signed cookie (Starlette's): a key that is taken out of the file, and whoever logs
-out, must end a session at once, which a cookie that is valid by itself does not allow.
+The file holds hashes only; a key itself is shown once, when it is made. It is ``hanse_ID_SECRET`` with 256 random bits
+in SECRET, so that one pass of SHA-256 is enough: a slow hash protects secrets that can be guessed, and this one cannot.
+
+Sessions are kept in memory here, and not in a signed cookie as Starlette's are. A cookie that is valid by itself stays
+so until it expires; here a session ends at once when its holder logs out or its key is taken out of the file.
 """
 
 from __future__ import annotations
@@ -27,13 +30,21 @@ from hanse.base.files import write_whole
 
 ROLES = ("operator", "participant")
 _FORM = re.compile(r"hanse_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
+# an unknown id is compared with this, so that it takes as long as a known one
 _NOBODY = hashlib.sha256(b"nobody's key").hexdigest()
 
 
 @dataclass(frozen=True)
 class Key:
-    """One holder of a key: an operator sees everything; a participant the statement of ``client``, in ``run`` (a run's
-    name as the page shows it) or in every run. ``hash`` is the SHA-256 of the whole key, in hexadecimal digits.
+    """One holder of a key, as the file keeps it.
+
+    Attributes:
+        id: eight hexadecimal digits, which the key itself begins with.
+        role: "operator", who sees everything, or "participant".
+        hash: SHA-256 of the whole key, in hexadecimal digits.
+        client: the client whose statements a participant sees; None for an operator.
+        run: the one run, by its name on the page, in which it sees them; None: every run.
+        made: when the key was made (ISO 8601, UTC).
     """
 
     id: str
@@ -44,14 +55,39 @@ class Key:
     made: str = ""
 
     def sees(self, run: str, client: int) -> bool:
-        """Say whether the holder may see this client's statement of this run."""
+        """Say whether the holder may see the statement of ``client`` in the run of this name.
+
+        Example:
+            >>> _, mine = make_key("participant", client=3)
+            >>> mine.sees("exp", 3), mine.sees("exp", 4)
+            (True, False)
+        """
         if self.role == "operator":
             return True
         return self.client == client and self.run in (None, run)
 
 
 def make_key(role: str, client: int | None = None, run: str | None = None) -> tuple[str, Key]:
-    """Return a new key and what the file keeps of it. Raises UserError where role and client do not fit."""
+    """Return a new key, and what the file keeps of it.
+
+    Args:
+        role: "operator" or "participant".
+        client: the participant's client id; None for an operator.
+        run: the only run that a participant is to see, by its name on the page; None: every run.
+
+    Returns:
+        The secret, to be handed to its holder, and the holder's :class:`Key`.
+
+    Raises:
+        UserError: role, client and run do not fit together.
+
+    Example:
+        >>> secret, holder = make_key("operator")
+        >>> check_key({holder.id: holder}, secret) == holder
+        True
+        >>> check_key({holder.id: holder}, secret[:-1] + "?") is None
+        True
+    """
     if role not in ROLES:
         raise UserError(f"--role: '{role}': must be operator or participant")
     if (role == "participant") != (client is not None):
@@ -67,7 +103,12 @@ def make_key(role: str, client: int | None = None, run: str | None = None) -> tu
 
 
 def check_key(keys: Mapping[str, Key], said: str) -> Key | None:
-    """Return the holder of a key, or None. Takes as long for a wrong secret as for a right one."""
+    """Return the holder of a key, or None if it is nobody's. It takes as long for a wrong secret as for a right one.
+
+    Args:
+        keys: the holders by id.
+        said: what was presented as a key; untrusted input.
+    """
     form = _FORM.fullmatch(said)
     key = keys.get(form[1]) if form else None
     right = hmac.compare_digest(_hash(said), key.hash if key is not None else _NOBODY)
@@ -75,7 +116,11 @@ def check_key(keys: Mapping[str, Key], said: str) -> Key | None:
 
 
 def read_keys(file: Path) -> dict[str, Key]:
-    """Return the keys of a file by their ids. Raises UserError if it is not there or is not a file of keys."""
+    """Return the keys in a file by their ids.
+
+    Raises:
+        UserError: the file is not there, cannot be read, or is no file of keys.
+    """
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
         keys = [Key(**fields) for fields in stored["keys"]]
@@ -88,6 +133,7 @@ def read_keys(file: Path) -> dict[str, Key]:
     for key in keys:
         whole = all(isinstance(text, str) for text in (key.id, key.hash, key.made))
         named = key.run is None or isinstance(key.run, str)
+        # a bool is an int, so that the type is compared
         fits = key.role == "operator" if key.client is None else key.role == "participant" and type(key.client) is int
         if not (whole and named and fits and re.fullmatch(r"[0-9a-f]{64}", key.hash)):
             raise UserError(f"{file}: key {str(key.id)[:20]!r}: is damaged; revoke it and make a new one")
@@ -95,7 +141,11 @@ def read_keys(file: Path) -> dict[str, Key]:
 
 
 def write_keys(file: Path, keys: Sequence[Key]) -> None:
-    """Write the file in one step, readable by its owner alone. Raises UserError if it cannot be written."""
+    """Write the file in one step, readable by its owner alone.
+
+    Raises:
+        UserError: it cannot be written.
+    """
     text = json.dumps({"keys": [asdict(key) for key in keys]}, indent=1) + "\n"
     try:
         write_whole(file, text, private=True)
@@ -104,6 +154,7 @@ def write_keys(file: Path, keys: Sequence[Key]) -> None:
 
 
 def _hash(said: str) -> str:
+    """Return the SHA-256 of a text in hexadecimal digits. Any text has one, also one that UTF-8 cannot encode."""
     return hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()
 
 
@@ -112,15 +163,17 @@ def _hash(said: str) -> str:
 
 log = logging.getLogger("hanse.web")
 
-SESSION_S = 12 * 3600
-SESSIONS = 10_000
-OPEN = ("/login", "/static/")  # what is shown to those who have not said who they are
+SESSION_S = 12 * 3600  # seconds that a session lasts
+SESSIONS = 10_000  # the most that are open; the oldest one ends for a new one
+OPEN = ("/login", "/static/")  # what is shown to those who have not logged in
 ANYBODY = Key("", "operator", "")  # without keys, whoever reaches the page is its operator
 
 
 def may_ask(key: Key, path: str) -> bool:
-    """Say whether this holder may ask for this path. A participant: its home, its statements, and to leave; which
-    statements are its own is asked again where they are made.
+    """Say whether the holder of a key may ask for an address.
+
+    An operator may ask for all of them; a participant for its start page, for statements, and to log out. Which
+    statements are its own is checked where they are made.
     """
     if key.role == "operator":
         return True
@@ -129,9 +182,13 @@ def may_ask(key: Key, path: str) -> bool:
 
 @dataclass
 class Sessions:
-    """The keys of a file, read again when it changes, and the sessions of those who logged in with one.
+    """The keys of a file, and the sessions of those who logged in with one.
 
-    Without a ``file`` nobody is asked for a key. A key that was taken out of the file ends its sessions at once.
+    The file is read again whenever it changes, so that a key that was taken out of it ends its sessions at once.
+
+    Attributes:
+        file: the file of keys; None: nobody is asked for a key.
+        clock: returns the time in seconds; tests give another one.
     """
 
     file: Path | None
@@ -151,7 +208,7 @@ class Sessions:
         return check_key(self._current(), said)
 
     def by_session(self, said: str) -> Key | None:
-        """Return who opened this session, or None: unknown, too old, or its key is no longer in the file."""
+        """Return who opened this session; None if it is unknown or too old, or its key is no longer in the file."""
         found = self._open.get(_hash(said))
         if found is None:
             return None
@@ -162,7 +219,7 @@ class Sessions:
         return key
 
     def open_session(self, key: Key) -> str:
-        """Return the secret of a new session; only its hash is kept."""
+        """Return the secret of a new session for the holder of ``key``. Only its hash is kept."""
         secret = secrets.token_urlsafe(32)
         self._open[_hash(secret)] = (key, self.clock())
         while len(self._open) > SESSIONS:
@@ -170,18 +227,20 @@ class Sessions:
         return secret
 
     def close_session(self, said: str) -> None:
-        """End a session."""
+        """End the session with this secret, if there is one."""
         self._open.pop(_hash(said), None)
 
     def still(self, key: Key) -> bool:
-        """Say whether a holder who was let in may stay."""
+        """Say whether a holder who was let in may stay: the key is in the file, unchanged."""
         return self.file is None or self._current().get(key.id) == key
 
     def _current(self) -> dict[str, Key]:
+        """Return the keys as the file has them now. If it cannot be read, nobody holds a key."""
         if self.file is None:
             return {}
         try:
             status = self.file.stat()
+            # the inode too: a file may be replaced by one of the same size within the clock's resolution
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             if stamp != self._stamp:
                 self._keys, self._stamp = read_keys(self.file), stamp

@@ -1,4 +1,13 @@
-"""One run as the live page shows it, gathered from its directory while it grows; nothing of the run knows of this."""
+"""One run as the live page shows it, gathered from its directory while it grows.
+
+:class:`LiveRun` follows the files of a run and makes messages of what is new, for :class:`hanse.web.hub.Hub`. It keeps
+a bounded state: a series of points for each metric (:class:`SparseSeries`), sums for each client
+(:class:`Contributors`), and sums of the books (:class:`LiveBooks`). :func:`progress_of` says how far a run is, also for
+the list of runs.
+
+The run itself knows nothing of being watched. Its directory may be a stranger's: texts are cut to a bounded length,
+numbers are checked, and nothing that it names is imported.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +35,28 @@ from hanse.ledger.totals import Totals
 from hanse.runs.names import MEMBERS, read_members
 from hanse.runs.record import METRICS, SEATS, LineTail, Seat, is_number, is_under_way
 
-MOST_POINTS = 1024  # points; more than a screen can show
+MOST_POINTS = 1024  # points of a series; more than a screen can show
 
 
 @dataclass
 class SparseSeries:
-    """At most ``most`` of the observations, evenly spread, and the last one.
+    """Evenly spread observations of a series, at most ``most`` of them, and the last one.
 
-    Every ``stride``-th observation is kept; when they become too many, every second is dropped and the stride doubles.
-    So what is shown are observations as they were made, never averages. The page's script does the same.
+    Every ``stride``-th observation is kept. When they become too many, every second one is dropped and the stride
+    doubles. So what is shown was observed as it is and is never an average. The page's script goes on in the same way.
+
+    Attributes:
+        most: how many observations are kept.
+        stride: how many observations there are for each one that is kept.
+        seen: how many observations there were.
+        last: the last observation, ``(x, y)``.
+
+    Example:
+        >>> series = SparseSeries(most=4)
+        >>> for round in range(10):
+        ...     series.add(round, round / 10)
+        >>> series.points(), series.stride
+        ([(0, 0.0), (4, 0.4), (8, 0.8), (9, 0.9)], 4)
     """
 
     most: int = MOST_POINTS
@@ -45,11 +67,12 @@ class SparseSeries:
     _y: array[float] = field(default_factory=lambda: array("d"))
 
     def add(self, x: int, y: float) -> None:
-        """Add the observation ``y`` of round ``x``."""
+        """Add the observation ``y`` of round ``x``; rounds come in ascending order."""
         if self.seen % self.stride == 0:
             if len(self._x) == self.most:
                 self._x, self._y = self._x[::2], self._y[::2]
                 self.stride *= 2
+            # asked again: the stride may have doubled just now
             if self.seen % self.stride == 0:
                 self._x.append(x)
                 self._y.append(y)
@@ -57,43 +80,53 @@ class SparseSeries:
         self.last = (x, y)
 
     def points(self) -> list[tuple[int, float]]:
-        """Return what is kept, in order, the last observation included."""
+        """Return the observations that are kept, in order, and the last one."""
         found = list(zip(self._x, self._y, strict=True))
         return found if self.last is None or found[-1] == self.last else [*found, self.last]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the state as the page's script takes it up."""
+        """Return the state in the form in which the page's script takes it up."""
         return {
             "x": self._x.tolist(), "y": self._y.tolist(), "stride": self.stride, "seen": self.seen, "last": self.last,
         }  # fmt: skip
 
 
-REFUSALS = 20  # the last ones are shown
+REFUSALS = 20  # how many of the last refusals are shown
 
 
 @dataclass
 class Contributor:
-    """One client so far: what its updates were worth in sum, how sure that is, the seats it trained in, those that were
-    refused, its last round. ``score`` is the cumulative value as the mechanism keeps it, if it does.
+    """What one client has done so far.
 
-    ``squares`` adds up the variances from sampling, which is independent from round to round, and ``drawn`` the errors
-    from the draw of the validation samples, which are the same in every round: at most the error of their sum.
+    Attributes:
+        worth: the sum of its updates' values.
+        valued: how many updates were valued.
+        squares: sum of the values' variances from sampling, which is independent from round to round.
+        drawn: sum of the values' errors from the draw of the validation samples. These are the same samples in every
+            round, so that errors may add up; their sum bounds the error of the sum.
+        known: how many values came with a standard error.
+        trained: seats with a sound update.
+        refused: seats whose update was refused.
+        last_round: the last round in which it had a seat; -1: none.
+        score: its cumulative value as the mechanism keeps it; None if it keeps none.
     """
 
     worth: float = 0.0
     valued: int = 0
     squares: float = 0.0
     drawn: float = 0.0
-    known: int = 0  # values that came with a standard error
+    known: int = 0
     trained: int = 0
     refused: int = 0
     last_round: int = -1
     score: float | None = None
 
     def row(self, client: int) -> list[int | float | None]:
-        """Return the client as the page's script takes it: number, sum of values, its standard error at most (of those
-        values that have one; None if one is an estimate of unknown error), the mechanism's score, seats trained in,
-        seats refused, last round.
+        """Return the client as the page's script takes it.
+
+        Returns:
+            Client id, sum of values (None: never valued), its standard error at most (None: not known), the mechanism's
+            score, seats trained in, seats refused, last round.
         """
         worth = self.worth if self.valued else None
         error = math.hypot(math.sqrt(self.squares), self.drawn)
@@ -103,16 +136,30 @@ class Contributor:
 
 @dataclass
 class Contributors:
-    """All clients that ever had a seat, and the latest refusals as (round, client, reason)."""
+    """All clients that ever had a seat, and what happened last.
+
+    Attributes:
+        clients: by client id.
+        refusals: the latest refusals, ``(round, client, reason)``.
+        names: what clients are called, by id, where the run says it.
+        round: the round that was added last; -1: none.
+        latest: the seats of that round: ``[client, value, standard error, reason of a refusal]``.
+    """
 
     clients: dict[int, Contributor] = field(default_factory=dict)
     refusals: deque[tuple[int, int, str]] = field(default_factory=lambda: deque(maxlen=REFUSALS))
     names: dict[int, str] = field(default_factory=dict)
     round: int = -1
-    latest: list[list[Any]] = field(default_factory=list)  # the last round's seats: client, value, error, reason
+    latest: list[list[Any]] = field(default_factory=list)
 
     def add(self, seat: Seat, under_way: bool) -> None:
-        """Take in the next seat; one that is ``under_way`` is neither trained nor refused yet."""
+        """Take in the next seat of ``clients.jsonl``.
+
+        Args:
+            seat: the seat.
+            under_way: whether its client still trains, and the update may join a later round: it is neither trained nor
+                refused.
+        """
         if seat.round != self.round:
             self.round, self.latest = seat.round, []
         found = self.clients.setdefault(seat.client, Contributor())
@@ -138,18 +185,26 @@ class Contributors:
         self.latest.append([seat.client, seat.value, error, reason])
 
 
-CHUNK = 1000  # transactions that are read at a time
+CHUNK = 1000  # the most transactions that are read at a time
 
 
 @dataclass
 class LiveBooks:
-    """A run's books so far, as ``totals``. ``trouble`` is why they cannot be read, if they cannot."""
+    """A run's books so far.
+
+    Attributes:
+        folder: the run directory.
+        ledger_url: where the user says that the books are; None: in the run directory.
+        totals: sums over the transactions that were read.
+        trouble: why the books cannot be read; None: they can.
+        behind: whether there was more than one read takes.
+    """
 
     folder: Path
-    ledger_url: str | None = None  # where the user says that the books are
+    ledger_url: str | None = None
     totals: Totals = field(default_factory=Totals)
     trouble: str | None = None
-    behind: bool = False  # the last read left something unread
+    behind: bool = False
     _ledger: Ledger | None = None
     _made: bytes = b""  # what ledger.json said when the ledger was opened
 
@@ -171,7 +226,7 @@ class LiveBooks:
         return bool(records)
 
     def _open(self) -> bool:
-        """Say whether the ledger is open; a ledger that was made anew is read from its beginning."""
+        """Say whether the ledger is open. One that was made anew is read from its beginning."""
         file = self.folder / "ledger.json"
         try:
             with opened(file) as blob:
@@ -193,38 +248,51 @@ class LiveBooks:
         return True
 
     def _shut(self) -> None:
+        """Close the ledger, if it is open."""
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None
 
     def close(self) -> None:
-        """Close the ledger and forget what was read."""
+        """Close the ledger, and forget what was read."""
         self._shut()
         self.totals, self.trouble, self.behind = Totals(), None, False
 
 
-MANY = 100  # new rounds in one look: the whole state is shorter than what changed
-FIGURES = 256  # metrics of a run; more than that are not kept
-EDGES = 200  # of the market's graph
-FRESH_S = 10.0  # a run whose files changed as lately as this is going on
+MANY = 100  # with more new rounds in one look the whole state is sent: it is shorter than the changes
+FIGURES = 256  # the most metrics of a run that are kept
+EDGES = 200  # the most flows of money that are sent for the graph
+FRESH_S = 10.0  # seconds since the last round within which a run counts as going on, whatever its pace
+# one series for each client would be too many for the page
 _BY_CLIENT = re.compile(r"(.+)/client/(\d+)")
 
 Message = dict[str, Any]
 
 
 def encode(message: Mapping[str, Any]) -> str:
-    """Return a message as one line of JSON that a browser reads (no NaN)."""
+    """Return a message as one line of JSON. NaN and infinities are refused, as no browser reads them."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False)
 
 
 def progress_of(
     folder: Path, config: Mapping[str, Any], last: Mapping[str, Any], pace_s: float | None, now: float
 ) -> dict[str, Any]:
-    """Return how far a run is: mechanism, seed, registered clients, rounds done (by the ``last`` line of its
-    metrics) and planned, its main metric, state, and the seconds since then. None: its files do not say.
+    """Return how far a run is, for the head of its page and the list of runs.
+
+    Args:
+        folder: the run directory.
+        config: its ``config.toml``; empty if it cannot be read.
+        last: the last line of its metrics.
+        pace_s: seconds that a round takes; None: not known.
+        now: the time, in seconds since the epoch.
+
+    Returns:
+        Main metric, mechanism, seed, clients, rounds done and planned, state (:func:`state_of`), and the seconds since
+        the last round. None stands for what the files do not say.
     """
 
     def number(section: str, key: str) -> int | None:
+        """Return a whole number of the configuration; None if there is no such number."""
         value = table(config, section).get(key)
         return value if type(value) is int else None
 
@@ -249,7 +317,10 @@ def progress_of(
 
 
 def _came(folder: Path) -> int:
-    """Return how many participants a network's register has; 0 if there is none. There may be room for many more."""
+    """Return how many participants the register of a run on a network has; 0 if there is none.
+
+    There may be room for many more than have come, so that ``data.clients`` says less.
+    """
     try:
         return len(read_members(folder / MEMBERS))
     except (OSError, UserError):
@@ -257,8 +328,21 @@ def _came(folder: Path) -> int:
 
 
 def state_of(rounds: int, planned: int | None, age_s: float | None, pace_s: float | None) -> str:
-    """Return "finished", "running", "quiet" (no round for a while: stopped, or in a long round) or "waiting" (none
-    yet), from the rounds done and planned, the age of the last one, and the seconds that a round takes.
+    """Return the state of a run in a word.
+
+    Args:
+        rounds: rounds done.
+        planned: rounds planned; None: not known.
+        age_s: seconds since the last round; None: there was none.
+        pace_s: seconds that a round takes; None: not known.
+
+    Returns:
+        "finished"; "waiting" (no round yet); "running"; or "quiet": no round for longer than five take, so that it has
+        stopped or is in a long round.
+
+    Example:
+        >>> [state_of(rounds=3, planned=10, age_s=40.0, pace_s=pace) for pace in (20.0, 2.0)]
+        ['running', 'quiet']
     """
     if planned is not None and rounds >= planned:
         return "finished"
@@ -269,7 +353,20 @@ def state_of(rounds: int, planned: int | None, age_s: float | None, pace_s: floa
 
 @dataclass
 class _Read:
-    """What was read of the line files; thrown away when they were cut."""
+    """What was read of the two line files. It is thrown away when they were cut, as by a run that was resumed.
+
+    Attributes:
+        metrics: the place in ``metrics.jsonl``.
+        clients: the place in ``clients.jsonl``.
+        series: the points of each metric.
+        seats: the sums of each client.
+        utility: what the mechanism keeps of each client's worth, by client id.
+        pace: seconds that each of the last 20 rounds took.
+        last: the last line of the metrics.
+        refused: refused seats by the rounds' own figures, which count clients that were not waited for, too.
+        under_way: seats whose clients still train.
+        left: bytes that the last look has left unread.
+    """
 
     metrics: LineTail
     clients: LineTail
@@ -278,18 +375,25 @@ class _Read:
     utility: dict[int, float] = field(default_factory=dict)
     pace: deque[float] = field(default_factory=lambda: deque(maxlen=20))
     last: Mapping[str, Any] = field(default_factory=dict)
-    refused: int = 0  # by the rounds' figures, which count who was not waited for, too
+    refused: int = 0
     under_way: int = 0
     left: int = 0
 
     @staticmethod
     def of(folder: Path) -> _Read:
+        """Return the state before anything is read."""
         return _Read(LineTail(folder / METRICS, ("round",)), LineTail(folder / SEATS, ("round", "client")))
 
 
 class LiveRun:
-    """Follows a run directory. :meth:`look` reads what is new and returns a message for those who watch, or None;
-    :meth:`whole` returns everything so far, for those who come later. Not safe to call from two threads at once.
+    """Follows a run directory.
+
+    :meth:`look` reads what is new and returns a message for those who watch; :meth:`whole` returns everything so far,
+    for those who come later. Not safe to call from two threads at once.
+
+    Attributes:
+        folder: the run directory.
+        name: the run's name, for people.
     """
 
     def __init__(self, folder: Path, name: str, ledger_url: str | None = None) -> None:
@@ -304,7 +408,7 @@ class LiveRun:
 
     @property
     def behind(self) -> bool:
-        """Whether the last look left something unread."""
+        """Whether the last look has left something unread."""
         return self._read.left > 0 or self._books.behind
 
     def close(self) -> None:
@@ -312,8 +416,11 @@ class LiveRun:
         self._books.close()
 
     def look(self, budget_s: float = 0.1) -> Message | None:
-        """Read for about ``budget_s`` seconds and return what changed: None, or a message whose ``whole`` says whether
-        it is everything so far (after a cut, or when very much is new) or only the difference.
+        """Read what is new, for about ``budget_s`` seconds, and return what changed.
+
+        Returns:
+            None if nothing did. Otherwise a message whose "whole" says whether it holds everything so far (after a cut,
+            or when very much is new) or only the changes.
         """
         until = time.monotonic() + budget_s
         points: dict[str, list[tuple[int, float]]] = {}
@@ -329,6 +436,7 @@ class LiveRun:
             if time.monotonic() > until or not self.behind:
                 break
         names = self._register()
+        # the state changes without a new line, too, as when a run becomes quiet
         state = self._progress()["state"]
         if not (rounds or touched or money or anew or names or state != self._said_state):
             return None
@@ -347,7 +455,7 @@ class LiveRun:
         return message
 
     def whole(self) -> Message:
-        """Return everything so far."""
+        """Return the message with everything so far."""
         read = self._read
         return {
             "whole": True,
@@ -364,6 +472,7 @@ class LiveRun:
     # ---- reading
 
     def _metrics(self, points: dict[str, list[tuple[int, float]]]) -> int:
+        """Read new lines of the metrics, add their points to ``points``, and return how many lines there were."""
         grown = self._read.metrics.read()
         if grown.cut:
             self._begin_again()
@@ -375,6 +484,7 @@ class LiveRun:
         return len(grown.lines)
 
     def _metric(self, line: Mapping[str, Any], points: dict[str, list[tuple[int, float]]]) -> None:
+        """Take in one line of the metrics."""
         read, round = self._read, line["round"]
         for key, value in line.items():
             if key == "round" or not is_number(value):
@@ -396,12 +506,16 @@ class LiveRun:
         read.last = line
 
     def _worth_of(self, key: str) -> int | None:
-        """Return the client whose worth a metric is, by what the run's parts say; None: it is something else."""
+        """Return the client whose worth a metric is, by what the run's parts say of themselves; None if it is another
+        metric.
+        """
         worth = self._about.worth
         stars = None if worth is None else matched(worth.metric, key)
+        # the run directory may be a stranger's: a number of any length is not made
         return int(stars[0]) if stars and len(stars[0]) < 8 and stars[0].isdecimal() else None
 
     def _seats(self, touched: set[int]) -> None:
+        """Read new lines of the seats, and add their clients to ``touched``."""
         grown = self._read.clients.read()
         if grown.cut:
             self._begin_again()
@@ -416,10 +530,12 @@ class LiveRun:
         self._read.left = max(self._read.left, grown.left)
 
     def _begin_again(self) -> None:
+        """Forget what was read: the files were cut or made anew."""
         self._read = _Read.of(self.folder)
         self._configure()
 
     def _configure(self) -> None:
+        """Read what the run is, and what its parts say of themselves."""
         try:
             self._config = read_toml(self.folder / "config.toml")
         except UserError:  # the page goes on without: it shows what the other files say
@@ -453,6 +569,7 @@ class LiveRun:
     # ---- telling
 
     def _progress(self) -> Message:
+        """Return how far the run is, and what the head of its page shows besides."""
         read = self._read
         pace = sum(read.pace) / len(read.pace) if read.pace else None
         return {
@@ -465,7 +582,9 @@ class LiveRun:
         }
 
     def _told(self) -> Message:
-        """Return what parts and behaviours say of themselves, as the run's directory has it: anybody's words."""
+        """Return what parts and behaviours say of themselves. These are words of the run directory, for the page to
+        show as text.
+        """
         said = self._about
         return {
             "sentences": list(said.sentences),
@@ -480,6 +599,7 @@ class LiveRun:
         }
 
     def _recent(self) -> Message:
+        """Return the seats of the last round, and the latest refusals."""
         seats = self._read.seats
         return {
             "latest": {"round": seats.round, "seats": seats.latest},
@@ -487,6 +607,7 @@ class LiveRun:
         }
 
     def _account(self, *, whole: bool) -> Message:
+        """Return the books: all accounts if ``whole``, else those that changed since the last message."""
         totals = self._books.totals
         accounts = sorted(totals.balances.keys() | totals.traded.keys()) if whole else sorted(totals.moved)
         totals.moved.clear()

@@ -1,4 +1,7 @@
-"""The pages as HTML: templates with every text from outside as text."""
+"""The pages as HTML, made from ``templates/``.
+
+Every text that comes from outside is escaped by the templates, and a word that a template misses is an error.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _environment = Environment(
 
 
 def _age(seconds: float | None) -> str:
-    """Return how long ago something was, for people."""
+    """Return in words how long ago something was; None: never."""
     if seconds is None:
         return "never"
     for size, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
@@ -28,6 +31,14 @@ _environment.filters["age"] = _age
 
 
 def page(name: str, status: int = 200, headers: dict[str, str] | None = None, **words: Any) -> HTMLResponse:
-    """Return the page of a template. ``who`` (a key or None) says what its head offers."""
+    """Return the page of a template.
+
+    Args:
+        name: the template's name, such as "login".
+        status: the HTTP status code.
+        headers: further headers of the answer.
+        words: what the template shows. ``who`` is the holder of a key, or None, and ``keys`` says whether there are
+            keys: on them depends what the head of the page offers.
+    """
     words = {"who": None, "keys": False, **words}
     return HTMLResponse(_environment.get_template(f"{name}.html.j2").render(words), status, headers)

@@ -1,4 +1,8 @@
-"""Finds the run directories below a folder."""
+"""The runs in a folder, and a line about each.
+
+:func:`find_runs` looks for run directories, and :func:`summary` says what the list of runs shows of one. Both only look
+at the files, as the folder may hold strangers' runs.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +18,19 @@ from hanse.learning.metrics import ACCURACY, readings_of
 from hanse.runs.record import METRICS, last_line
 from hanse.web.live_run import progress_of
 
-DEPTH = 5
-MOST = 2000
+DEPTH = 5  # folders below the root in which runs are looked for
+MOST = 2000  # the most runs that are listed
 
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A run directory: ``id`` for addresses (a hash of its path from the folder that is shown), ``name`` for people."""
+    """A run directory that was found.
+
+    Attributes:
+        id: names it in addresses: a hash of its path, so that no path from outside is ever opened.
+        name: its path from the folder that is shown, for people.
+        folder: where it is.
+    """
 
     id: str
     name: str
@@ -28,9 +38,12 @@ class ListedRun:
 
 
 def find_runs(root: Path) -> dict[str, ListedRun]:
-    """Return the runs in ``root``, itself or in folders below (five deep, 2,000 at most), by id; names in order.
+    """Return the runs in a folder by their ids, in the order of their names.
 
-    Links are not followed: what lies elsewhere is not shown.
+    A folder with a ``config.toml`` is a run. Links are not followed, so that what lies elsewhere is not shown.
+
+    Args:
+        root: the folder; it may be a run itself. Folders below it are searched five deep, up to 2,000 runs.
     """
     found: dict[str, ListedRun] = {}
     for here, folders, files in os.walk(root):
@@ -41,7 +54,9 @@ def find_runs(root: Path) -> dict[str, ListedRun]:
             id_ = hashlib.blake2b(os.fsencode(path), digest_size=6).hexdigest()
             name = root.resolve().name if depth == 0 else path
             found[id_] = ListedRun(id_, name.encode(errors="replace").decode(), place)
+            # hanse's own folders in a run hold no runs; others may
             folders[:] = [f for f in folders if f not in ("rounds", "checkpoints", "receipts", "figures")]
+        # os.walk goes into what this list holds: emptied, it ends here
         if depth >= DEPTH or len(found) >= MOST:
             folders.clear()
         folders.sort()
@@ -49,7 +64,10 @@ def find_runs(root: Path) -> dict[str, ListedRun]:
 
 
 def summary(found: ListedRun, now: float) -> dict[str, Any]:
-    """Return a run in a line: what :func:`hanse.web.live_run.progress_of` says, and the last main metric in words."""
+    """Return what the list of runs shows of one, as of the time ``now`` (seconds since the epoch).
+
+    It is what :func:`hanse.web.live_run.progress_of` says, and the last main metric in words.
+    """
     try:
         config = read_toml(found.folder / "config.toml")
     except UserError:

@@ -1,4 +1,9 @@
-"""Participants' statements for the live page: made when asked for, kept while the run has no new round."""
+"""Participants' statements for the live page: made when somebody asks, and kept while the run has no new round.
+
+A statement reads the whole run. It is therefore made in a process of its own (``python -m hanse.web.statements``),
+which neither holds up the live page nor leaves its memory behind. :class:`Statements` starts these processes, at most
+two at once.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +22,20 @@ from hanse.web.runs import ListedRun
 
 log = logging.getLogger("hanse.web")
 
-AT_ONCE = 2  # processes
-WAIT_S = 120.0
-KEPT = 32
-YOUNG_S = 5.0  # a statement of a run that goes on is not made again before it is this old
+AT_ONCE = 2  # processes that make statements
+WAIT_S = 120.0  # seconds that one may take
+KEPT = 32  # statements that are kept, those that were asked for last
+YOUNG_S = 5.0  # seconds before a statement is made again, though the run has a new round
 
 
 class NoStatementError(Exception):
-    """There is no such statement; the message says why, for the operator."""
+    """Why there is no such statement. The message is for the operator: it may speak of other participants."""
 
 
 @dataclass(frozen=True)
 class _Made:
+    """A statement that was made: its text, what the run's metrics looked like then, and when that was."""
+
     text: bytes
     stamp: tuple[int, int]
     when: float
@@ -36,14 +43,27 @@ class _Made:
 
 @dataclass(eq=False)
 class Statements:
-    """The statements that were asked for last, by run, client and form. ``ledger_url``: as for ``hanse statement``."""
+    """The statements that were asked for last.
+
+    Attributes:
+        ledger_url: where the runs' books are, if not in their directories.
+    """
 
     ledger_url: str | None = None
     _made: OrderedDict[tuple[str, int, str], _Made] = field(default_factory=OrderedDict)
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def get(self, found: ListedRun, client: int, form: str) -> bytes:
-        """Return the statement as ``html`` or ``json``. Raises NoStatementError."""
+        """Return a statement, made anew if the run has new rounds.
+
+        Args:
+            found: the run.
+            client: the client's id.
+            form: "html" or "json".
+
+        Raises:
+            NoStatementError: it cannot be made: there is no such client or round, or it took too long.
+        """
         asked = (found.id, client, form)
         async with self._turns:
             stamp = _stamp(found.folder)
@@ -58,6 +78,7 @@ class Statements:
 
 
 def _stamp(folder: Path) -> tuple[int, int]:
+    """Return what changes when the run has a new round: time and size of its metrics."""
     try:
         status = (folder / "metrics.jsonl").stat()
     except OSError:
@@ -66,6 +87,7 @@ def _stamp(folder: Path) -> tuple[int, int]:
 
 
 async def _make(folder: Path, client: int, form: str, ledger_url: str | None) -> bytes:
+    """Return the statement that a process of its own has made. Raises NoStatementError if it has not."""
     process = await asyncio.create_subprocess_exec(
         # -P: Python would put the current folder, which may be a stranger's, before its own modules
         sys.executable, "-P", "-m", "hanse.web.statements", str(folder), str(client), form, ledger_url or "",
@@ -88,10 +110,10 @@ async def _make(folder: Path, client: int, form: str, ledger_url: str | None) ->
 
 
 def main(arguments: list[str]) -> int:
-    """Print a statement (``FOLDER CLIENT html|json LEDGER_URL``); 2 and a line on standard error if there is none.
+    """Print a statement, and return the exit code: 2, with a line on standard error, if there is none.
 
-    A statement reads the whole run. In a process of its own, which runs this, it neither holds up the live page nor
-    leaves its memory behind.
+    Args:
+        arguments: run directory, client id, "html" or "json", and the address of the ledger or "".
     """
     from hanse.reports.statement import statement
     from hanse.reports.statement_page import render

@@ -1,6 +1,10 @@
-"""The port on a Flower app as it is: training and tests are its own train and evaluate messages.
+"""The federation that a mechanism plays with when clients are plain Flower apps.
 
-Other questions go to apps that are wrapped by :func:`hanse.deployment.strategy.speaks.speaks`, and to these alone.
+:class:`PlainFederation` has the methods of :class:`hanse.core.port.Federation`. It turns training and test tasks into
+the train and evaluate messages that Flower's own strategies send, and reads the replies by the names in :class:`Keys`.
+Other questions are sent as messages of hanse, to apps that are wrapped by :func:`hanse.flower.speaks`.
+
+Replies are untrusted input: whatever goes wrong while one is read becomes a refusal of that client with a reason.
 """
 
 from __future__ import annotations
@@ -21,20 +25,26 @@ from hanse.core.port import Closing, Reply, Request, Result, Roster, Task, Test,
 from hanse.deployment.arrays import Form, arrays_of, metrics_of, numbers_of, samples_of, size_of
 from hanse.deployment.link import POLL_S, SELDOM_S, key_of
 from hanse.deployment.members import Members
-from hanse.deployment.message import from_records, said_beside, to_records
+from hanse.deployment.message import QUERY, from_records, said_beside, to_records
 from hanse.deployment.newcomers import pulled
 from hanse.federation.check import one_line, reading, room
 from hanse.federation.codec import WireError, pack, unpack_reply
 from hanse.learning.figures import accuracy_of, loss_of
 
-QUERY = "query.hanse"
-
 
 @dataclass(frozen=True)
 class Keys:
-    """What an app's records are called, as the strategies of Flower have them: ``arrays`` and ``config`` of what is
-    sent, and the metric ``weighted_by``, the number of samples of a reply. ``loss`` is the metric of a training reply
-    that says its loss (empty: the first with "loss" in its name, if there is one).
+    """The names of records and metrics in an app's messages. The defaults are those of Flower's own strategies.
+
+    Attributes:
+        arrays: the record of arrays that is sent.
+        config: the record of configuration values that is sent.
+        weighted_by: the metric of a reply that holds its number of samples.
+        loss: the metric of a training reply that holds its loss. Empty: the first one with "loss" in its name, if any.
+
+    Example:
+        >>> Keys(loss="train_loss")
+        Keys(arrays='arrays', config='config', weighted_by='num-examples', loss='train_loss')
     """
 
     arrays: str = "arrays"
@@ -45,19 +55,36 @@ class Keys:
 
 @dataclass(frozen=True)
 class _Out:
-    """A message that is out: to which ``client``, and which ``tasks`` of its request it asks."""
+    """A message that has not been answered yet.
 
-    client: int
+    Attributes:
+        request: the client's request.
+        tasks: the tasks of the request that this message asks.
+        size: bytes of its arrays.
+    """
+
+    request: Request
     tasks: tuple[Task, ...]
     size: int
 
 
 @dataclass
 class PlainFederation:
-    """All members that are online, behind the port; ``members`` are the nodes that have a number.
+    """The members that are online, with plain Flower apps behind them.
 
-    ``train_config`` and ``evaluate_config`` travel with each message, with the round as "server-round", from 1 on.
-    ``trained`` and ``tested`` are the metrics of the replies of each round.
+    Attributes:
+        grid: Flower's connection to the nodes.
+        members: the register of the nodes that take part.
+        form: the app's arrays, as columns of a row.
+        keys: what records and metrics are called.
+        clients: how many clients there are.
+        seed: the run's seed, for what a client that answers questions draws at random.
+        deadline_s: seconds that an exchange waits if the caller says nothing else.
+        train_config: values that travel with each train message, beside "server-round" (counted from 1).
+        evaluate_config: the same for evaluate messages.
+        round: the last round in which somebody was asked to train, from 0; -1 before the first.
+        trained: the metrics of sound train replies, by Flower's number of the round.
+        tested: the metrics of sound evaluate replies, by Flower's number of the round.
     """
 
     grid: Grid
@@ -70,29 +97,42 @@ class PlainFederation:
     deadline_s: float
     train_config: Mapping[str, Any] = field(default_factory=dict)
     evaluate_config: Mapping[str, Any] = field(default_factory=dict)
-    round: int = field(default=-1, init=False)  # the last in which somebody trained
+    round: int = field(default=-1, init=False)
     trained: dict[int, list[MetricRecord]] = field(default_factory=dict, init=False)
     tested: dict[int, list[MetricRecord]] = field(default_factory=dict, init=False)
     _samples: dict[int, int] = field(default_factory=dict, init=False)  # client -> what it last said it trained on
 
     def present(self, round: int) -> Roster:
-        """Return the members that are online. How many samples one has is what it said when it last trained: 1 until
-        then, as a plain app is not asked.
+        """Return the members that are online, by ascending id.
+
+        A client's number of samples is what it reported when it last trained, and 1 until then: a plain app is not
+        asked before.
         """
         here = self._nodes()
         known = sorted((m for m in self.members.by_key.values() if m.id in here), key=lambda m: m.id)
         return Roster(replace(m.info, num_samples=self._samples.get(m.id, 1)) for m in known)
 
     def _nodes(self) -> dict[int, int]:
-        """Return the members that are online, client -> node."""
+        """Return Flower's ids of the members that are online, by client id."""
         online = {key_of(node): int(node.node_id) for node in self.grid.get_nodes()}
         return {m.id: online[m.key] for m in self.members.by_key.values() if m.key in online}
 
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
-        """Send what each request asks, a message a seat, and return the replies of the clients that answered all of it
-        in time.
+        """Send what each request asks, and return the replies of the clients that answered all of it in time.
+
+        A request may take several messages: one for each seat that trains, one for each test, and one for all other
+        questions. If one of the answers is refused, so is the whole reply.
+
+        Args:
+            round: the round's number, from 0.
+            requests: one for each client; a client that is not online is left out.
+            deadline_s: seconds to wait at most; None: ``self.deadline_s``.
+            closing: not used. Such a round waits for everybody until the deadline.
+
+        Returns:
+            The replies, in the order of the requests.
         """
         nodes = self._nodes()
         if any(isinstance(task, Train) for r in requests for task in r.tasks):
@@ -102,18 +142,18 @@ class PlainFederation:
         messages = [self._message(round, r, tasks, nodes[r.client], seconds) for r, tasks in due]
         ids = list(self.grid.push_messages(messages)) if messages else []
         waiting = {
-            name: _Out(request.client, tasks, _weight(message))
+            name: _Out(request, tasks, _weight(message))
             for name, (request, tasks), message in zip(ids, due, messages, strict=False)
             if name
         }
-        found: dict[int, dict[int, Result | str]] = {}  # by client, by the identity of the task
+        found: dict[int, dict[int, Result | str]] = {}  # by client, then by the task's id(): a result or a refusal
         down, up = dict[int, int](), dict[int, int]()
         for out, answer in self._answers(waiting, seconds):
-            request = next(r for r, tasks in due if r.client == out.client and tasks is out.tasks)
-            said, size = self._heard(round, request, out.tasks, answer)
-            found.setdefault(out.client, {}).update(zip(map(id, out.tasks), said, strict=True))
-            down[out.client] = down.get(out.client, 0) + out.size
-            up[out.client] = up.get(out.client, 0) + size
+            client = out.request.client
+            said, size = self._heard(round, out.request, out.tasks, answer)
+            found.setdefault(client, {}).update(zip(map(id, out.tasks), said, strict=True))
+            down[client] = down.get(client, 0) + out.size
+            up[client] = up.get(client, 0) + size
         replies = [_put_together(r, found.get(r.client, {})) for r in requests]
         return [
             replace(reply, bytes_down=down.get(reply.client, 0), bytes_up=up.get(reply.client, 0))
@@ -122,10 +162,11 @@ class PlainFederation:
         ]
 
     def _answers(self, waiting: dict[str, _Out], seconds: float) -> Iterator[tuple[_Out, FlowerMessage | Exception]]:
-        """Yield the answers as they come, until there is nobody left to wait for, or the time is over."""
+        """Yield the answers as they come, until all have answered or ``seconds`` are over."""
         begun = time.monotonic()
         while waiting:
             for name, answer in pulled(self.grid, list(waiting)):
+                # an answer of another id, or a second one, counts for nothing
                 if name in waiting:
                     yield waiting.pop(name), answer
             waited = time.monotonic() - begun
@@ -139,6 +180,7 @@ class PlainFederation:
     def _message(
         self, round: int, request: Request, tasks: tuple[Task, ...], node: int, seconds: float
     ) -> FlowerMessage:
+        """Return the message that asks ``tasks`` of a request: one train or test task, or all of the others."""
         first = tasks[0]
         if _is_plain(first):
             assert isinstance(first, Train | Test)
@@ -152,10 +194,12 @@ class PlainFederation:
             })  # fmt: skip
         else:
             kind, content = QUERY, self._question(round, Request(request.client, tasks))
+        # Flower refuses a message that lives for no time at all
         life = max(1.0, seconds)
         return FlowerMessage(content, dst_node_id=node, message_type=kind, ttl=life, group_id=str(round + 1))
 
     def _question(self, round: int, request: Request) -> RecordDict:
+        """Return questions as a message of hanse, with what the app needs to answer by its own evaluate function."""
         beside = {
             "round": round, "clients": self.clients, "seed": self.seed, "arrayrecord-key": self.keys.arrays,
             "configrecord-key": self.keys.config, "weighted-by-key": self.keys.weighted_by,
@@ -166,7 +210,7 @@ class PlainFederation:
     def _heard(
         self, round: int, request: Request, tasks: tuple[Task, ...], answer: FlowerMessage | Exception
     ) -> tuple[Sequence[Result | str], int]:
-        """Return the result of each task, or why there is none, and the bytes that came: untrusted input."""
+        """Return each task's result, or why it is refused, and the bytes that came. The answer is untrusted."""
         try:
             if isinstance(answer, Exception):
                 raise answer
@@ -183,8 +227,10 @@ class PlainFederation:
             return [reading(wrong)] * len(tasks), 0
 
     def _trained(self, round: int, client: int, task: Train, content: RecordDict) -> Trained:
+        """Return the result of a train task. Raises WireError for a reply that is no sound update."""
         said, arrays = metrics_of(content), arrays_of(content)
         numbers, row = numbers_of(said), self.form.row(arrays)
+        # an array more than were sent would be lost in the mix without a word
         if odd := sorted(set(arrays) - {*self.form.names, *self.form.fixed})[:3]:
             raise WireError(f"other arrays than those that were sent ({', '.join(odd)})"[:200])
         samples = self._samples_in(said)
@@ -198,6 +244,7 @@ class PlainFederation:
         return Trained(task.seat, row, samples, None if math.isnan(loss) else loss, 0, metrics=metrics)
 
     def _tested(self, round: int, task: Test, content: RecordDict) -> Tested:
+        """Return the result of a test task. Raises WireError for a reply without a loss."""
         said = metrics_of(content)
         numbers = numbers_of(said)
         loss, accuracy, samples = loss_of(numbers), accuracy_of(numbers), self._samples_in(said)
@@ -207,6 +254,7 @@ class PlainFederation:
         return Tested(task.name, loss, None if math.isnan(accuracy) else accuracy, int(samples))
 
     def _samples_in(self, metrics: MetricRecord) -> float:
+        """Return the number of samples that a reply states. Raises WireError if there is none, or no such number."""
         try:
             found = samples_of(metrics, self.keys.weighted_by)
         except WireError as wrong:
@@ -216,7 +264,7 @@ class PlainFederation:
         return found
 
     def _said(self, request: Request, tasks: tuple[Task, ...], content: RecordDict) -> Sequence[Result | str]:
-        """Return what an app that speaks answered."""
+        """Return the results of the questions that a wrapped app has answered. Raises WireError if it refuses."""
         message, values = from_records(content)
         beside = said_beside(values)
         if refused := beside.get("refused"):
@@ -228,18 +276,21 @@ class PlainFederation:
 
 
 def _is_plain(task: Task) -> bool:
-    """Say whether a train or evaluate message asks it: not the test of a mix that a client makes for itself."""
+    """Say whether a train or evaluate message can ask this task.
+
+    The test of a mixture cannot: the client makes that for itself from several models.
+    """
     return isinstance(task, Train) or (isinstance(task, Test) and task.mixture is None)
 
 
 def _messages(request: Request) -> list[tuple[Task, ...]]:
-    """Return the tasks of a request by the messages that ask them: one a seat, one a plain test, one for the rest."""
+    """Return a request's tasks by the messages that ask them: each train or test task alone, all others together."""
     rest = tuple(task for task in request.tasks if not _is_plain(task))
     return [*((task,) for task in request.tasks if _is_plain(task)), *([rest] if rest else [])]
 
 
 def _put_together(request: Request, found: Mapping[int, Result | str]) -> Reply | None:
-    """Return the reply to a request: None where something of it was not answered."""
+    """Return the reply to a request; None if something of it was not answered."""
     said = [found.get(id(task)) for task in request.tasks]
     refused = next((one for one in said if isinstance(one, str)), None)
     if refused is not None:
@@ -249,5 +300,5 @@ def _put_together(request: Request, found: Mapping[int, Result | str]) -> Reply 
 
 
 def _weight(message: FlowerMessage) -> int:
-    """Return the bytes of a message's arrays."""
+    """Return the bytes of all arrays in a message."""
     return sum(map(size_of, message.content.array_records.values()))

@@ -1,4 +1,9 @@
-"""The nodes that take part in what is started as a Flower strategy: waited for, and asked whether they speak."""
+"""The nodes that take part when a mechanism is started like a Flower strategy.
+
+:func:`gathered` waits for them, as Flower's strategies do. :func:`introduced` asks their apps whether they answer
+hanse's questions, which is only done for mechanisms that put some. :func:`hello_of` makes of both what the register of
+members keeps.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +20,22 @@ from flwr.supercore import log
 
 from hanse.deployment.link import key_of
 from hanse.deployment.members import NAME, Hello
-from hanse.deployment.message import to_records
+from hanse.deployment.message import QUERY, to_records
 from hanse.deployment.newcomers import pulled
-from hanse.deployment.strategy.federation import QUERY
 from hanse.deployment.strategy.speaks import SPEAKS
 from hanse.federation.check import one_line
 from hanse.federation.codec import Message
 
 
 def gathered(grid: Grid, clients: int | None) -> dict[str, Any]:
-    """Wait for the nodes that take part, and return them by key, in the order of their ids: the first ``clients``, or
-    all (at least two) if that is None.
+    """Wait until enough nodes are online, without a time limit, and return those that take part.
+
+    Args:
+        grid: Flower's connection to the nodes.
+        clients: how many take part; None: all that are there once there are at least two.
+
+    Returns:
+        The nodes by key (:func:`hanse.deployment.link.key_of`), in ascending order of their ids in Flower.
     """
     told = -1
     while True:
@@ -40,15 +50,32 @@ def gathered(grid: Grid, clients: int | None) -> dict[str, Any]:
 
 
 def hello_of(node: Any, said: Mapping[str, Any]) -> Hello:
-    """Return what is known of a node, with what its app ``said`` of itself. Raises ValueError for what is unsound."""
+    """Return what the register keeps of a node.
+
+    Args:
+        node: the node, as Flower's grid describes it.
+        said: what its app says of itself: ``name`` and ``profile``, both optional; untrusted input.
+
+    Raises:
+        ValueError: what it says is out of bounds.
+    """
     name = str(said.get("name") or getattr(node, "name", "") or f"node {node.node_id}")
+    # a plain app says nothing of its samples; they play no role until it reports their number with its first update
     hello = {"num_samples": 0, "input_shape": [], "num_classes": None, "name": one_line(name)[:NAME]}
     return Hello.of(json.dumps({**hello, "profile": said.get("profile", {})}))
 
 
 def introduced(grid: Grid, nodes: Mapping[str, Any], seconds: float) -> tuple[dict[str, Hello], list[str]]:
-    """Ask the nodes whether they answer questions: what they said of themselves, by key, and a reason for each that
-    does not; of who says nothing in time, nothing.
+    """Ask apps whether they answer hanse's questions.
+
+    Args:
+        grid: Flower's connection to the nodes.
+        nodes: the nodes by key.
+        seconds: how long to wait.
+
+    Returns:
+        What those that do say of themselves, by key; and a reason for each that does not. A node that did not answer in
+        time is in neither.
     """
     question = to_records(Message("null"), kind=SPEAKS)
     messages = [

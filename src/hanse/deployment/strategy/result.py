@@ -1,4 +1,4 @@
-"""What a mechanism that is started as a Flower strategy tells: a line a round, and Flower's Result at the end."""
+"""What a run that is started like a Flower strategy reports: log lines in Flower's style, and a ``Result``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,19 @@ from hanse.deployment.arrays import Form
 from hanse.deployment.strategy.federation import PlainFederation
 from hanse.learning.figures import Figures, as_figures
 
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]  # of the round's number in Flower, and the model
 
 
 @dataclass
 class ServerTest:
-    """What ``evaluate_fn`` says of each round's model, for the result and for the record."""
+    """The server's own test by ``evaluate_fn``, for Flower's result and for hanse's record.
+
+    Attributes:
+        federation: knows which round was trained last.
+        form: makes arrays of a row.
+        evaluate_fn: the function that the user has given to ``start``, or None.
+        result: gets what the function returns, by round; round 0 is the initial model.
+    """
 
     federation: PlainFederation
     form: Form
@@ -35,7 +42,7 @@ class ServerTest:
             self.result.evaluate_metrics_serverapp[0] = said
 
     def figures(self, row: Tensor) -> Figures:
-        """Return the figures of a round's model."""
+        """Return what ``evaluate_fn`` says of the model in ``row [P]``, by name; nothing, if there is no function."""
         number = self.federation.round + 1
         said = None if self.evaluate_fn is None else self.evaluate_fn(number, self.form.arrays(row))
         if said is None:
@@ -46,12 +53,16 @@ class ServerTest:
 
 @dataclass(frozen=True)
 class Told:
-    """Logs each round where Flower's own strategies do."""
+    """An observer that logs each round as Flower's own strategies do.
+
+    Attributes:
+        rounds: how many rounds are planned.
+    """
 
     rounds: int
 
     def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
-        """Log a finished round."""
+        """Log a finished round: its test figures and how many seats answered, or why it failed."""
         figures = [f"{name} {x:.4g}" for name in ("test/loss", "test/accuracy") if (x := metrics.get(name)) is not None]
         answered = f"{metrics.get('answered', 0)} of {metrics.get('seats', 0)} seats answered"
         said = [metrics["failed"]] if "failed" in metrics else [answered, *figures]
@@ -59,8 +70,15 @@ class Told:
 
 
 def aggregated(records: Sequence[MetricRecord], weighted_by: str) -> MetricRecord:
-    """Return the metrics of a round's replies as Flower's own strategies have them: means weighted by samples, of those
-    that all replies have.
+    """Return the metrics of a round's replies as one record: means weighted by samples, as Flower's strategies make
+    them.
+
+    Args:
+        records: one for each reply; only metrics that all of them have are kept.
+        weighted_by: the metric that holds the number of samples.
+
+    Returns:
+        The means, or an empty record if the replies report no samples at all.
     """
     common = set.intersection(*(set(one) for one in records)) if records else set()
     alike = [RecordDict({"metrics": MetricRecord({k: v for k, v in one.items() if k in common})}) for one in records]

@@ -1,7 +1,11 @@
-"""One line for the client app of a Flower project: it answers the questions that some mechanisms put to clients.
+"""One line in the client app of a Flower project, by which it answers hanse's questions.
 
-The app's own train and evaluate functions stay as they are. What is asked beside training (scores of models, bids, a
-test of a mix) is answered with the evaluate function, on the samples that it has.
+Some mechanisms ask clients for more than training: scores of several models, bids, the test of a mix. :func:`speaks`
+adds an answer to such questions to an app. It calls the app's own evaluate function with each model in question, on the
+samples that this function has. The app's train and evaluate functions stay as they are.
+
+The answer is made by the same code as that of a simulated client (:class:`hanse.federation.local.LocalFederation`),
+with an engine that scores models by calling the app.
 """
 
 from __future__ import annotations
@@ -33,16 +37,32 @@ SPEAKS = "speaks"
 
 
 def speaks(app: ClientApp, *, policy: Any = None, profile: dict[str, Any] | None = None, name: str = "") -> ClientApp:
-    """Return the client app, which answers hanse's questions from now on with its own evaluate function.
+    """Return the same client app, which answers hanse's questions as well.
 
-    ``policy`` decides what it bids, declares and whether it stays (default: loyal; :mod:`hanse.federation.policy`).
-    ``profile`` are plain values that the server may know of it, ``name`` what it is called. Raises UserError for what
-    is no ClientApp, or answers already.
+    Args:
+        app: the app, with an evaluate function whose metrics have a loss or what the mechanism asks about.
+        policy: what the participant decides for itself: bids, prices, whether it stays
+            (:mod:`hanse.federation.policy`). Default: :class:`~hanse.federation.policy.Loyal`.
+        profile: plain values that the server may know of it, such as its costs.
+        name: what it is called, at most 80 characters. Default: the name that its node was registered by.
+
+    Raises:
+        UserError: ``app`` is no ClientApp, or answers hanse's questions already.
+
+    Example:
+        >>> from flwr.clientapp import ClientApp
+        >>> app = ClientApp()
+        >>> speaks(app, name="clinic", profile={"cost": 2.0}) is app
+        True
+        >>> speaks(app)
+        Traceback (most recent call last):
+        hanse.base.errors.UserError: speaks: the app answers hanse's questions already: wrap it once
     """
     if not isinstance(app, ClientApp):
         raise UserError(f"speaks: {type(app).__name__}: must be a flwr.clientapp.ClientApp")
 
     def answer(message: FlowerMessage, context: Context) -> FlowerMessage:
+        """Answer one question: whether the app answers at all, or a request of the server."""
         try:
             request, values = from_records(message.content)
             if values.get("kind") == SPEAKS:
@@ -58,13 +78,21 @@ def speaks(app: ClientApp, *, policy: Any = None, profile: dict[str, Any] | None
     try:
         app.query("hanse")(answer)
     except ValueError:
-        raise UserError("speaks: the app answers hanse's questions already: must be wrapped once") from None
+        raise UserError("speaks: the app answers hanse's questions already: wrap it once") from None
     return app
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A question to a client: it is answered as a client of hanse's own does, by an engine that asks the app."""
+    """A request to a client, and what it takes to answer it with the client's own app.
+
+    Attributes:
+        app: the client's app.
+        message: the server's message, to which an answer belongs.
+        context: Flower's context of the node.
+        form: what the app's arrays are.
+        values: the plain values beside the request: names of records, number of clients, seed, configuration.
+    """
 
     app: ClientApp
     message: FlowerMessage
@@ -73,10 +101,11 @@ class _Asked:
     values: dict[str, Any]
 
     def reply(self, round: int, request: Any, policy: Any, profile: dict[str, Any]) -> Message:
-        """Return the packed reply to a request. Raises WireError if it is none."""
+        """Return the packed reply to a request. Raises WireError if it is no request to one of the clients."""
         if not isinstance(request, Request):
             raise WireError("not a request")
         clients = int(self.values["clients"])
+        # the bound keeps a hostile server from making the node build lists of any length
         if not 0 <= request.client < clients <= 1_000_000:
             raise WireError(f"not a request for one of {clients} clients")
         federation = LocalFederation(
@@ -92,8 +121,10 @@ class _Asked:
         return pack(_without_own(replies[0]))
 
     def _evaluate(self, row: Tensor) -> Figures:
-        """Return what the app's own evaluate function says of a model."""
+        """Return what the app's evaluate function says of the model in ``row [P]``."""
         content = RecordDict()
+        # the app gets the message that its evaluate function knows, with the model in question and nothing of hanse's
+        # own
         for key, record in self.message.content.items():
             if not key.startswith("hanse") and key != "arrays":
                 content[key] = record
@@ -107,8 +138,10 @@ class _Asked:
 
 
 def _without_own(reply: Reply) -> Reply:
-    """Return the reply without the weights of the client's own mixtures, without errors, which an evaluate function
-    does not know, and without bytes, which the server counts.
+    """Return the reply without what must not be sent or means nothing here.
+
+    The weights of the client's own mixture are private, an evaluate function knows no standard errors, and the server
+    counts bytes itself.
     """
     results = tuple(replace(r, weights=None, loss_error=None) if isinstance(r, Tested) else r for r in reply.results)
     return replace(reply, results=results, bytes_down=0, bytes_up=0, arrival=None)

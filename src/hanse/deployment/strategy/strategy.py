@@ -1,8 +1,11 @@
-"""A mechanism of hanse's in the place of a Flower strategy: its selection, weights, values and payments over a client
-app that stays as it is, with plain train and evaluate functions, in any framework.
+"""A mechanism of hanse in the place of a Flower strategy, over a client app that stays as it is.
 
-It has a strategy's ``start``, and no ``configure_train`` or ``aggregate_train``: a round of a mechanism may ask clients
-several times, and decides who trains from what it has learnt, which these two have no place for.
+:func:`strategy` (as ``hanse.flower.strategy``) checks that a plain Flower app can do what the mechanism asks, and
+returns a :class:`MechanismStrategy`. Its ``start`` has the arguments of a Flower strategy's ``start``: it waits for the
+nodes, plays the rounds with the mechanism's selection, weights, values and payments, and returns Flower's ``Result``.
+
+It has no ``configure_train`` and ``aggregate_train``. A round of a mechanism may ask clients several times, and decides
+who trains from what it has learnt; two calls a round have no place for that.
 """
 
 from __future__ import annotations
@@ -49,8 +52,8 @@ from hanse.runs.experiment import Observer, Run, play_setup
 from hanse.runs.names import MEMBERS
 from hanse.runs.rundir import claim_anew, clear
 
-Evaluate = Callable[[ArrayRecord], Any]
-ASK_S = 600.0  # so long apps may take to say whether they answer questions: the first time each loads its framework
+Evaluate = Callable[[ArrayRecord], Any]  # returns numbers by name, or one number
+ASK_S = 600.0  # seconds that apps may take for the first question: each of them loads its framework then
 
 
 def strategy(
@@ -68,27 +71,36 @@ def strategy(
     overwrite: bool = False,
     **options: Any,
 ) -> MechanismStrategy:
-    """Return what plays a mechanism in the place of a Flower strategy: ``.start(grid, initial_arrays, num_rounds)``.
+    """Return a mechanism that is started like a Flower strategy: ``.start(grid, initial_arrays, num_rounds)``.
 
     Args:
-        mechanism: its name ("greedyfed"), its table as in an experiment's ``[mechanism]``, or a Mechanism of one's own.
-        out: the run directory that it leaves, for ``hanse report``, ``statement``, ``serve`` and ``ledger``; without
-            it nothing is written.
-        evaluate: ``evaluate(arrays)`` says what a model is worth on the server's own samples: numbers by name ("loss",
-            "accuracy", ...) or one number, the more the better; a name decides whether less is better
+        mechanism: its name ("greedyfed"), a table as under ``[mechanism]`` in an experiment's file, or a
+            :class:`hanse.core.part.Mechanism`.
+        out: the run directory to make, for ``hanse report``, ``statement``, ``serve`` and ``ledger``. None: nothing is
+            written.
+        evaluate: ``evaluate(arrays)`` says what a model is worth on the server's own samples: one number, the more the
+            better, or numbers by name ("loss", "accuracy", ...), where the name decides whether less is better
             (:func:`hanse.learning.figures.less_is_better`). Mechanisms that value updates need it.
-        clients: how many nodes take part; their arrival is waited for. Default: those that are there, at least two.
-        another: makes the k-th of several different models to start from (k from 1 on), for mechanisms with clusters or
-            tiers; without it all start from ``initial_arrays``.
+        clients: how many nodes take part; ``start`` waits for them. None: those that are there once there are two.
+        another: ``another(k)`` makes the k-th other model to start from (k from 1), for mechanisms with clusters or
+            tiers. None: all models start as ``initial_arrays``.
         test: whether all nodes test the model after each round, by the app's evaluate function.
         grant: tokens that each client begins with, where the mechanism pays.
-        seed: what is drawn at random follows from it.
-        keys: what the app's records are called, if not as in Flower's own strategies.
+        seed: seed of everything that is drawn at random.
+        keys: names of records and metrics, if they are not those of Flower's own strategies.
         observers: see every round (:class:`hanse.runs.experiment.Observer`).
         overwrite: whether a run in ``out`` may be replaced.
-        options: of the mechanism, such as ``clients_per_round=3``.
+        options: the mechanism's options, such as ``clients_per_round=3``, if it is given by name.
 
-    Raises UserError with a line for each thing that a mechanism asks and a plain app does not do.
+    Raises:
+        UserError: the mechanism or an option is wrong, or asks what a plain app does not do; with a line for each.
+
+    Example:
+        >>> strategy("greedyfed", evaluate=lambda arrays: {"loss": 0.5}, clients_per_round=3).experiment.mechanism.name
+        'greedyfed'
+        >>> strategy("greedyfed", clients_per_round=3)
+        Traceback (most recent call last):
+        hanse.base.errors.UserError: mechanism.value: GTG needs evaluate=..., a function that says what a model is worth
     """
     table = mechanism
     if isinstance(mechanism, str):
@@ -112,7 +124,7 @@ def strategy(
 
 
 def _in_flower(line: str) -> str:
-    """Return a line about a missing need in the words of this call."""
+    """Return a line about something that is missing, with what to do about it in this call."""
     for need, instead in (
         ("validation", "evaluate=..., a function that says what a model is worth"),
         ("losses", 'each client\'s training loss: name its metric, as in keys=hanse.flower.Keys(loss="train_loss")'),
@@ -122,7 +134,11 @@ def _in_flower(line: str) -> str:
 
 
 def _mixable(arrays: ArrayRecord) -> Form:
-    """Return the form of the arrays that training starts from. Raises UserError if there is nothing to mix."""
+    """Return the form of the arrays that training starts from.
+
+    Raises:
+        UserError: there are no real numbers to mix, or some are not finite.
+    """
     form = Form.of(arrays)
     if not form.layout.size:
         kinds = ", ".join(sorted({array.dtype for array in arrays.values()})) or "none"
@@ -137,7 +153,14 @@ def _mixable(arrays: ArrayRecord) -> Form:
 
 @dataclass
 class MechanismStrategy:
-    """A mechanism that is started as a Flower strategy is; :func:`strategy` makes it. ``run`` is what it has played."""
+    """A mechanism that is started like a Flower strategy; :func:`strategy` makes it.
+
+    Attributes:
+        experiment: the mechanism and its settings; data and rounds are filled in by ``start``.
+        run: what ``start`` has played (:class:`hanse.runs.experiment.Run`); None before.
+
+    The other fields are arguments of :func:`strategy`.
+    """
 
     experiment: Experiment
     out: Path | None
@@ -151,7 +174,7 @@ class MechanismStrategy:
     run: Run | None = field(default=None, init=False)
 
     def summary(self) -> None:
-        """Log what is played, as Flower's strategies do."""
+        """Log which mechanism is played and where its run directory is, as Flower's strategies log their settings."""
         log(INFO, "hanse: mechanism %s, run directory %s", self.experiment.mechanism.name, self.out or "none")
 
     def start(
@@ -164,15 +187,29 @@ class MechanismStrategy:
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
-        """Play the rounds as :meth:`flwr.serverapp.strategy.Strategy.start` does, and return what it returns.
+        """Play the rounds, and return what a Flower strategy's ``start`` returns.
 
-        What ``evaluate_fn`` says of each round's model is recorded as the server's test. Nodes that have not answered
-        within ``timeout`` seconds cost their seat. Raises UserError before round 0 for arrays that cannot be mixed, for
-        apps that do not answer what the mechanism asks, and for a run directory that is there already.
+        Args:
+            grid: Flower's connection to the nodes.
+            initial_arrays: the model that training starts from.
+            num_rounds: how many rounds, at least 1.
+            timeout: seconds that an exchange waits; nodes that have not answered by then lose their seat in the round.
+            train_config: values that travel with each train message.
+            evaluate_config: values that travel with each evaluate message.
+            evaluate_fn: ``evaluate_fn(round, arrays)`` tests each round's model at the server; what it returns is
+                recorded as the server's test.
+
+        Returns:
+            The first of the server's models, and the metrics of each round.
+
+        Raises:
+            UserError: before round 0, if the arrays cannot be mixed, apps do not answer what the mechanism asks, there
+                are fewer nodes than seats, or there is a run in ``out`` already.
         """
         if num_rounds < 1:
             raise UserError(f"num_rounds: {num_rounds}: must be at least 1")
         form, result = _mixable(initial_arrays), Result()
+        # without a run directory the lock is taken on a folder that nobody else knows
         with tempfile.TemporaryDirectory(prefix="hanse-") as scratch, Hold(self.out or Path(scratch) / "run") as hold:
             if self.out is not None:
                 claim_anew(hold, overwrite=self.overwrite)
@@ -191,19 +228,22 @@ class MechanismStrategy:
             self.summary()
             server.first(initial_arrays)
             settled, here = self._settled(len(nodes), num_rounds), None if self.out is None else hold
-            observers = [cast(Observer, Told(num_rounds)), *self.observers]  # it has one of an observer's methods
+            # Told only has on_round
+            observers = [cast(Observer, Told(num_rounds)), *self.observers]
             self.run = play_setup(settled, setup, [], observers, here)
         return self._result(result, federation, form)
 
     # ---- before round 0
 
     def _asks(self) -> list[str]:
-        """Return what the mechanism's parts ask beside training, a line each."""
+        """Return what the mechanism asks beside training, a line for each part that does."""
         return [line for demand in demands_of(self.experiment.mechanism.built) if (line := demand.question) is not None]
 
     def _hellos(self, grid: Grid, nodes: Mapping[str, Any], timeout: float) -> list[tuple[str, Hello]]:
-        """Return what is known of the nodes, in the order of their numbers. Raises UserError for
-        apps that do not answer what is asked.
+        """Return what is known of each node, by key, in the order of their client ids.
+
+        Raises:
+            UserError: the mechanism asks questions, and some apps do not answer them or have not said so in time.
         """
         said: dict[str, Hello] = {}
         if questions := self._asks():
@@ -220,20 +260,27 @@ class MechanismStrategy:
         return [(key, said[key] if key in said else hello_of(node, {})) for key, node in nodes.items()]
 
     def _make(self, hold: Hold) -> None:
-        """Make the run directory, empty."""
+        """Make the run directory, empty, and take its lock."""
         if self.overwrite and hold.folder.exists():
             clear(hold.folder)
         hold.folder.mkdir(parents=True, exist_ok=True)
         hold.take()
 
     def _settled(self, clients: int, rounds: int) -> Experiment:
-        """Return the experiment as it is recorded."""
+        """Return the experiment as it is recorded: with the number of clients and rounds, data and model marked as the
+        app's.
+        """
         data = self.experiment.data.model_copy(update={"clients": clients, "object": "a Flower app's own"})
         run = self.experiment.run.model_copy(update={"rounds": rounds})
         model = type(self.experiment.model)(name=OBJECT, object="the arrays of a Flower app")
         return self.experiment.model_copy(update={"data": data, "run": run, "model": model})
 
     def _setup(self, federation: PlainFederation, form: Form, first: Tensor, rounds: int, server: ServerTest) -> Setup:
+        """Return what the round loop plays with.
+
+        Raises:
+            UserError: more seats a round were asked for than there are nodes.
+        """
         mechanism, experiment, clients = self.experiment.mechanism.built, self.experiment, federation.clients
         seed = experiment.run.seed
         seats = getattr(mechanism.select, "clients_per_round", 1)
@@ -241,6 +288,7 @@ class MechanismStrategy:
             raise UserError(f"clients_per_round: {seats}: more than the {clients} nodes that are here")
 
         def initial(k: int) -> Tensor:
+            """Return the k-th model to start from, as a row ``[P]``."""
             return first.clone() if k == 0 or self.another is None else form.row(self.another(k))
 
         context = Context(clients, rounds, seed, experiment.train.recipe, form.layout, initial, mechanism.slots())
@@ -264,6 +312,7 @@ class MechanismStrategy:
         )
 
     def _judged(self, form: Form) -> Callable[[Tensor], Figures]:
+        """Return a function that judges a row ``[P]`` by the user's ``evaluate``."""
         evaluate = self.evaluate
         assert evaluate is not None
         return lambda row: as_figures(evaluate(form.arrays(row)), "evaluate")
@@ -271,6 +320,7 @@ class MechanismStrategy:
     # ---- after the last round
 
     def _result(self, result: Result, federation: PlainFederation, form: Form) -> Result:
+        """Fill Flower's result with the last model and the metrics that clients reported, and return it."""
         assert self.run is not None
         if len(rows := self.run.table.shared):  # the first of the server's models
             result.arrays = form.arrays(self.run.table.rows[int(rows[0])])

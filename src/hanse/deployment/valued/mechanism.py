@@ -1,8 +1,12 @@
-"""The rounds of a Flower strategy as rounds of hanse: a mechanism whose decisions the strategy has made already.
+"""A Flower strategy's rounds in the terms of hanse: a mechanism whose decisions the strategy has already made.
 
-:class:`Watched` tells its parts what the strategy did; the loop then plays the round as any other, so that values,
-payments, books and records are those of every run. As ``hanse.deployment.valued.mechanism:flower`` it stands in the
-run's ``config.toml``, and cannot be played from there.
+:class:`Watched` collects what the strategy did in a round. :func:`watching` makes a mechanism of it: :class:`Asked`
+selects whom the strategy asked, :class:`Combined` returns the aggregate that it made, and :class:`OfReplies` values the
+replies. :class:`Replies` stands for the clients and hands out the replies that are here already. The usual loop then
+plays the round, so that values, payments, books and records are made as in any other run.
+
+The run's ``config.toml`` names this mechanism as ``hanse.deployment.valued.mechanism:flower``. It cannot be played from
+there, since nobody is there to tell it what the strategy did.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from hanse.core.part import (
 from hanse.core.port import ClientInfo, Closing, Federation, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import Measure, Telling
-from hanse.deployment.arrays import Form, average, size_of
+from hanse.deployment.arrays import Form, average, shares, size_of
 from hanse.deployment.valued.reaggregate import Again, NotAgain
 from hanse.deployment.valued.worth import ByClients, ByFunction, NoWorthError, Worth, counted_in
 from hanse.federation.codec import WireError
@@ -44,10 +48,10 @@ from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.train import SharedModel
 from hanse.mechanisms.value import GTG, Exact, Mixture
 
-STRATEGY = frozenset({"strategy"})
-OTHER = "aggregated again, the same replies made another model: it has state that a copy does not carry"
-TINY = 1e-37  # what numbers near 0 may differ by
-FEW = 6  # replies: up to so many all coalitions are aggregated again
+STRATEGY = frozenset({"strategy"})  # a need that only a watched strategy meets: it keeps these parts out of other runs
+OTHER = "aggregating the same replies again gave another model: it has state that a copy does not carry"
+TINY = 1e-37  # numbers may always differ by this: float32's relative error does not hold for the smallest ones
+FEW = 6  # up to so many replies the exact value is taken: at most 64 coalitions are aggregated again
 GAIN = Measure(
     "first-order share of the gain",
     "A first-order share of the gain is the part of what the clients' own evaluations say the round gained that goes "
@@ -63,12 +67,27 @@ APP = (
 
 @dataclass
 class Watched:
-    """One round of the strategy: who was ``asked``, each client's ``reply`` or why there is none (``refused``), the
-    ``weights`` that replies state, the arrays ``before`` and those that were ``made`` (None: no aggregate).
+    """What a strategy did in one round, and how its result is judged.
 
-    ``answered`` are those whose replies, sound or not, the strategy had.
-    ``again`` makes it of some of them where it is no ``average`` (or ``why_not``: why that cannot be). ``tests`` are
-    what clients say of the new model, (figure, samples) by client, ``tests_before`` what they said of the one before.
+    Clients are named by hanse's client ids.
+
+    Attributes:
+        form: the app's arrays, as columns of a row.
+        worth: how models are judged.
+        roster: all clients that have come so far.
+        before: the arrays that the round started from.
+        asked: whom the strategy sent training messages.
+        replies: the sound replies.
+        records: the arrays of the sound replies, as they came.
+        refused: why a client has no sound reply.
+        weights: the number of samples that each sound reply states; 0 if it states none.
+        made: what the strategy made of the replies; None: it made no aggregate.
+        average: whether that is the weighted average of the sound replies.
+        again: makes the aggregate of some of the replies, where it is no average.
+        answered: whose replies, sound or not, the strategy has seen.
+        why_not: why the aggregate of some replies cannot be had, if ``again`` is None.
+        tests: what clients say of the model after the round: ``(figure, samples)`` by client, the more the better.
+        tests_before: the same of the model before.
     """
 
     form: Form
@@ -89,12 +108,15 @@ class Watched:
     tests_before: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     def share(self, clients: Sequence[int]) -> Floats:
-        """Return the weights of some clients' replies in their average, ``[n]``, summing to 1."""
-        found = np.array([self.weights[c] for c in clients])
-        return found / found.sum() if found.sum() > 0 else np.full(len(clients), 1 / len(clients))
+        """Return the weights of some clients' replies in an average of these, ``[n]``, summing to 1."""
+        return shares(np.array([self.weights[c] for c in clients]))
 
     def coalition(self, clients: Sequence[int]) -> ArrayRecord | None:
-        """Return the strategy's own aggregate of some clients' replies; None: it makes none. Raises NotAgain."""
+        """Return the aggregate that the strategy makes of some clients' replies; None if it makes none of these.
+
+        Raises:
+            NotAgain: it cannot be had without a trace in the training.
+        """
         if self.average:
             return average([self.records[c] for c in clients], self.share(clients))
         if self.again is None:
@@ -102,8 +124,11 @@ class Watched:
         return self.again.made(clients)
 
     def averaged(self, known: bool) -> bool:
-        """Say whether what was made is the average of the replies, by their weights, to rounding. Of a rule that is
-        not ``known`` for averages, only replies that differ by more than rounding can say so.
+        """Say whether the aggregate is the weighted average of the sound replies, up to rounding.
+
+        Args:
+            known: whether the strategy uses Flower's own averaging. If not, replies that hardly differ tell nothing:
+                any rule would make nearly their average, so the answer is False for these.
         """
         if self.made is None or not self.replies or not self.form.names:
             return False
@@ -113,12 +138,15 @@ class Watched:
         mean = torch.from_numpy(self.share(clients)) @ rows
         made = row_of(self.form, self.made, "the aggregate").double()
         size = torch.maximum(rows.abs().max(0).values, old.abs())
+        # an error bound for a weighted sum of n terms in the coarsest type of each column
         near = (len(clients) + 2) * (self.form.rounding([self.made, *self.records.values()]) * size + TINY)
         tells = known or bool(((rows - mean).abs() > 4 * near).any())
         return tells and bool(((mean - made).abs() <= near).all())
 
     def settled(self) -> None:
-        """Find out what kind of aggregate it was, and whether a copy of the strategy makes the same one."""
+        """Find out whether the aggregate is the average of the sound replies, and if not, whether a copy of the
+        strategy makes the same one again. If neither is so, ``why_not`` says why.
+        """
         if self.made is None:
             return
         known, self.average = self.average, self.averaged(self.average)
@@ -134,6 +162,7 @@ class Watched:
                 why = str(wrong) if isinstance(wrong, NotAgain) else first_line(wrong)
         elif not known:
             return  # why_not says it
+        # the strategy has aggregated these too, and hanse has no sound rows of them
         unsound = [client for client in self.answered if client not in self.replies]
         if unsound:
             names = ", ".join(self.roster[client].name for client in unsound)[:150]
@@ -142,7 +171,16 @@ class Watched:
 
 
 def row_of(form: Form, arrays: ArrayRecord, what: str) -> Tensor:
-    """Return arrays as a row ``[P]``. Raises UserError, which says ``what`` they are, if they are of another form."""
+    """Return arrays as a row ``[P]``.
+
+    Args:
+        form: what the arrays should be.
+        arrays: the arrays.
+        what: what they are, for the message.
+
+    Raises:
+        UserError: they are of another form.
+    """
     try:
         return form.row(arrays)
     except WireError as wrong:
@@ -150,57 +188,70 @@ def row_of(form: Form, arrays: ArrayRecord, what: str) -> Tensor:
 
 
 def same(one: ArrayRecord, other: ArrayRecord) -> bool:
-    """Say whether two records hold the same numbers under the same names."""
+    """Say whether two records hold the same numbers under the same names, in the same order."""
     if list(one) != list(other):
         return False
-    return all(np.array_equal(one[name].numpy(), other[name].numpy(), equal_nan=_nans(one, name)) for name in one)
-
-
-def _nans(arrays: ArrayRecord, name: str) -> bool:
-    return np.dtype(arrays[name].dtype).kind == "f"
+    return all(
+        # NumPy looks for NaN in real numbers alone
+        np.array_equal(array.numpy(), other[name].numpy(), equal_nan=np.dtype(array.dtype).kind == "f")
+        for name, array in one.items()
+    )
 
 
 # ---- the mechanism
 
 
 def flower(strategy: str = "", flower: str = "", settings: dict[str, Any] | None = None) -> Mechanism:
-    """Return the mechanism of a run that was a Flower ``strategy``'s, without what it did: nobody can play it again.
+    """Return the mechanism of a run that a Flower strategy has played, without knowledge of any round.
 
-    ``flower`` is the version, ``settings`` the strategy's plain attributes.
+    The arguments are what ``config.toml`` keeps of the strategy; they change nothing here.
+
+    Args:
+        strategy: name of the strategy's class.
+        flower: version of Flower.
+        settings: the strategy's plain attributes.
     """
     return Mechanism("flower", Asked(), SharedModel(), Combined(), Mixture(), deploy=ServerModel())
 
 
 def watching(mechanism: Mechanism, told: Watched | None) -> Mechanism:
-    """Return the mechanism of one round; None: of none yet."""
+    """Return the mechanism of one round.
+
+    Args:
+        mechanism: the mechanism of the run, with its value part and its payment rule.
+        told: what the strategy did in the round; None: no round is known yet.
+    """
     value = None if mechanism.value is None else OfReplies(mechanism.value, told)
     return replace(mechanism, select=Asked(told), weigh=Combined(told), value=value)
 
 
 @dataclass(frozen=True)
 class Asked(SelectPart):
-    """Those whom the strategy asked."""
+    """A select part: those whom the strategy asked."""
 
     needs = STRATEGY
     told: Watched | None = None
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return them, ascending."""
+        """Return the clients that were asked, ascending, all at the server's row."""
         assert self.told is not None
         return Choice(np.array(sorted(self.told.asked), np.int64)), state
 
 
 @dataclass(frozen=True)
 class Combined(AggregatePart):
-    """What the strategy's ``aggregate_train`` made of the replies."""
+    """A weigh part: what the strategy's ``aggregate_train`` made of the replies.
+
+    It is of the kind "again": the values may ask it for the aggregate of some of the updates.
+    """
 
     kind = "again"
     needs = STRATEGY
     told: Watched | None = None
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the average's weights, or the row that the strategy made; of a coalition the one that it would have
-        made.
+        """Return the average's weights, or the row that the strategy made. Of some of the replies it is the aggregate
+        that the strategy would have made of these; the row stays as it was where there is none.
         """
         told = self.told
         assert told is not None
@@ -217,8 +268,12 @@ class Combined(AggregatePart):
 
 @dataclass(frozen=True)
 class OfReplies(ValuePart):
-    """What the replies were worth: a value part's solution of the game whose coalitions' models are the strategy's own
-    aggregates. Where these are no averages, a part that goes by averages gives way to the exact value, or GTG-Shapley.
+    """A value part: what the replies were worth in the game whose coalitions' models are the strategy's own aggregates.
+
+    Attributes:
+        part: the value part that solves the game. If the strategy does not average and the part needs averages, the
+            exact Shapley value (up to 6 replies) or GTG-Shapley takes its place.
+        told: what the strategy did in the round.
     """
 
     gives = frozenset({"values"})
@@ -227,7 +282,7 @@ class OfReplies(ValuePart):
     told: Watched | None = None
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Say what is measured, in what unit, and what of the record is not of this run."""
+        """Say what is measured and in what unit, and that data, model and training in the record are not the app's."""
         if self.told is None:
             return self.part.tells(standing)
         worth = self.told.worth
@@ -236,7 +291,12 @@ class OfReplies(ValuePart):
         return Telling(report=APP, measures=measure)
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
-        """Return every reply's value. Raises NoWorthError or NotAgain, with why there is none."""
+        """Return the value of each reply.
+
+        Raises:
+            NoWorthError: a model could not be judged, or the strategy made no aggregate.
+            NotAgain: the models of coalitions cannot be had.
+        """
         told = self.told
         assert told is not None
         if told.made is None:
@@ -255,6 +315,8 @@ class OfReplies(ValuePart):
             raise NotAgain(told.why_not)
         game = self._game(view, told, clients, weights, part.utility)
         solved = part.solve(game, len(clients), view)
+        # beside the values, what all updates together and none of them were worth: their difference is what was shared
+        # out
         together, nothing = game.many([frozenset(range(len(clients))), frozenset()])
         metrics = {
             "value/models_evaluated": float(game.evaluated),
@@ -271,6 +333,7 @@ class OfReplies(ValuePart):
 
     @staticmethod
     def _game(view: View, told: Watched, clients: Sequence[int], weights: Floats, utility: str) -> Any:
+        """Return the game of a round's replies: what each coalition's aggregate is worth."""
         rows, old = view.trained.rows, view.table.rows[0]
         if isinstance(told.worth, ByFunction):
 
@@ -289,19 +352,23 @@ class OfReplies(ValuePart):
 
 @dataclass
 class Replies(Federation):
-    """The port to clients that have answered already."""
+    """The federation of clients whose replies are here already.
+
+    Attributes:
+        told: the round that they belong to.
+    """
 
     told: Watched
 
     def present(self, round: int) -> Roster:
-        """Return who was asked."""
+        """Return the clients that the strategy asked."""
         asked = set(self.told.asked)
         return Roster(one for one in self.told.roster if one.id in asked)
 
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
-        """Return the recorded replies to training tasks; nothing else was asked."""
+        """Return the recorded replies, or why there are none. Only training is asked of this federation."""
         found = []
         for request in requests:
             trained, why = self.told.replies.get(request.client), self.told.refused.get(request.client)
@@ -316,5 +383,12 @@ class Replies(Federation):
 
 
 def info(number: int, node: int, name: str, samples: float) -> ClientInfo:
-    """Return what is known of a node's client."""
+    """Return what mechanisms know of the client at a node of Flower.
+
+    Args:
+        number: its client id.
+        node: its node's id in Flower.
+        name: what it is called.
+        samples: how many samples its reply of this round states.
+    """
     return ClientInfo(number, name, f"node {node}", int(samples))

@@ -1,8 +1,13 @@
-"""A strategy's aggregate made again on a copy, of some of the replies: a coalition's model where that is no average.
+"""A strategy's aggregate of some of the replies, made on a copy: the model of a coalition where it is no average.
 
-Nothing of it may reach the training. The copy is deep, and one that shares something changeable with the strategy is
-refused; generators, the classes' own attributes and logging are put back; and while a copy works, whatever would write
-a file, open a connection or start a program raises :class:`NotAgain`.
+To value a reply, hanse needs the models that the strategy would have made without it. For an average they follow from
+the replies. For any other rule :class:`Again` lets a copy of the strategy aggregate a subset of them.
+
+None of this may be noticed by the training. So the copy is deep, and a copy that would still share something changeable
+with the strategy is refused (:func:`shared`, which walks through everything that the strategy reaches: see
+:class:`Reach`). Generators of random numbers, attributes of classes, settings and logging are put back afterwards
+(:func:`bare`). While a copy works, whatever would write a file, open a connection, or start a program or a thread
+raises :class:`NotAgain`.
 """
 
 from __future__ import annotations
@@ -32,35 +37,39 @@ from uuid import UUID
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
 from hanse.base.errors import first_line
 from hanse.learning.generators import untouched
 
-SKIPPED = frozenset({"train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"})  # of Flower's: they make no arrays
-_DEEPEST = 12  # attributes of attributes that are looked at
+SKIPPED = frozenset({"train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"})  # Flower's attributes that only make metrics
+_DEEPEST = 12  # so many attributes of attributes are looked at
+# what cannot change, or is shared by the whole process without harm
 _ATOMS = (
     str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, range, slice, np.dtype, np.number,
     np.ufunc, torch.dtype, torch.device, torch.Size, logging.Logger, enum.Enum, re.Pattern,
 )  # fmt: skip
+# what does not change, as a variable of a module or a class
 _STILL = (
     types.FunctionType, types.GetSetDescriptorType, types.MemberDescriptorType, PurePath, date, timedelta, Decimal,
     Fraction, UUID,
 )  # fmt: skip
-_HERE = threading.local()  # whether a copy works in this thread
+_HERE = threading.local()  # "works": a copy is working in this thread
 
 
 class NotAgain(Exception):  # noqa: N818 (a reason, told as such)
-    """Why a strategy's aggregate cannot be made again."""
+    """Why a strategy's aggregate cannot be made again, in one line."""
 
 
 # ---- the copy
 
 
 def copied(strategy: Strategy) -> Strategy:
-    """Return a deep copy of a strategy. Raises NotAgain that names the attribute which cannot be copied, or which the
-    copy would share with the strategy.
+    """Return a deep copy of a strategy that shares nothing changeable with it.
+
+    Raises:
+        NotAgain: an attribute cannot be copied, or would be shared; the message names it.
     """
     try:
         found = copy.deepcopy(strategy)
@@ -72,7 +81,7 @@ def copied(strategy: Strategy) -> Strategy:
 
 
 def _uncopied(strategy: Strategy) -> str:
-    """Return what of a strategy cannot be copied, in words."""
+    """Return which attribute of a strategy cannot be copied, in words."""
     for name, value in vars(strategy).items():
         try:
             copy.deepcopy(value)
@@ -82,8 +91,10 @@ def _uncopied(strategy: Strategy) -> str:
 
 
 def shared(strategy: Strategy, other: Strategy) -> str | None:
-    """Return what can change and is part of both a strategy and its copy, or None: an attribute that refuses to be
-    copied, what a function of it remembers, a class's own list.
+    """Return, in words, something changeable that is part of both a strategy and its copy; None if there is nothing.
+
+    Examples are an attribute that returns itself when it is copied, a variable that a function remembers, a list of a
+    class.
     """
     mine, theirs = Reach.of(strategy).found, Reach.of(other).found
     return next((theirs[key] for key in theirs if key in mine), None)
@@ -91,8 +102,13 @@ def shared(strategy: Strategy, other: Strategy) -> str | None:
 
 @dataclass
 class Reach:
-    """What a strategy reaches: everything that can change with its path in words, by identity or by a variable's name
-    (``found``), and the classes that users wrote (``kinds``).
+    """Everything that a strategy reaches through attributes, elements, classes and functions.
+
+    Attributes:
+        found: what can change: its path in words, such as "attribute 'history'", by its ``id()``, or by module and name
+            for a module's variable.
+        kinds: the classes written by users, in the order in which they were met (a dictionary as an ordered set).
+        seen: what was looked at, by its ``id()``; holding the objects keeps their ids from being used again.
     """
 
     found: dict[Any, str] = field(default_factory=dict)
@@ -101,13 +117,19 @@ class Reach:
 
     @staticmethod
     def of(strategy: Strategy) -> Reach:
-        """Return what a strategy reaches."""
+        """Return all that a strategy reaches."""
         reach = Reach()
         reach.thing(strategy, "", 0)
         return reach
 
     def thing(self, thing: Any, path: str, depth: int) -> None:
-        """Look at anything: its elements, its attributes, its class, what a function remembers."""
+        """Look at an object: its elements, its attributes, its class, and what it remembers if it is a function.
+
+        Args:
+            thing: the object.
+            path: how it was reached, in words.
+            depth: how many steps away from the strategy it is.
+        """
         if isinstance(thing, _ATOMS) or id(thing) in self.seen or depth > _DEEPEST:
             return
         self.seen[id(thing)] = thing
@@ -135,8 +157,9 @@ class Reach:
         self.kind(type(thing), depth)
 
     def kind(self, kind: type, depth: int) -> None:
-        """Look at the classes that users wrote, of which an object is: their own attributes and methods."""
+        """Look at the classes of an object that users wrote: their attributes and methods."""
         for one in _own_classes(kind):
+            # named tuples and enumerations cannot change
             if one in self.kinds or issubclass(one, tuple | enum.Enum):
                 continue
             self.kinds[one] = None
@@ -147,8 +170,11 @@ class Reach:
                     self.found[id(value)] = f"{one.__name__}.{name} of the class"
 
     def function(self, function: types.FunctionType, depth: int) -> None:
-        """Look at what a function remembers, its defaults, and the variables of its module."""
+        """Look at what a function remembers: the variables around it, its defaults, and its module's variables if a
+        user wrote it.
+        """
         self.seen[id(function)] = function
+        # a variable that the function itself sets (nonlocal) is state, whatever it holds
         sets = {one.argval for one in _steps(function) if one.opname == "STORE_DEREF"}
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # an empty cell
@@ -162,8 +188,8 @@ class Reach:
             self._module(function, depth)
 
     def _module(self, function: types.FunctionType, depth: int) -> None:
-        """Look at the variables that a user's function uses, of its module and of other modules of the user's: those
-        that can change, or that it sets; functions and classes among them are looked at in their turn.
+        """Look at the variables of modules that a user's function uses: those that can change or that it sets.
+        Functions and classes among them are looked at in turn.
         """
         steps = list(_steps(function))
         uses = {one.argval for one in steps if one.opname in _VARIABLES}
@@ -178,6 +204,7 @@ class Reach:
             self._variables(named, module.__name__, set(), f"the module {module.__name__}", depth)
 
     def _variables(self, variables: Mapping[str, Any], module: str, sets: set[Any], where: str, depth: int) -> None:
+        """Look at variables of a module, by name; ``sets`` are those that the function assigns to."""
         for name, value in variables.items():
             if name in sets or _changes(value):
                 self.found[module, name] = f"{name!r} of {where}"
@@ -193,7 +220,7 @@ _PUT_BACK = (random._inst, np.random.mtrand._rand)  # the global generators
 
 
 def _attributes(thing: Any) -> dict[str, Any]:
-    """Return an object's attributes, in slots too."""
+    """Return an object's attributes by name, those in slots included."""
     found = dict(vars(thing)) if hasattr(thing, "__dict__") else {}
     for kind in _own_classes(type(thing)):
         slots = vars(kind).get("__slots__", ())
@@ -204,7 +231,7 @@ def _attributes(thing: Any) -> dict[str, Any]:
 
 
 def _functions_of(value: Any) -> list[types.FunctionType]:
-    """Return the functions behind an attribute of a class: a method, a property, a class method."""
+    """Return the functions behind an attribute of a class: of a method, a property, or a class method."""
     if isinstance(value, property):
         found: list[Any] = [value.fget, value.fset, value.fdel]
     elif isinstance(value, staticmethod | classmethod):
@@ -215,13 +242,13 @@ def _functions_of(value: Any) -> list[types.FunctionType]:
 
 
 def _steps(function: types.FunctionType) -> Iterator[dis.Instruction]:
-    """Yield the instructions of a function, and of the functions and comprehensions in it."""
+    """Yield the bytecode instructions of a function, and of the functions and comprehensions inside it."""
     for code in _codes(function.__code__):
         yield from dis.get_instructions(code)
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield a function's code, and that of the functions and comprehensions in it."""
+    """Yield a function's code object, and those of the functions and comprehensions inside it."""
     yield code
     for one in code.co_consts:
         if isinstance(one, types.CodeType):
@@ -229,8 +256,8 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _changes(value: Any) -> bool:
-    """Say whether a variable of a class or a module is something that can change: a list, a generator of random
-    numbers, a pool of threads, an open file, a cache; no number, function, or class.
+    """Say whether a variable of a class or a module can change: a list, a generator of random numbers, an open file, a
+    cache. Numbers, functions and classes cannot.
     """
     if isinstance(value, types.MethodType | types.BuiltinFunctionType):
         return not any(value.__self__ is one for one in _PUT_BACK) and _changes(value.__self__)
@@ -244,7 +271,7 @@ def _changes(value: Any) -> bool:
 
 @cache
 def _library(module: str) -> bool:
-    """Say whether a module is a library's, and no user's."""
+    """Say whether a module belongs to a library or to Python, and not to the user."""
     top = module.split(".")[0]
     if top in sys.stdlib_module_names or top in ("hanse", "flwr", "__builtin__"):
         return top != "__main__"
@@ -253,7 +280,7 @@ def _library(module: str) -> bool:
 
 
 def _own_classes(kind: type) -> list[type]:
-    """Return the classes that a user wrote: those whose attributes may be a strategy's state."""
+    """Return those of a class's bases, itself included, that a user wrote."""
     return [one for one in kind.__mro__ if not _library(one.__module__)]
 
 
@@ -262,9 +289,14 @@ def _own_classes(kind: type) -> list[type]:
 
 @dataclass(frozen=True)
 class Again:
-    """What a strategy makes of some replies of a round: ``before`` is its copy from before the round, ``replies`` those
-    by client, ``generators`` what was to be drawn (so that all coalitions meet the same noise), ``kinds`` the users'
-    classes whose attributes may be its state.
+    """A strategy's aggregate of some of a round's replies.
+
+    Attributes:
+        before: a copy of the strategy from just before it aggregated.
+        number: the round's number in Flower.
+        replies: the replies by client, in the order in which they came.
+        generators: the states of the random generators at that time, so that all coalitions meet the same noise.
+        kinds: the users' classes whose attributes may be state of the strategy, and are put back.
     """
 
     before: Strategy
@@ -274,8 +306,13 @@ class Again:
     kinds: Sequence[type] = ()
 
     def made(self, clients: Sequence[int]) -> ArrayRecord | None:
-        """Return the aggregate of these clients' replies, in the order in which they came; None: it makes none of so
-        few. Raises NotAgain for what a copy may not do.
+        """Return the aggregate of these clients' replies, in the order in which they came.
+
+        None if the strategy makes none of them, for example because it needs more replies. An exception that it raises
+        for all of the replies together is passed on: that is no matter of their number.
+
+        Raises:
+            NotAgain: the strategy does something that a copy may not do.
         """
         wanted = set(clients)
         with bare(self.kinds):
@@ -296,20 +333,18 @@ class Again:
 
 
 def _nothing(contents: Any, key: str) -> Any:
-    """Stand in for a function that only makes metrics."""
-    from flwr.app import MetricRecord
-
+    """Stand in for a function that makes metrics of replies."""
     return MetricRecord()
 
 
 def generators() -> Any:
-    """Return the states of the process's generators."""
+    """Return the states of the process's random generators: Python's, NumPy's, and PyTorch's on all devices in use."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda  # noqa: NPY002
 
 
 def set_generators(states: Any) -> None:
-    """Put the process's generators into these states."""
+    """Put the process's random generators into states that :func:`generators` has returned."""
     random.setstate(states[0])
     np.random.set_state(states[1])  # noqa: NPY002
     torch.set_rng_state(states[2])
@@ -319,7 +354,10 @@ def set_generators(states: Any) -> None:
 
 @contextmanager
 def as_before() -> Iterator[None]:
-    """Let a block draw and set what it likes, and put all generators, and PyTorch's and NumPy's settings, back."""
+    """Run a block, and put back all random generators, and the settings of PyTorch and NumPy.
+
+    Whatever hanse does while an app trains happens inside such a block, so that the training goes on as if it had not.
+    """
     states, settings = generators(), _settings()
     try:
         with untouched(torch.device("cpu")):
@@ -336,14 +374,18 @@ def as_before() -> Iterator[None]:
 
 
 def _settings() -> tuple[Any, ...]:
-    """Return the settings that change what the rest of the process computes."""
+    """Return the settings of PyTorch and NumPy that change what the rest of the process computes."""
     certain, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     return torch.get_default_dtype(), certain, warns, torch.get_num_threads(), torch.is_grad_enabled(), np.geterr()
 
 
 @contextmanager
 def bare(kinds: Iterable[type] = ()) -> Iterator[None]:
-    """Let a copy of a strategy work without any trace: see the top of this file."""
+    """Run a block in which a copy of a strategy works, without any trace in this process.
+
+    Args:
+        kinds: classes whose attributes are put back, beside those of all strategies that users wrote.
+    """
     _watch_writes()
     disabled, kept = logging.root.manager.disable, _class_attributes(kinds)
     _HERE.works = True
@@ -359,12 +401,13 @@ def bare(kinds: Iterable[type] = ()) -> Iterator[None]:
 
 @contextmanager
 def _nothing_printed() -> Iterator[None]:
+    """Drop what a block prints."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
 
 
 def _class_attributes(kinds: Iterable[type]) -> dict[type, dict[str, Any]]:
-    """Return the attributes of these classes, and of the strategies' classes that users wrote."""
+    """Return the present attributes of these classes, and of all strategy classes that users wrote."""
     found, left = {kind: dict(vars(kind)) for kind in kinds}, list(Strategy.__subclasses__())
     while left:
         kind = left.pop()
@@ -375,6 +418,7 @@ def _class_attributes(kinds: Iterable[type]) -> dict[type, dict[str, Any]]:
 
 
 def _restore(kept: Mapping[type, Mapping[str, Any]]) -> None:
+    """Put back the attributes of classes; new ones are removed."""
     for kind, before in kept.items():
         for name in vars(kind).keys() - before.keys():
             delattr(kind, name)
@@ -385,7 +429,10 @@ def _restore(kept: Mapping[type, Mapping[str, Any]]) -> None:
 
 # ---- what a copy may not do
 
-_FORBIDDEN = (
+FORBIDDEN = "which is not allowed while the aggregate of some of the replies is made again"
+
+# audit events that begin with one of these
+_EVENTS = (
     "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod", "os.utime",
     "os.putenv", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.chdir", "subprocess.Popen", "shutil.",
     "socket.connect", "socket.sendto", "sqlite3.connect", "tempfile.",
@@ -394,26 +441,30 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def _hook(event: str, given: tuple[Any, ...]) -> None:
+    """Refuse what a copy may not do. Python calls it for each of its audit events, in all threads."""
     if not getattr(_HERE, "works", False):
         return
     if event == "open":
         path, mode, flags = given
         writes = any(c in mode for c in "wax+") if isinstance(mode, str) else bool(flags & _WRITES)
         if writes and path != os.devnull:
-            raise NotAgain(f"its aggregate_train writes {str(path)!r}, which nobody may do for a model of some replies")
-    elif event.startswith(_FORBIDDEN):
+            raise NotAgain(f"its aggregate_train writes {str(path)!r}, {FORBIDDEN}")
+    elif event.startswith(_EVENTS):
         what = f" ({str(given[0])[:80]!r})" if given else ""
-        raise NotAgain(f"its aggregate_train does {event}{what}, which nobody may do for a model of some replies")
+        raise NotAgain(f"its aggregate_train does {event}{what}, {FORBIDDEN}")
 
 
 @cache
 def _watch_writes() -> None:
-    sys.addaudithook(_hook)  # it can never be taken away, and does nothing where no copy works
+    """Install the audit hook, once in a process. Python has no way to remove one; it does nothing unless a copy is
+    working.
+    """
+    sys.addaudithook(_hook)
 
 
 @contextmanager
 def _no_torch_files() -> Iterator[None]:
-    """Let ``torch.save`` write no file: it writes them from C++, which no audit sees."""
+    """Keep ``torch.save`` from writing files during a block: it writes from C++, where no audit event is raised."""
     serial: Any = torch.serialization
     known = getattr(serial, "_open_zipfile_writer", None)
     if known is None:
@@ -422,7 +473,7 @@ def _no_torch_files() -> Iterator[None]:
 
     def refused(to: Any) -> Any:
         if isinstance(to, str | os.PathLike):
-            raise NotAgain(f"its aggregate_train writes {str(to)!r}, which nobody may do for a model of some replies")
+            raise NotAgain(f"its aggregate_train writes {str(to)!r}, {FORBIDDEN}")
         return known(to)
 
     serial._open_zipfile_writer = refused
@@ -434,12 +485,12 @@ def _no_torch_files() -> Iterator[None]:
 
 @contextmanager
 def _no_threads() -> Iterator[None]:
-    """Let a copy start no thread: what it writes there, no audit of this thread sees."""
+    """Keep a copy from starting threads during a block: the audit hook only watches the thread of the copy."""
     known = threading.Thread.start
 
     def refused(thread: Any) -> None:
         if getattr(_HERE, "works", False):
-            raise NotAgain("its aggregate_train starts a thread, which nobody may do for a model of some replies")
+            raise NotAgain(f"its aggregate_train starts a thread, {FORBIDDEN}")
         known(thread)
 
     threading.Thread.start = refused  # type: ignore[method-assign, assignment]

@@ -1,7 +1,12 @@
-"""Watches a Flower strategy's rounds and keeps them as a run of hanse's: values, payments, books, the run directory.
+"""Keeps a Flower strategy's rounds as a run of hanse: values, payments, books and the run directory.
 
-Nothing here may reach the training: a round whose values cannot be had is recorded with the reason, its *gap*; if the
-run directory itself cannot be written, a line says so and nothing more is kept.
+:class:`Valued <hanse.deployment.valued.valued.Valued>` tells a :class:`Watch` what the strategy does. At the end of
+each round the watch plays it with the mechanism of :mod:`hanse.deployment.valued.mechanism` and appends it to the run
+directory. :class:`Plan` holds what the user has asked for.
+
+Nothing here may reach the training, so that all calls go through :func:`guarded`. A round whose values cannot be had is
+recorded with the reason, its *gap*. If the run directory itself cannot be written, a warning says so and nothing more
+is kept.
 """
 
 from __future__ import annotations
@@ -10,8 +15,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -53,13 +57,21 @@ from hanse.runs.rundir import RunDir
 from hanse.runs.testing import Figures, figures_of
 
 LOG = logging.getLogger("hanse.valued")
-LONGEST = 300  # characters of a gap that are recorded
-LOST = "no reply"
+LONGEST = 300  # the most characters of a recorded gap
+LOST = "no reply"  # the refusal of a client that was asked and has not answered
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a watched run is to be: its ``experiment``, how models are judged, where it goes, what nodes are called."""
+    """What the user wants of a watched run.
+
+    Attributes:
+        experiment: the run as its ``config.toml`` says it.
+        worth: what judges models.
+        out: the run directory.
+        names: what nodes are called, by Flower's node id.
+        overwrite: whether a run in ``out`` may be replaced.
+    """
 
     experiment: Experiment
     worth: Worth
@@ -69,14 +81,26 @@ class Plan:
 
     @property
     def mechanism(self) -> Mechanism:
-        """The mechanism, which knows no round yet."""
+        """The mechanism, not told of any round yet."""
         return self.experiment.mechanism.built
 
 
 @dataclass
 class Watch:
-    """A run that is being watched. The wrapped strategy calls :meth:`begins` once, and in each round :meth:`asks`,
-    :meth:`comes`, :meth:`makes`, :meth:`tests` and :meth:`ends`; :meth:`close` when it is over.
+    """A run that is being watched.
+
+    The listener calls :meth:`begins` once; in each round :meth:`asks`, :meth:`asked`, :meth:`comes`, :meth:`makes`,
+    :meth:`tests` and :meth:`ends`, in this order; and :meth:`close` at the end.
+
+    Attributes:
+        plan: what the user has asked for.
+        strategy: the strategy that is watched.
+        hold: the lock of the run directory.
+        members: the nodes that have come so far, as clients.
+        state: the loop's state after the last recorded round; None before the run directory is made.
+        gaps: a line for each round without values.
+        rounds: how many rounds are planned; 0: not known.
+        broken: whether keeping the run was given up.
     """
 
     plan: Plan
@@ -85,8 +109,8 @@ class Watch:
     members: Members = field(default_factory=Members)
     state: LoopState | None = None
     gaps: list[str] = field(default_factory=list)
-    rounds: int = 0  # planned; 0: not known
-    broken: bool = False  # nothing more can be kept
+    rounds: int = 0
+    broken: bool = False
     _setup: Setup | None = None
     _folder: RunDir | None = None
     _form: Form | None = None
@@ -94,14 +118,19 @@ class Watch:
     _number: int = 0
     _tests: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     _figures: Figures = field(default_factory=Figures)
-    _seconds: float = 0.0
     _begun: float = 0.0
 
     # ---- what the strategy tells
 
     def begins(self, arrays: ArrayRecord | None, rounds: int | None) -> None:
-        """Make the run directory for these initial arrays. Raises UserError for what cannot be valued: nothing has
-        begun yet.
+        """Make the run directory.
+
+        Args:
+            arrays: the initial arrays; None if they are not known yet. The first round says them then.
+            rounds: how many rounds are planned, if that is known.
+
+        Raises:
+            UserError: the arrays cannot be valued. Nothing was sent to clients yet.
         """
         self.rounds = self.rounds or rounds or 0
         if arrays is None or self._setup is not None:
@@ -111,11 +140,12 @@ class Watch:
             module = worth.problem.module if isinstance(worth, ByModule) else None
             self._form = Form.of(arrays) if module is None else Form.of_module(module, arrays)
             if isinstance(worth, ByFunction):
-                worth.first_worth(own_copy(arrays))  # a slip in it is better said now than in each round
-            self._make(arrays, module)
+                worth.first_worth(own_copy(arrays))  # a mistake in it is better found now than as a gap in each round
+            self._make(arrays)
 
     def asks(self, number: int, arrays: ArrayRecord) -> None:
-        """Hear that a round begins from these arrays."""
+        """Hear that round ``number`` (from 1) begins from ``arrays``."""
+        # the round before has had no evaluation, which would have ended it
         if self._now is not None:
             self.ends()
         self.begins(arrays, None)
@@ -126,7 +156,7 @@ class Watch:
         self._now = Watched(self._form, self.plan.worth, Roster(), own_copy(arrays), tests_before=self._tests)
 
     def asked(self, nodes: Iterable[int]) -> None:
-        """Hear that nodes are sent training messages; new ones become clients, in the order of their ids."""
+        """Hear to which nodes training messages go. New nodes become clients, in ascending order of their ids."""
         if self._now is None:
             return
         new = sorted(node for node in set(nodes) if f"node {node}" not in self.members.by_key)
@@ -135,7 +165,11 @@ class Watch:
         self._now.asked = sorted({*self._now.asked, *map(self._client, nodes)})
 
     def comes(self, replies: Sequence[Message]) -> None:
-        """Hear the replies, before the strategy sees them: it may change them."""
+        """Hear the replies, before the strategy may change them.
+
+        Sound ones are kept as updates, the others with the reason of their refusal. If the strategy may do other than
+        average, a copy of it is made here.
+        """
         now = self._now
         if now is None:
             return
@@ -150,6 +184,7 @@ class Watch:
                 refused[client] = f"the client failed: {reply.error.reason or f'code {reply.error.code}'}"
                 continue
             try:
+                # which of two answers the strategy takes is its own business, so that neither counts
                 if client in messages:
                     raise UserError("it answered more than once")
                 records[client], trained[client], weights[client] = self._read(reply, now.form)
@@ -171,14 +206,14 @@ class Watch:
             now.why_not = str(wrong)
 
     def makes(self, arrays: ArrayRecord | None) -> None:
-        """Hear what the strategy made of the replies."""
+        """Hear what the strategy has made of the replies; None: nothing."""
         if self._now is None:
             return
         self._now.made = None if arrays is None else own_copy(arrays)
         self._now.settled()
 
     def tests(self, replies: Sequence[Message]) -> None:
-        """Hear the evaluate replies."""
+        """Hear the evaluate replies, by which the gain of this round and of the next one is measured."""
         worth = self.plan.worth if isinstance(self.plan.worth, ByClients) else ByClients()
         found, tested = dict[int, tuple[float, float]](), dict[int, Tested]()
         for reply in replies:
@@ -202,7 +237,7 @@ class Watch:
             self._figures = figures_of(np.array(sorted(sound)), [sound[c] for c in sorted(sound)], False, ())
 
     def ends(self) -> None:
-        """Play the round that the strategy has played, and keep it."""
+        """Play the round for hanse's record, and append it to the run directory."""
         now, self._now = self._now, None
         if now is None or self._setup is None or self.state is None or self._folder is None:
             return
@@ -213,7 +248,10 @@ class Watch:
             self.state = record.played.state
 
     def close(self) -> None:
-        """Settle what is open, and close the run directory; one without a round is deleted."""
+        """Finish the record: end the round that is open, settle what is open in the books, and close the run directory.
+
+        A run directory without a single round is deleted.
+        """
         self.ends()
         folder, setup, state = self._folder, self._setup, self.state
         self._folder = None
@@ -224,11 +262,13 @@ class Watch:
                 folder.discard()
                 return
             if setup.mechanism.settle is not None:
+                # the last settlement asks nobody anything
                 nobody = Watched(Form.of(ArrayRecord()), self.plan.worth, Roster(), ArrayRecord())
                 last = finish(replace(setup, federation=Replies(nobody)), state)
                 folder.owe(last.state.round, last.view.posted)
                 folder.checkpoint(last.state)
                 folder.receipts(last.state.round, last.state.book, last.view.posted)
+            # only now is it known how many rounds there were
             if not self.rounds:
                 section = RunSection(**{**self.plan.experiment.run.model_dump(), "rounds": state.round})
                 whole = self.plan.experiment.model_copy(update={"run": section, "model": self._model})
@@ -238,15 +278,16 @@ class Watch:
     # ---- how it is kept
 
     def _roster(self, weights: Mapping[int, float]) -> Roster:
-        """Return who has come so far, with the samples that the replies of this round state."""
+        """Return the clients that have come so far, with the samples that the replies of this round state."""
         known = self.members.by_id().values()
         return Roster(info(m.id, int(m.key.split()[1]), m.name, weights.get(m.id, 0)) for m in known)
 
     def _client(self, node: int) -> int:
+        """Return the client id of a node."""
         return self.members.by_key[f"node {node}"].id
 
     def _read(self, reply: Message, form: Form) -> tuple[ArrayRecord, Trained, float]:
-        """Return a reply's arrays, what hanse knows of it, and its weight. Raises UserError for what is no update."""
+        """Return a reply's arrays, its update, and its weight. Raises UserError for what is no sound update."""
         try:
             arrays = own_copy(arrays_of(reply.content))
         except WireError as wrong:
@@ -265,15 +306,17 @@ class Watch:
         return arrays, one, weight
 
     def _numbers(self, content: RecordDict) -> tuple[dict[str, float], float]:
-        """Return the finite numbers of a reply's metrics, without the one that weighs it, and that one (0: there is
-        none). Raises WireError if it is no number of samples.
+        """Return the finite metrics of a reply, without the one that weights it; and that one, 0 if there is none.
+
+        Raises:
+            WireError: the weight is no number of samples.
         """
         said, by = next(iter(content.metric_records.values()), MetricRecord()), _weighted_by(self.strategy)
         weight = samples_of(said, by) or 0.0
         return {name: x for name, x in numbers_of(said).items() if math.isfinite(x) and name != by}, weight
 
     def _played(self, now: Watched, setup: Setup, state: LoopState) -> RoundRecord:
-        """Return the record of a round; one with a gap where its values, or all of it, cannot be had."""
+        """Return the record of a round. Where its values, or all of it, cannot be had, its metric "gap" says why."""
         for client in now.asked:
             if client not in now.replies and client not in now.refused:
                 now.refused = {**now.refused, client: LOST}
@@ -289,6 +332,7 @@ class Watch:
             played = self._without_values(now, setup, state, mechanism)
         if not gap and played.view.values is None and mechanism.value is not None:
             gap = "nobody replied soundly" if not len(played.view.trained) else "nothing was valued"
+        # whatever became of the values, the next round starts from the strategy's own model
         after = self._really(now, played.state)
         played = replace(played, state=replace(after, states={**state.states, **after.states}))
         seconds = {"valued": time.perf_counter() - begun, "round": time.perf_counter() - self._begun}
@@ -300,26 +344,25 @@ class Watch:
         return record
 
     def _fits(self) -> None:
-        """Raise UserError if more nodes came than there is room for."""
+        """Raise UserError if more nodes have come than there is room for."""
         room, came = self.plan.experiment.data.clients, len(self.members.by_key)
         if came > room:
             raise UserError(f"clients: {came} nodes have come, and there is room for {room}")
 
     def _without_values(self, now: Watched, setup: Setup, state: LoopState, mechanism: Mechanism) -> Played:
-        """Return the round without values, or, if that cannot be had, one in which nothing happened."""
+        """Return the round without values; or, if that cannot be had either, one in which nothing happened."""
         bare = replace(mechanism, value=None)
         try:
             self._fits()
             return play_round(replace(setup, mechanism=bare, federation=Replies(now)), state)
         except Exception as wrong:
             LOG.warning("hanse: round %d: nothing is recorded of it: %s", self._number, _line(wrong))
-
             clients = np.array(sorted(now.asked), np.int64)
             seats = Seats.at(clients, np.zeros(len(clients), np.int64))
             return failed_round(replace(setup, federation=Replies(now)), state, now.roster, seats, _line(wrong))
 
     def _really(self, now: Watched, state: LoopState) -> LoopState:
-        """Return the state with the model that the strategy made, whatever hanse would have made."""
+        """Return the state with the model that the strategy has made, whatever hanse would have made of the replies."""
         if now.made is None:
             return state
         try:
@@ -330,7 +373,9 @@ class Watch:
 
     @property
     def _model(self) -> ModelSection:
-        """What the config says of the model."""
+        """What ``config.toml`` says of the model: its class, or the app's arrays, with a fingerprint of names and
+        shapes.
+        """
         worth = self.plan.worth
         if isinstance(worth, ByModule):
             module = worth.problem.module
@@ -340,8 +385,8 @@ class Watch:
         digest = hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
         return ModelSection(name=OBJECT, object="the app's arrays", fingerprint=digest)
 
-    def _make(self, arrays: ArrayRecord, module: nn.Module | None) -> None:
-        """Make the setup, the first state and the run directory."""
+    def _make(self, arrays: ArrayRecord) -> None:
+        """Make the setup of the loop, its first state, and the run directory."""
         worth, form = self.plan.worth, self._form
         assert form is not None
         section = RunSection(**{**self.plan.experiment.run.model_dump(), "rounds": self.rounds})
@@ -376,15 +421,17 @@ class Watch:
         self._setup, self.state = setup, first_state(setup)
 
 
-@contextmanager
-def guarded(watch: Watch) -> Iterator[None]:
-    """Let nothing of hanse's reach the training: what goes wrong with keeping the run ends the keeping, with a line."""
+def guarded(watch: Watch, listen: Callable[[], None]) -> None:
+    """Call ``listen`` so that nothing of it reaches the training.
+
+    Generators and settings are as before afterwards. An exception ends the keeping of the run, with a warning, and
+    nothing is called after that.
+    """
     if watch.broken:
-        yield
         return
     try:
         with as_before():
-            yield
+            listen()
     except Exception as wrong:
         watch.broken = True
         line = str(wrong) if isinstance(wrong, UserError | MachineError) else first_line(wrong)
@@ -393,12 +440,12 @@ def guarded(watch: Watch) -> Iterator[None]:
 
 
 def _averages(strategy: Strategy) -> bool:
-    """Say whether a strategy's aggregate is Flower's own weighted average."""
+    """Say whether a strategy aggregates as Flower's FedAvg does: it has not replaced ``aggregate_train``."""
     return type(strategy).aggregate_train is FedAvg.aggregate_train
 
 
 def _weighted_by(strategy: Any) -> str:
-    """Return the name of the metric by which a strategy, or the one that it wraps, weighs replies."""
+    """Return the metric by which a strategy, or the one that it wraps (its attribute ``strategy``), weights replies."""
     while not isinstance(getattr(strategy, "weighted_by_key", None), str):
         strategy = getattr(strategy, "strategy", None)
         if strategy is None:
@@ -408,12 +455,12 @@ def _weighted_by(strategy: Any) -> str:
 
 
 def _tested(numbers: Mapping[str, float], samples: float) -> Tested:
-    """Return what a client's evaluation says of loss and accuracy, under whatever names."""
+    """Return what a client's evaluation says of loss and accuracy, whatever it calls them."""
     loss, right = loss_of(numbers), accuracy_of(numbers)
     return Tested("test", None if math.isnan(loss) else loss, None if math.isnan(right) else right, int(samples))
 
 
 def _line(wrong: Exception) -> str:
-    """Return why in one line."""
+    """Return why something failed, in one line."""
     plain = isinstance(wrong, NoWorthError | NotAgain | UserError)
     return " ".join((str(wrong) if plain else first_line(wrong)).split())[:LONGEST]

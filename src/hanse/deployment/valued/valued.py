@@ -1,14 +1,19 @@
-"""Three lines in any Flower app: what each client's update was worth, around the strategy that the app has.
+"""``hanse.valued``: what each client's update was worth, around the strategy that a Flower app already has.
 
-How it is wrapped. Flower's ``Strategy.start`` calls ``configure_train``, ``aggregate_train``, ``configure_evaluate``
-and ``aggregate_evaluate`` of the strategy itself. So for the life of a ``with`` block the strategy *object* gets
-attributes of these names, which call its own methods and listen; they are gone at its end. Its class, its own ``start``
-and references to it stay what they are, and ``super()`` inside it never meets them. While a method of its own works
-they are taken off, so that a strategy which copies or saves itself finds itself as its author wrote it.
+:func:`valued` checks its arguments and returns a :class:`Valued`, a context manager. Inside its ``with`` block the app
+starts its own strategy as ever, and :class:`hanse.deployment.valued.record.Watch` is told what happens and keeps it as
+a run.
+
+Flower's ``Strategy.start`` calls ``configure_train``, ``aggregate_train``, ``configure_evaluate`` and
+``aggregate_evaluate`` of the strategy. During the block the strategy *object* therefore has attributes of these names,
+which call its own methods and listen. Its class, its own ``start`` and references to it stay what they are, and
+``super()`` inside it never meets these attributes. They are taken off at the end of the block, and also while one of
+the strategy's own methods works: a strategy that copies or saves itself then finds itself as its author wrote it.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import os
@@ -36,9 +41,9 @@ from hanse.runs.config import Experiment
 from hanse.runs.rundir import claim_anew
 
 S = TypeVar("S", bound=Strategy)
-LISTENED = ("start", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
-GIVEN = frozenset({"strategy", "validation", "values", "groups", "clients"})  # what parts of such a run can count on
-MECHANISM = "hanse.deployment.valued.mechanism:flower"
+LISTENED = ("start", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")  # methods
+GIVEN = frozenset({"strategy", "validation", "values", "groups", "clients"})  # needs of parts that such a run meets
+MECHANISM = "hanse.deployment.valued.mechanism:flower"  # what the run's config.toml names
 
 
 def valued(
@@ -57,35 +62,69 @@ def valued(
     seed: int = 0,
     overwrite: bool = False,
 ) -> Valued[S]:
-    """Return a context manager around a Flower strategy: it is trained with as ever, and every reply is valued.
+    """Return a context manager in which a Flower strategy trains as ever, and each client's reply is valued.
 
-    ``with hanse.valued(strategy, validation=evaluate, out="runs/x") as strategy: strategy.start(...)``
+    The training is the same as without it, bit for bit. What goes wrong in hanse's part becomes a gap in the record,
+    with the reason, and a warning of the logger "hanse.valued".
 
     Args:
         strategy: any strategy of Flower's Message API (``flwr.serverapp.strategy.Strategy``), the user's own too.
-        out: the run directory that is made, which ``hanse report``, ``statement``, ``serve`` and ``ledger`` read.
-        validation: what says what a model is worth: a function ``evaluate(arrays)`` that takes an ``ArrayRecord`` and
-            returns a number, the more the better, or numbers by name; or, with ``model``, a validation set: ``(x, y)``,
-            a PyTorch or Hugging Face data set, a ``DataLoader``. None: the clients' own evaluation, to first order.
-        model: a torch module whose state dict the app's arrays are; it is not changed.
-        utility: which figure counts: of those that ``evaluate`` returns, of those that clients report, or of a model
-            ("loss", "accuracy", "balanced", or a metric of hanse). Default: the loss, else the accuracy. A name decides
-            whether less is better (:func:`hanse.learning.figures.less_is_better`: losses and errors).
+        out: the run directory to make, for ``hanse report``, ``statement``, ``serve`` and ``ledger``.
+        validation: what judges models: a function ``evaluate(arrays)`` of an ``ArrayRecord`` that returns a number, the
+            more the better, or numbers by name; or, with ``model``, a validation set: ``(x, y)``, a PyTorch or Hugging
+            Face data set, or a ``DataLoader``. None: the clients' own evaluations are shared out, to first order.
+        model: a torch module whose state the app's arrays are; it is not changed.
+        utility: which figure counts, of those that ``evaluate`` returns or clients report, or of the module ("loss",
+            "accuracy", "balanced", or a metric of hanse). None: the loss, else the accuracy. The name decides whether
+            less is better (:func:`hanse.learning.figures.less_is_better`: losses and errors).
         target: the labels' name, where samples are dictionaries or a table.
-        method: how values are found, as ``mechanism.value`` of an experiment: "mixture" (default), "exact", "gtg",
-            "monte_carlo", "leave_one_out", "banzhaf", or a table with options. Where the strategy's aggregate is no
-            average, "mixture" gives way to "exact" (up to 6 replies) or "gtg" on aggregates that are made again.
+        method: how values are found, as ``mechanism.value`` of an experiment: "mixture", "exact", "gtg", "monte_carlo",
+            "leave_one_out", "banzhaf", or a table with options. Where the strategy's aggregate is no average, "mixture"
+            gives way to "exact" (up to 6 replies) or "gtg", on aggregates that are made again.
         payment: a payment rule, as ``mechanism.settle``: its import path, or a table with options. It must not ask
-            clients anything.
-        grant: with a payment rule, what a new client gets, in tokens.
-        names: what nodes are called, by node id. Default: their ids.
-        clients: the most nodes that may ever come; there are no values of rounds with more.
-        seed: what is drawn at random follows from it; no other generator is touched.
+            clients anything. None: nothing is paid.
+        grant: with a payment rule, the tokens that a new client gets.
+        names: what nodes are called, by Flower's node id. None: their ids.
+        clients: the most nodes that may ever come, 1 to 1,000,000; rounds with more have no values.
+        seed: seed of what hanse draws at random; no other generator is touched.
         overwrite: whether a run that is in ``out`` is deleted.
 
-    The training is the same as without it, bit for bit. What goes wrong in hanse's part is a named gap in the record,
-    and a warning of the logger "hanse.valued". Raises UserError with a line for each wrong argument; entering it, if
-    ``out`` is taken; and ``start``, before anything is sent, if the initial arrays cannot be valued.
+    Returns:
+        The context manager. Entering it returns the strategy, which is to be started inside. It raises UserError if
+        ``out`` is taken; and ``start`` does so, before anything is sent, if the initial arrays cannot be valued.
+
+    Raises:
+        UserError: an argument is wrong; with a line for each.
+
+    Example:
+        An app writes ``with hanse.valued(strategy, out="runs/x", validation=evaluate) as strategy:`` around its
+        ``strategy.start(grid, arrays)``. This is one round of two clients without a network. The first client moves
+        the model towards (1, 1). The second one sends it back unchanged, and so makes the average's step smaller:
+
+        >>> import tempfile
+        >>> from types import SimpleNamespace
+        >>> import numpy as np
+        >>> from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+        >>> from flwr.serverapp.strategy import FedAvg
+        >>> from flwr.supercore.task_identity import TaskIdentity
+        >>> import hanse
+        >>> TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # Flower does this in a server app
+        >>> def model(*w):
+        ...     return ArrayRecord({"w": Array(np.array(w, np.float32))})
+        >>> def evaluate(arrays):
+        ...     return {"loss": float(((arrays["w"].numpy() - 1) ** 2).sum())}
+        >>> def reply(message):
+        ...     arrays = model(1, 0) if message.metadata.dst_node_id == 1 else model(0, 0)
+        ...     metrics = MetricRecord({"num-examples": 10})
+        ...     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     with hanse.valued(FedAvg(), out=f"{out}/run", validation=evaluate, method="exact") as strategy:
+        ...         grid = SimpleNamespace(get_node_ids=lambda: [1, 2])
+        ...         messages = strategy.configure_train(1, model(0, 0), ConfigRecord(), grid)
+        ...         _ = strategy.aggregate_train(1, map(reply, messages))
+        ...     run = hanse.load(f"{out}/run", trust=True)
+        >>> [(seat["client"], seat["value"]) for seat in run.clients]
+        [(0, 0.875), (1, -0.125)]
     """
     if isinstance(strategy, type):
         raise UserError(f"strategy: the class {strategy.__name__}: must be an object, such as {strategy.__name__}()")
@@ -104,25 +143,33 @@ def valued(
 
 
 class Valued(Generic[S]):
-    """A strategy that is listened to inside a ``with`` block; see :func:`valued`."""
+    """A strategy that is listened to inside a ``with`` block; :func:`valued` makes it.
+
+    Attributes:
+        strategy: the app's strategy.
+        plan: what the run is to be.
+    """
 
     def __init__(self, strategy: S, plan: Plan) -> None:
         self.strategy, self.plan = strategy, plan
-        self._own: dict[str, Any] = {}  # attributes of the strategy's own under these names
+        # attributes that the strategy has itself under the listened names, put back at the end
+        self._own: dict[str, Any] = {}
         self._hold = Hold(plan.out)
         self._watch = Watch(plan, strategy, self._hold)
 
     @property
     def gaps(self) -> Sequence[str]:
-        """What could not be valued, and why: a line for each round."""
+        """The rounds that could not be valued, and why: a line for each."""
         return tuple(self._watch.gaps)
 
     def start(self, *given: Any, **more: Any) -> Any:
-        """Refuse: it is the strategy that starts. Raises UserError."""
+        """Raise UserError: it is the strategy that is started, inside the ``with`` block."""
         raise UserError("start: write 'with hanse.valued(...) as strategy:', and start the strategy inside it")
 
     def __enter__(self) -> S:
-        """Listen from now on. Raises UserError if the run directory is taken, or the strategy is listened to."""
+        """Begin to listen, and return the strategy. Raises UserError if ``out`` is taken, or the strategy is listened
+        to already.
+        """
         mine = vars(self.strategy)
         if any(isinstance(mine.get(name), _Listening) for name in LISTENED):
             raise UserError("strategy: is in another 'with hanse.valued(...)' already")
@@ -133,12 +180,10 @@ class Valued(Generic[S]):
     def __exit__(
         self, kind: type[BaseException] | None, wrong: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the strategy as it was, and end the run's record."""
+        """Stop listening, and finish the run's record, also when an exception ends the block."""
         self._take_off()
         watch = self._watch
-        with guarded(watch):
-            if not watch.broken:
-                watch.close()
+        guarded(watch, watch.close)
         self._hold.release()
         if watch.state is not None and watch.state.round:
             rounds = watch.state.round
@@ -148,12 +193,13 @@ class Valued(Generic[S]):
     # ---- listening
 
     def _put_on(self) -> None:
+        """Give the strategy the attributes that listen."""
         mine = vars(self.strategy)
         self._own = {name: mine[name] for name in LISTENED if name in mine}
         mine.update({name: _Listening(self, name) for name in LISTENED})
 
     def _take_off(self) -> None:
-        """Leave the strategy's own attributes; one that it gave itself in the meantime stays."""
+        """Give the strategy its own attributes back. One that it has set in the meantime stays."""
         mine = vars(self.strategy)
         for name in LISTENED:
             if isinstance(mine.get(name), _Listening):
@@ -163,7 +209,7 @@ class Valued(Generic[S]):
 
     @contextmanager
     def _bare(self) -> Iterator[None]:
-        """Let nobody listen for a block, in which the strategy is as its author wrote it."""
+        """Let nobody listen during a block, in which the strategy is as its author wrote it."""
         self._take_off()
         try:
             yield
@@ -171,16 +217,23 @@ class Valued(Generic[S]):
             self._put_on()
 
     def call(self, name: str, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
-        """Call a method of the strategy's own, and hear what goes in and comes out."""
+        """Call a method of the strategy's own, and listen to what goes in and comes out.
+
+        Args:
+            name: the method, one of ``LISTENED``.
+            given: its positional arguments.
+            more: its keyword arguments.
+        """
         if name == "start":
             self._starts(given, more)
+            # start calls the listened methods, so that it must not run bare
             return self._its_own(name)(*given, **more)
         if name == "configure_evaluate":
             return self._alone(name, given, more)
         return getattr(self, f"_{name}")(given, more)
 
     def _its_own(self, name: str) -> Any:
-        """Return the strategy's own method."""
+        """Return the strategy's own method of this name."""
         return self._own.get(name) or partial(getattr(type(self.strategy), name), self.strategy)
 
     def _alone(self, name: str, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
@@ -189,8 +242,10 @@ class Valued(Generic[S]):
             return getattr(self.strategy, name)(*given, **more)
 
     def _given(self, name: str, given: tuple[Any, ...], more: dict[str, Any]) -> dict[str, Any]:
-        """Return what a method is called with, by the names of its parameters, or else by Flower's (a wrapper's own are
-        often ``*args``).
+        """Return the arguments of a call by the names of the method's parameters.
+
+        The parameters of Flower's method count first. A wrapper of the user's often takes ``*args`` alone, which name
+        nothing.
         """
         found: dict[str, Any] = {}
         for method in (partial(getattr(Strategy, name), None), self._its_own(name)):
@@ -203,27 +258,27 @@ class Valued(Generic[S]):
         return found or dict(more)
 
     def _starts(self, given: tuple[Any, ...], more: dict[str, Any]) -> None:
+        """Hear the start: the initial arrays and how many rounds are planned."""
         said = self._given("start", given, more)
+        # a start of the user's own may call its arguments otherwise
         arrays = next((v for v in (said.get("initial_arrays"), *said.values()) if isinstance(v, ArrayRecord)), None)
         rounds = said.get("num_rounds")
         self._watch.begins(arrays, rounds if isinstance(rounds, int) and rounds > 0 else None)
 
     def _configure_train(self, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
+        """Hear which round begins from which arrays, and who is asked."""
         watch = self._watch
         said = self._given("configure_train", given, more)
         number, arrays = _of_type(int, said, "server_round"), _of_type(ArrayRecord, said, "arrays")
-        with guarded(watch):
-            if not watch.broken:
-                watch.asks(number or 0, arrays if arrays is not None else ArrayRecord())
+        guarded(watch, lambda: watch.asks(number or 0, arrays if arrays is not None else ArrayRecord()))
         return self._heard(self._alone("configure_train", given, more))
 
     def _asked(self, messages: Iterable[Message]) -> None:
-        with guarded(self._watch):
-            if not self._watch.broken:
-                self._watch.asked([message.metadata.dst_node_id for message in messages])
+        """Hear to which nodes messages go."""
+        guarded(self._watch, lambda: self._watch.asked([message.metadata.dst_node_id for message in messages]))
 
     def _heard(self, messages: Iterable[Message]) -> Iterable[Message]:
-        """Return the messages, heard: a list as it is, an iterator as one that is heard while it is read."""
+        """Return the messages, heard: a list at once, an iterator while the strategy reads it."""
         if isinstance(messages, Iterator):
 
             def passing() -> Iterator[Message]:
@@ -236,35 +291,34 @@ class Valued(Generic[S]):
         return messages
 
     def _aggregate_train(self, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
+        """Hear the replies before the strategy may change them, and afterwards what it made of them."""
         watch = self._watch
         given, more, replies = _listed(given, more)
-        with guarded(watch):
-            if not watch.broken:
-                with self._bare():  # a copy of the strategy is made, by its own ways of copying
-                    watch.comes(_copies(replies))
+
+        def comes() -> None:
+            with self._bare():  # a copy of the strategy is made, by its own ways of copying
+                watch.comes(_copies(replies))
+
+        guarded(watch, comes)
         found = self._alone("aggregate_train", given, more)
-        with guarded(watch):
-            if not watch.broken:
-                watch.makes(found[0] if isinstance(found, tuple) and found else None)
+        guarded(watch, lambda: watch.makes(found[0] if isinstance(found, tuple) and found else None))
         return found
 
     def _aggregate_evaluate(self, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
+        """Hear the evaluate replies; the round ends here, also if the strategy's method raises."""
         watch = self._watch
         given, more, replies = _listed(given, more)
-        with guarded(watch):
-            if not watch.broken:
-                watch.tests(_copies(replies))
+        guarded(watch, lambda: watch.tests(_copies(replies)))
         try:
             return self._alone("aggregate_evaluate", given, more)
         finally:
-            with guarded(watch):
-                if not watch.broken:
-                    watch.ends()
+            guarded(watch, watch.ends)
 
 
 class _Listening:
-    """What stands in the place of a method while a strategy is listened to. A copy of it, or what is read of it when it
-    was saved, is the strategy's own method again.
+    """What stands in the place of a method while a strategy is listened to.
+
+    A copy of it, or what is read back after it was pickled, is the strategy's own method again.
     """
 
     def __init__(self, valued: Valued[Any], name: str) -> None:
@@ -282,7 +336,10 @@ class _Listening:
 
 
 def _listed(given: tuple[Any, ...], more: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], list[Message]]:
-    """Return a call, and its replies as a list; an iterator, which can be read once, is replaced by another one."""
+    """Return the arguments of a call and its replies as a list.
+
+    An iterator can be read only once, so that the arguments then hold a new one over the same replies.
+    """
     replies = more["replies"] if "replies" in more else given[1] if len(given) > 1 else []
     if not isinstance(replies, Iterator):
         return given, more, list(replies)
@@ -294,9 +351,7 @@ def _listed(given: tuple[Any, ...], more: dict[str, Any]) -> tuple[tuple[Any, ..
 
 
 def _copies(replies: Sequence[Message]) -> list[Message]:
-    """Return copies of the replies, whose records nobody else changes; the bytes of arrays are not copied."""
-    import copy
-
+    """Return copies of the replies, whose records nobody else changes. The bytes of their arrays are shared."""
     return [copy.deepcopy(reply) for reply in replies]
 
 
@@ -304,7 +359,7 @@ T = TypeVar("T")
 
 
 def _of_type(kind: type[T], said: Mapping[str, Any], name: str) -> T | None:
-    """Return the argument of this name, or else the first of this type."""
+    """Return the argument of this name if it is of the type ``kind``, else the first one that is; None if none is."""
     return next((v for v in (said.get(name), *said.values()) if isinstance(v, kind)), None)
 
 
@@ -312,7 +367,7 @@ def _of_type(kind: type[T], said: Mapping[str, Any], name: str) -> T | None:
 
 
 def _worth(validation: Any, model: nn.Module | None, utility: str | None, target: str | None) -> Worth:
-    """Return how models are judged. Raises UserError."""
+    """Return what judges models. Raises UserError for arguments that do not fit together."""
     if utility is not None and (not isinstance(utility, str) or not utility):
         raise UserError(f"utility: {utility!r}: must be a figure's name")
     if model is not None and not isinstance(model, nn.Module):
@@ -334,9 +389,14 @@ def _worth(validation: Any, model: nn.Module | None, utility: str | None, target
 def _experiment(
     strategy: Strategy, method: str | Mapping[str, Any], payment: Any, grant: float, clients: int, seed: int
 ) -> Experiment:
-    """Return the run as an experiment's file says it. Raises UserError, a line for each mistake."""
+    """Return the experiment that the run's ``config.toml`` describes.
+
+    Raises:
+        UserError: with a line for each wrong argument, under the name that it has in :func:`valued`.
+    """
     if isinstance(clients, bool) or not isinstance(clients, int) or not 1 <= clients <= 10**6:
         raise UserError(f"clients: {clients!r}: must be a whole number from 1 to 1000000")
+    # the strategy's plain public attributes, for readers of the record
     settings = {
         k: v for k, v in vars(strategy).items() if isinstance(v, bool | int | float | str) and not k.startswith("_")
     }

@@ -1,5 +1,10 @@
-"""What a coalition's model is worth: to a module on the server's validation set, to a function of the user's own, or to
-the clients' own evaluation.
+"""What a model is worth, in three ways: one for each kind of judge that an app has.
+
+:class:`ByFunction` asks a function of the user's. :class:`ByModule` loads the model into a torch module and tests it on
+a validation set of the server. Both can judge any model, and so also the models of coalitions that were never trained
+with. :class:`ByClients` needs neither: it shares out what the clients' own evaluations say a round has gained.
+
+:func:`hanse.valued` picks one by its arguments ``validation`` and ``model``; :func:`counted_in` says its unit in words.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from hanse.base.errors import UserError, first_line
 from hanse.core.table import Floats
 from hanse.data.own import as_samples
 from hanse.data.samples import Samples
-from hanse.deployment.arrays import own_copy
+from hanse.deployment.arrays import own_copy, shares
 from hanse.games.gram import inner_products
 from hanse.learning.agreement import settle, why_unfit
 from hanse.learning.coalitions import metric_of
@@ -32,7 +37,7 @@ Evaluate = Callable[[ArrayRecord], float | Mapping[str, float]]
 
 
 class NoWorthError(Exception):
-    """Why a model has no worth; one line."""
+    """Why a model could not be judged, in one line. It becomes a gap in the record, and never ends a training."""
 
 
 FIRST = (
@@ -43,16 +48,36 @@ FIRST = (
 
 @dataclass(frozen=True)
 class ByFunction:
-    """The user's ``evaluate(arrays)``, which returns a number (the more the better) or numbers by name, of which
-    ``utility`` counts (default: :func:`hanse.learning.figures.counted`).
+    """A function of the user's that judges models.
+
+    Attributes:
+        evaluate: ``evaluate(arrays)`` returns a number, the more the better, or numbers by name.
+        utility: the name of the number that counts; None: the loss, else the accuracy, else the only one
+            (:func:`hanse.learning.figures.counted`).
+        known: which number was found to count, under "utility"; filled in by the first call.
     """
 
     evaluate: Evaluate
     utility: str | None = None
-    known: dict[str, str] = field(default_factory=dict)  # the figure that counts, under "utility"
+    known: dict[str, str] = field(default_factory=dict)
 
     def worth(self, arrays: ArrayRecord) -> float:
-        """Return what arrays are worth; ``evaluate`` may change those that it gets. Raises NoWorthError."""
+        """Return what a model is worth, the more the better: losses count negatively.
+
+        Args:
+            arrays: the model; ``evaluate`` gets a copy, which it may change.
+
+        Raises:
+            NoWorthError: ``evaluate`` raised, or returned nothing that can be compared.
+
+        Example:
+            >>> import numpy as np
+            >>> from flwr.app import Array, ArrayRecord
+            >>> model = ArrayRecord({"w": Array(np.array([3.0, 4.0], np.float32))})
+            >>> judge = ByFunction(lambda arrays: {"loss": float((arrays["w"].numpy() ** 2).sum())})
+            >>> judge.worth(model), judge.known
+            (-25.0, {'utility': 'loss'})
+        """
         try:
             said: Any = self.evaluate(own_copy(arrays))
         except (Exception, SystemExit) as wrong:  # sys.exit() in it is no reason to end a training
@@ -76,7 +101,11 @@ class ByFunction:
         return number
 
     def first_worth(self, arrays: ArrayRecord) -> float:
-        """Return what the model before the first round is worth. Raises UserError, which says that it is that one."""
+        """Return what the initial model is worth, before any client is asked.
+
+        Raises:
+            UserError: it cannot be judged. A mistake in ``evaluate`` is then found at once and not in every round.
+        """
         try:
             return self.worth(arrays)
         except NoWorthError as wrong:
@@ -84,7 +113,7 @@ class ByFunction:
 
 
 def _shown(said: Any) -> str:
-    """Return what was returned, shortly."""
+    """Return what a function returned, in at most 80 characters, whatever its own ``repr`` does."""
     try:
         return " ".join(f"{said!r:.80}".split())
     except Exception:
@@ -92,7 +121,7 @@ def _shown(said: Any) -> str:
 
 
 def counted_in(worth: Worth) -> str:
-    """Return a sentence of what the values' unit is."""
+    """Return a sentence that says what a value of 0.1 means."""
     if isinstance(worth, ByModule):
         name, whose = worth.utility, "on the server's validation samples"
     elif isinstance(worth, ByFunction):
@@ -110,7 +139,15 @@ def counted_in(worth: Worth) -> str:
 
 @dataclass(frozen=True)
 class ByModule:
-    """A torch ``module`` on validation samples, by ``utility``: minus the loss, the accuracy, or a metric's name."""
+    """A torch module on a validation set of the server.
+
+    Attributes:
+        problem: the module, with its loss and metrics.
+        engine: scores rows of the module's state.
+        samples: the validation set.
+        num_classes: number of classes; None: targets are numbers.
+        utility: "loss" (of which minus the loss counts), "accuracy", "balanced", or a metric of hanse.
+    """
 
     problem: Problem
     engine: Engine
@@ -120,12 +157,23 @@ class ByModule:
 
     @staticmethod
     def of(module: nn.Module, validation: Any, utility: str | None, target: str | None) -> ByModule:
-        """Return it, once it is seen that the module takes the samples. Raises UserError."""
+        """Return the judge, after checking that the module takes the samples.
+
+        Args:
+            module: the model; it is not changed.
+            validation: a validation set, as :func:`validation_samples` takes it.
+            utility: the figure that counts; None: the loss.
+            target: the labels' name, where samples are dictionaries or a table.
+
+        Raises:
+            UserError: the samples cannot be read, do not fit the module, or have no such metric.
+        """
         samples, classes = validation_samples(validation, target)
         problem, row = build_problem(module, samples.inputs or tuple(samples.x.shape[1:]), classes, 0)
         if (why := why_unfit(problem, samples, classes)) is not None:
             raise UserError(f"model: {type(module).__name__}: the model {why}")
         metric_of(problem, samples, utility or "loss")
+        # the first samples are enough to see how outputs and labels fit together
         few = samples.take(torch.arange(min(64, len(samples))))
         one = EngineChoice("sequential", 1, 1)
         _, problem, engine, _ = settle(one, problem, row, few, torch.device("cpu"), "float32")
@@ -133,8 +181,15 @@ class ByModule:
 
 
 def validation_samples(given: Any, target: str | None) -> tuple[Samples, int | None]:
-    """Return a validation set of any form, and its number of classes; of a ``DataLoader`` all its batches: pairs, or
-    dictionaries with the ``target`` (default: "label", "labels", "target" or "y"). Raises UserError.
+    """Return a validation set as samples, and its number of classes (None: targets are numbers).
+
+    Args:
+        given: ``(x, y)``, a PyTorch or Hugging Face data set, a table, or a ``DataLoader``. Of a loader all batches are
+            taken: pairs ``(x, y)``, or dictionaries.
+        target: the labels' name in dictionaries. None: "label", "labels", "target" or "y", the first that is there.
+
+    Raises:
+        UserError: it has no samples, or their labels cannot be told.
     """
     if not isinstance(given, DataLoader):
         return as_samples(given, target, "validation")
@@ -163,20 +218,25 @@ def validation_samples(given: Any, target: str | None) -> tuple[Samples, int | N
 
 @dataclass(frozen=True)
 class ByClients:
-    """The clients' own evaluation, of the ``utility`` among the metrics of their evaluate replies (default: the
-    loss, else the accuracy): no data are needed at the server, and nothing is asked beside.
+    """The clients' own evaluations, for an app whose server has no samples.
 
-    The round's gain is what the clients that evaluated both models report, weighted by their samples. It is shared out
-    to first order: client i's part is ``w_i <D_i, sum_j w_j D_j>``, how far its update ``D_i`` went the way that the
-    clients' updates, each a step down its own loss, go together. FedCE (Jiang et al., CVPR 2023) has this direction as
-    one of its two terms.
+    The gain of a round is by how much the clients that evaluated the model before and after it say it got better,
+    weighted by their samples. Client i's part of it is proportional to ``w_i <D_i, sum_j w_j D_j>``: how far its update
+    ``D_i`` went in the direction of all updates together. This is a first-order share: it needs no models of
+    coalitions. FedCE (Jiang et al., CVPR 2023) uses this direction as one of its two terms.
+
+    Attributes:
+        utility: the metric that counts in the clients' evaluate replies; None: the loss, else the accuracy.
+        known: which metric was found to count, under "utility"; once found it stays, so that all rounds have one unit.
     """
 
     utility: str | None = None
-    known: dict[str, str] = field(default_factory=dict)  # the figure that was found, under "utility"
+    known: dict[str, str] = field(default_factory=dict)
 
     def figure(self, numbers: Figures) -> float | None:
-        """Return what a client's evaluation says, the more the better; None if it has no such figure."""
+        """Return what one client's evaluation says, the more the better; None if it lacks the metric or it is not
+        finite.
+        """
         wanted = self.utility or self.known.get("utility")
         name = counted(numbers, wanted) if wanted else counted(numbers, "loss") or counted(numbers, "accuracy")
         if name is None or not math.isfinite(numbers[name]):
@@ -186,9 +246,20 @@ class ByClients:
 
     @staticmethod
     def gain(before: Mapping[int, tuple[float, float]], after: Mapping[int, tuple[float, float]]) -> float:
-        """Return how much better the new model is to the clients that evaluated both, from (figure, samples) by client.
+        """Return by how much the model got better for the clients that evaluated it before and after the round.
 
-        Raises NoWorthError if nobody did.
+        Args:
+            before: ``(figure, samples)`` of the model before, by client; figures as :meth:`figure` returns them.
+            after: the same of the model after. The mean over clients is weighted by these samples, or equal if all are
+                0.
+
+        Raises:
+            NoWorthError: no client evaluated both.
+
+        Example:
+            >>> before = {0: (-0.9, 10), 1: (-0.5, 30)}  # minus the loss, samples
+            >>> ByClients.gain(before, after={0: (-0.5, 10), 1: (-0.5, 30), 2: (-0.1, 5)})
+            0.1
         """
         both = sorted(before.keys() & after.keys())
         if not both:
@@ -200,12 +271,22 @@ class ByClients:
 
     @staticmethod
     def values(gain: float, weights: Floats, moves: Tensor) -> Floats:
-        """Return each update's part of the gain, ``[S]``, from the weights ``[S]`` and moves ``[S, P]``."""
-        shares = weights / weights.sum() if weights.sum() > 0 else np.full(len(weights), 1 / len(weights))
-        together = shares * (inner_products(moves) @ shares)
+        """Return each update's share of the gain, ``[S]``; the shares sum to ``gain``.
+
+        Args:
+            gain: what the round gained.
+            weights: ``[S]``, by which the updates were averaged; any scale.
+            moves: ``[S, P]``, each update minus the model that it started from.
+
+        Returns:
+            The shares; zeros if the weighted updates cancel, so that the model did not move. A share is negative if its
+            update went against the others.
+        """
+        parts = shares(weights)
+        together = parts * (inner_products(moves) @ parts)
         total = float(together.sum())
         if not total > 0:
-            return np.zeros(len(weights))  # nothing moved
+            return np.zeros(len(weights))
         return np.asarray(gain * together / total)
 
 
