@@ -126,9 +126,14 @@ def plan_seats(jobs: Sequence[SeatJob], recipe: Recipe, smallest: int) -> list[S
     return plans
 
 
+def _widest_first(plans: Sequence[SeatPlan]) -> list[SeatPlan]:
+    """Return the seats by falling batch width, then by falling number of steps."""
+    return sorted(plans, key=lambda plan: (-plan.width, -plan.steps, plan.seat))
+
+
 def deal_seats(plans: Sequence[SeatPlan], workers: int) -> list[list[SeatPlan]]:
     """Deal the seats to workers in turn, widest and longest first, there and back, so that all get the like."""
-    ordered = sorted(plans, key=lambda plan: (-plan.width, -plan.steps, plan.seat))
+    ordered = _widest_first(plans)
     hands: list[list[SeatPlan]] = [[] for _ in range(workers)]
     for place, plan in enumerate(ordered):
         turn, seat = divmod(place, workers)
@@ -142,7 +147,7 @@ def group_seats(plans: Sequence[SeatPlan], size: int) -> list[list[SeatPlan]]:
     Sorted by batch width, neighbours share a group where padding to the widest costs less than another program's steps:
     the best cut by dynamic programming over ``steps x (overhead + seats x width x 3 P)``. ``size`` is P.
     """
-    ordered = sorted(plans, key=lambda plan: (-plan.width, -plan.steps, plan.seat))
+    ordered = _widest_first(plans)
     most = max(1, _GROUP_BYTES // (8 * size))
     cut = _cuts(ordered, size, most)
     groups, end = [], len(ordered)

@@ -112,7 +112,7 @@ class Coalitions:
         if self.metric is not None and len(coalitions) > most:
             return [u for first in range(0, len(coalitions), most) for u in self.many(coalitions[first : first + most])]
         if self.again is None:
-            shares = torch.from_numpy(self._mixtures(coalitions)).to(self.models.rows)
+            shares = torch.from_numpy(mixtures(coalitions, self.shares, self.affine)).to(self.models.rows)
             return self._utilities(replace(self.models, shares=shares), self._alone(coalitions))
         most = max(1, _MADE // self.models.rows.shape[1])
         parts = [coalitions[a : a + most] for a in range(0, len(coalitions), most)]
@@ -123,7 +123,7 @@ class Coalitions:
         rows = self.models.rows
         table, made = np.zeros((len(coalitions), self.players + 1)), list[Tensor]()
         for c, coalition in enumerate(coalitions):
-            members = self._members(coalition)
+            members = members_of(coalition, self.players)
             if not members:
                 table[c, -1] = 1.0
                 continue
@@ -148,8 +148,8 @@ class Coalitions:
         models = ModelRows(torch.where(finite[:, None], new, torch.zeros_like(new)), torch.eye(len(new)).to(rows))
         worth[apart] = self._utilities(models)
         without[apart] = self._without.pop()
-        worth[np.flatnonzero(apart)[~finite.cpu().numpy()]] = WORST
-        without[np.flatnonzero(apart)[~finite.cpu().numpy()]] = WORST
+        bad = np.flatnonzero(apart)[~finite.cpu().numpy()]
+        worth[bad], without[bad] = WORST, WORST
         if not apart.all():
             worth[~apart] = self._utilities(replace(self.models, shares=torch.from_numpy(table[~apart]).to(rows)))
             without[~apart] = self._without.pop()
@@ -194,14 +194,6 @@ class Coalitions:
         self._without.append(without.cpu().numpy())
         values: list[float] = worth.tolist()
         return values
-
-    def _members(self, coalition: frozenset[int]) -> list[int]:
-        """Return a coalition's players, ascending. Raises ValueError for one that does not exist."""
-        return members_of(coalition, self.players)
-
-    def _mixtures(self, coalitions: Sequence[frozenset[int]]) -> NDArray[np.float64]:
-        """Return each coalition's mixture of ``[updates; base]``, ``[C, S + 1]``."""
-        return mixtures(coalitions, self.shares, self.affine)
 
     def update_gram(self) -> NDArray[np.float64]:
         """Return the inner products ``[S, S]`` of what each update moved the base, ``U_i - base``."""

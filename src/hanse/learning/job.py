@@ -26,8 +26,6 @@ from hanse.data.samples import Samples
 from hanse.learning.losses import Objective
 from hanse.learning.metrics import Metric
 
-__all__ = ["Engine", "Problem", "Recipe", "SampleJudge", "Scores", "SeatJob", "TrainedRows", "batch_plan", "last_epoch"]
-
 
 class SampleJudge(Protocol):
     """Scores samples in a way of its own, such as by comparing whole answers."""

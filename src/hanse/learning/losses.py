@@ -31,11 +31,9 @@ SampleLoss = Callable[[Tensor, Tensor], Tensor]
 class Objective:
     """A loss that is neither plain cross-entropy nor plain squared error: ``each`` says what a sample's is.
 
-    With ``one_output`` the model tells two classes apart by one number, the logit of class 1. ``told`` is the loss in
-    words.
+    With ``one_output`` the model tells two classes apart by one number, the logit of class 1.
     """
 
-    told: str
     each: SampleLoss
     regression: bool = False
     one_output: bool = False
@@ -203,7 +201,7 @@ def build_objective(
     if weights is not None and len(weights) != num_classes:
         raise UserError(f"{WHERE}.weights: {len(weights)} numbers; one for each of the {num_classes} classes is needed")
     one = name == "bce" or (name not in LOSSES and options.get("outputs") == 1)
-    objective = Objective(loss_told(given) or name, each, num_classes is None, one)
+    objective = Objective(each, num_classes is None, one)
     return objective if name in LOSSES else _looked_at(objective, name, num_classes)
 
 

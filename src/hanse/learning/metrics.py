@@ -149,28 +149,11 @@ def _log_loss(y: NDArray[Any], p: Floats) -> float:
     return float(log_loss(y, p, labels=range(p.shape[1])))
 
 
-def _r2(y: Floats, p: Floats) -> float:
-    from sklearn.metrics import r2_score
+def _of_numbers(name: str, y: Floats, p: Floats) -> float:
+    """Return what the function ``name`` of ``sklearn.metrics`` says of numbers ``y [n, d]`` and predictions ``p``."""
+    from sklearn import metrics
 
-    return float(r2_score(y, p))
-
-
-def _mae(y: Floats, p: Floats) -> float:
-    from sklearn.metrics import mean_absolute_error
-
-    return float(mean_absolute_error(y, p))
-
-
-def _rmse(y: Floats, p: Floats) -> float:
-    from sklearn.metrics import root_mean_squared_error
-
-    return float(root_mean_squared_error(y, p))
-
-
-def _mse(y: Floats, p: Floats) -> float:
-    from sklearn.metrics import mean_squared_error
-
-    return float(mean_squared_error(y, p))
+    return float(getattr(metrics, name)(y, p))
 
 
 _OF_CLASSES: Mapping[str, Callable[..., float]] = {
@@ -181,7 +164,12 @@ _OF_CLASSES: Mapping[str, Callable[..., float]] = {
     "f1": _f1,
     "log_loss": _log_loss,
 }
-_OF_NUMBERS: Mapping[str, Callable[..., float]] = {"r2": _r2, "mae": _mae, "rmse": _rmse, "mse": _mse}
+_OF_NUMBERS: Mapping[str, Callable[..., float]] = {
+    "r2": partial(_of_numbers, "r2_score"),
+    "mae": partial(_of_numbers, "mean_absolute_error"),
+    "rmse": partial(_of_numbers, "root_mean_squared_error"),
+    "mse": partial(_of_numbers, "mean_squared_error"),
+}
 TWO_CLASSES = ("balanced_accuracy", "auc", "average_precision", "f1")
 """The metrics that have no value where all samples are of one class."""
 METRICS = ("loss", *_OF_CLASSES, *_OF_NUMBERS)

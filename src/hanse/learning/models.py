@@ -24,7 +24,7 @@ from hanse.learning.by_name import ByName
 from hanse.learning.job import Problem
 from hanse.learning.llm.adapter import lora
 from hanse.learning.losses import Objective
-from hanse.learning.resnet import resnet20
+from hanse.learning.resnet import image_size, resnet20
 from hanse.learning.sequences import lstm
 
 Shape = tuple[int, ...]
@@ -74,9 +74,7 @@ def _convolutional(
     padding: int = 0,
 ) -> nn.Module:
     """Stack convolutions (pooled by 2 where asked) and linear layers; widths follow from the image's size."""
-    if len(input_shape) != 3:
-        raise UserError(f"model.name: {name!r}: takes images [channels, height, width]; samples have {input_shape}")
-    depth, height, width = input_shape
+    depth, height, width = image_size(name, input_shape)
     layers: list[nn.Module] = []
     for out, pool in zip(channels, pooled, strict=True):
         layers.append(nn.Conv2d(depth, out, kernel, padding=padding))
@@ -110,13 +108,11 @@ def cnn_pifl(
     others are padded: 3,136 inputs to the linear layer on 32x32 images without, on 28x28 images with 2 padded. With
     ``convolutions = 3`` and no ``dropout`` it is the network of the paper's text (32, 64, 64, linear 3136 and 128).
     """
-    if len(input_shape) != 3:
-        raise UserError(f"model.name: 'cnn_pifl': takes images [channels, height, width]; samples have {input_shape}")
+    depth, height, width = image_size("cnn_pifl", input_shape)
     if convolutions not in (3, 4):
         raise UserError(f"model.convolutions: {convolutions!r}: must be 3 (the paper's text) or 4 (its authors' code)")
     if padded not in (0, 1, 2):
         raise UserError(f"model.padded: {padded!r}: must be how many of the first two convolutions are padded, 0 to 2")
-    depth, height, width = input_shape
     layers: list[nn.Module] = []
     for place, out in enumerate((32, 64, 64, 64)[:convolutions]):
         whole = place >= 2 or place < padded
@@ -152,9 +148,7 @@ def cnn_fedgen(input_shape: Shape, num_classes: int | None) -> nn.Module:
     """Return FedGen's CNN (Zhu et al. 2021): 3x3 convolutions 6 and 16 with stride 2 and batch norm, then linear to 32
     and to the classes, without an activation between the two (as their code has it; 784-32-10 on 28x28 images).
     """
-    if len(input_shape) != 3:
-        raise UserError(f"model.name: 'cnn_fedgen': takes images [channels, height, width]; samples have {input_shape}")
-    depth, height, width = input_shape
+    depth, height, width = image_size("cnn_fedgen", input_shape)
     layers: list[nn.Module] = []
     for out in (6, 16):
         layers += [nn.Conv2d(depth, out, 3, stride=2, padding=1), nn.BatchNorm2d(out), nn.ReLU()]

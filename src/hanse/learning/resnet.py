@@ -9,6 +9,14 @@ from torch import Tensor, nn
 from hanse.base.errors import UserError
 
 
+def image_size(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return the channels, height and width of the images that model ``name`` is to take."""
+    if len(input_shape) != 3:
+        raise UserError(f"model.name: {name!r}: takes images [channels, height, width]; samples have {input_shape}")
+    channels, height, width = input_shape
+    return channels, height, width
+
+
 class Block(nn.Module):
     """Two 3x3 convolutions with batch norm, added to their input. Where they halve the image and widen it, the input's
     every second pixel is taken and zero channels stand on both sides of its own: option A, without parameters.
@@ -35,11 +43,10 @@ def resnet20(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module
     32 and 64, the mean over the image, and one linear layer; weights are Kaiming-normal. 269,722 parameters for ten
     classes of RGB images. iPFL's public code trains it on PACS.
     """
-    if len(input_shape) != 3:
-        raise UserError(f"model.name: 'resnet20': takes images [channels, height, width]; samples have {input_shape}")
+    depth, _, _ = image_size("resnet20", input_shape)
     stages = [Block(i, o) for i, o in ((16, 16), (16, 16), (16, 16), (16, 32), (32, 32), (32, 32), (32, 64))]
     module = nn.Sequential(
-        nn.Conv2d(input_shape[0], 16, 3, 1, 1, bias=False),
+        nn.Conv2d(depth, 16, 3, 1, 1, bias=False),
         nn.BatchNorm2d(16),
         nn.ReLU(),
         *stages,

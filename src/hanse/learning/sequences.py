@@ -77,14 +77,10 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
-def position_losses(output: Tensor, y: Tensor) -> Tensor:
-    """Return the loss at every position ``[n, T]`` of logits ``[n, k, T]``; 0 where the label does not count."""
-    return F.cross_entropy(output, y, reduction="none", ignore_index=IGNORED)
-
-
 def sequence_losses(output: Tensor, y: Tensor) -> Tensor:
     """Return each sample's mean loss over the positions that count, ``[n]``; 0 for a sample without any."""
-    return position_losses(output, y).sum(1) / (y != IGNORED).sum(1).clamp(min=1)
+    losses = F.cross_entropy(output, y, reduction="none", ignore_index=IGNORED)  # 0 where the label is IGNORED
+    return losses.sum(1) / (y != IGNORED).sum(1).clamp(min=1)
 
 
 def sequence_outcomes(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,8 @@ from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, SeatPlan, group_seats, plan_seats
 from hanse.learning.job import Problem, SeatJob, TrainedRows, has_buffers, refuse_unfit
 from hanse.learning.scoring import Scorer, ScoringEngine
-from hanse.learning.sequences import IGNORED
+from hanse.learning.sequences import IGNORED, is_text
+from hanse.learning.sequential import SequentialEngine
 from hanse.learning.threads import intra_op
 
 
@@ -131,7 +132,7 @@ def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
     """Return why a model cannot be vmapped, or None if two seats' first step comes out as autograd has it."""
     if has_buffers(problem):
         return "it keeps statistics as it trains"
-    if pool.y.ndim == 2 and not pool.y.is_floating_point() and bool((pool.y == IGNORED).any()):
+    if is_text(pool) and bool((pool.y == IGNORED).any()):
         return "some positions of its texts do not count"
     x, y = pool.x[:4].float() if pool.x.is_floating_point() else pool.x[:4], pool.y[:4]
     module = copy.deepcopy(problem.module).train()
@@ -149,8 +150,6 @@ def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
         got = VmappedEngine(problem).train(Samples(x, y), jobs, recipe, 0.1).rows
     except Exception as error:  # whatever a user's module raises under vmap is a reason
         return f"torch.func cannot batch it ({first_line(error)})"
-    from hanse.learning.sequential import SequentialEngine  # here, so that the two engines' modules stay apart
-
     plain = replace(problem, plain=True)
     expected = SequentialEngine(plain).train(Samples(x, y), jobs, recipe, 0.1).rows
     return None if torch.allclose(got, expected, rtol=1e-4, atol=1e-5) else "torch.func computes another gradient"

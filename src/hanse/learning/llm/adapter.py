@@ -106,8 +106,6 @@ class Adapted(nn.Module):
     ``[n, k, T]``. Copies share the base's weights.
     """
 
-    shares_base = True
-
     def __init__(self, body: nn.Module, judge: Answers) -> None:
         super().__init__()
         self.judge = judge
