@@ -1,4 +1,9 @@
-"""The vmapped engine: seats of any module that ``torch.func`` can batch, where no layers are stacked by hand."""
+"""The vmapped engine: seats of any module that ``torch.func`` can batch, where no layers are stacked by hand.
+
+:func:`why_not_vmapped` tries a model out and says why it cannot be trained so. The rule of
+:mod:`hanse.learning.engines` asks it and makes a :class:`VmappedEngine` where many seats with a small model gain from
+it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,17 @@ from hanse.learning.threads import intra_op
 
 
 class VmappedEngine(ScoringEngine):
-    """Trains seats as one batched program made by ``vmap(grad(...))`` of the module; see :func:`why_not_vmapped`."""
+    """Trains seats as one batched program that ``vmap(grad(...))`` makes of the module.
+
+    Args:
+        problem: the model and its loss.
+        device: where the work is done.
+        threads: intra-op threads; None keeps PyTorch's setting.
+        dtype: of weights, gradients and steps.
+
+    Raises:
+        ValueError: the model keeps statistics as it trains, as batch norm does.
+    """
 
     name = "vmapped"
 
@@ -45,7 +60,7 @@ class VmappedEngine(ScoringEngine):
         self._step = vmap(grad(self._loss, has_aux=True))
 
     def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return one seat's weighted loss and its samples' losses ``[B]``."""
+        """Return one seat's loss, its samples weighted by ``weights [B]``, and its samples' own losses ``[B]``."""
         placed = {place: p for name, p in parameters.items() for place in self.places[name]}
         output: Tensor = functional_call(self.module, placed, (x,), tie_weights=False)
         if self.problem.objective is not None:
@@ -58,7 +73,17 @@ class VmappedEngine(ScoringEngine):
         return (losses * weights).sum(), losses
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
-        """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged."""
+        """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged.
+
+        Args:
+            pool: all samples; a job's ``index`` points into them.
+            jobs: one for each seat.
+            recipe: must be SGD's.
+            lr: the learning rate.
+
+        Raises:
+            ValueError: a job with a payload, or another optimiser.
+        """
         refuse_unfit(jobs, recipe, self.name)
         rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)
         losses = np.full(len(jobs), np.nan)
@@ -75,6 +100,9 @@ class VmappedEngine(ScoringEngine):
     def _run(
         self, pool: Samples, plans: Sequence[SeatPlan], jobs: Sequence[SeatJob], recipe: Recipe, lr: float
     ) -> tuple[Tensor, NDArray[np.float64]]:
+        """Train one group of seats, sorted by steps, the longest first; return their rows ``[S, P]`` and reported
+        losses ``[S]``.
+        """
         rows = torch.stack([job.start for job in jobs]).to(device=self.device, dtype=self.dtype)
         velocity = torch.zeros_like(rows)
         total = rows.new_zeros(len(jobs))
@@ -100,26 +128,28 @@ class VmappedEngine(ScoringEngine):
                     gradient.addcmul_(mu[:a], active - centre[:a])
                 if tilt is not None:
                     gradient.add_(tilt[:a])
-                if held is not None:
+                if held is not None:  # weight decay and pulls, too, must leave frozen parameters as they are
                     gradient.masked_fill_(held, 0.0)
                 moving = velocity[:a].mul_(recipe.momentum).add_(gradient)
                 active.add_(moving, alpha=-lr)
         return rows, total.double().cpu().numpy()
 
     def _batch(self, source: Tensor, taken: Tensor, seats: int, width: int) -> Tensor:
+        """Return a step's samples or targets, ``[seats, width, ...]``."""
         part = source.index_select(0, taken).to(self.device)
         part = part.to(self.dtype) if part.is_floating_point() else part
         return part.view(seats, width, *source.shape[1:])
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there are no threads or buffers to release."""
 
 
 def _places(module: nn.Module) -> dict[str, list[str]]:
-    """Return where each parameter stands in a module, by its name in a row: tied ones stand in several places.
+    """Return under which names each parameter stands in a module, by its name in a row: tied ones stand in several
+    places.
 
-    Each is named once, also where a layer is met by two names: ``functional_call``'s own way with ties would swap such
-    a parameter twice, and leave the wrong tensor behind.
+    Each place is named once, even if a layer is reached by two names. The way in which ``functional_call`` itself
+    handles ties would swap such a parameter twice and leave the wrong tensor behind.
     """
     found: dict[int, list[str]] = {}
     for prefix, layer in module.named_modules():
@@ -129,7 +159,13 @@ def _places(module: nn.Module) -> dict[str, list[str]]:
 
 
 def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
-    """Return why a model cannot be vmapped, or None if two seats' first step comes out as autograd has it."""
+    """Return why a model cannot be vmapped, or None if the first step of two seats comes out as autograd has it.
+
+    Args:
+        problem: the model and its loss.
+        row: a row ``[P]`` to try it with.
+        pool: some samples, of which the first four are used.
+    """
     if has_buffers(problem):
         return "it keeps statistics as it trains"
     if is_text(pool) and bool((pool.y == IGNORED).any()):
