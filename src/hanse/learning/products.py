@@ -19,7 +19,7 @@ _SMALL = 1 << 19  # multiplications below which a call costs more than it gains
 
 
 def processor(field: str = "model name") -> str:
-    """Return what Linux says of the processor under ``field``, such as "vendor_id"; elsewhere what Python knows of it."""
+    """Return what Linux says of the processor under ``field`` ("vendor_id"); elsewhere what Python knows of it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(field):

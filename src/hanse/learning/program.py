@@ -75,7 +75,7 @@ def layers_in_order(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
 
 
 def is_changed(module: nn.Module) -> bool:
-    """Say whether this object computes something else than its class does: it has hooks, or a ``forward`` of its own."""
+    """Say whether this object computes something else than its class: by hooks, or by a ``forward`` of its own."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks) or "forward" in vars(module)
 
