@@ -1,8 +1,8 @@
 """Models that only a function of the user's can score: an engine, a judge and a game of coalitions over it.
 
-hanse need not know what the models are: a row goes in, what it is worth comes out. ``hanse.valued`` uses this for
-Flower apps whose models hanse cannot run. Since nothing is known of samples, there are no gradients, no confusion
-counts, and no values with a block of the samples left out.
+hanse need not know what the models are: a row goes in, what it is worth comes out. ``hanse.valued`` and
+``hanse.flower.strategy`` use this for apps whose models hanse cannot run. Since nothing is known of samples, there are
+no gradients, no confusion counts, and no values with a block of the samples left out.
 """
 
 from __future__ import annotations
