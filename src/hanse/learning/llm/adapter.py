@@ -184,7 +184,7 @@ def lora(
     base_width: int = 64,
     base_layers: int = 2,
 ) -> nn.Module:
-    """Return a language model with a LoRA adapter; the defaults are those of iPFL, E.3.
+    """Return a language model with a LoRA adapter; rank and alpha are by default those of iPFL, E.3.
 
     Args:
         input_shape: ``(tokens,)``.
