@@ -229,7 +229,7 @@ _TRIES = 3  # a sound engine may be a little off where a ReLU's input is nearly 
 _TOLERANCE = 1e-4  # relative
 _GRAIN = 1e-6  # of a row: by so much two ways of summing in float32 may differ
 _ROUGH = 2e-2  # relative, for bfloat16 and for the products of CUDA devices
-_SCORES = "scores models otherwise than the module itself"
+_SCORES = "does not score models as the module itself does"
 _STEPS = Recipe(steps=2, batch_size=_SAMPLES, momentum=0.9, weight_decay=0.1)
 
 
@@ -383,7 +383,7 @@ def _values_otherwise(plain: Plain, few: Samples, rows: Sequence[Tensor]) -> str
     mixed = [rows[0], *(torch.stack(list(rows[1 : k + 1])).mean(0) for k in range(1, len(rows)))]
     worth = torch.stack([-plain.losses(row, few, "float32").mean() for row in mixed])
     far = _far(torch.tensor(game.many(clubs), dtype=torch.float64), worth, plain)
-    return "values coalitions otherwise than the module itself" if far else None
+    return "does not value coalitions as the module itself does" if far else None
 
 
 def _far(got: Tensor, expected: Tensor, plain: Plain, grain: float = _GRAIN) -> bool:

@@ -231,4 +231,6 @@ class FunctionJudge:
         """Raise UserError for what only samples can say (gradients, confusion counts, losses of classes)."""
         if name.startswith("__"):
             raise AttributeError(name)
-        raise UserError(f"evaluate: a function says what a model is worth; a part asks for its {name}")
+        raise UserError(
+            f"evaluate: a function only says what a model is worth, but a part of the mechanism asks for its {name}"
+        )

@@ -149,5 +149,5 @@ def worth_of(figures: Figures, utility: str | None, where: str) -> float:
     if name is not None:
         return signed(figures, name)
     if utility is None:
-        raise UserError(f"{where}: must be one of what is said of a model: {', '.join(figures)}")
-    raise UserError(f"{where}: {utility!r}: nothing of that name is said of a model{nearest(utility, figures)}")
+        raise UserError(f"{where}: must name one of the model's figures: {', '.join(figures)}")
+    raise UserError(f"{where}: {utility!r}: the model has no figure of that name{nearest(utility, figures)}")

@@ -518,12 +518,12 @@ def _row_of(module: nn.Module, problem: Problem, start: Tensor) -> Tensor:
     tensors: dict[str, Tensor] = left | dict(module.named_buffers())
     for name, shape in [*zip(layout.names, layout.shapes, strict=True), *((n, p.shape) for n, p in given.items())]:
         if name not in tensors:
-            raise LoopError(f"left a model without {name!r}: must keep the parameters that there are")
+            raise LoopError(f"left a model without {name!r}: must keep the parameters that it was given")
         if tensors[name].shape != shape or not tensors[name].is_floating_point():
             kind = str(tensors[name].dtype).removeprefix("torch.")
             raise LoopError(f"left {name!r} as {kind} {list(tensors[name].shape)}: must be {list(shape)}")
     if more := sorted(left.keys() - given.keys()):
-        raise LoopError(f"left a model with {more[0]!r} more: must keep the parameters that there are")
+        raise LoopError(f"added {more[0]!r} to the model: must keep the parameters that it was given")
     before = layout.unflatten(start)
     for name in problem.frozen:
         if not torch.equal(left[name].detach().cpu(), before.get(name, given[name]).detach().cpu()):

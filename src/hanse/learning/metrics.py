@@ -375,7 +375,7 @@ def build_metric(given: Given, num_classes: int | None, *, text: bool = False, w
     function, options = named(given, where, dict.fromkeys(known, _accuracy))
     assert reading is not None  # named refuses what is none
     if not _KEY.fullmatch(reading.key) or reading.key in _TAKEN:
-        raise UserError(f"{where}: '{reading.key}': is the name of a figure that there is; call the function otherwise")
+        raise UserError(f"{where}: '{reading.key}': another figure has this name; give the function another one")
     if not isinstance(options.pop("less_is_better", False), bool):
         raise UserError(f"{where}: '{name}': less_is_better must be true or false")
     try:

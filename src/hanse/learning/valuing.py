@@ -236,7 +236,7 @@ def _rows(updates: Any) -> tuple[tuple[_Form, Sequence[Any]], Tensor]:
     if isinstance(updates, Mapping) or not isinstance(updates, Sequence) or isinstance(updates, str):
         raise UserError(f"updates: {type(updates).__name__}: must be a list of state dicts or arrays, or rows [n, P]")
     if not updates:
-        raise UserError("updates: there is none: must be at least one")
+        raise UserError("updates: the list is empty: must have at least one update")
     parts = _parts(updates[0], "updates[0]")
     lone = len(parts) == 1  # whole numbers in a state dict are counters; a lone array of them is a model all the same
     names = [name for name, part in parts.items() if part.is_floating_point() or (lone and name is None)]

@@ -160,17 +160,20 @@ class Dense:
 
     def __init__(self, layers: ctypes.Array[Layer], compiled: ctypes.CDLL) -> None:
         self._layers, self._run = layers, compiled.hanse_outputs
+        self._size = sum(layer.outputs * (layer.inputs + layer.bias) for layer in layers)
 
     def __call__(self, rows: Tensor, x: Tensor) -> Tensor:
         """Return the outputs ``[C, k, m]`` of models ``rows [C, P]`` on samples ``x [m, d]``, all float32.
 
         Raises:
-            IndexError: samples of another width than the model's inputs.
+            IndexError: samples of another width than the model's inputs, or rows of another length than its own.
             MemoryError: there is not enough memory.
         """
         rows, x, depth = rows.contiguous(), x.contiguous(), len(self._layers)
         if x.shape[1] != self._layers[0].inputs:  # compiled code would read beyond them
             raise IndexError(f"samples of {x.shape[1]} numbers for a model of {self._layers[0].inputs} inputs")
+        if rows.shape[1] != self._size:
+            raise IndexError(f"rows of {rows.shape[1]} numbers for {self._size} parameters")
         found = torch.empty((len(rows), self._layers[depth - 1].outputs, len(x)))
         for row, out in zip(rows, found, strict=True):
             if self._run(self._layers, depth, row.data_ptr(), x.data_ptr(), len(x), out.data_ptr()):
