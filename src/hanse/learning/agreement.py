@@ -127,7 +127,8 @@ class Plain:
         trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         velocity = {name: torch.zeros_like(p) for name, p in trained.items()}
         seed, round, client, start = job.key
-        torch.manual_seed(torch_seed(seed, "dropout", round=round, client=client, start=start))  # as engines drop
+        # the engines' own stream, so that dropout drops the same units
+        torch.manual_seed(torch_seed(seed, "dropout", round=round, client=client, start=start))
         for batch in batch_plan(len(job.index), recipe, job.key).tolist():
             positions = torch.tensor([p for p in batch if p >= 0])
             loss = self.loss(samples.take(job.index[positions]))
@@ -169,7 +170,7 @@ def why_unfit(
             with torch.no_grad():
                 plain.module.eval()
                 output = plain.outputs(few.x)
-        except Exception as error:  # whatever a user's module raises is the reason
+        except Exception as error:  # a user's module may raise anything, and that is the reason
             hint = "" if few.x.is_floating_point() else "; these are whole numbers (tokens), features must be float32"
             return f"cannot take samples of shape {shape} ({first_line(error)}){hint}"
         wrong = _wrong_one(output, len(few)) if problem.one_output else _wrong_form(output, few, num_classes)
@@ -265,7 +266,7 @@ def settle(
         return choice, problem, engine, []
     try:
         wrong = disagreement(engine, problem, row, samples, device)
-    except Exception as error:  # the plain path, which follows, raises what is the module's own
+    except Exception as error:  # if it is the module's own fault, the comparison below raises it again
         wrong = f"fails on the model ({first_line(error)})"
     if wrong is None:
         return choice, problem, engine, []
@@ -364,7 +365,7 @@ def _scores_otherwise(engine: Engine, plain: Plain, few: Samples, rows: Sequence
     got = torch.from_numpy(np.stack([scores.loss for scores in each], axis=1))
     whole = torch.from_numpy(engine.score(table, few).loss)
     own = torch.from_numpy(engine.score(table, few, [everything] * len(rows)).loss)
-    stacked = read_stack(plain.problem) is not None  # these are scored in float32 always
+    stacked = read_stack(plain.problem) is not None  # such models are always scored in float32
     expected = torch.stack([plain.losses(row, few, "float32" if stacked else plain.precision) for row in rows])
     mean = expected.mean(1)
     return _SCORES if any(_far(a, b, plain) for a, b in ((got, expected), (whole, mean), (own, mean))) else None

@@ -62,8 +62,8 @@ class SeatPlan:
 
     seat: int
     batches: NDArray[np.int64]
-    reported: int  # first step whose losses are reported
-    spare: int  # a sample of the seat's own that stands in for padding
+    reported: int
+    spare: int
 
     @property
     def steps(self) -> int:
@@ -209,17 +209,17 @@ def _cuts(ordered: Sequence[SeatPlan], size: int, most: int) -> list[int]:
     """
     count = len(ordered)
     if count <= most and len({plan.width for plan in ordered}) == 1:
-        return [0] * (count + 1)  # nothing is padded: another group only costs its steps
+        return [0] * (count + 1)  # one group: nothing is padded, and another group would only cost its steps
     width, steps = (np.array([getattr(plan, name) for plan in ordered]) for name in ("width", "steps"))
     best, cut = np.zeros(count + 1), [0]
-    # of a group from each seat on to the one before ``end``: its longest seat, and the steps of all
+    # entry i is about the group of the seats from i on, up to ``end``: the steps of its longest seat, and of all
     longest, work = np.zeros(count, np.int64), np.zeros(count, np.int64)
     for end in range(1, count + 1):
         group = slice(max(0, end - most), end)
         np.maximum(longest[group], steps[end - 1], out=longest[group])
         work[group] += steps[end - 1]
         costs = best[group] + (longest[group] * _STEP_COST + work[group] * 3.0 * size * width[group])
-        place = int(costs.argmin())  # the first of equals
+        place = int(costs.argmin())  # of equal costs the first, which is the largest group
         best[end] = costs[place]
         cut.append(group.start + place)
     return cut

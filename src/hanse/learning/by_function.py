@@ -97,7 +97,7 @@ class FunctionCoalitions(Generic[Model]):
     ) -> None:
         self.again = again
         self._worth, self._make, self._base, self._moves = worth, make, base, moves
-        self._nothing: float | None = None  # what the base is worth, once it was asked
+        self._nothing: float | None = None  # what the base is worth, as soon as it is known
         self.shares = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
         self.evaluated, self.keep_outputs = 0, False
 
@@ -112,7 +112,7 @@ class FunctionCoalitions(Generic[Model]):
         return np.full((self.evaluated, 1), math.nan)
 
     def __call__(self, coalition: frozenset[int]) -> float:
-        """Return the utility of one coalition; higher is better."""
+        """Return the utility of one coalition, the more the better."""
         return self.many([coalition])[0]
 
     def many(self, coalitions: Sequence[frozenset[int]]) -> list[float]:
@@ -228,7 +228,7 @@ class FunctionJudge:
         return self.evaluate(row)
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise UserError for what only samples can say (gradients, confusion counts, losses of classes)."""
+        """Raise UserError for what only samples can tell: gradients, confusion counts, losses of classes."""
         if name.startswith("__"):
             raise AttributeError(name)
         raise UserError(

@@ -26,7 +26,8 @@ from hanse.learning.metrics import METRICS, Judged, Metric, build_metric
 from hanse.learning.scoring import Chunk, ModelRows, Scorer
 from hanse.learning.threads import shared_crew
 
-WEIGHED = ("loss", "accuracy", "balanced")  # utilities that are sums over the samples
+WEIGHED = ("loss", "accuracy", "balanced")
+"""The utilities that are weighted sums over the samples."""
 Rule = Callable[[NDArray[np.int64]], Aggregate]
 _LARGE = 16.0  # up to this sum of a mixture's absolute weights float32 loses at most one part in a million
 _MADE = 1 << 23  # numbers: so many, of rows that a rule makes for coalitions, are held at once
@@ -94,19 +95,20 @@ class Coalitions:
         self.device = updates.device
         rows = torch.cat([updates, base.to(updates).unsqueeze(0)])
         finite = torch.isfinite(rows).all(1)
-        # a row that is not finite must spoil its own coalitions only, and 0 x NaN is NaN
+        # a row that is not finite must spoil its own coalitions only; since 0 x NaN is NaN, it is mixed as zeros, and
+        # coalitions with it are marked later
         self.models = ModelRows(torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows)))
         self.spoilt = torch.nonzero(~finite).view(-1).tolist()
         self.shares = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
         self.samples = Samples(samples.x.to(self.device), samples.y.to(self.device))
         self.metric = metric_of(problem, self.samples, utility)
-        sign = 1.0 if utility == "accuracy" else -1.0  # the less loss the better
+        sign = 1.0 if utility == "accuracy" else -1.0  # utilities: more is better; losses: less is
         self.sample_weights = sign * _sample_weights(self.samples.y, utility)
         self.block_weights = sign * _block_weights(self.samples.y, utility)
         self._without: list[NDArray[np.float64]] = []
         self.evaluated = 0
         self.keep_outputs = keep_outputs
-        self._outputs: dict[int, dict[int, Tensor]] = {}  # by row, by the first sample
+        self._outputs: dict[int, dict[int, Tensor]] = {}  # by row, then by the position of a chunk's first sample
         crew = shared_crew((workers or torch.get_num_threads()) if self.device.type == "cpu" else 1)
         self.scorer = Scorer(problem, self.device, updates.dtype, crew=crew, rights=utility == "accuracy")
         if len(self.shares) != len(updates):
@@ -352,7 +354,7 @@ class _Outputs:
 
     def keep(self, chunk: Chunk) -> None:
         """Keep what a chunk has of its models."""
-        assert chunk.outputs is not None  # texts have no such metric
+        assert chunk.outputs is not None  # texts, which have none, are refused when the metric is built
         for c, output, loss in zip(chunk.which, chunk.outputs, chunk.loss, strict=True):
             self.parts[c][chunk.begin] = output.cpu(), loss.cpu()
 
@@ -383,7 +385,7 @@ def metric_of(problem: Problem, samples: Samples, utility: str) -> Metric | None
     if utility in WEIGHED:
         return None
     text = problem.judge is not None or (samples.y.ndim > 1 and not problem.regression)
-    classes = None if problem.regression else 2  # how many plays no role here
+    classes = None if problem.regression else 2  # only whether there are classes matters here, not how many
     metric = known.get(utility) or build_metric(utility, classes, text=text, where="utility")
     if gap := metric.gap(samples.y.cpu().numpy()):
         raise UserError(f"utility is {utility!r}, but {gap.replace('test samples', 'validation samples')}")

@@ -104,13 +104,14 @@ def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", eng
         engine = by_kind.get(kind, "vmapped" if batches else "sequential")
     if device != "cpu":
         return EngineChoice(engine, 1, 1)
-    if engine == "native":  # every seat is trained by one thread, and in one call
+    if engine == "native":  # one thread trains a seat, so there are no more threads than seats
         return EngineChoice(engine, 1, max(1, min(cores, seats, seats * work // _A_THREAD)))
     if engine != "sequential":  # one program for all seats: its operators are split over threads
         return EngineChoice(engine, _threads(seats * work, cores), 1)
     if seats == 1:
         return EngineChoice(engine, _threads(work, cores) if large else 1, 1)
-    return EngineChoice(engine, 1, min(cores, seats) if large else 1)  # small operators would wait for Python's lock
+    # threads that run small operators would mostly wait for Python's lock
+    return EngineChoice(engine, 1, min(cores, seats) if large else 1)
 
 
 def _threads(work: int, cores: int) -> int:
@@ -169,7 +170,7 @@ def choose(
     cores = torch.get_num_threads()  # what PyTorch was told, by OMP_NUM_THREADS for one, not what the machine has
     found = rule(kind, seats, batch * problem.layout.num_parameters, cores, device, train)
     if threads or workers:
-        if found.engine == "native":  # its threads train a seat each, whichever name they are given by
+        if found.engine == "native":  # it has workers only: engine.threads means them, too
             threads, workers = 1, threads if workers in (None, 1) else workers
         found = replace(found, threads=threads or 1, workers=workers or 1)
     if graphs:

@@ -65,7 +65,7 @@ def _number(value: object) -> float | None:
         return None
     try:
         return float(value)  # type: ignore[arg-type]  # it has __float__
-    except (TypeError, ValueError, RuntimeError):  # an array of several
+    except (TypeError, ValueError, RuntimeError):  # an array of several numbers
         return None
 
 

@@ -100,8 +100,8 @@ def why_no_head(module: nn.Module, layout: Layout, x: Tensor) -> str | None:
     return None
 
 
-_MOST_SAMPLES = 2**53  # every whole number up to it is a float64
-_BETAS, _EPS = (0.9, 0.999), 1e-8  # Adam's
+_MOST_SAMPLES = 2**53  # up to this, float64 holds every whole number
+_BETAS, _EPS = (0.9, 0.999), 1e-8  # Adam's usual settings
 
 
 class _Parts(NamedTuple):
@@ -308,7 +308,8 @@ def train_generator(
     """
     row, moments, count = row.clone(), moments.clone(), generator.num_parameters
     first, second = moments
-    statistics = row[count:].view(2, generator.hidden).clone()  # apart from what autograd keeps of the row
+    # a copy: batch norm updates them in place, which autograd would refuse on a row that it still needs
+    statistics = row[count:].view(2, generator.hidden).clone()
     losses = torch.zeros(steps, dtype=torch.float64)
     for step in range(steps):
         y = torch.from_numpy(draw.choice(generator.classes, batch, p=ensemble.labels)).to(row.device)

@@ -282,7 +282,7 @@ class _Cuts:
 
     n: int
     cuts: NDArray[np.int64]
-    steps: int  # optimiser steps in all
+    steps: int  # of the whole training, not of one pass
 
     @property
     def per_epoch(self) -> int:

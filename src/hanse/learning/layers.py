@@ -94,7 +94,8 @@ class Linear:
         self.bias, self.bias_velocity = bias, bias_velocity
         self.out, self.grad_in, self.ones, self.from_pool = out, grad_in, ones, from_pool
         self.transposed = weight.transpose(1, 2)
-        self.x: Tensor | None = None  # the input, and its views [S, in, B] and [S, B, in]: it is the same at every step
+        # the input, and its views [S, in, B] and [S, B, in]: the same buffer at every step, so they are made once
+        self.x: Tensor | None = None
         self.x_columns = self.x_rows = out
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
@@ -241,7 +242,7 @@ class BatchNorm:
         gradient 0.
         """
         sum_grad = grad.sum(2, keepdim=True)
-        product = torch.mul(grad, self.normal, out=self.out)  # the output is not needed any more
+        product = torch.mul(grad, self.normal, out=self.out)  # nobody needs the outputs any longer
         sum_product = product.sum(2, keepdim=True)
         self.shift_velocity.mul_(momentum).add_(sum_grad)
         self.scale_velocity.mul_(momentum).add_(sum_product)

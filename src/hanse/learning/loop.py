@@ -319,7 +319,7 @@ class Loop:
             raise UserError(f"{where}: {name!r}: is a {type(fit).__name__}; must be a function {FORMS}")
         try:
             signature = inspect.signature(fit)
-        except (TypeError, ValueError):  # a built-in says nothing of itself
+        except (TypeError, ValueError):  # a built-in has no signature
             return Loop(fit)
         takes = "penalty" in signature.parameters
         try:
@@ -443,13 +443,17 @@ class LoopEngine(ScoringEngine):
         problem.layout.load(module, job.start.to(device))
         self._counts.steps = 0
         try:
-            with torch.enable_grad(), _restored(self._process):  # whatever mode a loop leaves is its own
+            with torch.enable_grad(), _restored(self._process):  # a loop's settings must not outlast it
                 found = self.loop(module.train(), data, round, Penalty.of(job, problem, device))
             row = _row_of(module, problem, job.start)
             return _seat_of(row, found, self._counts.steps, len(data))
         except LoopError as wrong:
             return _refused(f"{LOOP} {wrong}")
-        except (Exception, SystemExit, GeneratorExit) as wrong:  # whatever a user's code raises is a reason
+        except (
+            Exception,
+            SystemExit,
+            GeneratorExit,
+        ) as wrong:  # a user's code may raise anything; not KeyboardInterrupt
             said = last_line(wrong)
             if said not in self._logged:  # the traceback once, not in every round
                 self._logged.add(said)
@@ -498,7 +502,7 @@ def last_line(error: BaseException) -> str:
     """
     try:
         said = [line.strip() for line in str(error).splitlines() if line.strip()]
-    except Exception:  # an error of the user's own that cannot be said
+    except Exception:  # an error of the user's own whose __str__ fails
         said = []
     return f"{type(error).__name__}: {said[-1][:160]}" if said else type(error).__name__
 

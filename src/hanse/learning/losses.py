@@ -164,7 +164,7 @@ WHERE = "train.loss"
 
 def _tensor(weights: Weights) -> Tensor:
     """Return the weights of classes as a float64 tensor."""
-    assert not isinstance(weights, str)  # "balanced" has become numbers
+    assert not isinstance(weights, str)  # ``balanced`` has put numbers in the place of "balanced"
     return torch.tensor(list(weights), dtype=torch.float64)
 
 
@@ -294,7 +294,7 @@ def _looked_at(objective: Objective, name: str, num_classes: int | None) -> Obje
             raise UserError(f"{WHERE}: '{name}': a sample's loss must not depend on the other samples of its batch")
     except UserError:
         raise
-    except Exception as error:  # whatever a user's function raises is the reason
+    except Exception as error:  # a user's function may raise anything, and that is the reason
         hint = ""
         if num_classes == 2 and not objective.one_output:
             hint = "; outputs = 1 if it takes one output for two classes"

@@ -244,7 +244,7 @@ class Metric:
     reading: Reading
     function: Callable[[NDArray[Any], Floats], float] | None
     two_classes: bool = False
-    spread: bool = False  # has no value where all targets are equal
+    spread: bool = False
     built_in: bool = True
 
     @property
@@ -276,7 +276,7 @@ class Metric:
         else:
             try:
                 value = float(self.function(judged.y, judged.predicted))
-            except Exception as wrong:  # a function of the user's own, on samples that it cannot judge
+            except Exception as wrong:  # a user's function may raise anything on samples that it cannot judge
                 return math.nan, first_line(wrong)[:200]
         return (value, "") if math.isfinite(value) else (math.nan, f"{self.reading.title} is not finite")
 
@@ -373,7 +373,7 @@ def build_metric(given: Given, num_classes: int | None, *, text: bool = False, w
     if isinstance(name, str) and name in known and reading is not None:
         return Metric(reading, known[name], name in TWO_CLASSES, name == "r2")
     function, options = named(given, where, dict.fromkeys(known, _accuracy))
-    assert reading is not None  # named refuses what is none
+    assert reading is not None  # ``named`` refuses what names nothing
     if not _KEY.fullmatch(reading.key) or reading.key in _TAKEN:
         raise UserError(f"{where}: '{reading.key}': another figure has this name; give the function another one")
     if not isinstance(options.pop("less_is_better", False), bool):

@@ -39,7 +39,7 @@ def wide_vectors() -> bool:
         a, b = torch.randn((5, 7), generator=draw), torch.randn((6, 7), generator=draw)
         c = torch.randn((7, 6), generator=draw).t()
         return all(torch.allclose(direct_product(a, w), a @ w.t(), atol=1e-5) for w in (b, c))
-    except Exception:  # an operator that is not there, or not as it was: there is another way
+    except Exception:  # an operator of PyTorch's inner workings, which may be missing or take other arguments
         return False
 
 

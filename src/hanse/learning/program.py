@@ -48,7 +48,7 @@ class Spec:
         eps: of a batch norm, is added to the variance.
     """
 
-    kind: str  # "linear", "relu", "tanh", "batch_norm"
+    kind: str
     name: str
     inputs: int
     outputs: int
@@ -71,7 +71,8 @@ def layers_in_order(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
         return None
     if any(getattr(type(module), method) is not getattr(nn.Sequential, method) for method in _RUNS):
         return None
-    return [(name, layer) for name, layer in module._modules.items() if layer is not None]  # children() drops repeats
+    # not named_children(), which names a layer that stands there twice only once
+    return [(name, layer) for name, layer in module._modules.items() if layer is not None]
 
 
 def is_changed(module: nn.Module) -> bool:
@@ -150,14 +151,14 @@ class ActiveProgram:
         frozen_velocity: the velocities of parameters that do not train.
     """
 
-    inputs: Tensor  # [a, b, d]: where the batch's samples go
+    inputs: Tensor
     layers: list[Layer]
     loss: Loss
     parameters: list[Tensor]
     velocity: list[Tensor]
     pull: list[Tensor] | float
     constant: list[Tensor] | None
-    frozen_velocity: list[Tensor]  # of parameters that do not train
+    frozen_velocity: list[Tensor]
 
     def descend(self, lr: float) -> None:
         """Add the pull and the constant to the velocities, which hold the gradients already, and step by ``-lr`` times
@@ -278,6 +279,8 @@ class Program:
         return self._bound[key]
 
     def _bind(self, active: int, width: int) -> ActiveProgram:
+        """Make the views, layers and loss for the first ``active`` seats and batches of ``width``."""
+
         def shaped(flat: Tensor, features: int) -> Tensor:
             return flat[: active * features * width].view(active, features, width)
 

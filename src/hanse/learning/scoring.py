@@ -206,10 +206,11 @@ class Scorer:
         They get the same bits as from :meth:`score` among all rows, provided that a product's bits do not depend on how
         many rows it has.
         """
-        if self.convolutions is not None:  # run side by side, where last digits depend on the neighbours
+        if self.convolutions is not None:  # models run side by side: their last digits depend on each other
             return self.score(rows, pool)
         stacks = self.specs is not None and self.dense is None
-        if stacks and len(some) == 1 < len(rows):  # one model alone is multiplied in another order than several
+        # a lone model is multiplied in another order than several, so that a second one is scored beside it
+        if stacks and len(some) == 1 < len(rows):
             some = np.append(some, (some + 1) % len(rows))
         part = self._scores(self._as_models(rows[some], among=len(rows)), pool, None)
         columns = (part.loss, part.accuracy, part.loss_error)
@@ -344,7 +345,7 @@ class Scorer:
         done: dict[int, R] = {}
 
         def run(worker: int, place: int) -> None:
-            with torch.no_grad():  # a setting of each thread
+            with torch.no_grad():  # each thread has this setting for itself
                 done[place] = one(worker, work[place])
 
         self.crew.deal(run, range(len(work)))
@@ -373,7 +374,7 @@ class Scorer:
             mixtures = models.shares is not None
             parts = _even(len(models), -(-len(models) // _WIDE)) if mixtures else _parts(len(models), _TOGETHER)
             return parts, _parts(count, _IMAGES)
-        if self.mixes(models):  # blocks of samples so small that a chunk of mixtures stays in the cache
+        if self.mixes(models):  # blocks of samples are so small that what is mixed on one stays in the cache
             hidden = self.specs[0].outputs
             blocks = max(self.crew.workers, math.ceil(count * hidden * _TOGETHER / _BLOCK))
             return _parts(len(models), _TOGETHER), _even(count, blocks)
@@ -436,7 +437,7 @@ class Scorer:
             value = torch.mm(shares[parts[p]], outputs.reshape(len(outputs), -1)).view(-1, hidden, outputs.shape[2])
             return through(specs[1:], mixed[p], value)
 
-        if small and not models.first_outputs:  # before the blocks are met by several threads
+        if small and not models.first_outputs:  # all at once: else several threads would compute the same block
             self._dealt(cuts, lambda _, cut: first(cut, pool.x[cut]))
         return run
 

@@ -118,6 +118,6 @@ def sequence_outcomes(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """
     counted = y != IGNORED
     loss = sequence_losses(output, y)
-    right = (output.max(1).indices == y) & counted  # of equal logits the first class counts
+    right = (output.max(1).indices == y) & counted  # of equal logits the first class is taken
     share = right.sum(1) / counted.sum(1).clamp(min=1)
     return loss, torch.where(torch.isfinite(loss), share, torch.zeros_like(share))

@@ -95,14 +95,14 @@ class StackedEngine(ScoringEngine):
 
             def one(worker: int, group: Sequence[SeatPlan]) -> None:
                 seats = [plan.seat for plan in group]
-                with torch.no_grad():  # a setting of each thread
+                with torch.no_grad():  # each thread has this setting for itself
                     program = self._program(worker, len(group), max(plan.width for plan in group))
                     losses[seats] = self._run(program, group, [jobs[s] for s in seats], recipe, lr, x, y)
                     program.store(rows, seats)
                 steps[seats] = [plan.steps for plan in group]
 
             self.crew.deal(one, groups)
-            # a sum is finite if all its terms are: ten times cheaper than asking each
+            # one sum a row instead of a look at each number, which takes ten times as long
             finite = torch.isfinite(rows.sum(1)).cpu().numpy() & np.isfinite(losses)
         return TrainedRows(rows, np.where(finite, losses, np.nan), steps)
 
@@ -117,7 +117,7 @@ class StackedEngine(ScoringEngine):
         """Return a worker's buffers for so many seats and such a width; the eight shapes made last are kept."""
         key, programs = (seats, width), self._programs[worker]
         if key not in programs:
-            if len(programs) >= 8:  # ragged rounds: do not keep a buffer for every shape ever met
+            if len(programs) >= 8:  # seats may come in ever new shapes: their buffers would fill the memory
                 programs.pop(next(iter(programs)))
             programs[key] = Program(self.problem, self.specs, seats, width, self.device, self.dtype)
         return programs[key]

@@ -72,11 +72,12 @@ class Crew:
             queue.put(None)
 
         def take(worker: int) -> None:
-            torch.set_num_threads(1)  # a setting of this thread
+            torch.set_num_threads(1)  # each thread has this setting for itself
             while (item := queue.get()) is not None:
                 work(worker, item)
 
-        with intra_op(1):  # new threads take the number that was set last; everybody else gets theirs back
+        # new threads take over the number that was set last; the caller gets its own back afterwards
+        with intra_op(1):
             futures = [self._executor.submit(take, worker) for worker in range(self.workers)]
             errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
@@ -95,5 +96,5 @@ def shared_crew(workers: int) -> Crew:
     return Crew(workers)
 
 
-if hasattr(os, "register_at_fork"):  # a fork takes no threads along: its crews must be its own
+if hasattr(os, "register_at_fork"):  # a forked process has none of these threads: it must make crews of its own
     os.register_at_fork(after_in_child=shared_crew.cache_clear)

@@ -22,7 +22,7 @@ from hanse.games import shapley
 from hanse.games.gram import inner_products
 
 Method = Literal["mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf"]
-_OPTION = {"budget": "mixture", "permutations": "monte_carlo"}  # which method each belongs to
+_OPTION = {"budget": "mixture", "permutations": "monte_carlo"}  # options, and the method that each belongs to
 _HALF_WIDTH = 1.96  # standard errors to each side of a 95 % interval
 
 
@@ -181,9 +181,10 @@ class _Form:
         parts, found, at = _parts(like, ""), {}, 0
         for name, part in parts.items():
             if name not in self.names:
-                found[name] = part.clone()  # evaluate may change it
+                found[name] = part.clone()  # the user's ``evaluate`` may change it in place
                 continue
-            kind = part.dtype if part.is_floating_point() else torch.float64  # an average of whole numbers is none
+            # an average of whole numbers is seldom one
+            kind = part.dtype if part.is_floating_point() else torch.float64
             found[name] = row[at : at + part.numel()].reshape(part.shape).to(part.device, kind)
             at += part.numel()
         if isinstance(like, Mapping):

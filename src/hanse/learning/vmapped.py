@@ -67,7 +67,7 @@ class VmappedEngine(ScoringEngine):
             losses = self.problem.objective(output, y)
         elif self.problem.loss == "cross_entropy":
             losses = F.cross_entropy(output, y, reduction="none")
-            losses = losses.mean(1) if losses.ndim == 2 else losses  # of texts, over all positions
+            losses = losses.mean(1) if losses.ndim == 2 else losses  # texts: all positions count, or it is not vmapped
         else:
             losses = (output.reshape(y.shape) - y).square().reshape(len(x), -1).mean(1)
         return (losses * weights).sum(), losses
@@ -184,7 +184,7 @@ def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
         recipe = Recipe(steps=1, batch_size=2, lr=0.1)
         jobs = [SeatJob(torch.arange(len(y)), row, (0, 0, seat, 0)) for seat in range(2)]
         got = VmappedEngine(problem).train(Samples(x, y), jobs, recipe, 0.1).rows
-    except Exception as error:  # whatever a user's module raises under vmap is a reason
+    except Exception as error:  # a user's module may raise anything under vmap, and that is the reason
         return f"torch.func cannot batch it ({first_line(error)})"
     plain = replace(problem, plain=True)
     expected = SequentialEngine(plain).train(Samples(x, y), jobs, recipe, 0.1).rows

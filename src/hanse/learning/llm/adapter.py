@@ -65,7 +65,8 @@ def _tiny(transformers: Any, seed: int, width: int, layers: int) -> nn.Module:
         num_hidden_layers=layers,
         num_attention_heads=4,
         max_position_embeddings=2048,
-        initializer_range=width**-0.5,  # at Llama's 0.02 so narrow a model's layers would hardly pass anything on
+        initializer_range=width
+        ** -0.5,  # with Llama's 0.02 the layers of so narrow a model would pass on next to nothing
         bos_token_id=None,
         eos_token_id=ByteTokenizer().end,
         pad_token_id=ByteTokenizer().padding,
@@ -112,7 +113,8 @@ def sharing_copy(model: nn.Module) -> nn.Module:
 
 
 Shape = tuple[int, ...]
-SLASH = "/"  # in the place of the dots of a parameter's name, which a module's own parameter cannot have
+SLASH = "/"
+"""Stands in an adapter's parameter names for the dots, which PyTorch does not allow there."""
 
 
 class Adapted(nn.Module):
@@ -158,10 +160,11 @@ class Adapted(nn.Module):
         return twin
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapted:
+        """Move or convert the module; the base goes to the same device, but keeps its own precision."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         device = next(self.parameters()).device
         if next(self.body.parameters()).device != device:
-            self.body.to(device)  # where to, and not in which precision: that is the base's own
+            self.body.to(device)
         return self
 
 

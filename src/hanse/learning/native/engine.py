@@ -87,7 +87,7 @@ class NativeEngine(ScoringEngine):
 
         hands = 1 if self.crew.workers == 1 else _HANDS * self.crew.workers
         self.crew.deal(one, deal_seats(plans, hands))
-        # a sum is finite if all its terms are: ten times cheaper than asking each
+        # one sum a row instead of a look at each number, which takes ten times as long
         finite = torch.isfinite(rows.sum(1)).numpy() & np.isfinite(losses)
         return TrainedRows(rows, np.where(finite, losses, np.nan), steps)
 

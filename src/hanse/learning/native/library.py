@@ -14,7 +14,8 @@ from functools import cache
 from hanse.learning.job import Problem
 from hanse.learning.program import Spec, read_stack
 
-VERSION = 1  # of the functions' arguments: hanse_native_version
+VERSION = 1
+"""Of the functions' arguments; the compiled file must say the same (``hanse_native_version``)."""
 ACTIVATIONS = {"relu": 1, "tanh": 2}
 
 
@@ -65,7 +66,7 @@ def library() -> ctypes.CDLL | str:
             pointer, number, pointer, number, pointer, pointer, pointer, ctypes.c_double, ctypes.c_double,
         ]  # fmt: skip
         compiled.hanse_outputs.argtypes = [pointer, number, pointer, pointer, number, pointer]
-    except (OSError, AttributeError) as error:  # no library at all, or one that lacks a function
+    except (OSError, AttributeError) as error:  # the file is no library, or one that lacks a function
         return f"the compiled part cannot be loaded ({error})"
     return compiled
 
