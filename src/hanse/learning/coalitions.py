@@ -66,7 +66,7 @@ class Coalitions:
         UserError: an unknown utility, one that regression or these samples do not have, or no samples.
         ValueError: not one weight for each update.
 
-    Example:
+    Examples:
         >>> from hanse.learning.models import build_problem
         >>> problem, base = build_problem("logistic", (1,), None, seed=0)  # a line: weight and bias
         >>> samples = Samples(torch.tensor([[0.0], [1.0]]), torch.tensor([[0.0], [2.0]]))  # y = 2 x
@@ -313,7 +313,7 @@ def mixtures(
         shares: ``[S]``, the weight of each update, 0 or more.
         affine: ``(total, old)``, see :class:`Coalitions`.
 
-    Example:
+    Examples:
         >>> mixtures([frozenset(), frozenset({0, 1})], np.array([3.0, 1.0]), (1.0, 0.0)).tolist()
         [[0.0, 0.0, 1.0], [0.75, 0.25, 0.0]]
     """

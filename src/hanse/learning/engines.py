@@ -91,7 +91,7 @@ def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", eng
         device: "cpu" or "cuda".
         engine: an engine that is wanted whatever the rule says, so that only its threads are chosen; "auto": none.
 
-    Example:
+    Examples:
         >>> rule("dense", seats=10, work=32 * 40_000, cores=4).label
         'native (4 seats side by side, 1 thread each)'
         >>> rule("images", seats=10, work=32 * 40_000, cores=4).label

@@ -29,7 +29,7 @@ def less_is_better(name: str) -> bool:
     """Say whether a figure of this name is better if it is lower, such as "eval_loss" or "RMSE", but not
     "neg_log_loss".
 
-    Example:
+    Examples:
         >>> [less_is_better(name) for name in ("eval_loss", "RMSE", "neg_log_loss", "accuracy")]
         [True, True, False, False]
     """
@@ -113,7 +113,7 @@ def counted(names: Iterable[str], utility: str | None = None) -> str | None:
         names: the figures there are.
         utility: the figure that is asked for; None: the loss, else the accuracy, else the only figure.
 
-    Example:
+    Examples:
         >>> counted(["eval_loss", "accuracy"])
         'accuracy'
         >>> counted(["eval_loss", "accuracy"], "loss")

@@ -466,7 +466,7 @@ def labels_met(y: Tensor, plan: NDArray[np.int64], classes: int) -> Tensor:
         plan: the batches as positions into these, -1 where a batch is short.
         classes: how many labels there are.
 
-    Example:
+    Examples:
         >>> labels_met(torch.tensor([0, 2, 2]), np.array([[0, 1], [2, -1]]), 3).tolist()
         [1, 0, 2]
     """

@@ -344,7 +344,7 @@ def batch_plan(
     Raises:
         ValueError: the seat has fewer than ``smallest`` samples.
 
-    Example:
+    Examples:
         >>> from hanse.core.recipe import Recipe
         >>> in_order = Recipe(epochs=1, batch_size=2, order="by_class")
         >>> batch_plan(5, in_order, key=(0, 0, 0, 0)).tolist()

@@ -183,7 +183,7 @@ class TrainingData(TorchDataset[Batch]):
             shuffle: whether each pass over the samples has an order of its own.
             drop_last: whether a last, smaller batch is left out; None: only if batch norm could not use it.
 
-        Example:
+        Examples:
             >>> pool = Samples(torch.arange(10.0).reshape(5, 2), torch.tensor([0, 1, 0, 1, 0]))
             >>> job = SeatJob(index=torch.arange(5), start=torch.zeros(6), key=(0, 0, 0, 0))
             >>> told = TrainingRound.of(job, Recipe(batch_size=2), lr=0.1, device=torch.device("cpu"))

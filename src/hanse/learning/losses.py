@@ -201,7 +201,7 @@ def balanced(given: Mapping[str, Any], num_classes: int | None, counts: NDArray[
     Raises:
         UserError: the targets are numbers, or the counts are not known.
 
-    Example:
+    Examples:
         >>> loss = balanced({"name": "cross_entropy", "weights": "balanced"}, 2, np.array([[30, 10], [45, 15]]))
         >>> [round(weight, 3) for weight in loss["weights"]]
         [0.667, 2.0]

@@ -329,7 +329,7 @@ def build_metrics(given: Sequence[Given] | None, num_classes: int | None, *, tex
     Raises:
         UserError: one line for each name that is not known, does not go with the targets, or occurs twice.
 
-    Example:
+    Examples:
         >>> accuracy, auc = build_metrics(["accuracy", "auc"], num_classes=2)
         >>> says = Judged(np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]), np.zeros(3))
         >>> accuracy.reading.show(accuracy.of(says)[0]), auc.reading.show(auc.of(says)[0])

@@ -444,7 +444,7 @@ def build_problem(
         UserError: see :func:`build_module`; and a model in which no parameter trains, two share memory, or one could
             not be trained as it is.
 
-    Example:
+    Examples:
         >>> problem, row = build_problem("mlp", (1, 8, 8), 10, seed=0, hidden=[16])
         >>> problem.layout.names
         ('1.weight', '1.bias', '3.weight', '3.bias')

@@ -102,7 +102,7 @@ def value(
         UserError: updates that do not fit each other or have numbers that are not finite, wrong weights, an option of
             another method, too many updates for the method, or a worth that is not a finite number.
 
-    Example:
+    Examples:
         Three clients trained a model of two numbers, which should both be 2. The third one's update harms:
 
         >>> import numpy as np
