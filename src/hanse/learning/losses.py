@@ -101,10 +101,6 @@ def _bce(output: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
     return _weighted(losses, y, weights)
 
 
-def _mse(output: Tensor, y: Tensor) -> Tensor:
-    return F.mse_loss(output, y, reduction="none").mean(1)
-
-
 def _mae(output: Tensor, y: Tensor) -> Tensor:
     return F.l1_loss(output, y, reduction="none").mean(1)
 

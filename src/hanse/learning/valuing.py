@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from hanse.games import shapley
 from hanse.games.gram import inner_products
 
 Method = Literal["mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf"]
+_METHODS = get_args(Method)
 _OPTION = {"budget": "mixture", "permutations": "monte_carlo"}  # options, and the method that each belongs to
 _HALF_WIDTH = 1.96  # standard errors to each side of a 95 % interval
 
@@ -76,8 +77,8 @@ def value(
 ) -> ValuedUpdates:
     """Return what each of n updates (models that clients trained) was worth to their average.
 
-    Numbers in state dicts that are not floating-point (counters) are not averaged: a coalition's model has those of its
-    first update.
+    Whole numbers in state dicts and lists (counters) are not averaged: a coalition's model has those of its first
+    update.
 
     Args:
         updates: n state dicts of one architecture; or n arrays or tensors of one shape; or n lists of arrays, as Flower
@@ -113,8 +114,8 @@ def value(
         >>> round(found.all_together - found.nothing, 2)  # the values share out the whole gain
         1.33
     """
-    if not isinstance(method, str) or method not in _SOLVED:
-        raise UserError(f"method: {method!r}: no such name{nearest(str(method), _SOLVED)}")
+    if not isinstance(method, str) or method not in _METHODS:
+        raise UserError(f"method: {method!r}: no such name{nearest(str(method), _METHODS)}")
     for name, given in (("budget", budget), ("permutations", permutations)):
         if given is not None and method != _OPTION[name]:
             raise UserError(f"{name}: {given}: has no effect: it is for method = '{_OPTION[name]}', not '{method}'")
@@ -126,7 +127,7 @@ def value(
     game = _Averages(form, rows, _weights(weights, len(rows)), evaluate, _start(start, form))
     memo = shapley.Memo(game)
     try:
-        found = _SOLVED[method](memo, game, budget, permutations, seed)
+        found = _solved(method, memo, game, budget, permutations, seed)
         nothing, together = memo.many([frozenset(), frozenset(range(len(rows)))])
     except ValueError as wrong:  # too many players for all coalitions, or too small a budget
         if isinstance(wrong, UserError) or wrong is game.raised:
@@ -344,38 +345,30 @@ class _Averages:
         return [inner_products(self._rows - base)]
 
 
-Found = tuple[Floats, Floats]
-
-
-def _mixture(memo: shapley.Memo, game: _Averages, budget: int | None, permutations: int | None, seed: int) -> Found:
-    found = shapley.mixture(memo, game.players, game.weights, game.grams, budget, seed)
-    return found.values, found.standard_errors
-
-
-def _gtg(memo: shapley.Memo, game: _Averages, budget: int | None, permutations: int | None, seed: int) -> Found:
-    found = shapley.gtg(memo, game.players, seed=seed)
-    return found.values, found.standard_errors
-
-
-def _monte_carlo(memo: shapley.Memo, game: _Averages, budget: int | None, permutations: int | None, seed: int) -> Found:
-    found = shapley.monte_carlo_result(memo, game.players, 100 if permutations is None else permutations, seed)
-    return found.values, found.standard_errors
-
-
-def _known(solve: Callable[[shapley.Utility, int], Floats]) -> Callable[..., Found]:
-    """Return a solver for values that are not sampled, whose standard errors are 0."""
-
-    def solved(memo: shapley.Memo, game: _Averages, *_: object) -> Found:
-        return solve(memo, game.players), np.zeros(game.players)
-
-    return solved
-
-
-_SOLVED: Mapping[str, Callable[..., Found]] = {
-    "mixture": _mixture,
-    "exact": _known(shapley.exact),
-    "gtg": _gtg,
-    "monte_carlo": _monte_carlo,
-    "leave_one_out": _known(shapley.leave_one_out),
-    "banzhaf": _known(shapley.banzhaf),
+# from all coalitions that matter, so that no sampling error is left
+_EXACT: Mapping[str, Callable[[shapley.Utility, int], Floats]] = {
+    "exact": shapley.exact,
+    "leave_one_out": shapley.leave_one_out,
+    "banzhaf": shapley.banzhaf,
 }
+
+
+def _solved(
+    method: Method, memo: shapley.Memo, game: _Averages, budget: int | None, permutations: int | None, seed: int
+) -> tuple[Floats, Floats]:
+    """Return the values ``[n]`` and their standard errors ``[n]`` by this method.
+
+    Raises:
+        ValueError: too many updates for the method, or too small a budget.
+    """
+    n = game.players
+    if method in _EXACT:
+        return _EXACT[method](memo, n), np.zeros(n)
+    if method == "mixture":
+        mixed = shapley.mixture(memo, n, game.weights, game.grams, budget, seed)
+        return mixed.values, mixed.standard_errors
+    if method == "gtg":
+        truncated = shapley.gtg(memo, n, seed=seed)
+        return truncated.values, truncated.standard_errors
+    sampled = shapley.monte_carlo_result(memo, n, 100 if permutations is None else permutations, seed)
+    return sampled.values, sampled.standard_errors
