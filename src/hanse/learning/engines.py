@@ -167,7 +167,7 @@ def choose(
     notes = [f"{engine}: {reason}" for engine, reason in unable.items()]
     if train in unable:
         raise UserError(f"engine.train is {train!r}, but it cannot train this model: {unable[train]}")
-    cores = torch.get_num_threads()  # what PyTorch was told, by OMP_NUM_THREADS for one, not what the machine has
+    cores = torch.get_num_threads()  # what PyTorch may use (OMP_NUM_THREADS), not what the machine has
     found = rule(kind, seats, batch * problem.layout.num_parameters, cores, device, train)
     if threads or workers:
         if found.engine == "native":  # it has workers only: engine.threads means them, too

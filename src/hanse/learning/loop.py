@@ -54,9 +54,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class LoopError(ValueError):
-    """What a training loop left or returned cannot be taken. The message says in one line what it is and what is
-    allowed.
-    """
+    """What a training loop left or returned cannot be taken; the message says what it is and what is allowed."""
 
 
 # ---- what a loop is given
@@ -77,7 +75,7 @@ class TrainingRound:
             with it.
         device: where the model and the data are.
         epochs: how often the data are gone through.
-        batch_size: at most the number of samples.
+        batch_size: samples in a batch, at most as many as the client has.
         steps: how many batches, for recipes that count these; None: epochs are counted.
         lr: the learning rate, after ``lr_decay``.
         momentum: that of SGD.
