@@ -64,8 +64,9 @@ class Plain:
         return Plain(problem, module, device, precision, images)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Return what the module puts out on inputs ``x [n, ...]``, as float32; what is no tensor is returned
-        as it is.
+        """Return what the module puts out on inputs ``x [n, ...]``.
+
+        Tensors come as float32; anything else that a module may return is left to the caller to complain about.
         """
         around: AbstractContextManager[None] = nullcontext()
         if self.precision == "bf16":
@@ -113,8 +114,7 @@ class Plain:
         return 0.1 / max(1.0, steepest) if math.isfinite(steepest) else 0.1
 
     def train(self, samples: Samples, job: SeatJob, recipe: Recipe, lr: float) -> Tensor:
-        """Return the row ``[P]`` after a seat's training: SGD on autograd's gradients, with all that pulls added to
-        them.
+        """Return the row ``[P]`` after a seat's training: SGD on autograd's gradients, pull and tilt included.
 
         ``torch.optim.SGD`` takes the same steps, but takes seconds to be imported.
         """
@@ -215,9 +215,7 @@ def _wrong_form(output: object, few: Samples, num_classes: int | None) -> str | 
 
 
 def _wrong_one(output: object, n: int) -> str | None:
-    """Return what is wrong with the output on ``n`` samples of a model that tells two classes apart by one output, or
-    None.
-    """
+    """Return what is wrong with the output of a model that tells two classes apart by one output, or None."""
     if isinstance(output, Tensor) and list(output.shape) in ([n], [n, 1]):
         return None
     got = f"outputs of shape {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
@@ -288,8 +286,9 @@ def settle(
 
 
 def _case(problem: Problem, row: Tensor, samples: Samples, attempt: int) -> tuple[Samples, list[SeatJob]]:
-    """Return a few samples and up to two seats that train on them, with momentum, decay, pull and tilt different for
-    each.
+    """Return a few samples and up to two seats that train on them.
+
+    Momentum, weight decay, pull and tilt are all there, and differ from seat to seat.
     """
     draw = stream(0, "agreement", round=attempt)
     fast = read_stack(problem) is not None or read_convolutions(problem) is not None

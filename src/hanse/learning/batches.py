@@ -26,9 +26,7 @@ _GROUP_BYTES = 256 << 20  # parameters and velocities of one group of seats
 
 
 class FlatPool:
-    """A pool's samples as rows ``[n, d]`` and its targets, on a device. They are kept as long as the pool stays the
-    same.
-    """
+    """A pool's samples as rows ``[n, d]`` and its targets, on a device; kept as long as the pool stays the same."""
 
     def __init__(self, problem: Problem, device: torch.device, dtype: torch.dtype) -> None:
         self.problem, self.device, self.dtype = problem, device, dtype
@@ -202,8 +200,7 @@ def group_seats(plans: Sequence[SeatPlan], size: int) -> list[list[SeatPlan]]:
 
 
 def _cuts(ordered: Sequence[SeatPlan], size: int, most: int) -> list[int]:
-    """Return, for each number ``end`` of seats from 0 on, where the last group begins in the best cut of the first
-    ``end``.
+    """Return where the last group begins in the best cut of the first ``end`` seats, for each ``end`` from 0 on.
 
     ``size`` is P; a group has at most ``most`` seats.
     """

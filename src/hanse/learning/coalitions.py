@@ -154,9 +154,7 @@ class Coalitions:
         return [worth for part in parts for worth in self._by_rule(part)]
 
     def _by_rule(self, coalitions: Sequence[frozenset[int]]) -> list[float]:
-        """Return the utilities of coalitions whose models the rule ``again`` makes, as mixtures or as rows of their
-        own.
-        """
+        """Return the utilities of coalitions whose models the rule ``again`` makes: mixtures, or rows of their own."""
         rows = self.models.rows
         table, made = np.zeros((len(coalitions), self.players + 1)), list[Tensor]()
         for c, coalition in enumerate(coalitions):
@@ -204,8 +202,9 @@ class Coalitions:
         return float(np.abs(said.weights).sum()) > _LARGE and not set(members) & set(self.spoilt)
 
     def _utilities(self, models: ModelRows, alone: Mapping[int, int] | None = None) -> list[float]:
-        """Return the utility of each model, in order; ``alone`` says of which rows the outputs are kept, by the model's
-        position.
+        """Return the utility of each model, in order.
+
+        ``alone`` says for which models the outputs are kept, and under which row.
         """
         worth = torch.zeros(len(models), dtype=torch.float64, device=self.device)
         without = torch.zeros(len(models), self.block_weights.shape[1], dtype=torch.float64, device=self.device)
@@ -240,8 +239,7 @@ class Coalitions:
         return inner_products(rows[:-1] - rows[-1])
 
     def output_gram(self) -> NDArray[np.float64] | None:
-        """Return the inner products ``[S, S]`` of how far each player's own model moves the outputs away from those of
-        the base.
+        """Return how alike single players' models move the outputs away from the base's: inner products ``[S, S]``.
 
         A sample's outputs are centred first if they are classes' logits, whose level says nothing. The result is None
         unless the empty coalition and all single players were evaluated with ``keep_outputs``, and samples have
@@ -258,8 +256,8 @@ class Coalitions:
         return inner_products(moves) if bool(torch.isfinite(moves).all()) else None
 
     def _alone(self, coalitions: Sequence[frozenset[int]]) -> dict[int, int]:
-        """Return which row's outputs are to be kept for which of the coalitions: the base's and those of single
-        players.
+        """Return the row whose outputs are to be kept, the base's or a single player's, by the position of its
+        coalition.
         """
         if not self.keep_outputs:
             return {}
@@ -274,9 +272,7 @@ class Coalitions:
             self._outputs.setdefault(row, {})[chunk.begin] = chunk.outputs[place].clone()
 
     def _measured(self, metric: Metric, kept: _Outputs) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the models' utilities by a metric, ``[C]``, and those with a block of the samples left out,
-        ``[C, B]``.
-        """
+        """Return the models' utilities by a metric, ``[C]``, and those with a block left out, ``[C, B]``."""
         sign, problem = -1.0 if metric.reading.less_is_better else 1.0, self.problem
         judged = [
             Judged.of(self.samples.y, *kept.of(c), problem.objective, regression=problem.regression)

@@ -1,5 +1,4 @@
-"""What a function of somebody else's says of a model: figures by name, which of them counts, and which way it is
-better.
+"""What a function of somebody else's says of a model: figures by name, and which of them counts.
 
 Functions return what they like (a number, a dictionary of losses and accuracies). :func:`as_figures` turns it into
 figures, :func:`counted` finds the one that counts, and :func:`worth_of` makes it a worth, the more the better. This is
@@ -58,9 +57,7 @@ def as_figures(said: object, where: str) -> dict[str, float]:
 
 
 def _number(value: object) -> float | None:
-    """Return a number of Python's, NumPy's or a framework's (an array with one entry) as a float; None for what is
-    none.
-    """
+    """Return a number of Python's, NumPy's or a framework's as a float, also an array with one entry; else None."""
     if isinstance(value, str | bytes | bool | np.bool_) or not hasattr(type(value), "__float__"):
         return None
     try:
@@ -70,10 +67,8 @@ def _number(value: object) -> float | None:
 
 
 def loss_name(names: Iterable[str]) -> str | None:
-    """Return which of these names is the loss: "loss" itself, else the first name that contains it, such as
-    "eval_loss".
-
-    None: there is no such name.
+    """Return which of these names is the loss: "loss" itself, else the first that contains it ("eval_loss");
+    else None.
     """
     return _named(names, "loss")
 
@@ -94,9 +89,7 @@ def accuracy_of(figures: Figures) -> float:
 
 
 def _named(names: Iterable[str], figure: str) -> str | None:
-    """Return under which of these names a figure goes: its own name, or for "loss" and "accuracy" the first that
-    contains it.
-    """
+    """Return the name under which a figure goes: its own, or for "loss" and "accuracy" the first that contains it."""
     names = list(names)
     if figure in names:
         return figure

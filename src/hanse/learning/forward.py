@@ -40,8 +40,12 @@ def forward(specs: Sequence[Spec], blocks: dict[str, Tensor], x: Tensor) -> Tens
 
 
 def through(specs: Sequence[Spec], blocks: dict[str, Tensor], value: Tensor) -> Tensor:
-    """Return what layers make of feature-major values, ``[d, m]`` for all models or ``[C, d, m]``, which may be
-    overwritten.
+    """Return what layers make of feature-major values, which may be overwritten.
+
+    Args:
+        specs: the layers.
+        blocks: the models' tensors by name, each ``[C, *shape]``.
+        value: ``[d, m]`` for all models, or ``[C, d, m]``.
     """
     for spec in specs:
         if spec.kind == "linear":
@@ -140,8 +144,9 @@ def _features(wide: Sequence[tuple[nn.Module, Tensor | None, Tensor | None]], x:
 
 
 def _seen(layers: Sequence[nn.Module], size: int, dimension: int) -> int:
-    """Return how many of an image's rows or columns, from the first on, reach the features; all of them where a layer
-    pads.
+    """Return how many of an image's rows or columns, from the first on, reach the features.
+
+    All of them do where a layer pads.
 
     Args:
         layers: convolutions, pooling and ReLU.

@@ -163,8 +163,8 @@ class Generator:
         return _Parts(*(piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)))
 
     def initial(self, draw: np.random.Generator) -> Tensor:
-        """Return a first row, float32: linear layers uniform within 1/sqrt(inputs), as PyTorch's are, and a unit batch
-        norm.
+        """Return a first row, float32: linear layers uniform within 1/sqrt(inputs), as PyTorch's are; unit
+        batch norm.
         """
         row = torch.zeros(self.size)
         parts = self.parts(row)
@@ -290,8 +290,9 @@ def train_generator(
     weight_decay: float,
     eta: float,
 ) -> Schooled:
-    """Train a generator by Adam (decay added to the gradient) on ``ensemble_loss + eta diversity``. Nothing given is
-    changed.
+    """Train a generator by Adam (decay added to the gradient) on ``ensemble_loss + eta diversity``.
+
+    Nothing given is changed.
 
     Args:
         generator: its shape.

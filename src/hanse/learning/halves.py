@@ -53,8 +53,9 @@ def declaration(payload: Payload) -> Declaration:
 
 
 def unsound(payload: Payload, layout: Layout) -> str | None:
-    """Return why a payload must not be used to train a model of this layout, in one line that names the
-    field, or None.
+    """Return why a payload must not be used to train a model of this layout, or None.
+
+    The reason is one line that names the field.
     """
     try:
         declared = declaration(payload)

@@ -262,7 +262,7 @@ class Engine(Protocol):
         ...
 
     def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
-        """Score every model on each of several lists of samples ``pool[index[i]]``; returns one :class:`Scores` for
+        """Score every model on each of several lists of samples ``pool[index[i]]``: one :class:`Scores` for
         each list.
         """
         ...
@@ -365,10 +365,9 @@ def batch_plan(
 
 
 def last_epoch(n: int, recipe: Recipe, work: int | None = None, smallest: int = 1, before: int = 0) -> int:
-    """Return the step at which the last pass over the samples begins, be it complete or not; reported losses count from
-    there.
+    """Return the step at which the last pass over the samples begins, be it complete or not.
 
-    The arguments are those of :func:`batch_plan`.
+    The loss that is reported counts from there. The arguments are those of :func:`batch_plan`.
     """
     cut = _cut(n, recipe, work, smallest)
     if recipe.order != "shuffled":
@@ -390,8 +389,8 @@ def plan_of(job: SeatJob, recipe: Recipe, smallest: int) -> Drawn:
 
 
 def smallest_batch(problem: Problem) -> int:
-    """Return the smallest batch that a model can train on: 2 if it has batch norm, whose variance needs two samples,
-    else 1.
+    """Return the smallest batch that a model can train on: 2 with batch norm, whose variance needs two
+    samples; else 1.
     """
     return 2 if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.module.modules()) else 1
 

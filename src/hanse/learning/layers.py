@@ -1,5 +1,4 @@
-"""Stacked layers: the same layer of S models at once, each with a hand-written forward and backward pass on given
-buffers.
+"""Stacked layers: the same layer of S models at once, with hand-written forward and backward passes.
 
 A :class:`hanse.learning.program.Program` builds them and the stacked engine runs them. Every :class:`Layer` takes the
 activations of the layer before it, writes its own into a buffer, and on the way back puts its gradients into its
@@ -38,10 +37,10 @@ class Layer(Protocol):
         ...
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
-        """Put the gradients into the velocities, ``v = momentum v + g``, and return the gradient at the inputs,
-        ``[S, in, B]``.
+        """Put the gradients into the velocities, ``v = momentum v + g``, and return the gradient at the inputs.
 
-        ``grad [S, out, B]`` may be overwritten. A layer below which nothing trains returns ``grad`` as it is.
+        ``grad [S, out, B]`` may be overwritten; the result is ``[S, in, B]``. A layer below which nothing trains
+        returns ``grad`` as it is.
         """
         ...
 
@@ -238,8 +237,9 @@ class BatchNorm:
         return torch.addcmul(self.shift, self.normal, self.scale, out=self.out)
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
-        """Return ``scale rstd (g - w sum(g) - normal w sum(g normal))``, where w are the weights: padding keeps the
-        gradient 0.
+        """Return ``scale rstd (g - w sum(g) - normal w sum(g normal))``, w being the weights.
+
+        Padding, whose weight is 0, keeps the gradient 0.
         """
         sum_grad = grad.sum(2, keepdim=True)
         product = torch.mul(grad, self.normal, out=self.out)  # nobody needs the outputs any longer

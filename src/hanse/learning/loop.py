@@ -171,10 +171,10 @@ class TrainingData(TorchDataset[Batch]):
     def loader(
         self, batch_size: int | None = None, *, shuffle: bool = True, drop_last: bool | None = None
     ) -> DataLoader[Batch]:
-        """Return a ``DataLoader`` of batches ``(x, y)``, which are gathered whole and so cost less than sample by
-        sample.
+        """Return a ``DataLoader`` of batches ``(x, y)``.
 
-        The order is drawn from a generator of the seat's own, which leaves all others as they are.
+        A batch is gathered at once, which costs less than sample by sample. The order is drawn from a generator of the
+        seat's own, which leaves all others as they are.
 
         Args:
             batch_size: None: the round's.
@@ -232,10 +232,10 @@ def _as_it_is(batch: Any) -> Any:
 
 @dataclass(frozen=True)
 class Penalty:
-    """What a mechanism adds to a seat's loss: ``mu/2 |theta - centre|^2 + <tilt, theta>`` over the parameters that
-    train.
+    """What a mechanism adds to a seat's loss, as a function of the model.
 
-    Its gradient is what hanse's own training adds to the loss's.
+    It is ``mu/2 |theta - centre|^2 + <tilt, theta>`` over the parameters that train. Its gradient is what hanse's own
+    training adds to that of the loss.
 
     Attributes:
         mu: how strong the pull is.
@@ -402,9 +402,7 @@ class LoopEngine(ScoringEngine):
     def _alone(
         self, one: Callable[[int, int], None], seats: Sequence[int], jobs: Sequence[SeatJob], *, watched: bool = False
     ) -> bool:
-        """Train seats one after another, with generators seeded for each; if they are ``watched``, return whether any
-        drew.
-        """
+        """Train seats one after another, with generators seeded for each; return whether any drew, if ``watched``."""
         device, drew = self.scoring.device, False
         for seat in seats:
             seed, number, client, start = jobs[seat].key
@@ -495,9 +493,7 @@ def _restored(settings: tuple[torch.dtype, bool, bool]) -> Iterator[None]:
 
 
 def last_line(error: BaseException) -> str:
-    """Return the last line of an error's traceback, such as ``ValueError: what was wrong``, at most 160 characters of
-    it.
-    """
+    """Return the last line of an error's traceback, such as ``ValueError: what was wrong``, cut to 160 characters."""
     try:
         said = [line.strip() for line in str(error).splitlines() if line.strip()]
     except Exception:  # an error of the user's own whose __str__ fails

@@ -43,7 +43,7 @@ class Objective:
     one_output: bool = False
 
     def __call__(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return the losses ``[n]`` of outputs ``[n, ...]`` for targets ``y``: classes ``[n]``, or numbers
+        """Return the losses ``[n]`` of outputs ``[n, ...]``; targets ``y`` are classes ``[n]`` or numbers
         ``[n, ...]``.
         """
         n = y.shape[0]

@@ -106,9 +106,7 @@ def reading_of(given: object) -> Reading | None:
 
 
 def readings_of(given: object) -> tuple[Reading, ...]:
-    """Return how the metrics of an ``[eval] metrics`` list are read, the main one first; empty if ``given``
-    is no list.
-    """
+    """Return how the metrics of an ``[eval] metrics`` list are read, the main one first; empty if it is no list."""
     found = [reading_of(one) for one in given] if isinstance(given, list | tuple) else []
     return tuple(reading for reading in found if reading is not None)
 
@@ -142,9 +140,7 @@ def _average_precision(y: NDArray[Any], p: Floats) -> float:
 
 
 def _by_class(score: Callable[..., float], y: NDArray[Any], p: Floats) -> float:
-    """Return a score of class 1 of two classes, or else its mean over the classes that occur, each against
-    all others.
-    """
+    """Return a score of class 1 of two classes, or its mean over the classes that occur, each against the rest."""
     classes = [1] if p.shape[1] == 2 else np.unique(y).tolist()
     return float(np.mean([score(y == c, p[:, c]) for c in classes]))
 
@@ -253,9 +249,7 @@ class Metric:
         return self.reading.key
 
     def gap(self, y: NDArray[Any]) -> str:
-        """Return why samples with targets ``y [n]`` cannot have a value, whatever a model says of them; "" if
-        they can.
-        """
+        """Return why samples with targets ``y [n]`` cannot have a value, whatever a model says; "" if they can."""
         if not len(y):
             return "there are no test samples"
         if self.two_classes and (y == y[0]).all():

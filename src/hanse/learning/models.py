@@ -115,7 +115,7 @@ def _convolutional(
 
 
 def cnn(input_shape: Shape, num_classes: int | None) -> nn.Module:
-    """Return PI-FL's CNN: 3x3 convolutions of 32, 64 and 64 channels, the first two pooled, then a linear
+    """Return PI-FL's CNN: 3x3 convolutions of 32, 64 and 64 channels, the first two pooled, and a linear
     layer of 128.
     """
     return _convolutional("cnn", input_shape, num_classes, (32, 64, 64), 3, (True, True, False), (128,))
@@ -391,8 +391,9 @@ def _overlapping(module: nn.Module) -> tuple[str, str] | None:
 
 
 def _unlike_parameters(module: nn.Module) -> str | None:
-    """Return which parameter could not be trained as it is, and why, or None: a row holds real numbers and runs no
-    hooks.
+    """Return which parameter could not be trained as it is, and why, or None.
+
+    A row holds real numbers, and the hooks of a parameter would not be run.
     """
     for name, parameter in module.named_parameters():
         if parameter.is_complex():

@@ -50,8 +50,9 @@ def direct_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """Return ``a @ b.T`` of ``a [m, k]`` and ``b [n, k]`` the fastest way; either may be a transposed view. No
-    gradients.
+    """Return ``a @ b.T`` of ``a [m, k]`` and ``b [n, k]`` the fastest way, without gradients.
+
+    Either may be a transposed view.
     """
     if (
         a.dtype == torch.float32

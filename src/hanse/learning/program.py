@@ -61,8 +61,7 @@ _RUNS = ("__call__", "__iter__", "forward", "train")  # what makes an nn.Sequent
 
 
 def layers_in_order(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
-    """Return the named layers of an ``nn.Sequential`` in the order in which it runs them, or None if it may do
-    otherwise.
+    """Return the named layers of an ``nn.Sequential`` in the order in which it runs them, or None.
 
     A layer that stands in it twice is returned twice. None is for any other module, one that replaces one of the
     methods that run the layers, and one with hooks.
@@ -161,10 +160,9 @@ class ActiveProgram:
     frozen_velocity: list[Tensor]
 
     def descend(self, lr: float) -> None:
-        """Add the pull and the constant to the velocities, which hold the gradients already, and step by ``-lr`` times
-        them.
+        """Take a step: add what pulls to the velocities, then ``-lr`` times the velocities to the parameters.
 
-        Frozen parameters stay where they are.
+        The velocities hold the gradients already. Frozen parameters stay where they are.
         """
         if isinstance(self.pull, list):
             torch._foreach_addcmul_(self.velocity, self.pull, self.parameters)
@@ -228,7 +226,7 @@ class Program:
         return torch.empty(count, dtype=self.dtype, device=self.device)
 
     def _cut(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the blocks ``[S, *shape]`` of a flat buffer by name, as far as it goes: one of parameters has no
+        """Return the blocks ``[S, *shape]`` of a flat buffer by name; a buffer of parameters has none for
         statistics.
         """
         blocks = {}
@@ -270,8 +268,8 @@ class Program:
             rows[where, a:b] = block.view(self.seats, -1)
 
     def bind(self, active: int, width: int) -> ActiveProgram:
-        """Return the program for the first ``active`` seats and batches of ``width``; made once after each
-        :meth:`start`.
+        """Return the program for the first ``active`` seats and batches of ``width``; it is kept until the
+        next start.
         """
         key = (active, width)
         if key not in self._bound:
@@ -360,8 +358,7 @@ def loss_layer(problem: Problem, out: Tensor, total: Tensor) -> Loss:
 
 
 def constant_of(job: SeatJob, dtype: torch.dtype) -> Tensor | None:
-    """Return the part of a seat's gradient that stays the same at every step, ``tilt - mu centre`` ``[P]``; None if
-    there is none.
+    """Return the part of a seat's gradient that is the same at every step, ``tilt - mu centre`` ``[P]``, or None.
 
     The rest of the pull, ``mu theta``, moves with the parameters and is added at each step.
     """

@@ -37,9 +37,7 @@ class Block(nn.Module):
         self.norm2 = nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return images ``[n, channels, height / stride, width / stride]`` of images
-        ``x [n, inputs, height, width]``.
-        """
+        """Take images ``[n, inputs, h, w]`` to ``[n, channels, h / stride, w / stride]``."""
         found = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))))
         if self.added:
             x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.added // 2, self.added // 2))

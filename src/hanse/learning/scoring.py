@@ -141,15 +141,13 @@ class ScoringEngine:
             return self.scorer.score(rows, pool, index)
 
     def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
-        """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool; the scores of the others may be
-        NaN.
-        """
+        """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool; other scores may be NaN."""
         with intra_op(self.threads):
             return self.scorer.score_some(rows, pool, some)
 
     def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
-        """Score every one of ``rows [C, P]`` on each list of samples ``pool[index[i]]``; returns one :class:`Scores`
-        for each list.
+        """Score all of ``rows [C, P]`` on each list of samples ``pool[index[i]]``: one :class:`Scores` for
+        each list.
         """
         with intra_op(self.threads):
             return self.scorer.score_each(rows, pool, index)
@@ -200,11 +198,10 @@ class Scorer:
         return self._scores(self._as_models(rows), pool, index)
 
     def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
-        """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool; the others are NaN, or are scored
-        as well.
+        """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool.
 
         They get the same bits as from :meth:`score` among all rows, provided that a product's bits do not depend on how
-        many rows it has.
+        many rows it has. The other scores are NaN, unless all rows had to be scored for it.
         """
         if self.convolutions is not None:  # models run side by side: their last digits depend on each other
             return self.score(rows, pool)
@@ -238,8 +235,7 @@ class Scorer:
         return Scores(mean, share, count, error)
 
     def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> list[Scores]:
-        """Score every one of ``rows [C, P]`` on each list of samples ``pool[index[i]]``; returns one :class:`Scores`
-        for each list.
+        """Score all of ``rows [C, P]`` on each list of samples ``pool[index[i]]``: one :class:`Scores` for each list.
 
         The lists are joined, so that many short ones cost as much as one long one; sums are then taken list by list.
         """
@@ -339,8 +335,8 @@ class Scorer:
         return x.reshape(len(x), -1).to(device=self.device, dtype=self.dtype)
 
     def _dealt(self, work: Sequence[T], one: Callable[[int, T], R]) -> list[R]:
-        """Share the work out over the crew, and return the results in the order of the work; ``one`` gets the worker's
-        number.
+        """Share the work out over the crew and return the results in its order; ``one`` gets the worker's
+        number, too.
         """
         done: dict[int, R] = {}
 
@@ -393,9 +389,7 @@ class Scorer:
     def _runner(
         self, models: ModelRows, parts: Sequence[slice], pool: Samples, cuts: Sequence[slice]
     ) -> Callable[[int, slice, Tensor], Tensor]:
-        """Return the function that gives the outputs ``[C', k, m]`` of the p-th chunk of models on a chunk of
-        samples.
-        """
+        """Return the function that gives the outputs ``[C', k, m]`` of chunk p of the models on a chunk of samples."""
         if self.mixes(models):
             return self._mixed_first(models, parts, pool, cuts)
         if self.dense is not None:
@@ -442,8 +436,9 @@ class Scorer:
         return run
 
     def _ragged(self, models: ModelRows, pool: Samples, index: Sequence[Tensor], reduce: Reduce) -> list[Outcome]:
-        """Score models on samples of their own: the longest lists first, cut so that all lists of a chunk go on to its
-        end.
+        """Score models on samples of their own, the longest lists first.
+
+        Lists are cut so that all lists of a chunk go on to its end.
         """
         assert self.specs is not None
         specs = self.specs

@@ -21,9 +21,7 @@ from hanse.learning.threads import Crew, intra_op
 
 
 def work_of(job: SeatJob, recipe: Recipe) -> int:
-    """Return a seat's work, by which the longest is dealt first: samples to go through, or steps if the recipe counts
-    steps.
-    """
+    """Return a seat's work, by which the longest is dealt first: samples to go through, or the steps of the recipe."""
     if recipe.steps is not None:
         return recipe.steps if job.work is None else job.work
     return len(job.index) * (recipe.epochs if job.work is None else job.work)

@@ -338,9 +338,7 @@ class _Averages:
         return shares @ self._rows[list(members)], self._updates[members[0]]
 
     def grams(self) -> list[Floats]:
-        """Return which updates are alike: the inner products ``[n, n]`` of their moves from the start, or from the
-        mean.
-        """
+        """Return which updates are alike: inner products ``[n, n]`` of their moves from the start, or from the mean."""
         base = self._start if isinstance(self._start, Tensor) else self._rows.mean(dim=0)
         return [inner_products(self._rows - base)]
 

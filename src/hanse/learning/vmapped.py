@@ -100,8 +100,10 @@ class VmappedEngine(ScoringEngine):
     def _run(
         self, pool: Samples, plans: Sequence[SeatPlan], jobs: Sequence[SeatJob], recipe: Recipe, lr: float
     ) -> tuple[Tensor, NDArray[np.float64]]:
-        """Train one group of seats, sorted by steps, the longest first; return their rows ``[S, P]`` and reported
-        losses ``[S]``.
+        """Train one group of seats, sorted by steps, the longest first.
+
+        Returns:
+            The trained rows ``[S, P]`` and the losses that are reported, ``[S]``.
         """
         rows = torch.stack([job.start for job in jobs]).to(device=self.device, dtype=self.dtype)
         velocity = torch.zeros_like(rows)
@@ -145,11 +147,11 @@ class VmappedEngine(ScoringEngine):
 
 
 def _places(module: nn.Module) -> dict[str, list[str]]:
-    """Return under which names each parameter stands in a module, by its name in a row: tied ones stand in several
-    places.
+    """Return under which names each parameter stands in a module, by its name in a row.
 
-    Each place is named once, even if a layer is reached by two names. The way in which ``functional_call`` itself
-    handles ties would swap such a parameter twice and leave the wrong tensor behind.
+    Tied parameters stand in several places. Each place is named once, even if a layer is reached by two names. The way
+    in which ``functional_call`` itself handles ties would swap such a parameter twice and leave the wrong tensor
+    behind.
     """
     found: dict[int, list[str]] = {}
     for prefix, layer in module.named_modules():

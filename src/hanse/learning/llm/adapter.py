@@ -118,10 +118,9 @@ SLASH = "/"
 
 
 class Adapted(nn.Module):
-    """A frozen language model with an adapter, whose parameters alone are this module's. Copies share the base's
-    weights.
+    """A frozen language model with an adapter, whose parameters alone are this module's.
 
-    It takes tokens ``[n, T]`` to logits ``[n, k, T]``.
+    It takes tokens ``[n, T]`` to logits ``[n, k, T]``. Copies share the base's weights.
 
     Args:
         body: the base with the adapter's layers in it; what requires gradients is the adapter.
@@ -142,7 +141,7 @@ class Adapted(nn.Module):
         return self._hidden[0]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of what follows each token. No position sees later ones, so padding at the end does no
+        """Return the logits of what follows each token; no position sees later ones, so padding at the end does no
         harm.
         """
         tensors = {name: self.adapter[_key(name)] for name in self.names}

@@ -53,9 +53,7 @@ class Answers:
         return torch.cat(losses), torch.cat(right)
 
     def _chosen(self, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, exact: Tensor) -> Tensor:
-        """Return 1.0 where the right candidate is the likeliest; samples that want no candidate keep what ``exact``
-        says.
-        """
+        """Return 1.0 where the wanted candidate is the likeliest; samples that want none keep what ``exact`` says."""
         wanted = [tuple(row[row != IGNORED].tolist()) for row in y]
         asked = [n for n, answer in enumerate(wanted) if answer in self.candidates]
         found = exact.clone()
@@ -72,8 +70,8 @@ class Answers:
     def _likelihoods(
         self, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, rows: Sequence[tuple[int, tuple[int, ...]]]
     ) -> list[float]:
-        """Return the log-likelihood of each answer after the prompt of its sample; ``rows`` are pairs of sample and
-        answer.
+        """Return the log-likelihood of answers after the prompts of their samples; ``rows`` are pairs
+        (sample, answer).
         """
         texts, labels = [], []
         for n, answer in rows:

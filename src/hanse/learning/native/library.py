@@ -20,9 +20,7 @@ ACTIVATIONS = {"relu": 1, "tanh": 2}
 
 
 class Layer(ctypes.Structure):
-    """``struct layer`` of ``seats.c``: a linear layer and the activation after it. Fields must stay in the
-    same order.
-    """
+    """``struct layer`` of ``seats.c``, field by field: a linear layer and the activation after it."""
 
     _fields_ = (
         ("inputs", ctypes.c_int64),
@@ -33,8 +31,9 @@ class Layer(ctypes.Structure):
 
 
 class Seat(ctypes.Structure):
-    """``struct seat`` of ``seats.c``: one seat's training. Whoever fills it keeps the memory that it points
-    to alive.
+    """``struct seat`` of ``seats.c``, field by field: one seat's training.
+
+    Whoever fills it must keep the memory that it points to alive.
     """
 
     _fields_ = (
