@@ -201,7 +201,7 @@ class Scorer:
         """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool.
 
         They get the same bits as from :meth:`score` among all rows, provided that a product's bits do not depend on how
-        many rows it has. The other scores are NaN, unless all rows had to be scored for it.
+        many rows it has. The other scores are NaN, unless they had to be computed for it.
         """
         if self.convolutions is not None:  # models run side by side: their last digits depend on each other
             return self.score(rows, pool)
@@ -267,7 +267,7 @@ class Scorer:
 
         def keep(chunk: Chunk) -> tuple[Tensor, Tensor]:
             if chunk.outputs is None:
-                raise ValueError("outputs: these samples have no output of their own each")
+                raise ValueError("outputs: texts and judged samples have no single output each")
             for c, output, loss in zip(chunk.which, chunk.outputs, chunk.loss, strict=True):
                 found[c][chunk.begin] = ModelOutputs(output.cpu(), loss.cpu())
             return chunk.loss, chunk.right
